@@ -22,11 +22,19 @@ import numpy as np
 from benchmarks.warning_scores import OF_CURVES
 from orchestrator.base.files import LEDGER
 from orchestrator.base.reports import Trace
-from orchestrator.detection.warning.alarms import HORIZON, Bout, is_calm
-from orchestrator.detection.warning.evaluation import Quality, RunWarnings, Scored, best_threshold, quality, warned
+from orchestrator.detection.warning.alarms import HORIZON, UnstableSpan, is_calm
+from orchestrator.detection.warning.evaluation import (
+    Intervals,
+    Quality,
+    RunWarnings,
+    ScoredRun,
+    best_threshold,
+    intervals,
+    quality,
+    run_warnings,
+)
 from orchestrator.detection.warning.features import FEATURES, NAMES, TREND_NAME, Telemetry, features
 from orchestrator.detection.warning.risk import RiskModel, as_json, fitted
-from orchestrator.detection.warning.uncertainty import Intervals, intervals
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.warning import watched_runs
 from orchestrator.sweepfile.sections import TelemetryConfig
@@ -75,7 +83,7 @@ class Run:
     telemetry: Telemetry
     feature_NF: np.ndarray
     trace: Trace
-    unstable: tuple[Bout, ...]
+    unstable: tuple[UnstableSpan, ...]
     num_steps: int
 
     @property
@@ -197,9 +205,9 @@ SCORES: Mapping[str, Trained] = {
 }
 
 
-def scored(runs: Iterable[Run], scorer: Scorer) -> list[Scored]:
+def scored(runs: Iterable[Run], scorer: Scorer) -> list[ScoredRun]:
     """Each run with its score."""
-    return [Scored(*scorer(run), run.unstable, run.num_steps) for run in runs]
+    return [ScoredRun(*scorer(run), run.unstable, run.num_steps) for run in runs]
 
 
 # What is left out of the training: an objective, an optimizer, or a fifth of the settings of each sweep.
@@ -228,19 +236,19 @@ def across(runs: Sequence[Run], split: str, train: Trained, most_false: float = 
             threshold = warner.threshold
             if threshold is None:
                 threshold = best_threshold(scored(rest, warner.scorer), most_false)
-            found = [warned(run, threshold) for run in scored(tested, warner.scorer)]
+            found = [run_warnings(run, threshold) for run in scored(tested, warner.scorer)]
         of_fold[held_out] = Found(quality(found), intervals(found))
         results += found
     return {"all": Found(quality(results), intervals(results)), **of_fold}
 
 
-def _by_setting(runs: Sequence[Scored], settings: Sequence[str], most_false: float) -> list[RunWarnings]:
+def _by_setting(runs: Sequence[ScoredRun], settings: Sequence[str], most_false: float) -> list[RunWarnings]:
     """Each run with the threshold of the runs of other settings."""
     found = []
     for setting in sorted(set(settings)):
         others = [run for run, own in zip(runs, settings, strict=True) if own != setting]
         threshold = best_threshold(others, most_false)
-        found += [warned(run, threshold) for run, own in zip(runs, settings, strict=True) if own == setting]
+        found += [run_warnings(run, threshold) for run, own in zip(runs, settings, strict=True) if own == setting]
     return found
 
 

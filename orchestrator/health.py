@@ -30,8 +30,9 @@ from orchestrator.base.processes import end_marked, leftovers, listening
 from orchestrator.base.space import trial_id
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS
-from orchestrator.ledger.imported import FACT
-from orchestrator.ledger.reader import LedgerReader, PackRow
+from orchestrator.ledger.facts import IMPORTED_FACT
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.schema import PackRow
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.mirrors.mirror import Mirror, is_current
 from orchestrator.mirrors.mlflow_store import runs_without_driver
@@ -160,7 +161,7 @@ def _ledger(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
         yield from _trial(row, ledger)
     yield from _mixed_environments(rows, packs)
     yield from _stray_curves(folder, ledger)
-    if FACT in ledger.facts():
+    if IMPORTED_FACT in ledger.facts():
         yield Finding("note", "its results are imported: it has no sweep file and nothing to train")
         return
     try:

@@ -1,4 +1,4 @@
-"""`orchestrator.watch`: the detector for a custom training loop, defined in `orchestrator.detection.watch`."""
+"""The detector for a custom training loop, defined in `orchestrator.detection.watch`."""
 
 from orchestrator.detection.watch import TrainingLost, Watch
 

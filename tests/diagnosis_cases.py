@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER, atomic_write
 from orchestrator.base.reports import Completed, Report
 from orchestrator.base.trial_result import MemberResult, TrialResult
@@ -41,7 +42,7 @@ def row_of(
     if outcome == "spiked":
         episodes = ((onset, min(onset + 30, last - 1)),)
     row = {
-        "trial_id": "0123456789abcdef", "cell": {"lr": full["lr"], "beta2": full["beta2"]}, "seed": 0, "config": full,
+        "trial_id": "0123456789abcdef", "cell": Cell(lr=full["lr"], beta2=full["beta2"]), "seed": 0, "config": full,
         "objective": "gpt", "status": "finished", "outcome": outcome, "onset_step": onset, "num_spikes": 0,
         "steps": full["steps"], "steps_done": last, "initial_loss": 5.5, "best_loss": 2.5, "final_loss": 2.6,
         "peak_loss": None, "validation_loss": None, "episodes": episodes, "reason": "because",

@@ -8,6 +8,7 @@ from typing import Any
 
 from diagnosis_cases import row_of
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.remedies.cells import CellRemedies, CellRemedy, Region, cell_remedy
 from orchestrator.causes.remedies.remedy import Entry, Fork, Remedy
@@ -56,7 +57,7 @@ def answer(rows: Sequence[TrialResult], cause: str | None = None, onset: int | N
 
 def in_cell(found: Remedies, lr: float) -> CellRemedy:
     """An answer as that of the cell with this learning rate."""
-    return cell_remedy(replace(found, trial=replace(found.trial, cell={"lr": lr, "beta2": 0})))
+    return cell_remedy(replace(found, trial=replace(found.trial, cell=Cell(lr=lr, beta2=0))))
 
 
 def told(cells: Sequence[CellRemedy]) -> CellRemedies:

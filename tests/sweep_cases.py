@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.reports import Completed, Report
 from orchestrator.base.trial_result import MemberResult, TrialResult
 from orchestrator.base.vocabulary import OUTCOMES, PRUNED
@@ -157,7 +158,7 @@ def search_with(*sets: str) -> Sweep:
 def trial_row(**fields: Any) -> TrialResult:
     """A planned trial's row, with other fields as given."""
     plain = {"trial_id": "t", "cell": {}, "seed": 0, "config": {}, "objective": "quadratic", "status": "planned"}
-    return TrialResult(**{**plain, "steps": 20, **fields})
+    return TrialResult(**{**plain, "steps": 20, **fields, "cell": Cell(fields.get("cell", {}))})
 
 
 def numbers(rows: Sequence[TrialResult]) -> list[tuple]:

@@ -1,4 +1,4 @@
-"""The columns of every table and the metrics of maps, as tables, trackers, the report and the docs have them."""
+"""The columns of every table and the metrics of maps, for tables, trackers, the report and the docs."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ TRIAL_COLUMNS = (
 )
 
 # The headline readings of a trial, computed from its telemetry; empty without it. They follow TRIAL_COLUMNS in
-# trials.csv and `load().trials`. The second half is that of the steps that were trained.
+# trials.csv and `load().trials`. The second half is the second half of the trained steps.
 READING_COLUMNS = (
     Column(
         "edge_crossings", "",
         "times that the curvature lambda_max rose over 2 / lr in the second half of training (needs telemetry)",
-        "median times over the edge of stability, second half", is_tracked=True,
+        "median times over the threshold 2 / lr, second half", is_tracked=True,
     ),
     Column(
         "late_edge_ratio", "",
-        "distance to the edge of stability: median of lambda_max * lr / 2 in the second half of training, 1 at the "
-        "edge; lambda_max is that of the Hessian preconditioned as in the step (needs telemetry.curvature)",
-        "median distance to the edge, lambda_max * lr / 2 (1 at the edge), second half", is_tracked=True,
+        "curvature over its threshold: median of lambda_max * lr / 2 in the second half of training, 1 at the "
+        "threshold; lambda_max belongs to the Hessian preconditioned as in the step (needs telemetry.curvature)",
+        "median curvature over its threshold, lambda_max * lr / 2, second half", is_tracked=True,
     ),
     Column(
-        "last_edge_ratio", "", "last reading of lambda_max * lr / 2, 1 at the edge (needs telemetry.curvature)",
-        "median distance to the edge, lambda_max * lr / 2 (1 at the edge), last reading", is_tracked=True,
+        "last_edge_ratio", "", "last reading of lambda_max * lr / 2, 1 at the threshold (needs telemetry.curvature)",
+        "median curvature over its threshold, lambda_max * lr / 2, last reading", is_tracked=True,
     ),
     Column(
         "late_update_over_lr", "",
@@ -89,7 +89,7 @@ MAP_COLUMNS = (
     ),
     Column(
         "cell_lr_health", "",
-        "the word of most of its seeds on the learning rate; where they disagree right if one says so, else unknown",
+        "majority label of its seeds' learning rates; on disagreement right if any seed says so, else unknown",
     ),
     Column("fraction_stable", "share", "stable seeds of the finished ones"),
     Column("fraction_low", "share", "lower end of the 95 % Wilson interval of fraction_stable"),
@@ -97,14 +97,14 @@ MAP_COLUMNS = (
     Column("num_stable", "", "seeds with the outcome stable, and degraded ones"),
     Column(
         "num_degraded", "",
-        "seeds that learned less than half of what the sweep's best trial did: stable ones, and those that stalled "
-        "since their learning rate is too slow",
+        "seeds that learned less than half of what the sweep's best trial did: stable ones, and stalled ones with too "
+        "slow a learning rate",
     ),
     Column("num_spiked", "", "seeds with the outcome spiked"),
     Column("num_diverged", "", "seeds with the outcome diverged"),
-    Column("num_stalled", "", "seeds with the outcome stalled, without those that are degraded"),
-    Column("num_pruned", "", "seeds that were stopped since they were slow beside others"),
-    Column("num_risen", "", "seeds that gave up more than a quarter of what they had learned in a slow rise"),
+    Column("num_stalled", "", "seeds with the outcome stalled, without degraded ones"),
+    Column("num_pruned", "", "seeds that were stopped because they were slow compared with others"),
+    Column("num_risen", "", "seeds that gave up more than a quarter of what they had learned, in a slow rise"),
     Column("num_errored", "", "seeds that ended with an error and have no outcome"),
     Column("total_spikes", "", "num_spikes summed over the finished seeds"),
     *(
@@ -115,12 +115,12 @@ MAP_COLUMNS = (
 
 
 def title(name: str) -> str:
-    """The title of a metric of maps; any other ``name`` is one that a custom trainer printed."""
+    """Return the title of a metric of maps; an unknown ``name`` is one that a custom trainer printed."""
     return METRICS.get(name, f"median {name}, last value")
 
 
 def meaning(name: str) -> str:
-    """The meaning of a column of trials or metric of maps, with its unit; other names are of a custom trainer."""
+    """Return meaning and unit of a column of trials or metric of maps; unknown names are from a custom trainer."""
     if name not in _BY_NAME:
         return f"last value of {name} that the trainer printed"
     column = _BY_NAME[name]
@@ -128,7 +128,7 @@ def meaning(name: str) -> str:
 
 
 def names(columns: Iterable[Column]) -> list[str]:
-    """The names of ``columns``, in order."""
+    """Return the names of ``columns``, in order."""
     return [column.name for column in columns]
 
 

@@ -1,4 +1,4 @@
-"""What a worker gets: a pack of trials to train, and how."""
+"""Packs: the trials that a worker trains in one process, and how."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The state of a running pack as bytes, with the steps that each running trial has completed in it."""
+    """The state of a running pack as bytes, and the steps that each running trial has completed."""
 
     content: bytes = field(repr=False)
     ages: Mapping[str, int]
@@ -33,8 +33,8 @@ class Launch:
 
     Commands run in ``folder``, and each trial has its folder in ``trials_folder``. If the file ``checkpoint`` exists,
     ``resume_arguments`` are added. A trial that must end has ``grace_s`` seconds after SIGTERM; one that reports no
-    loss for ``silence_s`` is ended. With ``preload`` they are forks of a process that has imported these modules, with
-    "auto" the script's. There is a report every ``report_s`` seconds.
+    loss for ``silence_s`` is ended. With ``preload``, processes are forked from one that has imported these modules;
+    "auto" means the script's imports. There is a report every ``report_s`` seconds.
     """
 
     folder: str
@@ -51,7 +51,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Steps between readings, and between curvatures of ``products`` Hessian products; every ``curves``-th loss."""
+    """Steps between readings, steps between curvatures of ``products`` Hessian products, and every n-th loss kept."""
 
     every: int | None = None
     curvature: int | None = None
@@ -61,7 +61,7 @@ class Telemetry:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTrial:
-    """An earlier trial that slow ones are compared with: its loss at each rung that it reached."""
+    """An earlier trial with which slow ones are compared: its loss at each rung that it reached."""
 
     losses: tuple[float, ...]
     ran_to_its_end: bool
@@ -103,24 +103,24 @@ class Pack:
 
     @property
     def resumed_ages(self) -> Mapping[str, int]:
-        """Steps that trials have behind them in the checkpoint from which the pack resumes."""
+        """Steps that trials have completed in the checkpoint from which the pack resumes."""
         return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackedPack(Pack):
-    """Trials of an objective, ``width`` at a time as one stacked model; None for the fastest width.
+    """Trials of an objective, ``width`` at a time as one stacked model; None chooses the fastest width.
 
     ``steps_ahead`` are the member-steps that this worker can expect, in this and later packs: compiling must pay off
-    over them. ``resume`` is the state of an earlier attempt at the same members; those in ``skip`` are not trained
+    over them. ``resume`` is the state of an earlier attempt at the same members; members in ``skip`` are not trained
     further. A checkpoint is written every ``checkpoint_s`` seconds or ``checkpoint_steps``. The held-out loss of a
-    member is measured after every ``validate_every`` of its steps, None for after the last one alone.
+    member is measured after every ``validate_every`` of its steps, or only after the last one for None.
     """
 
     objective: str
-    folder: str = ""  # of the module of a custom objective
+    folder: str = ""  # with the module of a custom objective
     width: int | None
-    rounding: Rounding | None = None  # of results that it must repeat to the bit; None for the fastest way
+    rounding: Rounding | None = None  # of results to be repeated bit for bit; None for the fastest plan
     steps_ahead: int = 0
     validate_every: int | None = None
     telemetry: Telemetry = Telemetry()
@@ -136,7 +136,7 @@ class StackedPack(Pack):
 
     @property
     def resumed_ages(self) -> Mapping[str, int]:
-        """Steps that trials have behind them in the checkpoint from which the pack resumes."""
+        """Steps that trials have completed in the checkpoint from which the pack resumes."""
         return self.resume.ages if self.resume is not None else {}
 
 

@@ -1,4 +1,4 @@
-"""What a worker reports on a pack: curves, results and how it ended."""
+"""Reports of a worker on its pack: curves, results, and how it ended."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """It stopped on request; its unfinished members are trained further by a later run."""
+    """It stopped on request; a later run continues unfinished members."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
     """The trainer raised, exited or hung: the running members are errored.
 
-    ``error`` is the tail of a traceback or the output, its last line the cause. Those that ``waited`` can go elsewhere.
+    ``error`` is the tail of a traceback or of the output, with the cause in its last line. Members that ``waited`` can
+    be trained elsewhere.
     """
 
     error: str
     waited: tuple[str, ...] = ()
-    is_hung: bool = False  # it said nothing for too long
+    is_hung: bool = False  # silent for too long
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """Memory ran out with ``at_a_time`` members; fewer may fit. Otherwise as ``Failed``."""
+    """Memory ran out with ``at_a_time`` members; fewer may fit. See ``Failed``."""
 
     error: str
     at_a_time: int
@@ -49,17 +50,17 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The checkpoint from which it should resume cannot be used."""
+    """The checkpoint to resume from cannot be used."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Something outside of the trainer ended it, or it hung; another attempt may succeed."""
+    """Something outside the trainer ended it, or it hung; another attempt may succeed."""
 
     error: str
-    is_hung: bool = False  # it said nothing for too long
+    is_hung: bool = False  # silent for too long
 
 
 Ending = Completed | Paused | Failed | OutOfMemory | Refused | Lost
@@ -67,11 +68,11 @@ Ending = Completed | Paused | Failed | OutOfMemory | Refused | Lost
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """News of one pack: curves and telemetry since the last report, and members that finished.
+    """Curves and telemetry of one pack since its last report, and members that finished.
 
     The gradient norm of ``num_risen`` members is up by half now. The first report has the ``environment``, the last one
-    the ``ending`` of the pack. ``member_steps`` counts all of this attempt so far, ``steps_in_hand`` those of members
-    that still train, ``at_a_time`` of them together. From one ``is_from_start`` on, curves replace those before: a
+    the ``ending`` of the pack. ``member_steps`` counts all steps of this attempt so far, ``steps_in_hand`` the steps of
+    members that still train, ``at_a_time`` members together. A report that ``is_from_start`` replaces earlier curves: a
     custom trainer that restarts reports from its first point.
     """
 
@@ -91,7 +92,7 @@ class Report:
 
     @property
     def error(self) -> str | None:
-        """What went wrong with the pack, None in most reports."""
+        """The error of the pack, or None."""
         return None if self.ending is None or isinstance(self.ending, Completed | Paused) else self.ending.error
 
 

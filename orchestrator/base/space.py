@@ -1,4 +1,4 @@
-"""Axes and the trials they span: scales, canonical configurations, trial ids."""
+"""Axes and the values on them: scales, grids, values in words, canonical configurations, trial ids."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from graphlib import TopologicalSorter
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from objectives.control import policy_in_words
 from objectives.interventions import changes_in_words
@@ -179,30 +179,6 @@ def on_natural_scale(axis: Axis) -> Axis:
     return axis
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One training run: a cell, a seed and the resolved configuration, which holds every acting setting.
-
-    It also holds the cell's values that do not act: two cells are never the same trial.
-    """
-
-    trial_id: str
-    cell: Mapping[str, Any]
-    seed: int
-    config: Mapping[str, Any] = field(hash=False)
-
-    @property
-    def steps(self) -> int:
-        """Length of the run."""
-        return self.config["steps"]
-
-    @property
-    def name(self) -> str:
-        """The name for display, e.g. ``beta2=0.999 eps=1e-8 seed=0``."""
-        words = [f"{key}={format_value(value)}" for key, value in self.cell.items()]
-        return " ".join([*words, f"seed={self.seed}"])
-
-
 def format_value(value: Any) -> str:
     """A value of an axis in few characters, e.g. 1e-8; null is ``none``, and files are ``en/a.txt+fr/b.txt``."""
     if value is None:
@@ -260,25 +236,35 @@ def _first_changes(text: str) -> str:
     return text[: _LONGEST_VALUE - len(" and 99 more 123456") + 2].rpartition(", ")[0]
 
 
+def _cannot_change(self: Any, *_: Any, **__: Any) -> NoReturn:
+    raise TypeError(f"a {type(self).__name__} cannot be changed")
+
+
 class FrozenMap(dict[str, Any]):
-    """A mapping that can be a column of a map: a key of sets, and JSON like any other mapping. Not to be changed."""
+    """A mapping that cannot be changed: hashable, and JSON like any other."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _cannot_change
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (dict(self),)
 
-def to_hashable(value: Any) -> Any:
+
+def frozen(value: Any) -> Any:
     """``value`` with a tuple for each list and a FrozenMap for each mapping, so that it can be a column of a map."""
     if isinstance(value, list | tuple):
-        return tuple(map(to_hashable, value))
-    return FrozenMap({key: to_hashable(inner) for key, inner in value.items()}) if isinstance(value, dict) else value
+        return tuple(map(frozen, value))
+    return FrozenMap({key: frozen(inner) for key, inner in value.items()}) if isinstance(value, dict) else value
 
 
-def to_plain(value: Any) -> Any:
+def thawed(value: Any) -> Any:
     """``value`` with lists and plain mappings, as it is written in a file."""
     if isinstance(value, list | tuple):
-        return list(map(to_plain, value))
-    return {key: to_plain(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+        return list(map(thawed, value))
+    return {key: thawed(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 def grid_cells(axes: Sequence[Axis]) -> Iterator[dict[str, Any]]:

@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
+from orchestrator.base.cell import Cell, trial_name
 from orchestrator.base.vocabulary import (
     CUSTOM_KINDS,
     DEGRADED,
@@ -211,7 +212,7 @@ class TrialResult(TrainingResult):
     )
     steps: int = column("length of the training as configured", "steps", after="num_spikes", default=MISSING)
     num_attempts: int = column("number of times that its training was started", after="reason", default=0)
-    cell: Mapping[str, Any] = hidden("axis -> value, in the order of the axes", default=MISSING)
+    cell: Cell = hidden("axis -> value, in the order of the axes", default=MISSING)  # noqa: RUF009
     config: Mapping[str, Any] = hidden("the full resolved configuration", default=MISSING, repr=False)
     objective: str = hidden("name of the objective", default=MISSING)
     position: int | None = hidden("order in the sweep; NULL once the sweep no longer has the trial")
@@ -243,6 +244,11 @@ class TrialResult(TrainingResult):
         is_stored=False,
         after="lr_health",
     )
+
+    @property
+    def name(self) -> str:
+        """The cell and the seed in words: ``lr=0.1 seed=0``."""
+        return trial_name(self.cell, self.seed)
 
     @property
     def is_judged(self) -> bool:

@@ -1,4 +1,4 @@
-"""Advice: which setting to change, in which direction and why, checked against the sweep's cells."""
+"""Advice: a setting to change, its direction and the reason, checked against the sweep's cells."""
 
 from __future__ import annotations
 

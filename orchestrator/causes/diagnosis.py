@@ -20,9 +20,8 @@ from orchestrator.causes.evidence import BatchText, Evidence, gather
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.mechanism import Finding
 from orchestrator.causes.series import Series, series
-from orchestrator.ledger.imported import refuse_without_curves
-from orchestrator.ledger.packed_objective import PackedObjective
-from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.facts import PackedObjective
+from orchestrator.ledger.reader import LedgerReader, check_has_curves
 from orchestrator.maps.stability import sweep_axes, trials_where
 
 _BAD: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")  # the worst first, to break ties
@@ -115,7 +114,7 @@ def examine(
     batch_texts: BatchTexts = batch_texts_of_objectives,
 ) -> Diagnosis:
     """Diagnose ``trial``, a finished trial among ``rows``."""
-    refuse_without_curves(ledger, "a diagnosis reads them")
+    check_has_curves(ledger, "a diagnosis reads them")
     trace = ledger.trace(trial.trial_id)
     rollback_step_N = trace["step"][trace["rolled_back"] == 1] if "rolled_back" in trace else np.zeros(0)
     packed = ledger.packed_objective()

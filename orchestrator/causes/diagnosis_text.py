@@ -186,7 +186,7 @@ def _missing(diagnosis: Diagnosis) -> str:
 
 
 def _deciding_sweep(diagnosis: Diagnosis, folder: Path) -> Iterator[str]:
-    """The small sweep that would settle what is unknown, if there is no advice."""
+    """The small sweep that would settle the open questions, without advice."""
     evidence = diagnosis.evidence
     probes = (MECHANISMS[finding.mechanism].probe(evidence) for finding in diagnosis.of("unknown"))
     probe = next(filter(None, probes), None)

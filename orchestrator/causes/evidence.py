@@ -23,7 +23,7 @@ from orchestrator.causes.moments import (
     v_lags,
 )
 from orchestrator.causes.series import NOTHING, Series, joined, known, series
-from orchestrator.ledger.packed_objective import PackedObjective
+from orchestrator.ledger.facts import PackedObjective
 from orchestrator.maps.neighbours import Neighbour, neighbours
 from orchestrator.sweepfile.settings import settings_of
 
@@ -192,7 +192,7 @@ class Evidence:
         return None if self.onset is None or not len(rise) else int(rise.step_N[rise.value_N.argmax()])
 
     def rate_step(self, share: float) -> int:
-        """The first step at which the learning rate reached ``share`` of the highest before the onset."""
+        """The step when the learning rate first reached ``share`` of its maximum before the onset."""
         rate = self.curves.get("lr", NOTHING).between(0, self.until + 1)
         highest = rate.largest()
         if highest is None:
@@ -201,7 +201,7 @@ class Evidence:
 
     @property
     def full_rate_step(self) -> int:
-        """The first step at which the learning rate was about as high as it became before the onset."""
+        """The step when the learning rate first came near its maximum before the onset."""
         return self.rate_step(_FULL_RATE)
 
     @property

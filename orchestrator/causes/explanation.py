@@ -32,7 +32,7 @@ class CellCause:
 class Explanation:
     """A map, and the cause of each cell that is not stable, from its most typical trial.
 
-    Of the finished trials, ``num_controlled`` have rules of control, and rules acted in ``num_acted`` of them.
+    Of the finished trials, ``num_controlled`` have rules of control, and rules acted in ``num_acted``.
     """
 
     stability: StabilityMap
@@ -53,8 +53,8 @@ def explain(
 ) -> Explanation:
     """Explain the map over axes ``x`` and ``y`` (by default the first two): find the causes of its unstable cells.
 
-    With more axes the map shows their worst cell, and trials of all of them are candidates: the most typical one is
-    diagnosed, and up to two more while there is not enough evidence. Raises InputError as ``stability_map`` does.
+    With more axes the map shows their worst cell, and the trials of all these cells are candidates: the most typical
+    one is diagnosed, and up to two more while there is not enough evidence. Raises InputError like ``stability_map``.
     """
     stability = stability_map(ledger, x, y)
     rows = ledger.trials()

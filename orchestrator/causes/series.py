@@ -50,16 +50,16 @@ class Series:
         return float(self.value_N.max()) if len(self) else None
 
     def share(self, holds: Callable[[np.ndarray], np.ndarray]) -> float | None:
-        """The share of the values, 0 to 1, for which ``holds`` is true."""
+        """The share of the values, 0 to 1, that satisfy ``holds``."""
         return float(holds(self.value_N).mean()) if len(self) else None
 
     def first(self, holds: Callable[[np.ndarray], np.ndarray]) -> int | None:
-        """The first step at which ``holds`` is true."""
+        """The first step whose value satisfies ``holds``."""
         steps = self.step_N[holds(self.value_N)]
         return int(steps[0]) if len(steps) else None
 
     def began(self, holds: Callable[[np.ndarray], np.ndarray]) -> int | None:
-        """The first step of the last run of readings for which ``holds`` is true."""
+        """The first step of the last run of readings that satisfy ``holds``."""
         holds_N = holds(self.value_N)
         if not holds_N.any():
             return None

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from orchestrator.base.errors import EXIT_OK
 from orchestrator.base.files import LEDGER
-from orchestrator.base.space import format_value
 from orchestrator.commands.printing import Answer
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.audit import audit as audit_trials
@@ -21,9 +20,9 @@ def audit(folder: Path) -> Answer:
         balance = audit_trials(ledger.trials(), ledger.member_steps_per_second())
     yield from audit_lines(balance)
     for row in balance.wrong[:_WRONG_SHOWN]:
-        cell = " ".join(f"{key}={format_value(value)}" for key, value in row.cell.items())
+        cell = row.cell.name
         yield f"  {cell} seed={row.seed}: lost at step {row.verdict_step}, ended {row.outcome}"
     for row in balance.slow.wrong[:_WRONG_SHOWN] if balance.slow is not None else ():
-        cell = " ".join(f"{key}={format_value(value)}" for key, value in row.cell.items())
+        cell = row.cell.name
         yield f"  {cell} seed={row.seed}: slow at step {row.slow_step}, ended with a loss of {row.final_loss:.4g}"
     return EXIT_OK

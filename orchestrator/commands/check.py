@@ -14,7 +14,6 @@ from rich.table import Table
 from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem
 from orchestrator.base.packs import LaunchedPack, Member
 from orchestrator.base.reports import Paused, Trace
-from orchestrator.base.space import format_value
 from orchestrator.commands.printing import Answer
 from orchestrator.driver.checks import check_runnable
 from orchestrator.driver.packing import pack_of, planned_workers
@@ -44,7 +43,7 @@ def check(sweep: Sweep, num_losses: int, seconds: float) -> Answer:
         pack = pack_of(sweep, [Member(trial.trial_id, trial.config, trial.seed)], 0)
         assert isinstance(pack, LaunchedPack), "it is of a custom trainer"
         pack = replace(pack, launch=replace(pack.launch, trials_folder=folder, report_s=_REPORT_S))
-        shown = " ".join(f"{key}={format_value(value)}" for key, value in trial.cell.items())
+        shown = trial.cell.name
         yield f"running:  {own.summary}"
         yield f"          with {shown} seed={trial.seed}, for at least {num_losses} losses, at most {seconds:g} s"
         run, traces, error, began = CustomRun(pack, None), list[Trace](), None, time.monotonic()

@@ -19,8 +19,7 @@ from orchestrator.base.files import (
     write_output,
 )
 from orchestrator.commands.printing import Answer, written_json
-from orchestrator.ledger.imported import origin_notes
-from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.reader import LedgerReader, origin_notes
 from orchestrator.maps import comparison
 from orchestrator.maps.compared import are_scattered
 from orchestrator.maps.comparison_text import comparison_json, comparison_lines

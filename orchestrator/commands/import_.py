@@ -16,7 +16,7 @@ from orchestrator.driver.words import counts_line
 from orchestrator.importing.collecting import Import, collect
 from orchestrator.importing.options import ImportOptions
 from orchestrator.importing.recording import Collected, checked_name, record
-from orchestrator.ledger.imported import long_note
+from orchestrator.ledger.facts import long_note
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.pages.exports import are_current, export_all

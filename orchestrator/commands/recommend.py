@@ -7,8 +7,7 @@ from pathlib import Path
 from orchestrator.base.errors import EXIT_OK
 from orchestrator.base.files import LEDGER, check_output
 from orchestrator.commands.printing import Answer, written_json
-from orchestrator.ledger.imported import origin_notes
-from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.reader import LedgerReader, origin_notes
 from orchestrator.maps import recommendation
 
 

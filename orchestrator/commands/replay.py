@@ -24,14 +24,13 @@ from orchestrator.base.files import (
     storage_errors,
     write_output,
 )
-from orchestrator.base.space import format_value
 from orchestrator.commands.arguments import stopping_of
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.norm_rises import NOTE
-from orchestrator.ledger.imported import is_imported, refuse_without_curves
-from orchestrator.ledger.reader import LedgerReader
-from orchestrator.logs.columns import Columns, MetricsConfig
+from orchestrator.ledger.reader import LedgerReader, check_has_curves, is_imported
+from orchestrator.logs.columns import Columns
+from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.files import find_logs, read_log
 from orchestrator.logs.tables import Log
 from orchestrator.maps.replay import UNKNOWN, Replayed, ReplayedTrial, replay_logs, replay_sweep
@@ -263,7 +262,7 @@ def _replay_sweep(folder: Path, sets: Sequence[str]) -> list[ReplayedTrial]:
 def _replay_imported(folder: Path, sets: Sequence[str]) -> list[ReplayedTrial]:
     """Judge imported curves again. Raises InputError where there is none."""
     with LedgerReader(folder / LEDGER) as ledger:
-        refuse_without_curves(ledger, "a replay judges curves")
+        check_has_curves(ledger, "a replay judges curves")
         return replay_sweep(ledger, stopping_of(sets))
 
 
@@ -281,7 +280,7 @@ def _sweep_answer(folder: Path, trials: Sequence[ReplayedTrial]) -> Iterator[str
         return
     table = Table("trial", "seed", "was", "is", "at step", "because", box=None, pad_edge=False)
     for trial in changed[:_CHANGES_SHOWN]:
-        cell = " ".join(f"{key}={format_value(value)}" for key, value in trial.cell.items())
+        cell = trial.cell.name
         row = (cell, str(trial.seed), trial.outcome, trial.new_outcome, f"{trial.new_steps_done - 1:,}", trial.reason)
         table.add_row(*map(_escaped, row))
     yield table

@@ -8,8 +8,7 @@ from pathlib import Path
 from orchestrator.base.errors import EXIT_OK, InputError, Problem
 from orchestrator.base.files import LEDGER, check_output
 from orchestrator.commands.printing import Answer, written_json
-from orchestrator.ledger.imported import origin_notes
-from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.reader import LedgerReader, origin_notes
 from orchestrator.maps.fitted_sensitivity import words_and_data
 
 

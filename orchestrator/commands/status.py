@@ -15,7 +15,7 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.commands.live import text_map
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.driver.words import counts_line
-from orchestrator.ledger.imported import imported_of, long_note
+from orchestrator.ledger.facts import imported_of, long_note
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.maps.related_cells import led

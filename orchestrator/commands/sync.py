@@ -9,7 +9,7 @@ from orchestrator.base.errors import EXIT_OK
 from orchestrator.base.files import FROZEN_SWEEP, sweep_lock
 from orchestrator.causes.remedies.told import told_answers
 from orchestrator.commands.printing import Answer
-from orchestrator.ledger.imported import is_imported
+from orchestrator.ledger.reader import is_imported
 from orchestrator.mirrors.mirror import Mirror
 from orchestrator.mirrors.tracker import TrackingError, tracker_class
 from orchestrator.pages.exports import export_all

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-# The value of null for a log of unknown origin; in a sweep the objective gives it.
+# Values of null for a log of unknown origin; in a sweep, the objective's values apply.
 LOG_SPIKE_RISE = 0.1
 LOG_GRADIENT_PATIENCE = 20
 
@@ -16,15 +16,15 @@ _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=Fal
 
 
 class SlowConfig(BaseModel):
-    """The `stopping.slow` section of a sweep file: which trials are slow beside others, and are pruned."""
+    """The `stopping.slow` section of a sweep file: which trials are slow compared with others, and are pruned."""
 
     model_config = _STRICT
 
     method: Literal["median", "halving"] = Field(
         description="median: worse than half of the trials that ran to their end; halving: asynchronous successive "
-        "halving, of which one in `reduction` goes on at each rung"
+        "halving, which continues one in `reduction` at each rung"
     )
-    startup_trials: int = Field(5, ge=0, description="earlier trials to compare with, without which none is pruned")
+    startup_trials: int = Field(5, ge=0, description="earlier trials needed before any trial is pruned")
     warmup_steps: int | None = Field(
         None, ge=1, description="steps before the first comparison; null for half of the steps"
     )
@@ -32,7 +32,7 @@ class SlowConfig(BaseModel):
         None, ge=1, description="median: steps between comparisons; null for a tenth of the steps"
     )
     reduction: int | None = Field(
-        None, ge=2, description="halving: of so many trials one goes on, so many times as far; null for 4"
+        None, ge=2, description="halving: one of this many trials goes on, this many times as far; null for 4"
     )
 
     @model_validator(mode="after")
@@ -85,12 +85,12 @@ class StoppingConfig(BaseModel):
         None,
         ge=1,
         description="consecutive steps with a non-finite gradient that lose a run with a finite loss; "
-        "null for 1 with an objective of sweep, and 20 where a loss scaler may skip some",
+        "null for 1 with a built-in objective, and 20 if a loss scaler may skip some",
     )
     validation_patience: int | None = Field(
         None,
         ge=1,
-        description="end a trial after this many validations in a row without a new best, beside `validate.every`; "
+        description="end a trial after this many validations in a row without a new best; needs `validate.every`; "
         "null for never",
     )
     stall_drop: float = Field(
@@ -99,21 +99,21 @@ class StoppingConfig(BaseModel):
     stall_steps: int = Field(1000, ge=10, description="steps in which one loss must be below the first")
 
     def resolved(self, spike_rise: float, gradient_patience: int) -> StoppingConfig:
-        """The same settings for a sweep, with its objective's values for the two that are null."""
+        """Return the settings for a sweep: its objective's values replace the two that may be null."""
         own = {"spike_rise": self.spike_rise or spike_rise}
         return self.model_copy(update={**own, "gradient_patience": self.gradient_patience or gradient_patience})
 
     def rules(self) -> dict[str, Any]:
-        """What is part of a trial's identity: auditing does not change a trial, nor does a rule that is off."""
+        """Return what is part of a trial's identity: neither auditing nor a disabled rule changes a trial."""
         are_off = {name for name in ("slow", "validation_patience") if getattr(self, name) is None}
         return self.model_dump(exclude={"audit", *are_off})
 
 
 def rise_of(config: StoppingConfig) -> float:
-    """The smallest rise that leaves the trend, as a fraction of the level; that of a log where it is null."""
+    """Return the smallest rise that leaves the trend, as a fraction of the level; for null, the value of a log."""
     return LOG_SPIKE_RISE if config.spike_rise is None else config.spike_rise
 
 
 def falls_over_decades(config: StoppingConfig) -> bool:
-    """Whether the loss falls over decades, as a squared error does: its smallest rise is a multiple of the level."""
+    """Return whether the loss falls over decades, as squared errors do: its smallest rise is at least the level."""
     return rise_of(config) >= 1

@@ -1,9 +1,8 @@
 """Spike and divergence detection for K members at once: losses in, episodes and verdicts out.
 
-It answers two separate questions. *Episodes* record when a loss left its trend and came back; they never stop a run.
-The *verdict* says that a run is lost: its loss or gradient is not finite, or it has stayed far above its past for long
-and does not recover, or it never fell below its initial loss. docs/detection.md gives the reasons and shows real
-traces.
+*Episodes* record when a loss left its trend and came back; they never stop a run. The *verdict* says that a run is
+lost: its loss or gradient is not finite, or it stays far above its past without recovering, or it never fell below its
+initial loss. docs/detection.md gives the reasons and shows real traces.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ import numpy as np
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.episodes import Episode, Episodes
 from orchestrator.detection.progress import Progress
-from orchestrator.detection.trend import RECENT, Trend
+from orchestrator.detection.trend import RECENT, Trend, Window
 from orchestrator.detection.verdicts import Lost, Verdicts
-from orchestrator.detection.windows import Window
 
 # Spikes that are fewer steps apart count as one departure from the trend.
 APART = 100
@@ -30,16 +28,16 @@ NEVER = -1_000_000
 
 @dataclass(frozen=True, slots=True)
 class MemberRecord:
-    """All that the detector knows of one member.
+    """Everything that the detector knows about one member.
 
     ``lost_step`` is the step of the verdict, ``lost_onset_step`` the onset of what lost the run. A member that trained
     on after its verdict may have recovered: ``is_far`` says whether it was still as high at the end, ``is_away``
-    whether it was off its trend, or high, for longer than its patience. ``up_since_step`` is the onset of
-    a slow rise: where the loss last rose above half of that height. Of many episodes only the first are kept,
-    ``num_episodes`` counts all. ``off_share`` is the share of the steps that were off the trend. ``risen_share`` is the
-    share of what it learned that a slow rise has given up since ``risen_since_step``, if it is more than a quarter.
-    ``norm_rises`` are the steps at which the gradient norm had risen (``NormRises``). The last ``num_broken`` gradients
-    were not finite, since ``broken_since_step``.
+    whether it was off its trend, or high, for longer than its patience. ``up_since_step`` is the onset of a slow rise:
+    where the loss last rose above half of that height. Only the first of many episodes are kept, ``num_episodes``
+    counts all. ``off_share`` is the share of the steps off the trend. ``risen_share`` is the share of what it learned
+    that a slow rise has given up since ``risen_since_step``, if above a quarter. ``norm_rises`` are the steps at which
+    the gradient norm had risen (``NormRises``). The last ``num_broken`` gradients were not finite, since
+    ``broken_since_step``.
     """
 
     num_steps: int
@@ -87,7 +85,7 @@ class _Member:
         self.verdicts = Verdicts(rules, self.progress, self.episodes)
 
     def update(self, loss: float, has_finite_gradient: bool, step: int, is_seen: bool) -> bool:
-        """Judge one step; returns whether the run is lost."""
+        """Judge one step. Return whether the run is lost."""
         verdicts = self.verdicts
         if self.first_step < 0:
             self.first_step = step
@@ -119,15 +117,15 @@ class _Member:
         verdicts.judge(loss, self.level.median(), step, self.num_steps, self.num_seen)
 
     def record(self) -> MemberRecord:
-        """All that is known of it."""
+        """Return what is known about the run so far."""
 
         def number(value: float) -> float | None:
             return value if math.isfinite(value) else None
 
-        verdicts, progress, found = self.verdicts, self.progress, self.episodes
-        this, lost = found.current, verdicts.lost
-        episodes, num_off, num_episodes = tuple(found.closed), found.num_off, found.num_closed
-        if this is not None and found.is_spike():
+        verdicts, progress, past = self.verdicts, self.progress, self.episodes
+        this, lost = past.current, verdicts.lost
+        episodes, num_off, num_episodes = tuple(past.closed), past.num_off, past.num_closed
+        if this is not None and past.is_spike():
             episodes = (*episodes, this.as_episode(None))
             num_off, num_episodes = num_off + this.num_off, num_episodes + 1
         level = self.level.median() if self.num_seen else math.nan
@@ -158,7 +156,7 @@ class _Member:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
+        """Return plain values for a checkpoint."""
         parts = {name: getattr(self, name).state_dict() for name in ("trend", "progress", "episodes", "verdicts")}
         counts = {
             "num_steps": self.num_steps,
@@ -179,12 +177,13 @@ class _Member:
 
 
 class SpikeDetector:
-    """Streaming detector for K members; ``update`` takes one step's losses, shape (K,), or a number if K is 1.
+    """Streaming detector for K members. ``update`` takes one step's losses, shape (K,), or a number if K is 1.
 
-    A loss is off its trend when it exceeds the local level by all of: ``spike_sigma`` robust deviations of the noise
+    A loss is off its trend if it exceeds the local level by all of: ``spike_sigma`` robust deviations of the noise
     (1.4826 times the median absolute deviation), ``spike_rise`` of the level, 3 % of what was learned, and 2.6 times
-    the height of the noise's upper tenth. Such losses never enter the baseline. Before ``min_history`` losses the trend
-    is that of the last three. Memory does not grow with the number of steps. Steps may be any increasing numbers.
+    the height of the noise's upper tenth. Such losses never enter the baseline. Before ``min_history`` losses, the
+    trend is the highest of the last three. Memory does not grow with the number of steps. Steps may be any increasing
+    numbers.
     """
 
     def __init__(self, num_members: int = 1, config: StoppingConfig | None = None) -> None:
@@ -199,10 +198,10 @@ class SpikeDetector:
         *,
         unseen_K: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Judge the next step of each member; returns the mask (K,) of members whose verdict is lost.
+        """Judge the next step of each member. Return the mask (K,) of members whose verdict is lost.
 
-        ``grad_norm_K`` is only checked for being finite and may be omitted. ``step_K`` gives the step numbers for the
-        record; without it each member counts from 0. A loss in ``unseen_K`` is not judged.
+        ``grad_norm_K`` is only checked for being finite and may be omitted. ``step_K`` has the step numbers for the
+        record; by default each member counts from 0. A loss in ``unseen_K`` is not judged.
         """
         members = self._members
         losses = _as_list(loss_K, len(members))
@@ -221,7 +220,7 @@ class SpikeDetector:
         return np.array(lost, dtype=bool)
 
     def record(self, member: int = 0) -> MemberRecord:
-        """What is known of ``member`` (a position in the pack) so far."""
+        """Return what is known about ``member``, a position in the pack, so far."""
         return self._members[member].record()
 
     @property
@@ -236,11 +235,11 @@ class SpikeDetector:
 
     @property
     def left_step(self) -> np.ndarray:
-        """The step, (K,), at which the latest spike was certain, or NEVER; none counts within ``APART`` steps."""
+        """The step, (K,), at which the latest spike was certain, or NEVER. Spikes within ``APART`` steps count once."""
         return np.array([member.left_step for member in self._members], dtype=np.int64)
 
     def arrange(self, rows: Sequence[int | None]) -> None:
-        """Continue with members of ``rows``, None for a new one; a row that comes twice goes on as two members."""
+        """Continue with the members in ``rows``; None starts a new one, and a repeated row continues as two."""
         before, seen = self._members, set[int]()
         self._members = []
         for row in rows:
@@ -249,7 +248,7 @@ class SpikeDetector:
             seen |= set() if row is None else {row}
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
+        """Return plain values for a checkpoint."""
         return {"members": [member.state_dict() for member in self._members]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -260,7 +259,7 @@ class SpikeDetector:
 
 
 def _as_list(values: Any, size: int) -> list[float]:
-    """A number for each member."""
+    """Return a number for each member."""
     if isinstance(values, (float, int)):
         return [float(values)] * size
     return np.broadcast_to(np.asarray(values, dtype=np.float64), (size,)).tolist()

@@ -1,4 +1,4 @@
-"""Episodes: when the loss of a run leaves its trend and comes back. A record that never stops a run."""
+"""Episodes: when the loss of a run leaves its trend and comes back. They never stop a run."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from typing import Any
 
 from orchestrator.detection.config import StoppingConfig, rise_of
 from orchestrator.detection.progress import Progress
-from orchestrator.detection.trend import TINY, Trend
-from orchestrator.detection.windows import middle
+from orchestrator.detection.trend import TINY, Trend, middle
 
 _EARLY_RISE = 1.0  # rise that leaves the trend of a start-up, as a fraction of it
 _MASS_LIMIT = 1000.0  # cap on one loss, in units of the rise
 _AFTER_ONE = 2  # losses after a single high one in which a second must follow
-# One loss is a spike where it is this high, in rises that leave the trend; or, of a cross-entropy, where it is three
-# rises high and has doubled: ten times a rise of a tenth. At the start it must have tripled.
+# One loss is a spike if it is this high, in rises that leave the trend; or, for a cross-entropy, if it is three rises
+# high and has doubled: ten times a rise of a tenth. At the start it must have tripled.
 _EXTREME, _DOUBLED, _TRIPLED = 10.0, 10.0, 20.0
-# A jump is too short or too low to be a spike: at most three steps, three rises high or half as high again as the
-# level (five times a rise of a tenth). As many in so many losses are a regime, and each of them counts.
+# A jump is too short or too low to be a spike: at most three steps, and three rises high or half as high again as the
+# level (five times a rise of a tenth). Four in 200 losses are a regime, in which each counts.
 JUMP_STEPS, _JUMP_RISES, _JUMP_HEIGHT = 3, 3.0, 5.0
 _REGIME_JUMPS, _REGIME_LOSSES = 4, 200
-# Where single outlying losses are common, two such losses in a row are not a spike.
+# If single outlying losses are common, two in a row are not a spike.
 _ODD_MEMORY, _ODD_COMMON, _ODD_FACTOR, _ODD_MORE = 200, 0.005, 2.0, 100.0
-# Excursions per loss from which they are a second mode of the noise: low ones of the last 200, jumps of the last 50.
+# Excursions per loss that make them a second mode of the noise: low ones in the last 200, jumps in the last 50.
 _LOW_MODE, _JUMP_MODE, _JUMP_MEMORY = 0.04, 0.15, 50
 _SHIFT_SHARE = 0.2  # a level shift gives up less than this share of what was learned
 MOST_EPISODES = 1000  # kept in the record
@@ -32,9 +31,9 @@ MOST_EPISODES = 1000  # kept in the record
 
 @dataclass(slots=True)
 class Episode:
-    """A period in which the loss was off its trend, ``num_steps`` steps; no ``recovery_step`` while it lasts.
+    """A period of ``num_steps`` steps off the trend; ``recovery_step`` is None while it lasts.
 
-    ``level`` is that of the trend before it. A jump is an episode of a regime that alone would not be one.
+    ``level`` is the level of the trend before it. A jump counts only in a regime of jumps.
     """
 
     onset_step: int
@@ -65,12 +64,12 @@ class Excursion:
     tallest_of_three: float = -math.inf  # highest median of three losses
 
     def as_episode(self, recovery_step: int | None) -> Episode:
-        """The record of it."""
+        """Return its record."""
         return Episode(self.onset, self.peak_step, self.peak, self.num_off, recovery_step, self.level)
 
 
 class Episodes:
-    """The episodes of one run, and the excursions that are none."""
+    """The episodes of one run, and excursions too short or too low for one."""
 
     __slots__ = (
         "_in_regime", "_jump_rate", "_low_rate", "_odd_mass", "_odd_rate", "_progress", "_recent", "_rise", "_rules",
@@ -83,14 +82,14 @@ class Episodes:
         self.num_closed = 0
         self.num_off = 0  # steps off the trend, of closed episodes
         self.current: Excursion | None = None
-        # Excursions that were too short or low: their usual mass, and their number per step.
+        # Excursions that were too short or low: their usual mass and their number per step.
         self._odd_mass = self._odd_rate = self._low_rate = self._jump_rate = 0.0
-        # The latest short excursions: how many losses there were at its end, and whether it was a spike.
+        # The latest short excursions: number of losses at the end, and whether it was a spike.
         self._recent: list[tuple[int, Episode, bool]] = []
         self._in_regime = False
 
     def excess(self, loss: float) -> float:
-        """How far ``loss`` is above the trend, in rises that leave it: off the trend above 1, half-way off at 0.5."""
+        """Return the height of ``loss`` above the trend, in rises that leave it: off the trend above 1."""
         if not self._trend.num_accepted:
             return 0.0  # the very first loss has no trend yet
         if self._trend.is_early:
@@ -105,10 +104,10 @@ class Episodes:
     def follow(
         self, loss: float, excess: float, step: int, num_seen: int, latest: Sequence[float], is_high: bool
     ) -> None:
-        """Begin an excursion where a loss leaves its trend; end it after ``recovery_steps`` losses back on it.
+        """Begin an excursion if a loss leaves its trend, and end it after ``recovery_steps`` losses back on it.
 
-        ``latest`` are the last losses, this one included. A spike does not end while the run ``is_high``: a slow rise
-        before it widens the noise of the trend, up to where that would take a multiple of the level for a return.
+        ``latest`` are the last losses, with this one. A spike does not end while the run ``is_high``: a slow rise
+        before it may widen the noise of the trend so much that a multiple of the level would count as a return.
         """
         if self._odd_rate or self._jump_rate:
             self._odd_rate *= 1 - 1 / _ODD_MEMORY
@@ -146,11 +145,11 @@ class Episodes:
             self._end(this, this.calm_since, num_seen)
 
     def settle(self, latest: Sequence[float], is_high: bool, step: int, num_seen: int) -> None:
-        """Make a plateau that follows an excursion the new baseline.
+        """Make a plateau after an excursion the new baseline.
 
-        The run has settled if its losses are flat a window of steps into the excursion, and not at the level of a lost
+        The run has settled if its losses are flat a window of steps into the excursion, and not as high as in a lost
         run. If it settled about as high as it rose, the level has shifted, as after a restart of the learning rate, and
-        that was no spike. Where outlying losses are common they belong to the noise and enter the baseline.
+        the excursion was not a spike. If outlying losses are common, they belong to the noise and enter the baseline.
         """
         this, window = self.current, self._rules.window
         if this is None:
@@ -173,7 +172,7 @@ class Episodes:
         self._trend.rebase(latest)
 
     def is_spike(self) -> bool:
-        """Whether the current excursion counts as an episode."""
+        """Return whether the current excursion counts as an episode."""
         this = self.current
         if this is None:
             return False
@@ -191,14 +190,14 @@ class Episodes:
         return this.num_off >= self._rules.spike_steps and this.mass >= max(self._rules.spike_mass, least)
 
     def _is_blow_up(self, this: Excursion) -> bool:
-        """Whether a start-up rose far above the initial loss; a single loss must have tripled."""
+        """Return whether a start-up rose far above the initial loss; a single loss must have tripled."""
         progress = self._progress
         base = min(progress.initial, progress.start)
         is_tall = this.peak - base >= _TRIPLED * self._rise * abs(base)
         return this.peak > progress.blow_up_line() and (this.num_off >= self._rules.spike_steps or is_tall)
 
     def _least_mass(self) -> float:
-        """The mass from which an excursion stands out among outlying losses, where they are common."""
+        """Return the mass that lets an excursion stand out, if outlying losses are common."""
         if self._odd_rate <= _ODD_COMMON:
             return 0.0
         return (_ODD_FACTOR + _ODD_MORE * self._odd_rate) * self._odd_mass
@@ -222,20 +221,20 @@ class Episodes:
             self._low_rate += 1 / _ODD_MEMORY
 
     def _jump(self, episode: Episode, is_spike: bool, num_seen: int) -> None:
-        """Note a short excursion; so many of them are a regime, in which each counts."""
-        self._recent = [found for found in self._recent if num_seen - found[0] <= _REGIME_LOSSES]
+        """Note a short excursion. Enough of them make a regime, in which each counts."""
+        self._recent = [entry for entry in self._recent if num_seen - entry[0] <= _REGIME_LOSSES]
         self._recent.append((num_seen, episode, is_spike))
         if self._in_regime:
             new = [] if is_spike else [episode]
-        elif len(self._recent) >= _REGIME_JUMPS and not all(found[2] for found in self._recent):
+        elif len(self._recent) >= _REGIME_JUMPS and not all(was_spike for _, _, was_spike in self._recent):
             self._in_regime = True
-            new = [found[1] for found in self._recent if not found[2]]
+            new = [jump for _, jump, was_spike in self._recent if not was_spike]
         else:
             return
         for jump in new:
             jump.is_jump = True
             self._add(jump)
-        self.closed.sort(key=lambda found: found.onset_step)
+        self.closed.sort(key=lambda episode: episode.onset_step)
 
     def _add(self, episode: Episode) -> None:
         self.num_closed += 1
@@ -244,7 +243,7 @@ class Episodes:
             self.closed.append(episode)
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
+        """Return plain values for a checkpoint."""
         return {
             "closed": [asdict(episode) for episode in self.closed],
             "counts": [self.num_closed, self.num_off],

@@ -1,6 +1,6 @@
-"""Where the gradient norm of a run rises by half: a note on a change of regime, never a verdict.
+"""Rises of a run's gradient norm by half: a note on a change of regime, never a verdict.
 
-It does not foretell spikes (docs/detection.md has the numbers).
+They do not predict spikes (docs/detection.md has the numbers).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import numpy as np
 # Shapes: H norms of the past, T steps of a block, K members.
 
 LONG, SHORT = 128, 10  # norms in the two medians
-RISEN, CALM = 1.5, 1.25  # the short median over the long one: a rise, and from where on another one counts
-SPARSE = 10.0  # steps a point from which the medians span too much of a run
+RISEN, CALM = 1.5, 1.25  # short median over the long one: a rise, and below which another one counts
+SPARSE = 10.0  # more steps per point let the medians span too much of a run
 NOTE = f"the gradient norm has risen by half against its last {LONG} steps"
 _EVERY = 10  # points between comparisons
 _MOST = 20  # rises that are kept for each member
 
 
 class NormRises:
-    """Rises of the gradient norms of K members: median of the last SHORT against that of the last LONG.
+    """Rises of the gradient norms of K members: the median of the last SHORT norms against the last LONG ones.
 
-    They are compared at every tenth point of a member, however its points arrive. With more than SPARSE steps a point
-    there are no notes, unless ``is_wanted``; False turns them off.
+    They are compared at every tenth point of a member, however its points arrive. With more than SPARSE steps per point
+    there are no notes, unless ``is_wanted``; False turns notes off.
     """
 
     def __init__(self, num_members: int = 1, is_wanted: bool | None = None) -> None:
@@ -39,9 +39,9 @@ class NormRises:
         self._rises: list[list[int]] = [[] for _ in range(num_members)]
 
     def follow(self, norm_TK: np.ndarray, step_TK: np.ndarray | None, length_K: np.ndarray) -> None:
-        """The next norms of each member, of which the first ``length_K`` are present; NaN where not measured.
+        """Take the next norms of each member; only the first ``length_K`` are present, and NaN was not measured.
 
-        ``step_TK`` are their steps; without them each member counts its points.
+        ``step_TK`` are their steps; by default each member counts its points.
         """
         if self._is_wanted is False:
             return
@@ -75,7 +75,7 @@ class NormRises:
         self._is_risen_K[due] = rises_D | (self._is_risen_K[due] & ~(short_D < CALM * long_D))
 
     def of(self, member: int) -> tuple[int, ...]:
-        """The steps at which the norm of ``member`` had risen, the first ones of many."""
+        """Return the steps at which the norm of ``member`` had risen, at most the first 20."""
         return tuple(self._rises[member])
 
     @property
@@ -84,7 +84,7 @@ class NormRises:
         return int(self._is_risen_K.sum())
 
     def arrange(self, rows: Sequence[int | None]) -> None:
-        """Continue with members of ``rows``, None for a new one; a row that comes twice goes on as two members."""
+        """Continue with the members in ``rows``; None starts a new one, and a repeated row continues as two."""
         past_HK, num_points_K, first_step_K, is_risen_K, rises = (
             self._past_HK, self._num_points_K, self._first_step_K, self._is_risen_K, self._rises
         )  # fmt: skip
@@ -98,7 +98,7 @@ class NormRises:
             self._rises[k] = rises[row].copy()
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
+        """Return plain values for a checkpoint."""
         return {
             "past": self._past_HK.tolist(),
             "num_points": self._num_points_K.tolist(),

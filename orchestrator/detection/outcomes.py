@@ -1,4 +1,4 @@
-"""From the detector's record of a member to its outcome."""
+"""The outcome of a training, from the detector's record of it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from orchestrator.detection.episodes import JUMP_STEPS, Episode
 from orchestrator.detection.slow import RungProgress
 from orchestrator.detection.validations import Validations
 
-ENOUGH_LOSSES = 10  # fewer tell nothing: what is reported as a level is a median of ten
-# A run that ends off its trend below this share of its initial loss has kept what it learned. A loss that falls over
-# decades rises by many of them without giving anything up that matters.
+ENOUGH_LOSSES = 10  # a reported level is a median of ten; fewer cannot be judged
+# A run that ends off its trend below this share of its initial loss has kept what it learned: a loss that falls over
+# decades may rise by many of them without losing anything that matters.
 _ALL_KEPT = 1e-4
-_BROKEN = 2  # gradients that are not finite at the end; a single one may be a step that a loss scaler skips
+_BROKEN = 2  # non-finite gradients at the end; a single one may be a step that a loss scaler skips
 _WORSE_FIRST: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")
 
 
@@ -30,8 +30,8 @@ class Verdict:
     """The outcome of one training run, its onset and the reason.
 
     ``peak_factor`` is the tallest excursion as a factor of the level before it, ``off_share`` the share of the steps
-    off the trend, ``risen_share`` the share of what it learned that it gave up in a slow rise. Every outcome but
-    stable, unknown and pruned has an onset.
+    off the trend, ``risen_share`` the share of what it learned that a slow rise gave up. Every outcome except stable,
+    unknown and pruned has an onset.
     """
 
     outcome: Outcome
@@ -45,14 +45,14 @@ class Verdict:
 
 
 def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
-    """The outcome of a finished (or stopped) member, from its state at the end.
+    """Return the outcome of a finished or stopped member, from its state at the end.
 
-    diverged: not finite, far above its own past, off its trend and not back (unless nearly nothing of the initial loss
-    is left all the same), or slowly back to where it began.
-    unknown: a finite loss that went below zero, or that grew from a low start to a plateau: how far it is from its
-    past cannot be told; or fewer than ten losses.
+    diverged: not finite, far above its own past, off its trend without coming back (unless almost nothing of the
+    initial loss is left anyway), or slowly back to where it began.
+    unknown: a loss that went below zero, or grew from a low start to a plateau, so that its distance from its past is
+    undefined; or fewer than ten losses.
     stalled: it never lowered its loss by ``stall_drop``.
-    spiked: it left its trend at least once, or had a verdict of lost, and recovered.
+    spiked: it left its trend at least once, or was judged lost, and recovered.
     stable: none of these.
     """
     episodes = record.episodes
@@ -65,7 +65,7 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
             onset_step,
             max(record.num_episodes, len(episodes)),
             max((episode.peak_loss for episode in episodes), default=None),
-            reason + (_of_slow_rise(record) if ran_on else ""),
+            reason + (_slow_rise_text(record) if ran_on else ""),
             max(factors, default=None),
             record.off_share,
             record.risen_share if ran_on else None,
@@ -76,8 +76,8 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
     if record.num_broken >= _BROKEN:
         return verdict("diverged", record.broken_since_step, "it ended on gradient norms that are not finite")
     if record.num_steps < ENOUGH_LOSSES:
-        one = "1 loss is" if record.num_steps == 1 else f"{record.num_steps} losses are"
-        return verdict("unknown", None, f"{one} too few to judge")
+        losses = "1 loss is" if record.num_steps == 1 else f"{record.num_steps} losses are"
+        return verdict("unknown", None, f"{losses} too few to judge")
     if record.is_signed:
         return verdict("unknown", None, "the loss went below zero: only values that are not finite are judged")
     if record.has_grown:
@@ -102,7 +102,7 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
         if (record.risen_share or 0.0) >= 1:
             return verdict("diverged", record.risen_since_step, "it slowly gave up all that it had learned")
     if episodes:
-        return verdict("spiked", episodes[0].onset_step, _how_it_spiked(record))
+        return verdict("spiked", episodes[0].onset_step, _spike_text(record))
     if record.lost is not None:
         return verdict("spiked", record.lost_onset_step, f"{record.lost_reason}, but it came back")
     return verdict("stable", None, "it stayed on its trend")
@@ -114,13 +114,13 @@ def _has_kept_all(record: MemberRecord) -> bool:
 
 
 def _factors(episodes: Sequence[Episode]) -> list[float]:
-    """The height of each episode as a factor of the level before it, where that is above zero."""
+    """Return the height of each episode as a factor of the level before it, if that is above zero."""
     factors = [episode.peak_loss / episode.level for episode in episodes if episode.level > 0]
     return [factor for factor in factors if math.isfinite(factor)]
 
 
-def _how_it_spiked(record: MemberRecord) -> str:
-    """The reason of a spiked run; of recurring jumps their number, usual height and interval."""
+def _spike_text(record: MemberRecord) -> str:
+    """Return the reason of a spiked run; for recurring jumps, with their number, usual height and interval."""
     episodes = record.episodes
     if episodes[-1].recovery_step is None:
         return "it had just left its trend when it ended"
@@ -135,8 +135,8 @@ def _how_it_spiked(record: MemberRecord) -> str:
     return f"it jumped{height} again and again ({len(short)} times{every}) and recovered"
 
 
-def _of_slow_rise(record: MemberRecord) -> str:
-    """What is added to the reason of a run that has given up much of what it learned, slowly."""
+def _slow_rise_text(record: MemberRecord) -> str:
+    """Return the addition to the reason of a run that slowly gave up much of what it learned."""
     if record.risen_share is None:
         return ""
     return f"; since step {record.risen_since_step} it has given up {record.risen_share:.0%} of what it had learned"
@@ -148,29 +148,30 @@ def member_result(
     stopping: StoppingConfig,
     steps_done: int,
     validation: float,
-    climb: RungProgress = RungProgress(),
+    progress: RungProgress = RungProgress(),
     validations: Validations | None = None,
     *,
     is_plateaued: bool = False,
 ) -> MemberResult:
-    """The result of a trial that ended after ``steps_done`` steps; ``validation`` is NaN where there is none.
+    """Return the result of a trial that ended after ``steps_done`` steps; ``validation`` is NaN without one.
 
-    ``validations`` are those during training. One that ``is_plateaued`` was ended because they had stopped improving.
+    ``validations`` were made during training. ``is_plateaued`` says that the trial was ended because they had stopped
+    improving.
     """
     verdict = judge(record, stopping)
     validations = validations or Validations()
     overfits = _ran_on(verdict) and validations.overfits(record, stopping)
     if overfits:
-        verdict = replace(verdict, reason=f"{verdict.reason}; {_of_overfitting(validations)}")
+        verdict = replace(verdict, reason=f"{verdict.reason}; {_overfitting_text(validations)}")
     if validations.plateau_step is not None:
         how = "ended" if is_plateaued else "not ended"
-        verdict = replace(verdict, reason=f"{verdict.reason}; {_of_plateau(validations, stopping, how)}")
-    if climb.is_pruned:
+        verdict = replace(verdict, reason=f"{verdict.reason}; {_plateau_text(validations, stopping, how)}")
+    if progress.is_pruned:
         verdict = replace(
-            verdict, outcome="pruned", onset_step=None, reason=f"{climb.reason}; until then {verdict.reason}"
+            verdict, outcome="pruned", onset_step=None, reason=f"{progress.reason}; until then {verdict.reason}"
         )
-    elif climb.slow_step is not None:
-        verdict = replace(verdict, reason=f"{verdict.reason}; audited: {climb.reason}")
+    elif progress.slow_step is not None:
+        verdict = replace(verdict, reason=f"{verdict.reason}; audited: {progress.reason}")
     return MemberResult(
         trial_id=trial_id,
         steps_done=steps_done,
@@ -182,8 +183,8 @@ def member_result(
         best_validation_step=validations.best_step,
         overfit_step=validations.best_step if overfits else None,
         plateau_step=validations.plateau_step,
-        slow_step=climb.slow_step,
-        rung_losses=climb.losses,
+        slow_step=progress.slow_step,
+        rung_losses=progress.losses,
         verdict_step=record.lost_step,
         norm_rises=record.norm_rises,
         episodes=tuple((episode.onset_step, episode.recovery_step) for episode in record.episodes),
@@ -192,18 +193,18 @@ def member_result(
 
 
 def _ran_on(verdict: Verdict) -> bool:
-    """Whether the training was on its trend at its end, slow rises left out."""
+    """Return whether the training ended on its trend, without a slow rise."""
     return verdict.outcome in ("stable", "spiked") and verdict.risen_share is None
 
 
-def _of_overfitting(validations: Validations) -> str:
+def _overfitting_text(validations: Validations) -> str:
     return (
         f"since step {validations.best_step} it overfits: its validation loss rose from {validations.best_loss:.4g} "
         f"to {validations.end_loss():.4g}"
     )
 
 
-def _of_plateau(validations: Validations, stopping: StoppingConfig, how: str) -> str:
+def _plateau_text(validations: Validations, stopping: StoppingConfig, how: str) -> str:
     return (
         f"{how} at step {validations.plateau_step}, where {stopping.validation_patience} validations in a row had "
         "not been the best"

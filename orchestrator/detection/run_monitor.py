@@ -1,14 +1,14 @@
-"""The one loop that drives the detector: for a pack, a custom trainer, a `Watch` and a replay.
+"""The loop that drives the detector, shared by packs, custom trainers, `Watch` and replays.
 
-It hides from the detector what the trainer has already handled, and says where each member ends:
+It hides from the detector what the trainer has already handled, and decides where each member ends:
 
 - A step that a loss scaler skipped (``is_skipped`` is 1) changed nothing: its gradient counts as finite.
 - A step that was rolled back (``rolled_back`` is 1) is a step of the run, and its loss is judged. A non-finite loss
   or gradient does not count against the run, which continued from a snapshot.
-- A member ends at its verdict; an audited one ends only at a non-finite loss or gradient, which never
-  recovers. Without ``early_stop`` no member ends.
-- A member that is slow beside earlier trials is pruned, if it would end at a verdict; so ends one whose validation loss
-  has stopped improving.
+- A member ends at its verdict. An audited one ends only at a non-finite loss or gradient, from which no run recovers.
+  Without ``early_stop`` no member ends.
+- A member that is slow compared with earlier trials is pruned if it would end at a verdict. The same holds for one
+  whose validation loss has stopped improving.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from orchestrator.detection.validations import MemberValidations, Validations
 
 # Shapes: T steps of an update, K members.
 
-# Columns of a curve that are judged. All but the loss may be missing; a norm that was not measured counts as finite.
+# Columns of a curve that are judged. All except the loss may be missing; a norm that was not measured counts as finite.
 JUDGED = ("loss", "grad_norm", "is_skipped", "rolled_back")
 
 
 def is_audited(trial_id: str, fraction: float) -> bool:
-    """Whether the trial is in the ``fraction`` that trains on after a verdict; decided by its id."""
+    """Return whether a trial is in the ``fraction`` that trains on after a verdict, which follows from its id."""
     digest = hashlib.sha256(f"audit {trial_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < fraction * 2**64
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The result of some steps: how many count for each member, (K,), and whether it ended at the last of them.
+    """The result of some steps: how many count for each member, (K,), and whether it ended at the last one.
 
     Steps after a member's end do not count.
     """
@@ -51,9 +51,9 @@ class Update:
 
 
 class RunMonitor:
-    """Judges members during training by ``stopping``; those in ``is_audited_K`` train on after a verdict.
+    """Judge members during training by ``stopping``; members in ``is_audited_K`` train on after a verdict.
 
-    ``wants_norm_rises`` is that of ``NormRises``, ``rung_thresholds`` are those with which members are compared.
+    ``wants_norm_rises`` is passed to ``NormRises``. Members are compared with ``rung_thresholds``.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class RunMonitor:
         step_TK: np.ndarray | None = None,
         length_K: np.ndarray | None = None,
     ) -> Update:
-        """Judge the next T steps of each member by its ``columns`` (of JUDGED), (T, K) each.
+        """Judge the next T steps of each member by its ``columns``, named in JUDGED, (T, K) each.
 
-        ``step_TK`` are the step numbers, by default counted from 0. Of each member only the first ``length_K`` steps
-        are present, by default all.
+        ``step_TK`` are the step numbers, by default counted from 0. Only the first ``length_K`` steps of a member are
+        present, by default all.
         """
         loss_TK, norm_TK, unseen_TK = _as_judged(columns)
         length_K = np.full(loss_TK.shape[1], len(loss_TK)) if length_K is None else length_K
@@ -103,39 +103,39 @@ class RunMonitor:
         return Update(num_steps_K, has_ended_K)
 
     def update_single(self, step: int, row: Mapping[str, float | None]) -> bool:
-        """Judge one step of a single member from the JUDGED values in ``row``; returns whether it ends there."""
+        """Judge one step of a single member from the JUDGED values in ``row``. Return whether it ends there."""
         columns = {name: np.array([[row[name]]], dtype=np.float64) for name in JUDGED if row.get(name) is not None}
         return bool(self.update(columns, np.array([[step]])).has_ended_K[0])
 
     def validated(self, member: int, step: int, loss: float) -> bool:
-        """Note a validation of ``member`` after its update number ``step``; returns whether it ends there."""
+        """Note a validation of ``member`` after its update number ``step``. Return whether it ends there."""
         is_over = self._validations.add(member, step, loss, is_on_trend=is_on_trend(self._detector.record(member)))
         return is_over and self._stopping.early_stop and not bool(self._is_audited_K[member])
 
     def validations(self, member: int = 0) -> Validations:
-        """The validations of ``member`` so far."""
+        """Return the validations of ``member`` so far."""
         return self._validations.of(member)
 
     def record(self, member: int = 0) -> MemberRecord:
-        """What is known of ``member`` so far, or at its last step in the last update."""
+        """Return what is known about ``member`` so far, or at its last step in the last update."""
         record = self._at_end[member] if member in self._at_end else self._detector.record(member)
         return replace(record, norm_rises=self._norm_rises.of(member))
 
     def rung_progress(self, member: int = 0) -> RungProgress:
-        """How far up the rungs ``member`` has come."""
+        """Return the progress of ``member`` through the rungs."""
         return self._rungs.of(member)
 
     def compare_with(self, rung_thresholds: Sequence[RungThreshold]) -> None:
-        """Use the losses of ``rung_thresholds``, of the same rungs as before, from now on."""
+        """Replace the thresholds by ``rung_thresholds`` of the same rungs."""
         self._rungs.thresholds = tuple(rung_thresholds)
 
     def norm_rises(self, member: int = 0) -> tuple[int, ...]:
-        """The steps at which the gradient norm of ``member`` had risen by half."""
+        """Return the steps at which the gradient norm of ``member`` had risen by half."""
         return self._norm_rises.of(member)
 
     @property
     def left_step_K(self) -> np.ndarray:
-        """The latest step at which each member was seen to have left its trend, (K,); ``SpikeDetector.left_step``."""
+        """The latest step at which each member was seen to leave its trend, (K,); see ``SpikeDetector``."""
         return self._detector.left_step
 
     @property
@@ -144,7 +144,7 @@ class RunMonitor:
         return self._norm_rises.num_risen
 
     def arrange(self, rows: Sequence[int | None], is_audited_K: Sequence[bool]) -> None:
-        """Continue with members of ``rows``, None for a new one; a row that comes twice goes on as two members."""
+        """Continue with the members in ``rows``; None starts a new one, and a repeated row continues as two."""
         self._detector.arrange(rows)
         self._norm_rises.arrange(rows)
         self._rungs.arrange(rows)
@@ -152,7 +152,7 @@ class RunMonitor:
         self._is_audited_K, self._at_end = np.array(is_audited_K, dtype=bool), {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Arrays and plain values for a checkpoint."""
+        """Return arrays and plain values for a checkpoint."""
         return {
             "detector": self._detector.state_dict(),
             "norm_rises": self._norm_rises.state_dict(),
@@ -161,7 +161,7 @@ class RunMonitor:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a ``state_dict`` of as many members; ``arrange`` says which are audited."""
+        """Resume from a ``state_dict`` of as many members; ``arrange`` sets which are audited."""
         self._detector.load_state_dict(state["detector"])
         self._norm_rises.load_state_dict(state["norm_rises"])
         self._rungs.load_state_dict(state["rungs"])
@@ -173,7 +173,7 @@ class RunMonitor:
         return lost_K & (~self._is_audited_K | ~self._detector.is_finite)
 
     def _are_pruned(self, step_K: np.ndarray | None, is_there_K: np.ndarray) -> np.ndarray:
-        """Which of the members that are there end since they are slow."""
+        """Return which of the present members end because they are slow, (K,)."""
         step_K = self._detector.num_steps - 1 if step_K is None else step_K
         is_pruned_K = np.zeros(len(is_there_K), dtype=bool)
         for k in self._rungs.due(np.where(is_there_K, step_K + 1, 0)):
@@ -183,11 +183,11 @@ class RunMonitor:
 
 
 def _as_judged(columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Losses, gradient norms and losses not to judge, (T, K) each, without what the trainer handled."""
+    """Return losses, gradient norms and losses not to judge, (T, K) each, without what the trainer handled."""
     loss_TK = columns["loss"]
     norm_TK = columns["grad_norm"] if "grad_norm" in columns else np.ones(loss_TK.shape)
     unseen_TK = np.zeros(loss_TK.shape, dtype=bool)
-    # A trainer that filters losses which are not finite shows a loss of exactly zero beside such a norm.
+    # A trainer that filters non-finite losses reports a loss of exactly zero with a non-finite norm.
     loss_TK = np.where((loss_TK == 0) & ~np.isfinite(norm_TK), np.nan, loss_TK)
     if "is_skipped" in columns:
         norm_TK = np.where(columns["is_skipped"] == 1, 1.0, norm_TK)

@@ -121,7 +121,7 @@ class Rungs:
         return self._progress[member]
 
     def arrange(self, rows: Sequence[int | None]) -> None:
-        """Continue with members of ``rows``, None for a new one; a row that comes twice goes on as two members."""
+        """Continue with the members in ``rows``; None starts a new one, and a repeated row continues as two."""
         self._progress = [RungProgress() if row is None else self._progress[row] for row in rows]
         self._next_K = self._next()
 

@@ -1,32 +1,93 @@
-"""The trend of a run: its local level, and the rise above it that leaves it."""
+"""The trend of a run: its local level, and the smallest rise above it that counts as leaving it."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.detection.config import StoppingConfig, rise_of
-from orchestrator.detection.windows import Window, deviation, middle, quantile
 
-RECENT = 10  # losses in a level that is reported: enough to average out an odd batch
+_TO_DEVIATION = 1.4826  # from the median absolute deviation to the standard deviation of a normal distribution
+
+
+@dataclass(slots=True)
+class Window:
+    """The last ``size`` numbers, in order and sorted: medians and quantiles without sorting at each step."""
+
+    size: int
+    values: list[float] = field(default_factory=list)
+    ordered: list[float] = field(default_factory=list)
+
+    def add(self, value: float) -> None:
+        """Append ``value``. A full window drops its oldest number."""
+        if len(self.values) == self.size:
+            del self.ordered[bisect_left(self.ordered, self.values.pop(0))]
+        self.values.append(value)
+        insort(self.ordered, value)
+
+    def reset(self, values: Sequence[float]) -> None:
+        """Replace the content by the last of ``values``."""
+        self.values = list(values[-self.size :])
+        self.ordered = sorted(self.values)
+
+    def median(self) -> float:
+        """Return the median of a window that is not empty."""
+        return middle(self.ordered)
+
+
+def middle(ordered: Sequence[float]) -> float:
+    """Return the median of sorted numbers."""
+    size = len(ordered)
+    if size % 2:
+        return ordered[size // 2]
+    below, above = ordered[size // 2 - 1], ordered[size // 2]
+    return below if below == above else below / 2 + above / 2  # their sum may overflow
+
+
+def deviation(ordered: Sequence[float]) -> float:
+    """Return the scaled median absolute deviation of sorted numbers, a robust standard deviation."""
+    center = middle(ordered)
+    return _TO_DEVIATION * middle(sorted([abs(value - center) for value in ordered]))
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the number below which a ``share`` of sorted numbers lies."""
+    return ordered[int(share * (len(ordered) - 1))]
+
+
+def noise(values: Sequence[float], share: float) -> tuple[float, float]:
+    """Return robust deviation, and the quantile below which a ``share`` lies, of a series' noise without slow rises.
+
+    Measured on differences of successive numbers, whose deviation is root two times the noise.
+    """
+    steps = sorted([abs(after - before) for before, after in itertools.pairwise(values)])
+    if not steps:
+        return 0.0, 0.0
+    return _TO_DEVIATION * middle(steps) / math.sqrt(2), quantile(steps, share)
+
+
+RECENT = 10  # losses in a reported level: enough to average out an odd batch
 LOCAL = 8  # accepted losses in the local level: they follow a descent; one odd loss does not move their median
 EARLY = 3  # losses in the trend of a start-up, where each is far below the one before
 # A second measure of the noise, for losses with two levels, whose deviation collapses: a spike must be 2.6 times as
 # high as the upper tenth of the noise. That is 3.3 deviations of normal noise and rarely decides.
 UPPER_TAIL, TAIL_FACTOR = 0.9, 2.6
-_LOWER_TAIL = 0.2  # where half of the losses are on the upper level, it is the lower ones that show its height
+_LOWER_TAIL = 0.2  # if half of the losses are on the upper level, the lower ones show its height
 # The share of what was learned that a rise must reach to be an event.
 LEAST_SHARE = 0.03
 TINY = 1e-300  # smallest rise, for a loss that is exactly zero
 
 
 class Trend:
-    """The accepted losses of one run. A loss that is off the trend is never accepted, so it cannot hide the next one.
+    """The accepted losses of one run. A loss off the trend is never accepted, so it cannot hide the next one.
 
-    The level is the lower of two medians, of the last LOCAL and of the last ``window`` accepted losses: the first
-    follows a descent, the second does not follow a slow rise. The noise is measured on the residuals, each
-    accepted loss minus the level before it.
+    The level is the lower of two medians, over the last LOCAL and the last ``window`` accepted losses: the first
+    follows a descent, the second does not follow a slow rise. The noise is measured on residuals: accepted losses minus
+    the level before them.
     """
 
     __slots__ = ("_rules", "_spread", "accepted", "level", "local", "num_accepted", "residuals")
@@ -34,9 +95,9 @@ class Trend:
     def __init__(self, rules: StoppingConfig) -> None:
         self._rules = rules
         self.accepted, self.local = Window(rules.window), Window(LOCAL)
-        self.residuals: list[float] = []  # as many as there are accepted losses, not sorted: mostly nobody asks
+        self.residuals: list[float] = []  # one for each accepted loss, unsorted: rarely read
         self.num_accepted, self.level = 0, math.nan
-        self._spread: float | None = None  # the noise's part of the rise, once it was measured
+        self._spread: float | None = None  # the noise's part of the rise, measured on demand
 
     def accept(self, loss: float) -> None:
         """Add a loss on the trend."""
@@ -58,33 +119,33 @@ class Trend:
 
     @property
     def is_early(self) -> bool:
-        """Whether there are too few losses to know the noise."""
+        """Whether there are too few losses to measure the noise."""
         return self.num_accepted < self._rules.min_history
 
     def early_level(self) -> float:
-        """The highest of the last accepted losses: a start-up falls too fast for a median."""
+        """Return the highest of the last accepted losses: a start-up falls too fast for a median."""
         return max(self.accepted.values[-EARLY:])
 
     def rise(self, learned: float) -> float:
-        """The rise above the level that leaves the trend: beyond the noise, and noticeable."""
+        """Return the rise above the level that leaves the trend: beyond the noise, and noticeable."""
         if self._spread is None:
             ordered = sorted(self.residuals)
-            # Where the noise has two levels, its middle may be far above the lower of two medians.
+            # Noise with two levels may have its middle far above the lower of the two medians.
             center = middle(ordered)
             tail = max(quantile(ordered, UPPER_TAIL) - min(center, 0.0), center - quantile(ordered, _LOWER_TAIL))
             self._spread = max(self._rules.spike_sigma * deviation(ordered), TAIL_FACTOR * tail)
         return max(self._spread, self.least_rise(learned))
 
     def least_rise(self, learned: float) -> float:
-        """The rise that is noticeable: a fraction of the level, and a share of what was ``learned``."""
+        """Return the smallest noticeable rise: a fraction of the level, and a share of what was ``learned``."""
         return max(rise_of(self._rules) * abs(self.level), LEAST_SHARE * learned, TINY)
 
     def recent_median(self) -> float:
-        """The median of the last RECENT accepted losses."""
+        """Return the median of the last RECENT accepted losses."""
         return middle(sorted(self.accepted.values[-RECENT:]))
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
+        """Return plain values for a checkpoint."""
         windows = {"accepted": self.accepted.values.copy(), "local": self.local.values.copy()}
         return {**windows, "residuals": self.residuals.copy(), "num_accepted": self.num_accepted}
 

@@ -1,6 +1,6 @@
-"""The validation losses of a run in training: its best, when it has stopped improving, and whether it overfits.
+"""The validation losses of a run in training: its best one, its plateau, and whether it overfits.
 
-Held-out data are the same at every validation, so what differs from one to the next is the weights alone.
+Held-out data are the same at every validation, so that only the weights differ from one to the next.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 from orchestrator.detection.config import StoppingConfig, falls_over_decades
 from orchestrator.detection.detector import MemberRecord
 
-# Validations after the best one that must all be above it; their end is the median of the last so many.
+# Validations after the best one that must all be above it, and the last ones whose median is their end.
 _AFTER, _AT_END = 4, 3
-# A rise counts from this many deviations of the curve's noise on, and from this share of what was learned.
+# A rise counts above this many deviations of the curve's noise, and above this share of what was learned.
 _DEVIATIONS, _LEAST_SHARE = 4.0, 0.02
-# It must be this many times the rise of the training loss over its own best: where both rise it is no overfitting.
+# It must be this many times the rise of the training loss over its own best: if both rise, it is not overfitting.
 _BEYOND_TRAINING = 2.0
 # The standard deviation of independent noise, as a share of the median size of its second differences.
 _OF_SECOND_DIFFERENCES = 1 / (0.6745 * math.sqrt(6))
@@ -28,9 +28,9 @@ _OF_SECOND_DIFFERENCES = 1 / (0.6745 * math.sqrt(6))
 
 @dataclass(slots=True)
 class Validations:
-    """The finite validation losses of one run with their steps, in order, and the place of the lowest, -1 for none.
+    """The finite validation losses of one run with their steps, and the index of the lowest, -1 without any.
 
-    ``plateau_step`` is the first one at which it had not improved for as long as ``validation_patience`` allows.
+    ``plateau_step`` is the first step at which they had not improved for ``validation_patience`` validations.
     """
 
     steps: list[int] = field(default_factory=list)
@@ -39,11 +39,11 @@ class Validations:
     plateau_step: int | None = None
 
     def copy(self) -> Validations:
-        """The same, which goes on by itself."""
+        """Return an independent copy."""
         return Validations(self.steps.copy(), self.losses.copy(), self.best, self.plateau_step)
 
     def add(self, step: int, loss: float) -> None:
-        """Append one validation; one that is not finite changes nothing."""
+        """Append one validation; a loss that is not finite is ignored."""
         if not math.isfinite(loss):
             return
         if self.best < 0 or loss < self.losses[self.best]:
@@ -53,7 +53,7 @@ class Validations:
 
     @property
     def best_loss(self) -> float | None:
-        """The lowest loss, None without one."""
+        """The lowest loss, or None without one."""
         return self.losses[self.best] if self.losses else None
 
     @property
@@ -67,15 +67,15 @@ class Validations:
         return max(0, len(self.losses) - 1 - self.best)
 
     def end_loss(self) -> float:
-        """The median of the last three losses, or of all that there are."""
+        """Return the median of the last three losses, or of fewer if there are no more."""
         return median(self.losses[-_AT_END:])
 
     def overfits(self, record: MemberRecord, stopping: StoppingConfig) -> bool:
-        """Whether the loss rose from its best for the rest of the run, and the training loss did not.
+        """Return whether the loss rose from its best to the end of the run, and the training loss did not.
 
-        All of at least four later losses are above the best, and their end is higher by four deviations of the curve's
-        noise, by 2 % of what was learned, and by twice what the training loss is above its own best. A squared error is
-        compared by its logarithm.
+        At least four later losses are all above the best, and their end is higher by four deviations of the curve's
+        noise, by 2 % of what was learned, and by twice the rise of the training loss above its own best. Squared errors
+        are compared on the logarithmic scale.
         """
         trained_to, now = record.best_loss, record.recent_loss
         if self.num_since_best < _AFTER or trained_to is None or now is None:
@@ -97,46 +97,46 @@ class Validations:
 
 
 def _noise(losses: np.ndarray) -> float:
-    """The standard deviation of one loss about the curve's course; a straight course has none."""
+    """Return the standard deviation of one loss about the curve's course, 0 for a straight course."""
     bends = np.abs(np.diff(losses, 2))
     return _OF_SECOND_DIFFERENCES * float(np.median(bends))
 
 
 class MemberValidations:
-    """The validations of K members, and which of them have stopped improving."""
+    """The validations of K members, and which ones have stopped improving."""
 
     def __init__(self, num_members: int, patience: int | None) -> None:
         self._patience = patience
         self._members = [Validations() for _ in range(num_members)]
 
     def add(self, member: int, step: int, loss: float, *, is_on_trend: bool) -> bool:
-        """Note a validation after the update number ``step``; returns whether ``member`` has now stopped improving.
+        """Note a validation after the update number ``step``. Return whether ``member`` has now stopped improving.
 
         A member off its trend is left to the detector.
         """
-        found = self._members[member]
-        found.add(step, loss)
-        is_due = self._patience is not None and found.num_since_best >= self._patience
-        if not is_due or not is_on_trend or found.plateau_step is not None:
+        validations = self._members[member]
+        validations.add(step, loss)
+        is_due = self._patience is not None and validations.num_since_best >= self._patience
+        if not is_due or not is_on_trend or validations.plateau_step is not None:
             return False
-        found.plateau_step = step
+        validations.plateau_step = step
         return True
 
     def of(self, member: int) -> Validations:
-        """The validations of ``member`` so far."""
+        """Return the validations of ``member`` so far."""
         return self._members[member]
 
     def arrange(self, rows: Sequence[int | None]) -> None:
-        """Continue with members of ``rows``, None for a new one; a row that comes twice goes on as two members."""
+        """Continue with the members in ``rows``; None starts a new one, and a repeated row continues as two."""
         self._members = [Validations() if row is None else self._members[row].copy() for row in rows]
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
+        """Return plain values for a checkpoint."""
         return {
-            "steps": [one.steps.copy() for one in self._members],
-            "losses": [one.losses.copy() for one in self._members],
-            "best": [one.best for one in self._members],
-            "plateau_step": [one.plateau_step for one in self._members],
+            "steps": [member.steps.copy() for member in self._members],
+            "losses": [member.losses.copy() for member in self._members],
+            "best": [member.best for member in self._members],
+            "plateau_step": [member.plateau_step for member in self._members],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -9,30 +9,30 @@ from typing import Any, Literal
 from orchestrator.detection.config import LOG_GRADIENT_PATIENCE, StoppingConfig, falls_over_decades, rise_of
 from orchestrator.detection.episodes import Episodes
 from orchestrator.detection.progress import Progress
-from orchestrator.detection.windows import middle
+from orchestrator.detection.trend import middle
 
 Lost = Literal["not_finite", "far", "no_progress"]
 
-# A run that has learned nothing and rose slowly has settled if its excess is at most this many times that of half a
-# patience before: a loss that begins low may grow, as that of an agent does, while one that diverges goes on growing.
+# A run that learned nothing and rose slowly has settled if its excess grew by at most this factor in half a patience: a
+# loss that begins low may grow, as an agent's does, while a diverging one goes on growing.
 _SETTLED = 1.1
 _COMING_BACK = 0.75  # a recovering run has at most this share of its excess left after half a patience
-# The progress that a run must have made to lose it, as a fraction of its initial loss; and the rise above its best, in
-# units of a spike's rise, below which a drift does not lose the run.
+# The progress that a run must have made before it can lose it, as a fraction of its initial loss; and the smallest rise
+# above its best that loses the run, in units of a spike's rise. Less is a drift.
 _LEARNED, _LEAST_RISE = 0.15, 4.0
-# A doubled cross-entropy has lost the run only if it is also this share of what was learned: near zero a loss doubles
+# A doubled cross-entropy loses the run only if it also gave up this share of what was learned: near zero, losses double
 # all the time.
 _LEAST_SHARE = 0.05
-# A run that has sunk (given up this share of its progress) gets twice the patience of a lost one. Where no episode
-# separates this from a drift, it must also have risen by two spikes' rises; by half of one where the run began with a
-# blow-up, from which it has learned little.
+# A run that has sunk (given up this share of its progress) gets twice the patience of a lost one. If no episode
+# separates this from a drift, it must also have risen by two spikes' rises, or by half a rise if the run began with a
+# blow-up, after which it has learned little.
 _SUNK_SHARE, _SUNK_PATIENCE = 0.4, 2
 _SUNK_RISE, _SUNK_RISE_AFTER_BLOW_UP = 2.0, 0.5
 # A run is back only at half of the height at which it counts as high.
 _BACK = 0.5
-# A slow rise is reported from this share of what was learned on, once it has lasted for so many losses.
+# A slow rise is reported if it gave up this share of what was learned for so many losses.
 _RISEN_SHARE, _RISEN_LOSSES = 0.25, 50
-_NOISE_OF_LEVEL = 0.4  # a median of ten losses is off by that share of what a single one is
+_NOISE_OF_LEVEL = 0.4  # noise of a median of ten losses, relative to a single one
 
 _STATE = (
     "lost", "lost_step", "lost_onset", "reason", "is_finite", "is_far", "is_sunk", "is_up", "up_since", "is_signed",
@@ -42,7 +42,7 @@ _STATE = (
 
 
 class Verdicts:
-    """Judges one run by its ``progress`` and its ``episodes``."""
+    """Verdict on one run, by its ``progress`` and its ``episodes``."""
 
     __slots__ = (
         "_episodes",
@@ -65,7 +65,7 @@ class Verdicts:
         self.reason: str | None = None
         self.is_finite, self.is_far, self.is_sunk = True, False, False
         self.is_up, self.up_since = False, -1  # above half of the height at which it counts as high
-        self.is_signed = False  # a loss below zero: how far it has risen cannot be told
+        self.is_signed = False  # a loss below zero: how far it has risen is unknown
         self.risen_since, self._risen_losses = -1, 0  # the step at which a slow rise began, and the losses since
         self.has_grown = False  # slowly, from a low start, to a plateau
         self.broken_gradients, self.gradient_since = 0, -1
@@ -74,7 +74,7 @@ class Verdicts:
         self._num_changes, self._far, self._sunk, self._half_way = -1, math.inf, math.inf, math.inf
 
     def guard(self, is_finite: bool, has_finite_gradient: bool, step: int) -> None:
-        """The verdict on non-finite values: a loss at once, a gradient after ``gradient_patience`` steps."""
+        """Judge non-finite values: a loss loses the run at once, gradients after ``gradient_patience`` steps."""
         if has_finite_gradient and is_finite:
             self.broken_gradients = 0
             return
@@ -92,7 +92,7 @@ class Verdicts:
             self.is_finite = False
 
     def judge(self, loss: float, level: float, step: int, num_steps: int, num_seen: int) -> None:
-        """The verdicts on a run that stays far above its past, or that makes no progress.
+        """Judge whether the run stays far above its past, or makes no progress.
 
         ``level`` is the median of the last ten losses, ``num_steps`` the number of steps before this one.
         """
@@ -106,9 +106,10 @@ class Verdicts:
                 self._lose("no_progress", step, step, reason)
 
     def is_still_high(self, latest: Sequence[float]) -> bool:
-        """Whether a run that was as high as a lost one is, by the ``latest`` losses, not back to half of that height.
+        """Return whether a run that was as high as a lost one is still above half of that height.
 
-        Losses within the noise at its best level are back. A run that has learned nothing has no level to come back to.
+        ``latest`` are its last losses. Losses within the noise at its best level are back. A run that learned nothing
+        has no level to come back to.
         """
         if not self._high_losses or not self._has_learned():
             return False
@@ -117,9 +118,9 @@ class Verdicts:
         return level > self._progress.best + line
 
     def is_away(self, latest: Sequence[float], num_steps: int) -> bool:
-        """Whether a run that ends now, after ``num_steps``, is off its trend, or has sunk, and does not come back.
+        """Return whether a run that ends now is off its trend, or has sunk, and is not coming back.
 
-        ``latest`` are its last losses.
+        It ends after ``num_steps`` steps; ``latest`` are its last losses.
         """
         if self.is_sunk and self._high_losses >= self._patience:
             return True
@@ -131,14 +132,14 @@ class Verdicts:
         return not comes_back or this.age >= self.patience_after(num_steps - this.age)
 
     def risen_share(self, level: float) -> float | None:
-        """The share of what was learned that a run at ``level`` has given up, where that is reported."""
+        """Return the share of what was learned that a run at ``level`` has given up, or None if it is not reported."""
         share = self._share_given_up(level)
         if self._risen_losses < _RISEN_LOSSES or share <= _RISEN_SHARE:
             return None
         return share if level - self._progress.best > _NOISE_OF_LEVEL * self._progress.noise_at_best() else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
+        """Return plain values for a checkpoint."""
         return {name: getattr(self, name) for name in _STATE}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -147,7 +148,7 @@ class Verdicts:
             setattr(self, name, state[name])
 
     def _compare(self, loss: float, level: float, step: int) -> None:
-        """Whether the run is far above its best level or has sunk, and since when."""
+        """Update whether the run is far above its best level or has sunk, and since when."""
         progress = self._progress
         if progress.num_changes != self._num_changes:
             self._measure()
@@ -182,7 +183,7 @@ class Verdicts:
             self.risen_since = step
 
     def _measure(self) -> None:
-        """How far above its best level a run counts as far or sunk, and half of the lower height, in losses."""
+        """Update the heights above the best level that count as far and as sunk, and half of the lower one."""
         progress = self._progress
         self._num_changes, best = progress.num_changes, progress.best
         self._far = self._sunk = math.inf
@@ -193,12 +194,12 @@ class Verdicts:
         self._half_way = progress.lowest + min(self._far, _SUNK_SHARE * progress.learned) / 2
 
     def _has_learned(self) -> bool:
-        """Whether the run has made progress that it can lose."""
+        """Return whether the run has made progress that it can lose."""
         best = self._progress.best
         return best < math.inf and self._progress.has_learned(best, _LEARNED)
 
     def _share_given_up(self, level: float) -> float:
-        """The share of what was learned that the run has given up, in the scale in which its loss falls."""
+        """Return the share of what was learned that the run has given up, in the scale in which its loss falls."""
         best, start = self._progress.best, self._progress.start
         if not best < start or self.is_signed:
             return 0.0
@@ -207,7 +208,7 @@ class Verdicts:
         return (level - best) / (start - best)
 
     def _judge_far(self, level: float, step: int, num_steps: int) -> None:
-        """The verdict on a run that stays far above its own past for longer than its patience."""
+        """Judge whether the run stays far above its past for longer than its patience."""
         is_high = self.is_far or self.is_sunk
         if not is_high and not self._high_losses:
             return
@@ -231,11 +232,11 @@ class Verdicts:
             self._lose("far", step, self.up_since, reason)
 
     def patience_after(self, num_steps: int) -> int:
-        """Steps that a run may stay high after ``num_steps`` earlier steps."""
+        """Return the number of steps that a run may stay high after ``num_steps`` earlier steps."""
         return max(50, num_steps // 4) if self._rules.patience is None else self._rules.patience
 
     def _lose(self, kind: Lost, step: int, onset: int, reason: str) -> None:
-        """Record the verdict, once; a run that was lost in an episode has the onset of that episode."""
+        """Record the first verdict. A run lost in an episode has the onset of that episode."""
         if self.lost is not None:
             return
         this = self._episodes.current

@@ -1,4 +1,4 @@
-"""The detector for a custom training loop: it gets the loss of each step and says when the run is lost.
+"""The detector for a custom training loop: give it the loss of each step, and it says when the run is lost.
 
     watch = Watch()
     for step in range(num_steps):
@@ -6,10 +6,10 @@
         if watch.report(step, loss, grad_norm):
             break
 
-With ``watch.telemetry(model, optimizer, closure)`` before the loop it also reads the optimizer's steps and tells the
-risk of an instability in the next steps: ``watch.risk``, and ``watch.warning`` while an alarm stands.
+After ``watch.telemetry(model, optimizer, closure)`` it also reads the optimizer's steps and estimates the risk of an
+instability in the next steps: ``watch.risk``, and ``watch.warning`` while an alarm is active.
 
-In a process that a sweep started, the same lines report to the sweep and `watch.config` has the trial's values.
+In a process that a sweep started, the same lines report to the sweep, and `watch.config` has the trial's values.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.norm_rises import NOTE
 from orchestrator.detection.outcomes import Verdict, judge
 from orchestrator.detection.run_monitor import RunMonitor
-from orchestrator.detection.warning.monitor import Risk
-from orchestrator.detection.watched_steps import WatchedSteps
+from orchestrator.detection.warning.monitor import Risk, WatchedSteps
 
 TRIAL_VARIABLE = "SWEEP_TRIAL"  # names the file of the trial that this process trains
 
@@ -59,19 +58,19 @@ class _Trial(BaseModel):
 
 
 class Watch:
-    """Watches one run. ``report`` takes a step and returns whether the run is lost and should stop.
+    """Watch one run: ``report`` takes a step and returns whether the run is lost and should stop.
 
-    In a sweep the sweep's stopping settings apply and ``stopping`` is ignored, so one script works in both. Nulls in
-    ``stopping`` mean the same as in `sweep replay` for a log of unknown origin. With ``raises`` a lost run raises
+    In a sweep, the sweep's stopping settings apply and ``stopping`` is ignored, so one script works in both. Nulls in
+    ``stopping`` mean the same as in `sweep replay` for a log of unknown origin. With ``raises``, a lost run raises
     ``TrainingLost`` instead. ``norm_rises`` turns notes on rising gradient norms on or off; by default they are off
-    where there are more than ten steps between reports.
+    if there are more than ten steps between reports.
 
-    In a sweep each report becomes a line of the trial's rows file, written by the process of rank 0 (the environment
+    In a sweep, each report becomes a line of the trial's rows file, written by the process of rank 0 (the environment
     variable RANK, or torch.distributed once it is initialised). If that file has rows of an earlier attempt, this run
-    continues them: they are judged first, and reports up to the last of them are ignored. Each reading of telemetry
-    becomes a line of another file.
+    continues them: they are judged first, and reports up to the last one are ignored. Each reading of telemetry becomes
+    a line of another file.
 
-    Where torch.distributed is initialised with several processes, each must report each step. The reports of rank 0 are
+    If torch.distributed is initialised with several processes, each must report each step. The reports of rank 0 are
     judged, and all processes get its answer or its error.
     """
 
@@ -93,9 +92,9 @@ class Watch:
         self._resumed_step = self._last_step
 
     def report(self, step: int, loss: Any, grad_norm: Any = None, **metrics: Any) -> bool:
-        """Report one step; True when the run is lost. Numbers may be tensors of one element.
+        """Report one step. Return whether the run is lost. Numbers may be tensors of one element.
 
-        Raises ValueError where ``step`` does not increase, TypeError for anything but a number, StorageError where a
+        Raises ValueError if ``step`` does not increase, TypeError for anything except a number, StorageError if a
         sweep's row cannot be written, and TrainingLost for a lost run if the watch raises.
         """
         row = _row(step, loss, grad_norm, metrics)
@@ -120,13 +119,13 @@ class Watch:
         curvature: int = 25,
         products: int = 1,
     ) -> None:
-        """Read the steps of torch's ``optimizer`` on ``model`` from now on, each ``every``-th of them.
+        """Start to read every ``every``-th step of torch's ``optimizer`` on ``model``.
 
-        ``closure()`` returns the loss of a sample batch and calls no ``backward``; with it the curvature is measured
-        each ``curvature`` steps by ``products`` Hessian-vector products, each as dear as two gradients. Four products
-        each 5 steps warn of more (docs/warning.md). Reading leaves training as it is. In several processes only rank 0
-        reads: give it the model within DistributedDataParallel.
-        Raises ValueError where the optimizer does not train the model, or the model is sharded.
+        ``closure()`` returns the loss of a sample batch without calling ``backward``. With it, the curvature is
+        measured every ``curvature`` steps by ``products`` Hessian-vector products, each of which costs two gradients.
+        Four products every 5 steps predict more instabilities (docs/warning.md). Reading does not change training. Of
+        several processes only rank 0 reads: give it the model within DistributedDataParallel.
+        Raises ValueError if the optimizer does not train the model, or the model is sharded.
         """
         if self._steps is not None:
             self._steps.close()
@@ -135,22 +134,22 @@ class Watch:
 
     @property
     def risk(self) -> Risk | None:
-        """The risk of an instability in the next steps, at the last reading of telemetry; None while not known."""
+        """The risk of an instability in the next steps, at the last reading of telemetry; None while unknown."""
         return None if self._steps is None else self._steps.risk
 
     @property
     def warning(self) -> str | None:
-        """What to tell a person while an alarm stands, else None."""
+        """A line for the user while an alarm is active, else None."""
         return None if self._steps is None or self._last_step is None else self._steps.warning(self._last_step)
 
     @property
     def readings(self) -> dict[str, float]:
-        """The last reading of telemetry, to be logged; empty without one."""
+        """The last reading of telemetry, for a log; empty without one."""
         return {} if self._steps is None else self._steps.reading
 
     @property
     def is_lost(self) -> bool:
-        """Whether the run should stop; never where ``early_stop`` is false."""
+        """Whether the run should stop; always false without ``early_stop``."""
         return self._is_lost
 
     @property
@@ -160,7 +159,7 @@ class Watch:
 
     @property
     def note(self) -> str | None:
-        """What the last report showed that is no verdict: that the gradient norm has just risen by half."""
+        """A note if the gradient norm had just risen by half at the last report, else None."""
         rises = self._monitor.norm_rises()
         return f"{NOTE}, at step {rises[-1]}" if rises and rises[-1] == self._last_step else None
 
@@ -190,18 +189,18 @@ class Watch:
         return None if self._trial is None else self._trial.steps
 
     def record(self) -> MemberRecord:
-        """All that the detector knows of the run so far."""
+        """Return what the detector knows about the run so far."""
         return self._monitor.record()
 
     def verdict(self) -> Verdict:
-        """The outcome of the run if it ended now; raises ValueError before the first report."""
+        """Return the outcome of the run if it ended now. Raises ValueError before the first report."""
         record = self.record()
         if record.num_steps == 0:
-            raise ValueError("a run of which no step was reported has no outcome")
+            raise ValueError("a run without a reported step has no outcome")
         return judge(record, self._stopping)
 
     def _report_together(self, row: Mapping[str, Any], processes: ModuleType) -> None:
-        """Rank 0 judges its row and sends the result; the other detectors follow, for their records."""
+        """Judge the row of rank 0 and send the result. The other detectors follow, for their records."""
         news: list[Any] = [None]
         is_first, self._is_shared = not self._is_shared, True
         if processes.get_rank() == 0:
@@ -241,7 +240,7 @@ class Watch:
         self._judge(row)
 
     def _keep(self, step: int, reading: Mapping[str, float] | None) -> None:
-        """Write what was read at ``step`` for the sweep, after the row of that step."""
+        """Write a reading of ``step`` for the sweep, after the row of that step."""
         is_new = self._resumed_step is None or step > self._resumed_step
         if reading is not None and is_new and self._trial is not None and self._trial.telemetry is not None:
             _append(self._trial.telemetry, {"step": step, **reading})
@@ -252,7 +251,7 @@ class Watch:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows that watches wrote to ``path``, without lines truncated by a crash; empty without a file."""
+    """Return the rows that watches wrote to ``path``, without lines truncated by a crash; empty without a file."""
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
@@ -272,9 +271,9 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def _append(path: Path, row: Mapping[str, Any]) -> None:
-    """Append one line to ``path`` in one write; raises StorageError.
+    """Append one line to ``path`` in one write. Raises StorageError.
 
-    The file is opened each time, so that a watch can be copied to another process, and closed so that other machines on
+    The file is opened each time so that a watch can be copied to another process, and closed so that other machines on
     a shared disk see the row.
     """
     line = json.dumps(row).encode() + b"\n"
@@ -294,7 +293,7 @@ def _append(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def _this_trial() -> _Trial | None:
-    """The trial that a sweep runs in this process, if any; raises InputError where its file is not a trial's."""
+    """Return the trial that a sweep runs in this process, or None. Raises InputError if its file is invalid."""
     name = os.environ.get(TRIAL_VARIABLE)
     if not name:
         return None
@@ -310,7 +309,7 @@ def _this_trial() -> _Trial | None:
 
 
 def _row(step: int, loss: Any, grad_norm: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of one step, as plain numbers."""
+    """Return the record of one step, as plain numbers."""
     try:
         row: dict[str, Any] = {"step": operator.index(step)}
     except TypeError:
@@ -322,7 +321,7 @@ def _row(step: int, loss: Any, grad_norm: Any, metrics: Mapping[str, Any]) -> di
 
 
 def _number(name: str, value: Any) -> float:
-    """``value`` as a plain number; it may be a tensor of one element, or a DTensor."""
+    """Return ``value``, which may be a tensor of one element or a DTensor, as a plain number."""
     if hasattr(value, "full_tensor"):
         value = value.full_tensor()
     if hasattr(value, "detach"):  # converting a tensor with a gradient to a number warns
@@ -338,13 +337,13 @@ def _number(name: str, value: Any) -> float:
 
 
 def rank() -> int:
-    """The number of this process among those that train together, 0 where it is alone."""
+    """Return the rank of this process among the training processes, 0 if it trains alone."""
     processes = _processes()
     return int(os.environ.get("RANK", "0")) if processes is None else int(processes.get_rank())
 
 
 def _processes() -> ModuleType | None:
-    """torch.distributed where several processes train together; does not import torch where it is not imported."""
+    """Return torch.distributed if several processes train together, else None. Never imports torch itself."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from objectives.base import Objective
+from orchestrator.base.cell import Trial
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import read_checkpoint
 from orchestrator.base.packs import Checkpoint, Launch, LaunchedPack, Member, Pack, StackedPack, Telemetry
-from orchestrator.base.space import Trial, canonical_json, format_value
+from orchestrator.base.space import canonical_json, format_value
 from orchestrator.detection.slow import rung_thresholds
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
@@ -119,7 +120,7 @@ def expected_width(sweep: Sweep, trial: Trial) -> int:
         return sweep.resources.pack
     device = "cuda" if sweep.resources.gpus else "cpu"
     known = load_measurements(objective, config, device, sweep.resources.cpus) if device == "cpu" else []
-    num_trials = max(len(sweep.trials), sweep.max_trials or 0)
+    num_trials = max(len(sweep.trials), sweep.most_trials or 0)
     return best_eager(known, num_trials, sweep.rounding).plan.width if known else _EXPECTED_WIDTH
 
 
@@ -131,8 +132,8 @@ def trials_at_a_time(sweep: Sweep, slots: int) -> tuple[int, int]:
     if isinstance(sweep.objective, CustomTrainer) or not sweep.trials:
         return 1, slots
     width = expected_width(sweep, sweep.trials[0])
-    if sweep.max_concurrent is not None:
-        width = min(width, -(-sweep.max_concurrent // slots))
+    if sweep.few_at_a_time is not None:
+        width = min(width, -(-sweep.few_at_a_time // slots))
     return width, slots * width
 
 

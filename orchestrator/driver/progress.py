@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from orchestrator.base.cell import Trial
 from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED
 from orchestrator.base.reports import Report
-from orchestrator.base.space import Trial
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.sweepfile.spec import Sweep
 
@@ -70,7 +70,7 @@ class Progress:
     @property
     def _steps_not_proposed(self) -> int:
         """Member-steps of trials that an open search may still propose."""
-        return max(0, (self.sweep.max_trials or 0) - len(self.trials)) * self.sweep.steps
+        return max(0, (self.sweep.most_trials or 0) - len(self.trials)) * self.sweep.steps
 
     @property
     def seconds(self) -> float:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from orchestrator.base.cell import Cell, Trial
 from orchestrator.base.columns import RESULTS
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
-from orchestrator.base.space import Trial
-from orchestrator.ledger.imported import refuse_imported
-from orchestrator.ledger.reader import LedgerReader
-from orchestrator.search.protocol import CellResult, SeedResult, cell_key
-from orchestrator.sweepfile.overrides import Overrides, refined
+from orchestrator.ledger.reader import LedgerReader, check_not_imported
+from orchestrator.search.protocol import CellResult, SeedResult
+from orchestrator.sweepfile.overrides import Overrides
+from orchestrator.sweepfile.refining import refined
 from orchestrator.sweepfile.searches import proposed_trials
-from orchestrator.sweepfile.spec import Sweep, build_sweep
-from orchestrator.sweepfile.strict_yaml import read_document
+from orchestrator.sweepfile.spec import Sweep, build_sweep, read_document
 
 if TYPE_CHECKING:  # a plan writes no ledger
     from orchestrator.ledger.writer import LedgerWriter
@@ -79,17 +78,14 @@ class Proposer:
 
     def _cell_results(self) -> list[CellResult]:
         """All cells so far, in the order of their proposals."""
-        seeds: dict[tuple[Any, ...], list[SeedResult]] = {}
-        cells: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+        seeds: dict[Cell, list[SeedResult]] = {}
         results = self._seed_results() if self._sweep.is_open else {}
         for trial in self.trials.values():
-            key = cell_key(trial.cell)
-            cells.setdefault(key, trial.cell)
-            seeds.setdefault(key, []).append(results.get(trial.trial_id, SeedResult(trial.seed, None, False)))
+            seeds.setdefault(trial.cell, []).append(results.get(trial.trial_id, SeedResult(trial.seed, None, False)))
         order = {seed: i for i, seed in enumerate(self._sweep.seeds)}
         return [
-            CellResult(cell, tuple(sorted(seeds[key], key=lambda result: order[result.seed])))
-            for key, cell in cells.items()
+            CellResult(cell, tuple(sorted(of_cell, key=lambda result: order[result.seed])))
+            for cell, of_cell in seeds.items()
         ]
 
     def _seed_results(self) -> dict[str, SeedResult]:
@@ -121,7 +117,7 @@ def refining_sweep(
 
     Raises InputError if ``folder`` has imported results or no trials of these axes.
     """
-    refuse_imported(folder)
+    check_not_imported(folder)
     document = read_document(folder / FROZEN_SWEEP)
     # The axes decide which trials count, so the sweep is built twice.
     search = build_sweep(refined(document, along, _MAX_TRIALS, factor), overrides, allow_import=allow_import)

@@ -10,7 +10,7 @@ from typing import Any
 
 from objectives.base import Objective
 from orchestrator.base.space import Axis, canonical_json
-from orchestrator.ledger.packed_objective import FACT, fact_of
+from orchestrator.ledger.facts import PACKED_FACT, packed_fact
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.version import __version__
 
@@ -27,10 +27,10 @@ def driver_facts(sweep: Sweep) -> dict[str, str]:
         "sweep_sha256": hashlib.sha256(sweep.text.encode()).hexdigest(),
         "axes": canonical_json([_axis_fact(axis) for axis in sweep.axes]),
         "ties": canonical_json({name: tie.text for name, tie in sweep.maker.ties.items()}),
-        "is_sampled": canonical_json(not sweep.is_grid),
-        "num_spread": canonical_json(sweep.num_initial),
+        "is_sampled": canonical_json(sweep.is_sampled),
+        "num_spread": canonical_json(sweep.num_spread),
         "stopping": canonical_json(sweep.stopping.model_dump()),
-        **({FACT: fact_of(objective)} if isinstance(objective, Objective) and objective.reference else {}),
+        **({PACKED_FACT: packed_fact(objective)} if isinstance(objective, Objective) and objective.reference else {}),
     }
 
 

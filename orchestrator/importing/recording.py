@@ -17,7 +17,7 @@ from orchestrator.base.vocabulary import IMPORTED
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.importing.rows import LeftOut
 from orchestrator.importing.runs import Run
-from orchestrator.ledger.imported import FACT, Imported, ImportedTrial, fact_of, imported_of
+from orchestrator.ledger.facts import IMPORTED_FACT, Imported, ImportedTrial, imported_fact, imported_of
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.sweepfile.sections import NAME_PATTERN
@@ -78,7 +78,7 @@ def record(
         "is_sampled": canonical_json(collected.is_scattered),
         "num_spread": "null",
         "stopping": canonical_json(collected.stopping.model_dump()),
-        FACT: fact_of(imported),
+        IMPORTED_FACT: imported_fact(imported),
     }
     with sweep_lock(folder), LedgerWriter(folder / LEDGER, clock=clock) as ledger:
         ledger.replace_with_imported(digest[:12], trials, facts)
@@ -111,8 +111,8 @@ def _trial(run: Run) -> ImportedTrial:
     if settings.steps is not None:
         config["steps"] = settings.steps
     identity = trial_id(IMPORTED, config, run.seed, {})
-    finished = replace(run.result, trial_id=identity)
-    return ImportedTrial(identity, settings.cell, run.seed, config, settings.steps or 0, finished, run.curve)
+    result = replace(run.result, trial_id=identity)
+    return ImportedTrial(identity, settings.cell, run.seed, config, settings.steps or 0, result, run.curve)
 
 
 def _digest(trials: Sequence[ImportedTrial], collected: Collected) -> str:
@@ -122,7 +122,7 @@ def _digest(trials: Sequence[ImportedTrial], collected: Collected) -> str:
     digest.update(repr((said, [(a.name, a.scale, a.ends) for a in collected.axes])).encode())
     digest.update(repr([str(one) for one in collected.left_out]).encode())
     for trial in trials:
-        digest.update(repr((trial.trial_id, trial.steps, trial.finished)).encode())
+        digest.update(repr((trial.trial_id, trial.steps, trial.result)).encode())
         for name, values in (trial.curve or {}).items():
             digest.update(name.encode() + values.tobytes())
     return digest.hexdigest()

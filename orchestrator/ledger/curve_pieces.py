@@ -1,4 +1,4 @@
-"""Pieces of curves as bytes, as stored in the ledger: a table of steps and columns, compressed."""
+"""Pieces of curves as bytes, as the ledger stores them: a compressed table of steps and columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEADER = 10  # bytes before its header; the last two hold the header's length
 
 
 def pack_piece(piece: Trace) -> bytes:
-    """The columns of ``piece``, all of the length of ``step``, as bytes."""
+    """Return the columns of ``piece``, which have the length of ``step``, as bytes."""
     # A table has one header; an archive of arrays costs more than the few rows of a report.
     table = np.zeros(len(piece["step"]), dtype=[(name, values.dtype) for name, values in piece.items()])
     for name, values in piece.items():
@@ -33,7 +33,7 @@ def pack_piece(piece: Trace) -> bytes:
 
 
 def unpack_piece(content: bytes) -> dict[str, np.ndarray]:
-    """The inverse of ``pack_piece``. Raises ValueError for any other content, and never another error."""
+    """Return the piece that ``pack_piece`` packed. Raises ValueError, and nothing else, for any other content."""
     try:
         return _of_table(content)
     except Exception as error:
@@ -42,7 +42,7 @@ def unpack_piece(content: bytes) -> dict[str, np.ndarray]:
 
 
 def join_pieces(pieces: Sequence[Trace]) -> dict[str, np.ndarray]:
-    """The pieces of a curve as one, with the columns of all pieces, NaN where a piece lacks one."""
+    """Join the pieces of a curve. It has the columns of all pieces, NaN if a piece lacks one."""
     names = dict.fromkeys(name for piece in pieces for name in piece)
     return {name: np.concatenate([_column(piece, name) for piece in pieces]) for name in names}
 
@@ -64,16 +64,16 @@ def _of_table(content: bytes) -> dict[str, np.ndarray]:
     dtype, num_rows = _layout(unpacked[:start])
     table = np.frombuffer(unpacked, dtype, offset=start)
     if len(table) != num_rows:
-        raise ValueError(f"it has {len(table)} rows in place of {num_rows}")
+        raise ValueError(f"it has {len(table)} rows instead of {num_rows}")
     return {name: np.array(table[name]) for name in dtype.names or ()}
 
 
 @functools.lru_cache(maxsize=1024)
 def _layout(header: bytes) -> tuple[np.dtype, int]:
-    """Columns and number of rows of a table from its header. Cached: parsing is slow, and many pieces have the same."""
+    """Return dtype and number of rows of a table. Cached: parsing is slow, and many pieces have the same header."""
     file = io.BytesIO(header)
     np.lib.format.read_magic(file)
     shape, _, dtype = np.lib.format.read_array_header_1_0(file, max_header_size=_LONGEST_HEADER)
     if dtype.hasobject or dtype.names is None or len(shape) != 1:
-        raise ValueError("it is no plain table")
+        raise ValueError("it is not a plain table")
     return dtype, shape[0]

@@ -1,4 +1,4 @@
-"""Reads a ledger: trials, curves, packs. It never changes the file."""
+"""Read a ledger: trials, curves, packs and facts. The file is never changed."""
 
 from __future__ import annotations
 
@@ -8,22 +8,36 @@ import json
 import math
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.files import LEDGER
 from orchestrator.base.packs import Member, ReferenceTrial
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import PRUNED
 from orchestrator.detection.relative import LR_NAMES, Training, learned_shares, lr_axis, lr_health
-from orchestrator.ledger.packed_objective import FACT, PackedObjective, from_fact
+from orchestrator.ledger.facts import (
+    IMPORTED_FACT,
+    PACKED_FACT,
+    PackedObjective,
+    imported_of,
+    long_note,
+    packed_from_fact,
+)
 from orchestrator.ledger.schema import (
     SCHEMA,
+    CheckpointRow,
+    PackRow,
     Schema,
     check_columns,
+    closed_on_error,
+    connect,
     damage_errors,
-    make_or_upgrade,
+    pack_row,
     trial_result,
+    upgraded_copy,
     version_of,
 )
 
@@ -31,44 +45,17 @@ if TYPE_CHECKING:  # most commands read no curve, and start sooner without numpy
     import numpy as np
 
 
-@dataclass(frozen=True, slots=True)
-class PackRow:
-    """The ledger's record of one attempt at training some trials together."""
-
-    pack_id: str
-    trial_ids: tuple[str, ...]
-    executor: str
-    started_at: float  # seconds since 1970
-    ended_at: float | None
-    ended: str | None  # done, errored, lost or interrupted; None while it runs
-    member_steps: int
-    seconds: float
-    environment: Mapping[str, str] = field(repr=False)
-    resumed_from: str | None  # the earlier attempt whose checkpoint it resumed
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointRow:
-    """A file in ``checkpoints/`` and the steps that each trial has completed in it."""
-
-    name: str
-    sha256: str
-    ages: Mapping[str, int]
-
-
-BUSY_TIMEOUT_S = 20.0  # wait for a file that another process is writing to
 CURVES = ("traces", "telemetry")  # tables of pieces of curves
 STRAY = "(trial_id, pack_id) NOT IN (SELECT trial_id, pack_id FROM trials WHERE pack_id IS NOT NULL)"
-_PACK_COLUMNS = tuple(column.name for column in fields(PackRow))
 
 
 class LedgerReader:
-    """The trials of one sweep, their history, and their curves."""
+    """The trials of one sweep, their history and their curves."""
 
     def __init__(self, path: Path, schema: Schema = SCHEMA) -> None:
         """Open the ledger at ``path``.
 
-        Raises StorageError when it cannot be read, InputError when it is from a newer version of sweep or from before
+        Raises StorageError if it cannot be read, and InputError if it is from a newer version of sweep or from before
         the first release.
         """
         self.path = path
@@ -77,12 +64,12 @@ class LedgerReader:
             self._db.row_factory = sqlite3.Row
 
     def _open(self, schema: Schema) -> tuple[sqlite3.Connection, int]:
-        """A connection to the tables of ``schema``, and the schema number of the file, 0 for an empty one."""
+        """Return a connection to the tables of ``schema``, and the schema of the file, 0 for an empty one."""
         db = connect(self.path, "ro")
         with closed_on_error(db):
             version = version_of(db, self.path, schema)
         if 0 < version < schema.version:
-            db = _upgraded_copy(db, version, schema)
+            db = upgraded_copy(db, version, schema)
         if version:
             with closed_on_error(db):
                 check_columns(db, self.path, schema)
@@ -101,7 +88,7 @@ class LedgerReader:
     def trials(self, *, removed: bool = False) -> list[TrialResult]:
         """Return the sweep's trials in order, each with its learned share and the label of its learning rate.
 
-        With ``removed`` also trials that are no longer in the sweep, after the others and without these.
+        ``removed`` adds trials that are no longer in the sweep, without these numbers, after the others.
         """
         where = "" if removed else "WHERE position IS NOT NULL"
         with self._reading():
@@ -111,21 +98,21 @@ class LedgerReader:
         return with_lr_health(with_learned_shares(present), self.beside_lr()) + trials[len(present) :]
 
     def beside_lr(self) -> set[str]:
-        """The axes that advance with that of the learning rates."""
+        """Return the axes that advance with the learning rate."""
         with self._reading():
-            axes = json.loads(self._facts().get("axes", "[]"))
+            axes = json.loads(self.facts().get("axes", "[]"))
             return {name for axis in axes for name in axis.get("zipped", ()) if axis["name"] in LR_NAMES}
 
     def trial(self, trial_id: str) -> TrialResult:
-        """The row of one trial, without the share that it has learned of what others have."""
+        """Return one trial, without what follows from the others of its sweep."""
         with self._reading():
             row = self._db.execute("SELECT * FROM trials WHERE trial_id = ?", (trial_id,)).fetchone()
             return trial_result(row)
 
     def statuses(self, *, removed: bool = False) -> dict[str, tuple[str, int]]:
-        """Status and number of attempts of each of the sweep's trials, by id, in order.
+        """Return status and number of attempts of the sweep's trials, by id, in order.
 
-        With ``removed`` also of trials that are no longer in the sweep.
+        ``removed`` adds trials that are no longer in the sweep.
         """
         where = "" if removed else "WHERE position IS NOT NULL"
         query = f"SELECT trial_id, status, num_attempts FROM trials {where} ORDER BY position IS NULL, position"
@@ -133,7 +120,7 @@ class LedgerReader:
             return {row[0]: (row[1], row[2]) for row in self._db.execute(query)}
 
     def outcomes(self) -> dict[str, str]:
-        """The outcome of each of the sweep's trials that has one, by id, in order."""
+        """Return the outcomes of the sweep's finished trials, by id, in order."""
         query = (
             "SELECT trial_id, outcome FROM trials WHERE position IS NOT NULL AND outcome IS NOT NULL ORDER BY position"
         )
@@ -141,7 +128,7 @@ class LedgerReader:
             return dict(self._db.execute(query).fetchall())
 
     def reference_trials(self, steps: int) -> list[ReferenceTrial]:
-        """The trials with which slow ones are compared: those of ``steps`` that have a result and were not lost."""
+        """Return the trials of ``steps`` with which slow ones are compared: finished ones that were not lost."""
         query = (
             "SELECT rung_losses, outcome FROM trials WHERE position IS NOT NULL"
             " AND steps = ? AND outcome IN ('stable', 'spiked', 'pruned') ORDER BY position"
@@ -153,18 +140,18 @@ class LedgerReader:
             ]
 
     def trace(self, trial_id: str, columns: Collection[str] | None = None) -> dict[str, np.ndarray]:
-        """The curve of a trial's last attempt: column -> 1-D array, ordered by step; NaN where not reported.
+        """Return the curve of a trial's last attempt: column -> 1-D array, ordered by step; NaN if not reported.
 
-        With ``columns`` only the step and those of them that exist, which takes less memory.
+        ``columns`` limits it to the step and existing columns of these, which takes less memory.
         """
         return self._curve("traces", trial_id, columns)
 
     def telemetry(self, trial_id: str) -> dict[str, np.ndarray]:
-        """The readings of a trial every few steps, in the form of ``trace``; empty if there are none."""
+        """Return a trial's readings of telemetry in the form of ``trace``; empty without any."""
         return self._curve("telemetry", trial_id)
 
     def newest_piece(self, trial_id: str) -> dict[str, np.ndarray]:
-        """The part of the curve of a trial's last attempt that arrived last, in the form of ``trace``; may be empty."""
+        """Return the latest piece of the curve of a trial's last attempt, in the form of ``trace``; may be empty."""
         query = (
             "SELECT columns FROM traces JOIN trials USING (trial_id, pack_id) WHERE trial_id = ?"
             " ORDER BY first_step DESC LIMIT 1"
@@ -188,14 +175,14 @@ class LedgerReader:
             return join_pieces([{name: piece[name] for name in piece if name in wanted} for piece in pieces])
 
     def integrity(self) -> list[str]:
-        """Problems that SQLite finds in the file and its references; empty for a sound file."""
+        """Return problems that SQLite finds in the file and its references; empty for a sound file."""
         with self._reading():
             problems = [row[0] for row in self._db.execute("PRAGMA integrity_check(10)") if row[0] != "ok"]
             references = self._db.execute("PRAGMA foreign_key_check").fetchmany(10)
-        return problems + [f"a row of {row[0]} refers to {row[2]} that is not there" for row in references]
+        return problems + [f"a row of {row[0]} refers to a missing row of {row[2]}" for row in references]
 
     def stray_curves(self) -> int:
-        """Pieces of curves that do not belong to the last attempt of their trial."""
+        """Count pieces of curves that do not belong to the last attempt of their trial."""
         with self._reading():
             counts = [self._db.execute(f"SELECT COUNT(*) FROM {table} WHERE {STRAY}").fetchone() for table in CURVES]
             return sum(count for (count,) in counts)
@@ -206,21 +193,18 @@ class LedgerReader:
         return is_sampled(self.facts())
 
     def facts(self) -> dict[str, str]:
-        """Facts about the sweep as a whole."""
-        return self._facts()
-
-    def _facts(self) -> dict[str, str]:
+        """Return facts about the sweep as a whole."""
         with self._reading():
             return dict(self._db.execute("SELECT name, value FROM facts").fetchall())
 
     def packed_objective(self) -> PackedObjective | None:
-        """What was recorded of a custom packed objective; None of any other, and in a ledger of before that."""
+        """Return the facts of a custom packed objective, or None for any other and in an older ledger."""
         with self._reading():
-            fact = self.facts().get(FACT)
-            return None if fact is None else from_fact(fact)
+            fact = self.facts().get(PACKED_FACT)
+            return None if fact is None else packed_from_fact(fact)
 
     def state(self) -> str:
-        """A hash of all that exports and mirrors show: trials with their results, and facts of the sweep."""
+        """Return a hash of everything that exports and mirrors show: trials, results and facts."""
         digest = hashlib.sha256()
         with self._reading():
             for query in ("SELECT * FROM trials ORDER BY trial_id", "SELECT * FROM facts ORDER BY name"):
@@ -229,57 +213,57 @@ class LedgerReader:
         return digest.hexdigest()
 
     def packs(self) -> list[PackRow]:
-        """Every attempt at training a pack, oldest first."""
+        """Return every attempt at training a pack, oldest first."""
         with self._reading():
             rows = self._db.execute("SELECT * FROM packs ORDER BY started_at").fetchall()
-            return [_pack(row) for row in rows]
+            return [pack_row(row) for row in rows]
 
     def environment(self, trial_id: str) -> dict[str, str]:
-        """What was recorded of the process of a trial's last attempt: machine, versions, kernels; empty before it."""
+        """Return machine, versions and kernels of a trial's last attempt; empty before it."""
         query = "SELECT environment FROM packs JOIN trials USING (pack_id) WHERE trial_id = ?"
         with self._reading():
             row = self._db.execute(query, (trial_id,)).fetchone()
             return {} if row is None else dict(json.loads(row[0]))
 
     def resumable(self) -> dict[str, list[str]]:
-        """Packs that were lost or interrupted and have a checkpoint, with the trials that still wait for them."""
+        """Return lost or interrupted packs that have a checkpoint, with the trials that still wait for them."""
         query = (
             "SELECT trial_id, pack_id FROM trials WHERE status IN ('lost', 'interrupted') AND position IS NOT NULL"
             " AND pack_id IN (SELECT pack_id FROM checkpoints) ORDER BY position"
         )
-        found: dict[str, list[str]] = {}
+        waiting: dict[str, list[str]] = {}
         with self._reading():
             for trial_id, pack_id in self._db.execute(query):
-                found.setdefault(pack_id, []).append(trial_id)
-        return found
+                waiting.setdefault(pack_id, []).append(trial_id)
+        return waiting
 
     def checkpoints(self, pack_id: str) -> list[CheckpointRow]:
-        """A pack's checkpoints, newest first."""
+        """Return a pack's checkpoints, newest first."""
         query = "SELECT name, sha256, ages FROM checkpoints WHERE pack_id = ? ORDER BY number DESC"
         with self._reading():
             return [CheckpointRow(row[0], row[1], json.loads(row[2])) for row in self._db.execute(query, (pack_id,))]
 
     def checkpoint_names(self) -> set[str]:
-        """Files of all checkpoints that may be needed."""
+        """Return the files of all checkpoints that may be needed."""
         with self._reading():
             return {row[0] for row in self._db.execute("SELECT name FROM checkpoints")}
 
     def members(self, pack_id: str) -> list[Member]:
-        """All members of a pack, in its order."""
+        """Return all members of a pack, in its order."""
         with self._reading():
-            (found,) = self._db.execute("SELECT trial_ids FROM packs WHERE pack_id = ?", (pack_id,)).fetchone()
-            trial_ids = json.loads(found)
+            (text,) = self._db.execute("SELECT trial_ids FROM packs WHERE pack_id = ?", (pack_id,)).fetchone()
+            trial_ids = json.loads(text)
         rows = [self.trial(trial_id) for trial_id in trial_ids]
         return [Member(row.trial_id, row.config, row.seed) for row in rows]
 
     def member_steps_per_second(self) -> float | None:
-        """Measured speed of one worker over all packs, or None before one was timed."""
+        """Return the measured speed of one worker over all packs, or None before one was timed."""
         with self._reading():
             steps, seconds = self._db.execute("SELECT SUM(member_steps), SUM(seconds) FROM packs").fetchone()
         return steps / seconds if steps and seconds else None
 
     def training_seconds(self) -> float:
-        """Seconds in which any worker trained: packs that overlap count once."""
+        """Return the seconds in which any worker trained: packs that overlap count once."""
         with self._reading():
             spans = self._db.execute(
                 "SELECT started_at, ended_at FROM packs WHERE ended_at IS NOT NULL ORDER BY started_at, ended_at"
@@ -331,39 +315,39 @@ def with_lr_health(
 
 
 def is_sampled(facts: Mapping[str, str]) -> bool:
-    """Whether the cells of a sweep with these ``facts`` are scattered."""
+    """Return whether the cells of a sweep with these ``facts`` are scattered."""
     return facts.get("is_sampled") == "true"
 
 
-def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """A connection to the file at ``path``; ``mode`` is SQLite's: ro to read, rwc to write or create it."""
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT_S)
+def is_imported(folder: Path) -> bool:
+    """Return whether the results in ``folder`` were trained elsewhere. Raises StorageError for a damaged ledger."""
+    if not (folder / LEDGER).is_file():
+        return False
+    with LedgerReader(folder / LEDGER) as ledger:
+        return bool(ledger.version) and IMPORTED_FACT in ledger.facts()
 
 
-@contextlib.contextmanager
-def closed_on_error(db: sqlite3.Connection) -> Iterator[None]:
-    """Close ``db`` when the block raises an error."""
-    try:
-        yield
-    except BaseException:
-        db.close()
-        raise
+def origin_notes(*folders: Path) -> Iterator[str]:
+    """Yield a line for each of ``folders`` whose results are imported, to be printed below an answer."""
+    for folder in folders:
+        with LedgerReader(folder / LEDGER) as ledger:
+            facts = ledger.facts()
+        if (note := long_note(facts)) is not None:
+            yield f"note: {facts.get('name', folder.name)} is {note}"
 
 
-def _upgraded_copy(db: sqlite3.Connection, version: int, schema: Schema) -> sqlite3.Connection:
-    """A copy of ``db`` in the present schema, in a file that SQLite deletes when it is closed.
-
-    So the code of readers need not handle older schemas, and the file stays unchanged.
-    """
-    copy = sqlite3.connect("")
-    with closed_on_error(copy), contextlib.closing(db):
-        db.backup(copy)
-        make_or_upgrade(copy, version, schema)
-    return copy
+def check_not_imported(folder: Path) -> None:
+    """Raise InputError if the results in ``folder`` are imported, which cannot be trained further."""
+    if is_imported(folder):
+        message = "holds imported results: they were trained elsewhere, and no sweep file says how"
+        raise InputError(Problem(str(folder), "", message, "train a sweep of your own under another name"))
 
 
-def _pack(row: sqlite3.Row) -> PackRow:
-    values = {name: row[name] for name in _PACK_COLUMNS}
-    values["trial_ids"] = tuple(json.loads(row["trial_ids"]))
-    values["environment"] = json.loads(row["environment"])
-    return PackRow(**values)
+def check_has_curves(ledger: LedgerReader, why: str) -> None:
+    """Raise InputError if the results of ``ledger`` were imported without curves; ``why`` says what needs them."""
+    facts = ledger.facts()
+    imported = imported_of(facts)
+    if imported is not None and not imported.has_curves:
+        message = f"was imported without curves, and {why}"
+        remedy = "import the runs' logs, or a table with a loss in each row (--step, --loss): `sweep import --help`"
+        raise InputError(Problem(facts.get("name", ""), "", message, remedy))

@@ -1,4 +1,4 @@
-"""The tables of a ledger, their version number, and how a file gets them."""
+"""The tables of a ledger, their rows as objects, the number of their schema, and how a file gets them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ import math
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_origin
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem, StorageError
 from orchestrator.base.files import free_space
-from orchestrator.base.space import to_hashable
+from orchestrator.base.space import frozen
 from orchestrator.base.trial_result import MEASURED, RESULT_COLUMNS, Column, MemberResult, TrialResult
 
-# SQLite's mark of the application that a file belongs to. Ledgers from before the first release lack it and have their
-# own numbers: without the mark, their schemas 1 to 6 would be confused with those of today.
+# SQLite's mark of the application that a file belongs to. Ledgers from before the first release lack it and have other
+# schemas with the numbers 1 to 6.
 APPLICATION_ID = int.from_bytes(b"swep")
+BUSY_TIMEOUT_S = 20.0  # wait for a file that another process is writing to
 
 # The order of schema 2 in the file. Columns of later schemas follow: SQLite adds a column at the end.
 _ORDER = (
@@ -56,7 +58,7 @@ _TRIALS = f"CREATE TABLE trials (\n{_LINES}\n    CHECK ((status = 'finished') = 
 _TABLES = f"""{_TRIALS}
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE INDEX trials_of_packs ON trials (pack_id, status);
-CREATE TABLE packs (               -- one row per try at training some trials together
+CREATE TABLE packs (               -- one row per attempt at training some trials together
     pack_id TEXT PRIMARY KEY,
     trial_ids TEXT NOT NULL,       -- JSON list
     executor TEXT NOT NULL,
@@ -95,7 +97,7 @@ CREATE TABLE telemetry (           -- what is read every few steps, as traces ar
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The tables of one version of the ledger. The SQL ``upgrades[n]`` turns schema n into n + 1."""
+    """The SQL of the tables of schema ``version``; ``upgrades[n]`` turns schema n into n + 1."""
 
     version: int
     tables: str = field(repr=False)
@@ -112,17 +114,15 @@ _VERSION = max(column.since for column in TRIAL_FIELDS)
 SCHEMA = Schema(_VERSION, _TABLES, {version: _upgrade(version) for version in range(1, _VERSION)})
 
 
-def finishing_sql() -> str:
-    """Return the SQL that records the values of ``measured_values`` as a trial's result, with ``finished_at``."""
-    assigned = ", ".join(f"{name} = :{name}" for name in MEASURED)
-    return (
-        f"UPDATE trials SET status = 'finished', {assigned}, error = NULL, finished_at = :finished_at"
-        " WHERE trial_id = :trial_id"
-    )
+# Records what a worker measured, see ``measured_values``, as the result of a trial.
+FINISH = (
+    f"UPDATE trials SET status = 'finished', {', '.join(f'{name} = :{name}' for name in MEASURED)}, error = NULL,"
+    " finished_at = :finished_at WHERE trial_id = :trial_id"
+)
 
 
 def measured_values(result: MemberResult) -> dict[str, Any]:
-    """Return what a worker measured, by column. Numbers that are not finite become NULL."""
+    """Return what a worker measured, by column; numbers that are not finite become NULL."""
     return {name: _stored(getattr(result, name)) for name in MEASURED}
 
 
@@ -133,7 +133,7 @@ def _stored(value: Any) -> Any:
 
 
 def trial_result(row: sqlite3.Row) -> TrialResult:
-    """Return a row of the table of trials; the values of its cell are hashable."""
+    """Return the trial of a row; the values of its cell are hashable."""
     values = {column.name: row[column.name] for column in TRIAL_FIELDS}
     for name, load in _LOADED.items():
         values[name] = load(values[name])
@@ -141,15 +141,15 @@ def trial_result(row: sqlite3.Row) -> TrialResult:
 
 
 def _entries(text: str) -> tuple[Any, ...]:
-    """Return a list in JSON, which is empty in most rows, with lists in it as tuples."""
-    return () if text == "[]" else tuple(tuple(one) if isinstance(one, list) else one for one in json.loads(text))
+    """Return a JSON list, which is empty in most rows, as a tuple; lists in it too."""
+    return () if text == "[]" else tuple(tuple(item) if isinstance(item, list) else item for item in json.loads(text))
 
 
-def _cell(text: str) -> dict[str, Any]:
-    return {name: to_hashable(value) for name, value in json.loads(text).items()}
+def _cell(text: str) -> Cell:
+    return Cell((name, frozen(value)) for name, value in json.loads(text).items())
 
 
-# Columns whose values are not the field's as they are.
+# How values are loaded that SQLite stores in another form.
 _LOADED: Mapping[str, Callable[[Any], Any]] = {
     **{column.name: _entries for column in TRIAL_FIELDS if get_origin(column.type) is tuple},
     **{column.name: bool for column in TRIAL_FIELDS if column.type is bool},
@@ -158,8 +158,67 @@ _LOADED: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class PackRow:
+    """The ledger's record of one attempt at training some trials together."""
+
+    pack_id: str
+    trial_ids: tuple[str, ...]
+    executor: str
+    started_at: float  # seconds since 1970
+    ended_at: float | None
+    ended: str | None  # done, errored, lost or interrupted; None while it runs
+    member_steps: int
+    seconds: float
+    environment: Mapping[str, str] = field(repr=False)
+    resumed_from: str | None  # the earlier attempt whose checkpoint it resumed
+
+
+def pack_row(row: sqlite3.Row) -> PackRow:
+    """Return the pack of a row."""
+    values = {column.name: row[column.name] for column in fields(PackRow)}
+    values |= {"trial_ids": tuple(json.loads(row["trial_ids"])), "environment": json.loads(row["environment"])}
+    return PackRow(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """A file in ``checkpoints/``, and the steps that each trial has completed in it."""
+
+    name: str
+    sha256: str
+    ages: Mapping[str, int]
+
+
+def connect(path: Path, mode: str) -> sqlite3.Connection:
+    """Return a connection to the file at ``path``; ``mode`` is SQLite's: ro to read, rwc to write or create it."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def closed_on_error(db: sqlite3.Connection) -> Iterator[None]:
+    """Close ``db`` when the block raises an error."""
+    try:
+        yield
+    except BaseException:
+        db.close()
+        raise
+
+
+def upgraded_copy(db: sqlite3.Connection, version: int, schema: Schema) -> sqlite3.Connection:
+    """Return a copy of ``db`` in ``schema``, in a file that SQLite deletes on closing. Closes ``db``.
+
+    So a reader handles a single schema, and the file stays unchanged.
+    """
+    copy = sqlite3.connect("")
+    with closed_on_error(copy), contextlib.closing(db):
+        db.backup(copy)
+        make_or_upgrade(copy, version, schema)
+    return copy
+
+
 def version_of(db: sqlite3.Connection, path: Path, schema: Schema) -> int:
-    """The schema of a file, 0 for an empty one.
+    """Return the schema of a file, 0 for an empty one.
 
     Raises InputError for a file from a newer version of sweep, or from before the first release.
     """
@@ -180,7 +239,7 @@ def version_of(db: sqlite3.Connection, path: Path, schema: Schema) -> int:
 
 
 def make_or_upgrade(db: sqlite3.Connection, version: int, schema: Schema) -> None:
-    """Upgrade a file of schema ``version`` to ``schema``, atomically."""
+    """Bring a file from schema ``version`` to ``schema``, atomically; 0 is an empty file."""
     if version == schema.version:
         return
     upgrades = (schema.upgrades[old] for old in range(version, schema.version)) if version else (schema.tables,)
@@ -189,7 +248,7 @@ def make_or_upgrade(db: sqlite3.Connection, version: int, schema: Schema) -> Non
 
 
 def check_columns(db: sqlite3.Connection, path: Path, schema: Schema) -> None:
-    """Raise StorageError when the tables do not have the columns of ``schema``."""
+    """Raise StorageError if the tables do not have the columns of ``schema``."""
     for table, columns in _columns(schema.tables).items():
         if {row[1] for row in db.execute(f"PRAGMA table_info({table})")} != columns:
             raise StorageError(f"{path}: is damaged: the table {table} has other columns")
@@ -197,7 +256,7 @@ def check_columns(db: sqlite3.Connection, path: Path, schema: Schema) -> None:
 
 @functools.cache
 def _columns(script: str) -> dict[str, set[str]]:
-    """The columns of each table that ``script`` creates."""
+    """Return the columns of each table that ``script`` creates."""
     with contextlib.closing(sqlite3.connect(":memory:")) as db:
         db.executescript(script)
         tables = [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]

@@ -1,4 +1,4 @@
-"""What the driver writes into a ledger, each time atomically."""
+"""Write a ledger, as its driver does; each change is atomic."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from orchestrator.base.cell import Trial
 from orchestrator.base.files import make_folder, make_private
 from orchestrator.base.packs import Pack
 from orchestrator.base.reports import Report
-from orchestrator.base.space import Trial, canonical_json
+from orchestrator.base.space import canonical_json
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.vocabulary import IMPORTED
 from orchestrator.ledger.curve_pieces import pack_piece, unpack_piece
-from orchestrator.ledger.imported import ImportedTrial
-from orchestrator.ledger.reader import CURVES, STRAY, LedgerReader, closed_on_error, connect
+from orchestrator.ledger.facts import ImportedTrial
+from orchestrator.ledger.reader import CURVES, STRAY, LedgerReader
 from orchestrator.ledger.schema import (
+    FINISH,
     SCHEMA,
     Schema,
     check_columns,
+    closed_on_error,
+    connect,
     database_errors,
-    finishing_sql,
     make_or_upgrade,
     measured_values,
     version_of,
@@ -38,17 +41,14 @@ _PLAN = (
 )
 
 
-_FINISH = finishing_sql()
-
-
 class LedgerWriter(LedgerReader):
-    """The ledger of a sweep as its driver uses it; only the driver writes to it.
+    """The ledger of a sweep for its driver, which alone writes to it.
 
-    Opening it creates the file if needed and upgrades an older schema.
+    Opening creates the file if needed and upgrades an older schema.
     """
 
     def __init__(self, path: Path, schema: Schema = SCHEMA, clock: Callable[[], float] = time.time) -> None:
-        """``clock`` says the time at which things are recorded, in seconds since 1970."""
+        """``clock`` gives the time of a record in seconds since 1970."""
         super().__init__(path, schema)
         self._clock = clock
 
@@ -72,13 +72,13 @@ class LedgerWriter(LedgerReader):
             db.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", list(facts.items()))
 
     def propose(self, objective: str, trials: Sequence[Trial]) -> None:
-        """Add ``trials`` to the sweep, after those that it has."""
+        """Add ``trials`` to the end of the sweep."""
         with self._transaction() as db:
             (last,) = db.execute("SELECT COALESCE(MAX(position), -1) FROM trials").fetchone()
             db.executemany(_PLAN, _planned(objective, trials, last + 1))
 
     def replace_with_imported(self, pack_id: str, trials: Sequence[ImportedTrial], facts: Mapping[str, str]) -> None:
-        """Make the ledger hold ``trials`` of elsewhere and nothing else, all of them results of one pack."""
+        """Replace the whole content by imported ``trials``, all of them results of one pack."""
         now = self._clock()
         with self._transaction() as db:
             for table in (*CURVES, "checkpoints", "trials", "packs", "facts"):
@@ -107,7 +107,7 @@ class LedgerWriter(LedgerReader):
                 ],
             )
             for trial in trials:
-                self._finish(db, trial.finished)
+                self._finish(db, trial.result)
                 if trial.curve is not None:
                     first = int(trial.curve["step"][0])
                     db.execute(
@@ -116,7 +116,7 @@ class LedgerWriter(LedgerReader):
                     )
 
     def release_abandoned(self) -> int:
-        """Mark trials that a dead driver left running as lost; returns their number."""
+        """Mark trials that a dead driver left running as lost. Return their number."""
         with self._transaction() as db:
             db.execute("UPDATE packs SET ended = 'lost' WHERE ended IS NULL")
             reason = "the driver died while it ran"
@@ -135,8 +135,7 @@ class LedgerWriter(LedgerReader):
     def start_pack(self, pack: Pack, executor: str, resumed_from: str | None = None) -> None:
         """Record the start of a pack: a new attempt at each of its trials.
 
-        A pack that resumes takes over the curves and checkpoints of the attempt ``resumed_from``, up to
-        the step where it resumes.
+        A resumed pack takes over checkpoints of the attempt ``resumed_from``, and its curves up to where it resumes.
         """
         now = self._clock()
         ages = pack.resumed_ages
@@ -181,10 +180,10 @@ class LedgerWriter(LedgerReader):
         db.execute(f"UPDATE {table} SET pack_id = ? WHERE trial_id = ?", (pack_id, trial_id))
 
     def record(self, report: Report, checkpoint: tuple[str, str] | None = None) -> None:
-        """Record one report atomically: curves, results and training time.
+        """Record one report: curves, results and training time.
 
-        Ignores a pack that no longer owns a trial, and deletes what a pack reported before it restarted. ``checkpoint``
-        is the name and the sha256 of the file of the report's checkpoint.
+        Trials that the pack no longer owns are ignored. The first report after a restart deletes earlier curves.
+        ``checkpoint`` is name and sha256 of the file with the report's checkpoint.
         """
         with self._transaction() as db:
             db.execute(
@@ -208,9 +207,9 @@ class LedgerWriter(LedgerReader):
                         if trial_id in owned and len(curve["step"])
                     ],
                 )
-            for finished in report.finished:
-                if finished.trial_id in owned:
-                    self._finish(db, finished)
+            for result in report.finished:
+                if result.trial_id in owned:
+                    self._finish(db, result)
             if checkpoint is not None and report.checkpoint is not None and owned:
                 self._add_checkpoint(db, report.pack_id, *checkpoint, report.checkpoint.ages)
 
@@ -240,7 +239,7 @@ class LedgerWriter(LedgerReader):
         error: str | None = None,
         waited: Iterable[str] = (),
     ) -> None:
-        """A pack has ended; its unfinished trials get ``status``, those that ``waited`` are planned."""
+        """Record the end of a pack. Unfinished trials get ``status``, and ``waited`` ones are planned again."""
         with self._transaction() as db:
             db.executemany(
                 "UPDATE trials SET status = 'planned', num_attempts = num_attempts - 1"
@@ -270,7 +269,7 @@ class LedgerWriter(LedgerReader):
             )
 
     def give_up(self, trial_ids: Iterable[str], reason: str) -> None:
-        """Mark trials that were lost too often as errored."""
+        """Mark trials as errored that were lost too often."""
         with self._transaction() as db:
             db.executemany(
                 "UPDATE trials SET status = 'errored', reason = ? WHERE trial_id = ?",
@@ -279,7 +278,7 @@ class LedgerWriter(LedgerReader):
 
     def _finish(self, db: sqlite3.Connection, result: MemberResult) -> None:
         values = {**measured_values(result), "trial_id": result.trial_id, "finished_at": self._clock()}
-        db.execute(_FINISH, values)
+        db.execute(FINISH, values)
 
     def _running_in(self, pack_id: str) -> set[str]:
         query = "SELECT trial_id FROM trials WHERE pack_id = ? AND status = 'running'"
@@ -293,7 +292,7 @@ class LedgerWriter(LedgerReader):
 
 
 def _planned(objective: str, trials: Sequence[Trial], first: int) -> list[tuple[Any, ...]]:
-    """The values of ``_PLAN`` for each trial; their positions begin at ``first``."""
+    """Return the values of ``_PLAN`` for each trial; positions begin at ``first``."""
     return [
         (t.trial_id, i, json.dumps(dict(t.cell)), t.seed, canonical_json(t.config), objective, t.config["steps"])
         for i, t in enumerate(trials, first)

@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.base.errors import InputError, SweepError
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER, frozen_text, is_locked
-from orchestrator.ledger.imported import FACT
+from orchestrator.ledger.facts import IMPORTED_FACT
 from orchestrator.ledger.reader import LedgerReader, is_sampled
 from orchestrator.maps.boundary import boundary
 from orchestrator.maps.stability import stability_map, sweep_axes
@@ -96,7 +96,7 @@ def _listed(folder: Path) -> ListedSweep:
         sum(row.status in ("finished", "errored") for row in rows),
         {str(outcome): num for outcome, num in outcomes.items()},
         outcomes["stable"] / outcomes.total() if outcomes else None,
-        is_imported=FACT in facts,
+        is_imported=IMPORTED_FACT in facts,
         question=question,
         edge=edge,
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis, format_value, number_text
+from orchestrator.base.words import listed
 
 _DIGITS = 6
 _MOST_DIGITS = 17  # distinguish any two doubles
@@ -51,8 +52,7 @@ def value_meant(option: str, axis: Axis, wanted: Any) -> Any:
         return found[0]
     labels = value_labels(axis.values)
     if not found:
-        shown = ", ".join(labels[:_SHOWN]) + (f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else "")
-        raise InputError(Problem(option, axis.name, f"no cell has {wanted}", f"values: {shown}"))
+        raise InputError(Problem(option, axis.name, f"no cell has {wanted}", f"values: {listed(labels, _SHOWN)}"))
     several = ", ".join(label for label, value in zip(labels, axis.values, strict=True) if value in found)
     raise InputError(Problem(option, axis.name, f"{wanted} may be any of {several}", "write more digits"))
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis, is_ordered
 from orchestrator.base.vocabulary import DEGRADED, OSCILLATING, TOO_SLOW
+from orchestrator.base.words import columns, listed
 from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.detection.relative import LR_NAMES
 from orchestrator.maps.axis_values import label_between, value_labels
@@ -18,7 +19,7 @@ from orchestrator.maps.related_cells import existing, led, state_beside
 from orchestrator.maps.stability import MapCell, StabilityMap
 
 RowKind = Literal["crosses", "crosses more than once", "stable throughout", "not stable throughout", "not known"]
-_SHOWN = 8  # values without a result listed in one line
+SHOWN = 8  # values without a result listed in one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +105,7 @@ def row_lines(stability: StabilityMap, texts: Sequence[str]) -> list[str]:
     """A line per row of the map from the top down: its value of y, and its text of ``texts``."""
     names = [""] * len(texts) if stability.y is None else value_labels(stability.y_values)
     names = [f"{stability.y.name}={name}" if stability.y else "all cells" for name in names]
-    width = max(map(len, names), default=0)
-    return [f"{name:<{width}}  {text}" for name, text in reversed(list(zip(names, texts, strict=True)))]
+    return columns(list(zip(names, texts, strict=True))[::-1])
 
 
 def _row_text(row: RowBoundary, stability: StabilityMap, labels: Mapping[Any, str]) -> str:
@@ -115,33 +115,24 @@ def _row_text(row: RowBoundary, stability: StabilityMap, labels: Mapping[Any, st
     if stability.x.when and all((x, row.y) not in stability.cells for x in existing(stability.x, stability.x_values)):
         return f"there is no {stability.x.name} here"
     missing = [_missing_text(labels[x], stability.cells.get((x, row.y))) for x in row.missing]
-    shown = shortened(missing)
+    shown = listed(missing, SHOWN)
     if row.kind == "not known":
-        return f"not known at {stability.x.name} {', '.join(shown)}"
+        return f"not known at {stability.x.name} {shown}"
     kind = row.kind.replace("throughout", "wherever it is known") if missing else row.kind
     edges = "; ".join(_edge_text(edge, stability.x.name, labels) for edge in row.edges)
     what = kind if not row.edges else f"crosses {len(row.edges)} times: {edges}" if len(row.edges) > 1 else edges
-    what += f" (not known at {', '.join(shown)})" if missing else ""
+    what += f" (not known at {shown})" if missing else ""
     places = {} if stability.counts_degraded else {DEGRADED: row.degraded}
     if stability.x.name in LR_NAMES:
         places |= {word: lr_places(stability, row.y, word) for word in (TOO_SLOW, OSCILLATING)}
-    return "; ".join([what, *(f"{word} at {_listed(xs, labels)}" for word, xs in places.items() if xs)])
+    where = (f"{word} at {listed([labels[x] for x in xs], SHOWN)}" for word, xs in places.items() if xs)
+    return "; ".join([what, *where])
 
 
 def lr_places(stability: StabilityMap, y: Any, word: str) -> tuple[Any, ...]:
     """The values along x of the row at ``y`` whose cells have this word on their learning rate."""
     cells = ((x, stability.cells.get((x, y))) for x in stability.x_values)
     return tuple(x for x, cell in cells if cell is not None and cell.lr_health == word)
-
-
-def _listed(values: Sequence[Any], labels: Mapping[Any, str]) -> str:
-    more = f" and {len(values) - _SHOWN} more" if len(values) > _SHOWN else ""
-    return ", ".join(labels[x] for x in values[:_SHOWN]) + more
-
-
-def shortened(texts: Sequence[str]) -> list[str]:
-    """The first of ``texts``, and how many more there are."""
-    return [*texts[:_SHOWN], *([f"and {len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else [])]
 
 
 def _missing_text(label: str, cell: MapCell | None) -> str:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.space import Axis, format_value, is_ordered
+from orchestrator.base.space import Axis, is_ordered
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.outcomes import cell_state
 from orchestrator.ledger.reader import LedgerReader
@@ -134,5 +135,5 @@ def median_of_all(values: Iterable[float | None]) -> float | None:
 
 def setting_name(setting: Mapping[str, Any], tied: Mapping[str, Any]) -> str:
     """A setting in words, with the values that follow from it in brackets."""
-    own, following = (" ".join(f"{k}={format_value(v)}" for k, v in values.items()) for values in (setting, tied))
+    own, following = Cell(setting).name, Cell(tied).name
     return f"{own} ({following})" if following else own

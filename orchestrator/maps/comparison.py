@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.intervals import CONFIDENCE
 from orchestrator.base.space import Axis, is_ordered, number_text
@@ -176,7 +177,7 @@ def _key(row: TrialResult, order: Sequence[str]) -> Key:
 
 
 def _with_cell(row: TrialResult, order: Sequence[str]) -> TrialResult:
-    return replace(row, cell=dict(zip(order, _key(row, order), strict=True)))
+    return replace(row, cell=Cell(zip(order, _key(row, order), strict=True)))
 
 
 def _why_nothing_is_shared(order: Sequence[str], cells_of: Sequence[set[Key]], names: Sequence[str]) -> str:

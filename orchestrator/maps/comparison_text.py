@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.base.space import format_value, to_hashable
+from orchestrator.base.space import format_value, frozen
+from orchestrator.base.words import count
 from orchestrator.maps.comparison import Comparison, Difference, EdgeShift, Side
 from orchestrator.maps.gains_text import gains_json, gains_lines
 from orchestrator.maps.paired_trials import Pairs
@@ -96,7 +97,7 @@ def _gains_of_values(comparison: Comparison) -> Iterator[str]:
 def differs_lines(changed: Mapping[str, Sequence[Any]]) -> list[str]:
     """A line for each field that differs, with its value in each sweep."""
     return [
-        f"differs: {field} = {', '.join(format_value(to_hashable(value)) for value in values)}"
+        f"differs: {field} = {', '.join(format_value(frozen(value)) for value in values)}"
         for field, values in changed.items()
     ]
 
@@ -156,11 +157,6 @@ def _shift_text(shift: EdgeShift) -> str:
         f"{scale} moves by a factor {middle:.3g} (median of {count(len(shift.factors), 'row')}, {spread}; "
         f"brackets up to a factor {shift.resolution:.3g}){rest}."
     )
-
-
-def count(num: int, noun: str) -> str:
-    """A number with its noun, in the plural where there is not one."""
-    return f"{num} {noun}" if num == 1 else f"{num} {noun}s"
 
 
 def _how_sure(new: Difference) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis, is_number
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.words import plural
 from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.related_cells import led, together
 from orchestrator.maps.stability import trials_where
@@ -94,7 +95,7 @@ def _refuse_free(names: Sequence[str], facet: str | None) -> None:
     """Raise InputError where axes ``names`` are left besides those that are drawn."""
     if not names:
         return
-    what = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} neither drawn nor fixed"
+    what = f"{', '.join(names)} {plural(len(names), 'is', 'are')} neither drawn nor fixed"
     fixes = " ".join(f"--where {name}=VALUE" for name in names)
     lines = "" if facet is not None else f", or --facet {names[0]} for lines at values of it"
     raise InputError(Problem("--where", "", what, f"add {fixes}{lines}"))

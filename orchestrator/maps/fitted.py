@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis, is_number, is_ordered, number_text
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.words import columns
 from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.stability import distinct_runs, sweep_axes, trials_where
-from orchestrator.search.protocol import cell_key
-from orchestrator.surface.lattice import Lattice, lattice_of
+from orchestrator.surface.places import Lattice, lattice_of
 from orchestrator.surface.surface import CONFIDENCE, Crossing, Latent, Surface, fit_surface
 
 LEVEL = 0.5  # the share of stable trials at the edge
@@ -216,9 +217,8 @@ def _has_one_edge(
     return fit_surface(*_counts(spread, lattice, counts_degraded), lattice.layout, lattice.resolution).has_one_edge
 
 
-def _first_cells(ledger: LedgerReader, num: int) -> list[Mapping[str, Any]]:
-    cells = {cell_key(row.cell): row.cell for row in ledger.trials()}
-    return list(cells.values())[:num]
+def _first_cells(ledger: LedgerReader, num: int) -> list[Cell]:
+    return list(dict.fromkeys(row.cell for row in ledger.trials()))[:num]
 
 
 def _counts(
@@ -258,8 +258,7 @@ def fitted_lines(fitted: Fit) -> list[str]:
     """The edges in words, a line per row from the top of the map down."""
     rows = fitted.rows()
     names = [setting_text(row.setting, fitted.axes) for row in rows]
-    width = max(map(len, names))
-    return [f"{name:<{width}}  {row_text(row, fitted)}" for name, row in reversed(list(zip(names, rows, strict=True)))]
+    return columns([(name, row_text(row, fitted)) for name, row in zip(names, rows, strict=True)][::-1])
 
 
 def setting_text(setting: Mapping[str, Any], axes: Sequence[Axis]) -> str:

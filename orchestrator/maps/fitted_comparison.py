@@ -18,6 +18,7 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.intervals import CONFIDENCE
 from orchestrator.base.space import Axis, format_value, is_ordered
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.words import listed
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.comparison import changed_fields, map_axes, stable_by_seed, unique_names
 from orchestrator.maps.fitted import Fit, FittedEdge, FittedRow, Mesh, as_range, fit, mesh_of, shown_settings
@@ -174,8 +175,7 @@ def _common(names: Sequence[str], axes: Sequence[Axis]) -> Axis:
 def covered_text(axis: Axis) -> str:
     """The range or the values of an axis in words."""
     if axis.values or axis.ends is None:
-        more = f" and {len(axis.values) - _SHOWN} more" if len(axis.values) > _SHOWN else ""
-        return ", ".join(map(format_value, axis.values[:_SHOWN])) + more
+        return listed(list(map(format_value, axis.values)), _SHOWN)
     return f"{format_value(axis.ends[0])} to {format_value(axis.ends[1])}"
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.space import Axis
-from orchestrator.maps.comparison_text import count, differs_lines, pairs_json, pairs_text, unlike_text
+from orchestrator.base.words import count, interval
+from orchestrator.maps.comparison_text import differs_lines, pairs_json, pairs_text, unlike_text
 from orchestrator.maps.fitted import FittedRow, axis_number, row_text, setting_text
 from orchestrator.maps.fitted_comparison import (
     FittedComparison,
@@ -159,8 +160,4 @@ def _factor_text(row: RowShift, factor: float, along: Axis) -> str:
 
 
 def _factor_interval(row: RowShift) -> str:
-    if row.low is not None and row.high is not None:
-        return f"{row.low:.3g} .. {row.high:.3g}"
-    if row.low is not None:
-        return f"at least {row.low:.3g}"
-    return "open" if row.high is None else f"at most {row.high:.3g}"
+    return interval(row.low, row.high, to=" .. ")

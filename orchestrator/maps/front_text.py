@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
+from orchestrator.base.words import shortened
 from orchestrator.maps.front import MARGIN, Front, FrontCell
 
 _SHOWN = 5  # beaten settings that are listed
@@ -31,11 +32,8 @@ def front_lines(found: Front) -> Iterator[str]:
         yield f"all {num} have the same {_words(found.against)}, so there is nothing to weigh"
     if beaten:
         yield f"beaten by one of these: {len(beaten)}"
-        for cell in beaten[:_SHOWN]:
-            assert cell.beaten_by is not None
-            yield f"  {_numbers(cell, found)}: by {cell.beaten_by.name}"
-        if len(beaten) > _SHOWN:
-            yield f"  ... and {len(beaten) - _SHOWN} more"
+        lines = [f"  {_numbers(cell, found)}: by {cell.beaten_by.name}" for cell in beaten if cell.beaten_by]
+        yield from shortened(lines, _SHOWN)
     if any(found.against == MARGIN and math.isinf(cell.numbers[1]) for cell in members):
         yield "open: every direction is stable to the end of what was tried; more values on the axes would tell"
     if found.fitted is not None:

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from orchestrator.base.space import Axis
+from orchestrator.base.words import WIDTH, count, wrapped
 from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.gains import BestCell, Gains
 
-_WIDTH = 80
 _GAP = 2  # characters between the columns of a table
 _TAIL = 30  # characters that are kept free for the text at the end of a row
 _NONE = "-"
@@ -62,16 +62,16 @@ def gains_lines(
         return
     rows = sorted(found, key=_rank)
     yield ""
-    yield from _filled(
+    yield from wrapped(
         f"Against {along}={base}, on {_num_pairs(rows)} of the same cell and seed: runs saved (not stable there, "
         "stable here), runs harmed (stable there, not here), and the median change of the final loss where both are "
         "stable, each with its interval of 95 %."
     )
     yield from _table([(along, "saved", "harmed", "change of loss"), *(_turned(*row) for row in rows)])
     if not counts_degraded and (degraded := _degraded(rows)):
-        yield from _filled(degraded)
+        yield from wrapped(degraded)
     yield ""
-    yield from _filled(
+    yield from wrapped(
         "Median final loss: of the saved runs, and of the best cell, which has the lowest of all cells that are stable "
         "on every seed."
     )
@@ -83,8 +83,7 @@ def gains_lines(
 
 def _num_pairs(rows: Sequence[Named]) -> str:
     nums = sorted({found.num_pairs for _, found in rows})
-    trials = "trial" if nums == [1] else "trials"
-    return f"{nums[0]} {trials}" if len(nums) == 1 else f"{nums[0]} to {nums[-1]} {trials}"
+    return count(nums[0], "trial") if len(nums) == 1 else f"{nums[0]} to {nums[-1]} trials"
 
 
 def _rank(row: Named) -> tuple[float, float, float, float]:
@@ -157,26 +156,22 @@ def _degraded(rows: Sequence[Named]) -> str:
     return f"Degraded among the saved: {'; '.join(told)}. They {what}."
 
 
-def _filled(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, break_on_hyphens=False)
-
-
 def _table(rows: Sequence[tuple[str, ...]], tails: Sequence[str] = ()) -> Iterator[str]:
     """Rows of a label and cells, the first of them the head; ``tails`` are texts at the ends of the rows.
 
     A label that is too long for its column has a line of its own above the cells.
     """
     widths = [_GAP + max(map(len, column)) for column in list(zip(*rows, strict=True))[1:]]
-    room = _WIDTH - sum(widths) - (min(_TAIL, max(map(len, tails))) + _GAP if tails else 0)
+    room = WIDTH - sum(widths) - (min(_TAIL, max(map(len, tails))) + _GAP if tails else 0)
     width = max((len(label) for label, *_ in rows if len(label) <= room), default=0)
     for (label, *cells), tail in zip(rows, tails or [""] * len(rows), strict=True):
         if len(label) > width:
-            yield from _filled(label)
+            yield from wrapped(label)
             label = ""
         line = f"{label:<{width}}" + "".join(f"{cell:>{size}}" for cell, size in zip(cells, widths, strict=True))
         if not tail:
             yield line
             continue
-        start, *others = textwrap.wrap(tail, _WIDTH - len(line) - _GAP, break_on_hyphens=False)
+        start, *others = textwrap.wrap(tail, WIDTH - len(line) - _GAP, break_on_hyphens=False)
         yield f"{line}{' ' * _GAP}{start}"
         yield from (" " * (len(line) + _GAP) + other for other in others)

@@ -11,12 +11,14 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis, is_number, on_natural_scale
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import OUTCOMES
+from orchestrator.base.words import columns
 from orchestrator.detection.outcomes import is_over_edge
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.permutation import permutation_shares
 from orchestrator.maps.stability import distinct_runs, sweep_axes, usual_loss
-from orchestrator.search.study import EVALUATORS, Parameter, importances
+from orchestrator.search.importance import EVALUATORS, importances
+from orchestrator.search.study import Parameter
 
 TARGETS = ("stability", "loss")
 _SURFACE = "surface"  # of P(stable), fitted to the trials
@@ -121,20 +123,18 @@ def _doubts(num: int, num_stable: int) -> list[str]:
 def importance_lines(found: Importance) -> list[str]:
     """The shares as a table, the axis that moves stability most first."""
     loss = found.loss.replace("_", " ")
-    columns = [(target, evaluator) for target in TARGETS for evaluator in found.shares[target]]
+    shown = [(target, evaluator) for target in TARGETS for evaluator in found.shares[target]]
     firsts = [next(iter(found.shares[target])) for target in TARGETS]
     rows = [
-        ["", *(target if evaluator in firsts else "" for target, evaluator in columns)],
-        ["", *(_TITLES[evaluator] for _, evaluator in columns)],
+        ["", *(target if evaluator in firsts else "" for target, evaluator in shown)],
+        ["", *(_TITLES[evaluator] for _, evaluator in shown)],
     ]
     for axis in sorted(found.axes, key=lambda axis: -_most(found, axis)):
         of_axis = [shares and shares[axis] for target in TARGETS for shares in found.shares[target].values()]
         rows.append([axis, *("-" if share is None else f"{share:.2f}" for share in of_axis)])
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    table = ["  " + "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)) for row in rows]
     return [
         f"{found.name}: which axis moves stability and which the loss, from {found.num} trials; a column adds up to 1",
-        *(line.rstrip() for line in table),
+        *columns(rows, indent=2),
         f"stability: {found.num_stable} of {found.num} trials are stable; loss: rank of the {loss}, diverged ones last",
         f"PED-ANOVA: how the values of the {found.num_stable} stable trials, or of the {found.num_best} of lowest loss,"
         " differ from those of all; fANOVA: the share of the variance that an axis explains on its own",

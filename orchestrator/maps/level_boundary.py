@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis
+from orchestrator.base.words import listed
 from orchestrator.maps.axis_values import label_between, value_labels
-from orchestrator.maps.boundary import changes, row_lines, row_values, shortened
+from orchestrator.maps.boundary import SHOWN, changes, row_lines, row_values
 from orchestrator.maps.stability import StabilityMap
 
 LevelKind = Literal["crosses", "crosses more than once", "below throughout", "at or above throughout", "not known"]
@@ -79,7 +80,7 @@ def level_lines(stability: StabilityMap, level: float) -> list[str]:
 def _row_text(row: LevelRow, stability: StabilityMap, labels: Mapping[Any, str]) -> str:
     if stability.x.when and not any((x, row.y) in stability.cells for x in row_values(stability)):
         return f"there is no {stability.x.name} here"
-    shown = ", ".join(shortened([labels[x] for x in row.missing]))
+    shown = listed([labels[x] for x in row.missing], SHOWN)
     if row.kind == "not known":
         return f"not known at {stability.x.name} {shown}"
     kind = row.kind.replace("throughout", "wherever it is known") if row.missing else row.kind

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.space import Axis, format_value
 from orchestrator.base.vocabulary import DEGRADED
+from orchestrator.base.words import count, plural, shortened
 from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.boundary import Margin, margin_json
 from orchestrator.maps.fitted import value_text
@@ -22,7 +24,7 @@ _SHOWN = 8  # cautions
 
 def located_lines(found: Located, folder: Path) -> Iterator[str]:
     """The answer in words; ``folder`` is that of the sweep's results."""
-    yield f"{found.name}: {_setting_text(found.place.setting)}"
+    yield f"{found.name}: {Cell(found.place.setting).name}"
     yield from _side_lines(found)
     for margin in found.margins:
         yield f"  {_margin_text(margin, found)}"
@@ -34,15 +36,14 @@ def located_lines(found: Located, folder: Path) -> Iterator[str]:
         yield "  no value of a single axis leads to a stable place"
     for note in found.notes:
         yield f"note: {note}; the run's value is taken for it"
-    yield from (f"caution: {_caution_text(caution)}" for caution in found.cautions[:_SHOWN])
-    if len(found.cautions) > _SHOWN:
-        yield f"caution: ... and {len(found.cautions) - _SHOWN} more, which --json lists"
+    cautions = [f"caution: {_caution_text(caution)}" for caution in found.cautions]
+    yield from shortened(cautions, _SHOWN, "--json has all of them")
     if found.not_given:
-        num = len(found.not_given)
-        yield f"{num} other setting{'s' * (num > 1)} of the sweep not given, taken to be equal (--json lists them)"
+        settings = count(len(found.not_given), "other setting")
+        yield f"{settings} of the sweep not given, taken to be equal (--json lists them)"
     yield "nearest cells:"
     for cell in found.nearest:
-        yield f"  {_setting_text(cell.setting)}: {_seeds_text(cell)}"
+        yield f"  {Cell(cell.setting).name}: {_seeds_text(cell)}"
     command = f"sweep diagnose {shlex.quote(str(folder))} --trial {found.nearest[0].trial_ids[0]}"
     yield f"curves of the first: `{command}`, or in {folder / 'report.html'}"
 
@@ -65,7 +66,7 @@ def _side_lines(found: Located) -> Iterator[str]:
         return
     num, one = found.num_around, found.num_around == 1
     cells = "its cell is" if one else f"the {num} cells around it are"
-    learned = f"; {found.num_degraded} of {num} {'is' if found.num_degraded == 1 else 'are'} degraded"
+    learned = f"; {found.num_degraded} of {num} {plural(found.num_degraded, 'is', 'are')} degraded"
     words = {
         "stable": f"inside stable territory: {cells} stable on all seeds{learned if found.num_degraded else ''}",
         "not stable": f"outside stable territory: {cells} not stable"
@@ -75,10 +76,6 @@ def _side_lines(found: Located) -> Iterator[str]:
         "not known": "not known: a cell around it has no outcome on all seeds",
     }
     yield words[found.side]
-
-
-def _setting_text(setting: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={format_value(value)}" for name, value in setting.items())
 
 
 def _seeds_text(cell: NearCell) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.space import canonical_json, format_value, to_hashable
+from orchestrator.base.space import canonical_json, format_value, frozen
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_meant
@@ -35,7 +36,11 @@ class OneValue(LedgerReader):
     def trials(self, *, removed: bool = False) -> list[TrialResult]:
         """The trials with the value, without the axis in their cells."""
         rows = super().trials(removed=removed)
-        return [replace(row, cell=self._without(row.cell)) for row in rows if row.cell.get(self.axis) == self._value]
+        return [
+            replace(row, cell=row.cell.without(self._left_out))
+            for row in rows
+            if row.cell.get(self.axis) == self._value
+        ]
 
     def facts(self) -> dict[str, str]:
         """The facts of the sweep; its name is that of the axis with the value."""
@@ -43,20 +48,17 @@ class OneValue(LedgerReader):
         axes = [fact for fact in json.loads(facts.get("axes", "[]")) if fact["name"] not in self._left_out]
         for fact in axes:
             if "when" in fact:
-                fact["when"] = self._without(fact["when"])
+                fact["when"] = Cell(fact["when"]).without(self._left_out)
         name = f"{self.axis}={format_value(self._value)}"
         spread = canonical_json(self._num_spread(json.loads(facts.get("num_spread", "null"))))
         return {**facts, "name": name, "axes": canonical_json(axes), "num_spread": spread}
-
-    def _without(self, cell: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in cell.items() if name not in self._left_out}
 
     def _num_spread(self, num: int | None) -> int | None:
         """How many of the first ``num`` cells of a search for an edge have the value."""
         if num is None:
             return None
-        cells = {tuple(row.cell.items()): row.cell for row in super().trials()}
-        return sum(cell.get(self.axis) == self._value for cell in itertools.islice(cells.values(), num))
+        cells = dict.fromkeys(row.cell for row in super().trials())
+        return sum(cell.get(self.axis) == self._value for cell in itertools.islice(cells, num))
 
 
 def values_along(path: Path, axis: str, base: Any, stack: ExitStack) -> list[OneValue]:
@@ -83,7 +85,7 @@ def values_along(path: Path, axis: str, base: Any, stack: ExitStack) -> list[One
         raise refuse(f"it has {len(chosen.values)} values", f"choose an axis with 2 to {_MOST}")
     values = list(chosen.values)
     if base is not None:
-        first = value_meant("--base", chosen, to_hashable(base))
+        first = value_meant("--base", chosen, frozen(base))
         values = [first, *(value for value in values if value is not first)]
     return [stack.enter_context(OneValue(path, axis, value, chosen.zipped)) for value in values]
 

@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.in_words import InWords
 from orchestrator.base.space import Axis, is_ordered
+from orchestrator.base.words import listed, shortened
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import Margin, margin_json
@@ -102,9 +103,7 @@ def recommendation_lines(found: Recommendation) -> list[str]:
     nearer = found.candidates[: found.candidates.index(chosen)]
     if nearer:
         lines.append(f"lower loss, but with an edge or a cell that is not known within a factor {found.at_least:g}:")
-        lines += [_nearer_text(candidate, loss_name) for candidate in nearer[:_SHOWN]]
-        if len(nearer) > _SHOWN:
-            lines.append(f"  ... and {len(nearer) - _SHOWN} more")
+        lines += shortened([_nearer_text(candidate, loss_name) for candidate in nearer], _SHOWN)
     if found.fitted is not None:
         lines.append(
             f"margins by a surface fitted to {found.fitted.num_trials} trials; surely: within its 95 % interval"
@@ -150,9 +149,7 @@ def margin_text(margin: Margin, axes: Sequence[Axis]) -> str:
         )
     parts = [stable]
     if margin.missing:
-        shown = [labels[value] for value in margin.missing[:_SHOWN]]
-        more = f" and {len(margin.missing) - _SHOWN} more" if len(margin.missing) > _SHOWN else ""
-        parts.append(f"not known at {', '.join(shown)}{more}")
+        parts.append(f"not known at {listed([labels[value] for value in margin.missing], _SHOWN)}")
     if margin.edge is not None:
         parts.append(f"not at {labels[margin.first_not_stable]} (factor {margin.edge:.3g})")
     return f"{way}: {', '.join(parts)}"

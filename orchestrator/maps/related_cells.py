@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.base.space import Axis, to_hashable
+from orchestrator.base.cell import Cell
+from orchestrator.base.space import Axis, frozen
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED
 from orchestrator.detection.outcomes import is_known, is_over_edge
@@ -92,8 +93,8 @@ def tied_settings(row: TrialResult, ties: Mapping[str, str]) -> dict[str, Any]:
 
 def effective_values(row: TrialResult) -> dict[str, Any]:
     """The values of tied axes that a trial trained with, where they differ from those of its cell."""
-    trained = {name: to_hashable(row.config.get(name, value)) for name, value in row.cell.items()}
-    return {f"effective_{name}": value for name, value in trained.items() if value != to_hashable(row.cell[name])}
+    trained = {name: frozen(row.config.get(name, value)) for name, value in row.cell.items()}
+    return {f"effective_{name}": value for name, value in trained.items() if value != frozen(row.cell[name])}
 
 
 def base_notes(axes: Iterable[str], ties: Mapping[str, str]) -> list[str]:
@@ -118,5 +119,5 @@ def with_fields_as_trained(
 def _as_trained(row: TrialResult, ties: Mapping[str, str]) -> TrialResult:
     settings = settings_of(row.objective, row.config)
     return replace(
-        row, cell={name: settings.get(name, value) if name in ties else value for name, value in row.cell.items()}
+        row, cell=Cell((name, settings.get(name, value) if name in ties else value) for name, value in row.cell.items())
     )

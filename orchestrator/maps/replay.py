@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.reports import Trace
 from orchestrator.base.trial_result import RESULT_COLUMNS, MemberResult, TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS, PRUNED
@@ -103,7 +104,7 @@ class ReplayedTrial:
     """A finished trial under other settings; its new outcome is unknown if it was stopped earlier."""
 
     trial_id: str
-    cell: Mapping[str, Any]
+    cell: Cell
     seed: int
     outcome: str
     new_outcome: str

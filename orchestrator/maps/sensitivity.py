@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import format_value, is_ordered
 from orchestrator.base.trial_result import TrialResult
@@ -125,7 +126,7 @@ def sensitivity_lines(found: Sequence[Sensitivity], axis: str = "lr") -> list[st
         f"(mean of min(loss, initial loss) less the lowest; {kind}):"
     ]
     for each in sorted(found, key=lambda s: math.inf if s.value is None else s.value):
-        name = " ".join(f"{key}={format_value(value)}" for key, value in each.setting.items()) or "all"
+        name = Cell(each.setting).name or "all"
         if each.value is None:
             lines.append(f"  {name}: no seed has a loss at every {axis}")
             continue

@@ -13,11 +13,12 @@ from typing import Any
 from orchestrator.base.columns import METRICS
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.intervals import wilson
-from orchestrator.base.space import Axis, is_number, to_hashable
+from orchestrator.base.space import Axis, frozen, is_number
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, RIGHT, UNSURE
+from orchestrator.base.words import count, plural
 from orchestrator.detection.outcomes import cell_state, is_known, is_over_edge
-from orchestrator.ledger.imported import short_note
+from orchestrator.ledger.facts import short_note
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label, value_labels, value_meant
 from orchestrator.maps.curve_metrics import Measured, also_of
@@ -100,7 +101,7 @@ def sweep_axes(ledger: LedgerReader, trials: Sequence[TrialResult] | None = None
             values.get(fact["name"], ()),
             tuple(fact["ends"]) if fact["ends"] else None,
             zipped=tuple(fact.get("zipped", ())),
-            when=tuple((name, tuple(map(to_hashable, found))) for name, found in fact.get("when", {}).items()),
+            when=tuple((name, tuple(map(frozen, found))) for name, found in fact.get("when", {}).items()),
         )
         for fact in json.loads(ledger.facts().get("axes", "[]"))
     ]
@@ -230,8 +231,8 @@ def distinct_runs(trials: Sequence[TrialResult]) -> list[TrialResult]:
 
 def repeats_text(num: int) -> str:
     """What is said where ``num`` seeds repeat the run of another."""
-    seeds = "1 seed repeats" if num == 1 else f"{num} seeds repeat"
-    return f"{seeds} another's run to the last digit and {'is' if num == 1 else 'are'} not counted"
+    seeds = count(num, "seed repeats", "seeds repeat")
+    return f"{seeds} another's run to the last digit and {plural(num, 'is', 'are')} not counted"
 
 
 def usual_loss(trials: Iterable[TrialResult]) -> str:

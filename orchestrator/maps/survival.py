@@ -13,9 +13,9 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.intervals import CONFIDENCE, wilson
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import OUTCOMES
+from orchestrator.base.words import count
 from orchestrator.detection.outcomes import ENOUGH_LOSSES
-from orchestrator.ledger.imported import refuse_without_curves
-from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.reader import LedgerReader, check_has_curves
 from orchestrator.maps.covariates import Covariate, covariates_of, design
 from orchestrator.maps.stability import distinct_runs, sweep_axes
 from orchestrator.maps.weibull import WeibullFit, fit_weibull
@@ -136,7 +136,7 @@ def survival(ledger: LedgerReader, axis: str | None = None, until: int | None = 
     if axis is not None and axis not in [one.name for one in axes]:
         known = ", ".join(one.name for one in axes) or "none"
         raise InputError(Problem("--axis", "", f"{axis!r} is not an axis", f"axes: {known}"))
-    refuse_without_curves(ledger, "only a curve says when a run left its trend")
+    check_has_curves(ledger, "only a curve says when a run left its trend")
     trials = ledger.trials()
     lives = lifetimes(trials)
     if not lives:
@@ -335,8 +335,7 @@ def _doubts(lives: Sequence[Lifetime], covariates: Sequence[Covariate], backtest
     doubts = []
     enough = ENOUGH_ONSETS * (len(covariates) + 1)
     if num_onsets < enough:
-        numbers = f"{len(covariates) + 1} number{'s' if covariates else ''}"
-        onsets = "1 onset is" if num_onsets == 1 else f"{num_onsets} onsets are"
+        onsets, numbers = count(num_onsets, "onset is", "onsets are"), count(len(covariates) + 1, "number")
         doubts.append(f"{onsets} too few for a fit of {numbers}: it needs {enough}")
     if backtest is None:
         doubts.append("no onset lies early enough to try the prediction on this sweep itself")

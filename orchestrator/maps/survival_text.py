@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.space import format_value, is_number
+from orchestrator.base.words import columns, count
 from orchestrator.maps.survival import Group, Share, Survival
 
 _MOST_ROWS = 40
@@ -36,15 +38,13 @@ def _table(found: Survival) -> Iterator[str]:
     for name, group in zip(names, shown, strict=True):
         predicted = "-" if group.predicted is None else f"{group.predicted.share:.2f}"
         rows.append([name, *map(_share, group.shares), predicted])
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    for row in rows:
-        yield "  " + "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+    yield from columns(rows, indent=2)
     if len(found.groups) > len(shown):
         yield f"  and {len(found.groups) - len(shown)} more: --axis NAME pools cells, --json FILE has all of them"
 
 
 def _name(group: Group) -> str:
-    return " ".join(f"{key}={format_value(value)}" for key, value in group.setting.items()) or "all"
+    return Cell(group.setting).name or "all"
 
 
 def _share(share: Share | None) -> str:
@@ -59,8 +59,7 @@ def _unknown(found: Survival) -> Iterator[str]:
             kinds.setdefault((group.num, group.watched), []).append(group.hazard_bound)
     for (num, watched), bounds in kinds.items():
         bound, until = max(bounds), found.until
-        runs = "1 run" if num == 1 else f"{num} runs"
-        rows = "1 row has" if len(bounds) == 1 else f"{len(bounds)} rows have"
+        runs, rows = count(num, "run"), count(len(bounds), "row has", "rows have")
         yield (
             f"{rows} no onset in {runs} to step {watched}. Up to {1000 * bound:.3g} onsets in 1000 steps do not"
             f" contradict that (95 %, if as likely at every step): P(stable to {watched}) may be as low as"

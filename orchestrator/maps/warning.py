@@ -11,8 +11,8 @@ import numpy as np
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.reports import Trace
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.detection.warning.alarms import HORIZON, Bout, bouts
-from orchestrator.detection.warning.evaluation import Quality, RunWarnings, Scored, quality, warned
+from orchestrator.detection.warning.alarms import HORIZON, UnstableSpan, unstable_spans
+from orchestrator.detection.warning.evaluation import Quality, RunWarnings, ScoredRun, quality, run_warnings
 from orchestrator.detection.warning.features import features
 from orchestrator.detection.warning.monitor import kind_for, model_for, reasons_of
 from orchestrator.ledger.reader import LedgerReader
@@ -27,7 +27,7 @@ class WatchedRun:
 
     trial: TrialResult
     telemetry: Trace
-    unstable: tuple[Bout, ...]
+    unstable: tuple[UnstableSpan, ...]
     num_steps: int
 
 
@@ -48,13 +48,13 @@ def _with_readings(ledger: LedgerReader, trials: Iterable[TrialResult]) -> Itera
             yield WatchedRun(trial, telemetry, unstable(trial), num_steps)
 
 
-def unstable(trial: TrialResult) -> tuple[Bout, ...]:
+def unstable(trial: TrialResult) -> tuple[UnstableSpan, ...]:
     """The instabilities of a trial: its episodes, and the onset of one that drifted away without an episode."""
     num_steps = trial.steps_done or trial.steps
     episodes = list(trial.episodes)
     if not episodes and trial.onset_step is not None:
         episodes = [(trial.onset_step, None)]
-    return tuple(bouts(episodes, num_steps))
+    return tuple(unstable_spans(episodes, num_steps))
 
 
 def curvature_every(telemetry: Trace) -> float | None:
@@ -127,7 +127,7 @@ def warn(ledger: LedgerReader) -> WarnedSweep:
         model, feature_NF = model_for(every), features(run.telemetry)
         used[kind_for(every), model.threshold] += 1
         step_N, risk_N = run.telemetry["step"], model.risks(feature_NF)
-        found = warned(Scored(step_N, risk_N, run.unstable, run.num_steps), model.threshold, model.horizon)
+        found = run_warnings(ScoredRun(step_N, risk_N, run.unstable, run.num_steps), model.threshold, model.horizon)
 
         alarm_of = {
             step: Alarm(run.trial, step, float(risk_N[place]), reasons_of(model, feature_NF[place : place + 1]))

@@ -6,13 +6,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from orchestrator.base.space import Trial, format_value
+from orchestrator.base.cell import Cell, Trial
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.driver.progress import Progress
 from orchestrator.driver.words import counts_line, format_seconds
-from orchestrator.search.protocol import cell_key
 
 PAUSE_S = 60.0  # between two messages; only the last one does not wait
 _MOST_CELLS = 5  # named in one message
@@ -126,20 +125,20 @@ class _MixedCells:
     def __init__(self, trials: Mapping[str, Trial], outcomes: Mapping[str, str]) -> None:
         """Cells that are mixed by ``outcomes`` (by trial id) are never reported. ``trials`` may grow."""
         self._trials = trials
-        self._outcomes: defaultdict[tuple[tuple[str, Any], ...], set[str]] = defaultdict(set)
+        self._outcomes: defaultdict[Cell, set[str]] = defaultdict(set)
         for trial_id, outcome in outcomes.items():
-            self._outcomes[cell_key(trials[trial_id].cell)].add(outcome)
+            self._outcomes[trials[trial_id].cell].add(outcome)
 
     def add(self, results: Iterable[MemberResult]) -> list[str]:
         """Return the names of the cells that ``results`` make mixed, in order, e.g. ``lr=0.1 beta2=0.99``."""
         names = []
         for result in results:
-            cell = cell_key(self._trials[result.trial_id].cell)
+            cell = self._trials[result.trial_id].cell
             outcomes = self._outcomes[cell]
             was_mixed = _is_mixed(outcomes)
             outcomes.add(result.outcome)
             if _is_mixed(outcomes) and not was_mixed:
-                names.append(" ".join(f"{name}={format_value(value)}" for name, value in cell))
+                names.append(cell.name)
         return names
 
 

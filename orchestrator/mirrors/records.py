@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.base.columns import RESULTS, TAGS
 from orchestrator.base.reports import Trace
-from orchestrator.base.space import Axis, Trial, canonical_json, format_value
+from orchestrator.base.space import Axis, canonical_json
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS, OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
@@ -55,7 +55,7 @@ def trial_record(
     tags |= {"audited": "true"} if row.is_audited else {}
     return TrialRecord(
         trial_id=row.trial_id,
-        name=Trial(row.trial_id, row.cell, row.seed, row.config).name,
+        name=row.name,
         version=version_of(row),
         status=row.status,
         cell=cell_key(row, axes, sweep, ties),
@@ -90,7 +90,7 @@ def cell_key(row: TrialResult, axes: Mapping[str, Axis], sweep: str, ties: Mappi
     text = canonical_json([dict(row.cell), config])
     return CellKey(
         cell_id=hashlib.sha256(text.encode()).hexdigest()[:16],
-        name=" ".join(f"{key}={format_value(value)}" for key, value in row.cell.items()) or "all seeds",
+        name=row.cell.name or "all seeds",
         values={**_values(row, axes, ties), "sweep": sweep},
         started_s=row.started_at,
         position=row.position or 0,

@@ -13,7 +13,8 @@ from orchestrator.base.space import Axis, format_value, is_number
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, OSCILLATING, OUTCOMES, RIGHT, TOO_SLOW
 from orchestrator.detection.outcomes import cell_state
-from orchestrator.ledger.reader import LedgerReader, PackRow
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.schema import PackRow
 from orchestrator.maps.audit import Audit, audit
 from orchestrator.maps.boundary import boundary, distance_to_edge
 from orchestrator.maps.curve_metrics import OF_TELEMETRY, measured

@@ -9,7 +9,7 @@ from orchestrator.base.environment import is_installed
 from orchestrator.base.errors import InputError
 from orchestrator.causes.explanation import UNEXPLAINED, explain
 from orchestrator.causes.explanation_text import explanation_lines
-from orchestrator.ledger.imported import imported_of
+from orchestrator.ledger.facts import imported_of
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.audit import audit, audit_lines
 from orchestrator.maps.boundary import boundary_lines

@@ -6,6 +6,7 @@ import base64
 import itertools
 from collections.abc import Iterable, Sequence
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import examine, typical_trials
@@ -48,9 +49,9 @@ def diagnoses(ledger: LedgerReader, rows: Sequence[TrialResult]) -> dict[str, st
 
     As many as a page may hold. The numbers follow from the ledger alone, so that a report can be repeated.
     """
-    of_cell: dict[tuple[object, ...], list[TrialResult]] = {}
+    of_cell: dict[Cell, list[TrialResult]] = {}
     for row in rows:
-        of_cell.setdefault(tuple(row.cell.values()), []).append(row)
+        of_cell.setdefault(row.cell, []).append(row)
     ranked = [typical_trials([row for row in group if row.is_judged]) for group in of_cell.values()]
     found: dict[str, str] = {}
     characters = steps = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import html
 
-from orchestrator.ledger.imported import Imported, long_note
+from orchestrator.ledger.facts import Imported, long_note
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.pages.tables import table_html
 

@@ -11,7 +11,8 @@ import numpy as np
 from orchestrator.base.files import is_locked
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.driver.words import format_seconds
-from orchestrator.ledger.reader import LedgerReader, PackRow
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.schema import PackRow
 from orchestrator.pages.imported import marked
 from orchestrator.pages.tables import cell_name, counts_table, table_html
 from orchestrator.render.labels import short_number

@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from orchestrator.base.space import format_value
 from orchestrator.causes.diagnosis import Diagnosis
 from orchestrator.causes.evidence import Evidence
 from orchestrator.causes.mechanisms.catalogue import title_of
@@ -69,7 +68,7 @@ def _draw(found: Diagnosis) -> Figure:
 
 def _title(found: Diagnosis) -> str:
     trial = found.trial
-    setting = " ".join(f"{name}={format_value(value)}" for name, value in trial.cell.items())
+    setting = trial.cell.name
     cause = (
         f"{title_of(found.cause.mechanism)}, {found.cause.when}" if found.cause is not None else "not enough evidence"
     )

@@ -10,7 +10,6 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from orchestrator.base.space import format_value
 from orchestrator.causes.mechanisms.catalogue import title_of
 from orchestrator.causes.remedies.answer_text import alone_name, short_loss
 from orchestrator.causes.remedies.results import Remedies, Tally
@@ -86,7 +85,7 @@ def _head(found: Remedies, step: int) -> str:
 
 def _title(found: Remedies) -> str:
     trial = found.trial
-    setting = " ".join(f"{name}={format_value(value)}" for name, value in trial.cell.items())
+    setting = trial.cell.name
     cause = "no cause is named" if found.cause is None else title_of(found.cause)
     outcome = trial.outcome if found.onset is None else f"{trial.outcome}, onset at step {found.onset}"
     return f"{found.sweep} {setting} seed={trial.seed}: {outcome}\n{cause}: what saves it"

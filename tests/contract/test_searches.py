@@ -8,12 +8,16 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.space import Axis, grid_cells
-from orchestrator.search.by_optuna import EDGE, SEARCHES, OptunaSearch
+from orchestrator.search.batches import InBatches
+from orchestrator.search.by_optuna import OptunaSearch
+from orchestrator.search.catalogue import EDGE, SEARCHES
 from orchestrator.search.disagreement import SeedsWhereCellsDisagree
 from orchestrator.search.edge import EdgeOptions, EdgeSearch
+from orchestrator.search.listed import ListedCells
 from orchestrator.search.margins import EdgeMargins
-from orchestrator.search.protocol import CellResult, InBatches, ListedCells, Proposal, Search, SeedResult, cell_key
+from orchestrator.search.protocol import CellResult, Proposal, Search, SeedResult
 from orchestrator.sweepfile.searches import have_learned, over_edge
 
 LR = Axis("lr", "log", (), (1e-3, 1.0))
@@ -72,7 +76,7 @@ class Known:
         """Take proposals as under way; the number of their new trials."""
         new = 0
         for proposal in proposals:
-            key = cell_key(proposal.cell)
+            key = Cell(proposal.cell)
             seeds = self.results[key].seeds if key in self.results else ()
             new += max(0, proposal.num_seeds - len(seeds))
             more = (SeedResult(seed, None, False) for seed in range(len(seeds), proposal.num_seeds))

@@ -13,7 +13,7 @@ import pytest
 from benchmarks import warning as benchmark
 from benchmarks.warning import REFERENCE, SCORES, SWEEPS, Run, across, fit, soon, thinned
 from benchmarks.warning_scores import cusum, deviations, kurtosis
-from orchestrator.detection.warning.alarms import Bout
+from orchestrator.detection.warning.alarms import UnstableSpan
 from orchestrator.detection.warning.features import NAMES, features
 from orchestrator.detection.warning.risk import shipped
 from orchestrator.sweepfile.spec import load_sweep
@@ -36,7 +36,7 @@ def run(objective: str, seed: int, onset: int | None = None) -> Run:
         "curvature_threshold": np.ones(len(step_N)),
     }
     trace = {"step": np.arange(600), "loss": random.normal(size=600), "grad_norm": np.exp(random.normal(size=600))}
-    unstable = () if onset is None else (Bout(onset, 600),)
+    unstable = () if onset is None else (UnstableSpan(onset, 600),)
     return Run("case", str(seed), objective, "adamw", telemetry, features(telemetry), trace, unstable, 600)
 
 

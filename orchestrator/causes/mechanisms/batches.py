@@ -58,7 +58,7 @@ def bad_batch(evidence: Evidence, finding: MakeFinding) -> Finding:
 
 
 def jump_near(loss: Series, onset: int) -> int | None:
-    """The step near the onset at which the loss jumps away from the losses before it, if any."""
+    """The step near the onset whose loss jumps away from the losses before it, if any."""
     near = range(max(0, onset - at.JUMP_REACH), onset + at.JUMP_REACH + 1)
     return next((step for step in near if jumps_at(loss, step)), None)
 

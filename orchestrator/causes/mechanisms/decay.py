@@ -73,7 +73,7 @@ def preconditioner_decay(evidence: Evidence, finding: MakeFinding) -> Finding:
 
 
 def growth_steps(norm: Series, onset: int, reach: int) -> int | None:
-    """Steps in which the gradient norm rose from twice its past median to its peak near the onset.
+    """Steps that the gradient norm took to rise from twice its past median to its peak near the onset.
 
     None unless the norm of every step is known.
     """

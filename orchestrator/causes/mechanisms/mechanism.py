@@ -1,4 +1,4 @@
-"""A mechanism: all facts about one way in which training becomes unstable, its findings and its moves."""
+"""A mechanism: all facts about one way that training becomes unstable, its findings and its moves."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Probe = tuple[str, Sequence[Any]]
 class Finding:
     """The verdict on one mechanism in one trial; ``unknown`` if the evidence does not suffice.
 
-    ``reason`` is a sentence without a full stop, ``numbers`` are the measurements in words. ``began_step`` is the first
-    step at which the mechanism acted, None if it never did. ``onset_step`` is the onset of the trial.
+    ``reason`` is a sentence without a full stop, ``numbers`` are the measurements in words. ``began_step`` is the step
+    when the mechanism began to act, None if it never did. ``onset_step`` is the onset of the trial.
     """
 
     mechanism: str
@@ -38,7 +38,7 @@ class Finding:
 
     @property
     def when(self) -> str:
-        """The step at which it began, and its distance from the onset; empty if it never began."""
+        """The step when it began, and its distance from the onset; empty if it never did."""
         if self.began_step is None:
             return ""
         if self.onset_step is None:
@@ -54,7 +54,7 @@ class MakeFinding(Protocol):
     def __call__(
         self, verdict: Verdict, reason: str, numbers: list[str] | None = None, began: int | None = None
     ) -> Finding:
-        """Create a finding with its measurements and the step at which the mechanism began to act."""
+        """Create a finding with its measurements and the step when the mechanism began to act."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Mechanism:
-    """A way in which training becomes unstable.
+    """One way that training becomes unstable.
 
-    ``find`` judges the evidence. ``label`` and ``colour`` mark the cells of a map in which the mechanism dominates; the
+    ``find`` judges the evidence. ``label`` and ``colour`` mark the cells of a map where the mechanism dominates; the
     label has to be short and readable without colour. ``moves`` may help, the best first. ``probe`` proposes cells that
     would decide where the evidence does not suffice. If ``is_companion``, the mechanism accompanies instabilities and
     is never their cause.

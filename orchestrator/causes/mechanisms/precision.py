@@ -83,7 +83,7 @@ def _break_off(evidence: Evidence) -> str | None:
 
 
 def _was_calm(evidence: Evidence) -> bool:
-    """Whether the last losses are no higher than the first one."""
+    """Whether the last losses are at most as high as the first."""
     initial, last = evidence.trial.initial_loss, evidence.loss.last(at.NEIGHBOURS).largest()
     return initial is not None and last is not None and last <= initial
 

@@ -1,4 +1,4 @@
-"""A learning rate at which the run stalls instead of becoming unstable."""
+"""A learning rate so low that the run stalls."""
 
 from __future__ import annotations
 

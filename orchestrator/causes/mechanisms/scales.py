@@ -28,7 +28,7 @@ def epsilon_floor(evidence: Evidence, finding: MakeFinding) -> Finding:
 
     Supported if RMS(g) < 10 eps in a layer group at the last readings before the onset, or over the whole run without
     an onset. Without telemetry |g| alone can support it, as RMS(g) <= |g|. Excluded if RMS(g) is larger, or if the
-    sweep has cells with a lower eps and none of them is more stable.
+    sweep has cells with a lower eps and none is more stable.
     """
     eps = number_of(evidence.config_in_force, "eps")
     if evidence.is_adam is False:

@@ -1,1 +1,1 @@
-"""Remedies: what would have saved a run, found by training forks of it."""
+"""Remedies: what would have saved a run, by training its forks."""

@@ -182,7 +182,7 @@ def _costs(found: Remedies) -> Iterator[str]:
         why = "not measured yet" if found.neighbour is not None else "not known, no stable cell has this seed beside it"
         yield from [f"cost where nothing is wrong: {why}"] if found.cheapest else []
         return
-    there = " ".join(f"{name}={format_value(value)}" for name, value in found.neighbour.cell.items())
+    there = found.neighbour.cell.name
     own = found.costs[0].own_loss
     yield f"cost where nothing is wrong, in the stable trial {there} (final loss {_loss(own)}):"
     best = None if found.cheapest is None else (found.cheapest.remedy.name, found.cheapest.fork_step)

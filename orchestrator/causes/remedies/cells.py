@@ -101,7 +101,7 @@ class CellRemedies:
 
     @property
     def by_kind(self) -> dict[str, tuple[int, int]]:
-        """For each kind the number of cells in which it is the cheapest, and in which it saves every replicate.
+        """For each kind the number of cells where it is the cheapest, and where it saves every replicate.
 
         Leaves out kinds that save nowhere; the most frequent cheapest kind comes first.
         """

@@ -107,7 +107,7 @@ def different_facts(before: Mapping[str, str], now: Mapping[str, str]) -> dict[s
 
 
 def first_spike_over(trial: TrialResult) -> int | None:
-    """The step at which the first spike of a trial was over; None if it never recovered or never spiked."""
+    """The step when the first spike of a trial was over; None if it never recovered or never spiked."""
     return trial.episodes[0][1] if trial.episodes else None
 
 

@@ -1,4 +1,4 @@
-"""A remedy: changes of a run while it trains, counted from the step at which the run is forked; and its kind."""
+"""A remedy: changes of a run while it trains, counted from the step of the fork; and its kind."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _MIN_SHARED = 2  # losses at the same steps, without which two curves are not co
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How two curves differ: the first step at which their losses do, and the largest relative difference.
+    """How two curves differ: the first step with different losses, and the largest relative difference.
 
     After the onset of an instability any difference grows, so ``largest`` covers only the steps before it.
     """

@@ -159,8 +159,7 @@ def parse_fork_steps(texts: Sequence[str], onset: int | None, steps: int, *, lea
 def usual_remedies(evidence: Evidence, stable_cells: Iterable[StableCell] = ()) -> list[Remedy]:
     """The usual remedies for a trial, then the values of nearby ``stable_cells``, without duplicates.
 
-    The gentlest of a kind comes first. The run may not accept all of them: a cell may differ in a setting that is fixed
-    during a run.
+    The gentlest of a kind comes first. The run may refuse some: a cell may differ in a setting that is fixed in a run.
     """
     of_cells = [_set(cell.setting, float(cell.value)) for cell in stable_cells if is_number(cell.value)]
     remedies = [Remedy(tuple(entries)) for entries in (*_usual(evidence), *of_cells)]
@@ -191,7 +190,7 @@ def _is_redundant(entry: Entry) -> bool:
 def usual_steps(evidence: Evidence) -> list[int]:
     """The start, and 200, 50, 10 and 0 steps before the onset, as far as the run goes back.
 
-    For a run that stalled or has no onset: its start, a quarter and half of it.
+    For a run that stalled or has no onset: its start, its first quarter and its half.
     """
     last = evidence.trial.steps - 1
     if evidence.onset is None or evidence.outcome == "stalled":

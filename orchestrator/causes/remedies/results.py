@@ -21,8 +21,8 @@ from orchestrator.causes.remedies.repeats import NO_REPEATS, Difference, Repeats
 class Tally:
     """The replicates of one remedy from one fork step.
 
-    ``saved`` of them are stable and learned at least half of what the best fork did; ``recovered`` left their trend and
-    came back. ``final_loss`` is the median over the replicates, None if half of them ended without a finite loss.
+    ``saved`` replicates are stable and learned at least half of what the best fork did; ``recovered`` ones left their
+    trend and came back. ``final_loss`` is the median over the replicates, None if half ended without a finite loss.
     ``own_loss`` is the final loss of the replicate with the original's data, and ``own_passed`` says whether it was
     still on its trend when the original's first spike was over, None if that spike never ended. ``spent_steps`` were
     trained after the fork. ``different`` counts replicates that ended differently: 1 if the data play no part in
@@ -122,12 +122,12 @@ class Remedies:
 
     @property
     def fork_steps(self) -> list[int]:
-        """The steps at which the run was forked, ascending."""
+        """The fork steps, ascending."""
         return sorted({tally.fork_step for tally in self.tallies})
 
     @property
     def names(self) -> list[str]:
-        """The remedies, in the order in which they were tried."""
+        """The names of the remedies, in the order of the trials."""
         return list(dict.fromkeys(tally.remedy.name for tally in self.tallies))
 
     def at(self, name: str, step: int) -> Tally | None:
@@ -146,7 +146,7 @@ class Remedies:
 
     @property
     def saving(self) -> list[Tally]:
-        """The remedies that save every replicate, and more of them than other data alone."""
+        """The remedies that save every replicate, and more replicates than other data alone."""
         return [tally for tally in self.tallies if tally.saves_all and self.helped(tally)]
 
     @property
@@ -188,7 +188,7 @@ class Remedies:
 
     @property
     def last_helpful_step(self) -> int | None:
-        """The last fork step from which any remedy helped; None if none did."""
+        """The last fork step with a remedy that helped; None if none did."""
         return max((tally.fork_step for tally in self.tallies if self.helped(tally)), default=None)
 
     @property
@@ -261,8 +261,8 @@ def _has_passed(row: TrialResult, over: int) -> bool:
 def is_saved(row: TrialResult) -> bool:
     """Whether a fork is stable and learned.
 
-    A fork that only stands still is not saved, nor a fork that ends above the loss with which training began: a loss
-    that falls over decades leaves the detector room for a rise by some of them.
+    A fork that only stands still is not saved, nor a fork that ends above the loss with which training began: the
+    detector allows a loss that falls over decades to rise by a few.
     """
     first, last = row.initial_loss, row.final_loss
     is_above = first is not None and last is not None and last > first

@@ -20,7 +20,7 @@ _SAID = {True: "yes", False: "no", None: "not known"}
 
 
 def told_answers(folder: Path) -> list[TrialAnswer]:
-    """The answer on each trial of the sweep in ``folder`` of which forks were trained."""
+    """The answer on each trial of the sweep in ``folder`` whose forks were trained."""
     found = []
     with LedgerReader(folder / LEDGER) as ledger:
         for forks in sorted(folder.glob(FORKS_OF_EACH)):

@@ -208,7 +208,7 @@ def forks_to_try(folder: Path, diagnosis: Diagnosis, request: RemedyRequest, ste
 
 
 def last_saving(remedies: Remedies) -> list[Tally]:
-    """Each remedy that saved every replicate, at the last step at which it did."""
+    """Each remedy that saved every replicate, at the last step where it did."""
     last: dict[str, Tally] = {}
     for tally in sorted(remedies.tallies, key=lambda tally: tally.fork_step):
         if tally.saves_all:
@@ -217,7 +217,7 @@ def last_saving(remedies: Remedies) -> list[Tally]:
 
 
 def best_pairs(remedies: Remedies) -> Iterator[tuple[Remedy, int]]:
-    """Pairs of the best single remedies with their fork step, for steps at which none saves every replicate.
+    """Pairs of the best single remedies with their fork step, for steps where none saves every replicate.
 
     Only steps before the onset: later forks have left their trend already.
     """

@@ -1,10 +1,9 @@
 """How good a warning is: leads, precision, recall and false alarms, over many runs.
 
-An instability is warned of where an alarm was raised in the ``HORIZON`` steps before its onset; its lead is the number
-of steps from the first such alarm to the onset. An alarm without an onset in its horizon is false. False alarms are
-counted per 1,000 calm steps: those of stable runs, and those of others outside of their instabilities. An
-instability in the first ``HORIZON`` steps leaves no time to warn of it and is left out. So is an alarm in the last
-``HORIZON`` steps that no onset followed.
+An onset has a warning if an alarm was raised in the ``HORIZON`` steps before it; its lead is the number of steps since
+the first such alarm. An alarm without an onset in its horizon is false. False alarms are counted per 1,000 calm steps,
+which are all steps outside instabilities. An onset in the first ``HORIZON`` steps leaves no time for a warning and is
+left out. So is an alarm in the last ``HORIZON`` steps that no onset followed.
 """
 
 from __future__ import annotations
@@ -15,27 +14,30 @@ from statistics import median
 
 import numpy as np
 
-from orchestrator.detection.warning.alarms import HORIZON, Bout, alarms
+from orchestrator.base.intervals import CONFIDENCE
+from orchestrator.detection.warning.alarms import HORIZON, UnstableSpan, alarms
 
-# Shapes: N readings.
+# Shapes: N readings, R runs, D draws.
 
-GOOD_LEAD = 20  # steps in which something can still be done
-_TRIED = 60  # thresholds among which one is chosen
+GOOD_LEAD = 20  # steps that leave time to act
+_NUM_THRESHOLDS = 60  # candidates for the best one
+_DRAWS = 2000
+Bounds = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scored:
-    """One run: a score for each reading, its instabilities, and the number of its steps."""
+class ScoredRun:
+    """One run: a score for each reading, its instabilities and its number of steps."""
 
     step_N: np.ndarray
     score_N: np.ndarray
-    unstable: tuple[Bout, ...]
+    unstable: tuple[UnstableSpan, ...]
     num_steps: int
 
 
 @dataclass(frozen=True, slots=True)
 class Onset:
-    """An instability and the steps from the first alarm to it; None without a warning."""
+    """The onset of an instability, and the steps since the first alarm before it; None without a warning."""
 
     step: int
     lead: int | None
@@ -43,14 +45,14 @@ class Onset:
 
 @dataclass(frozen=True, slots=True)
 class RunWarnings:
-    """What a threshold does on one run: its alarms, the false ones among them, and its onsets."""
+    """Alarms at a threshold on one run, the false ones among them, and the onsets."""
 
     alarms: tuple[int, ...]
     false_alarms: tuple[int, ...]
     onsets: tuple[Onset, ...]
     calm_steps: int
     early_onsets: int  # in the first steps, left out
-    num_open: int = 0  # alarms so near the end that nobody knows what would have followed
+    num_open: int = 0  # alarms too close to the end to know what would have followed
 
     @property
     def is_stable(self) -> bool:
@@ -60,32 +62,32 @@ class RunWarnings:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """What a threshold does on many runs."""
+    """Alarms at a threshold on many runs."""
 
     num_onsets: int
     num_warned: int
-    num_good: int  # warned of with a good lead
+    num_good: int  # warned with a good lead
     num_alarms: int  # without the open ones
     num_false: int
     calm_steps: int
-    median_lead: float | None  # of the onsets that were warned of
+    median_lead: float | None  # of the onsets with a warning
     early_onsets: int
     stable_steps: int  # of runs without any instability
     num_false_stable: int  # false alarms in those
 
     @property
     def recall(self) -> float:
-        """Share of the onsets that were warned of."""
+        """Share of the onsets with a warning."""
         return self.num_warned / self.num_onsets if self.num_onsets else float("nan")
 
     @property
     def good_share(self) -> float:
-        """Share of the onsets that were warned of with a good lead."""
+        """Share of the onsets with a warning of a good lead."""
         return self.num_good / self.num_onsets if self.num_onsets else float("nan")
 
     @property
     def precision(self) -> float:
-        """Share of the alarms that an onset followed within the horizon."""
+        """Share of the alarms with an onset within the horizon."""
         return 1 - self.num_false / self.num_alarms if self.num_alarms else float("nan")
 
     @property
@@ -95,28 +97,28 @@ class Quality:
 
     @property
     def stable_false_per_1000(self) -> float:
-        """The same in runs that had no instability at all."""
+        """The same in runs without any instability."""
         return 1000 * self.num_false_stable / self.stable_steps if self.stable_steps else float("nan")
 
 
-def warned(run: Scored, threshold: float, horizon: int = HORIZON) -> RunWarnings:
-    """The alarms of ``run`` at ``threshold`` and how they relate to its instabilities."""
+def run_warnings(run: ScoredRun, threshold: float, horizon: int = HORIZON) -> RunWarnings:
+    """Return the alarms of ``run`` at ``threshold``, and how they relate to its instabilities."""
     raised = alarms(run.step_N, run.score_N, threshold, run.unstable, horizon)
-    late = [bout for bout in run.unstable if bout.onset >= horizon]
+    late = [span.onset for span in run.unstable if span.onset >= horizon]
     onsets = []
-    for bout in late:
-        near = [step for step in raised if bout.onset - horizon <= step < bout.onset]
-        onsets.append(Onset(bout.onset, bout.onset - near[0] if near else None))
-    unmet = [step for step in raised if not any(step < bout.onset <= step + horizon for bout in run.unstable)]
-    # Nobody knows what would have followed the last steps of a run.
+    for onset in late:
+        near = [step for step in raised if onset - horizon <= step < onset]
+        onsets.append(Onset(onset, onset - near[0] if near else None))
+    unmet = [step for step in raised if not any(step < span.onset <= step + horizon for span in run.unstable)]
+    # What would have followed the last steps of a run is unknown.
     false = [step for step in unmet if step + horizon <= run.num_steps]
-    calm_steps = run.num_steps - sum(bout.end - bout.onset for bout in run.unstable)
+    calm_steps = run.num_steps - sum(span.end - span.onset for span in run.unstable)
     num_early, num_open = len(run.unstable) - len(late), len(unmet) - len(false)
     return RunWarnings(tuple(raised), tuple(false), tuple(onsets), calm_steps, num_early, num_open)
 
 
 def quality(runs: Iterable[RunWarnings]) -> Quality:
-    """All runs together."""
+    """Return the quality over all runs."""
     runs = list(runs)
     leads = [onset.lead for run in runs for onset in run.onsets if onset.lead is not None]
     return Quality(
@@ -133,19 +135,60 @@ def quality(runs: Iterable[RunWarnings]) -> Quality:
     )
 
 
-def best_threshold(runs: Sequence[Scored], most_false: float, horizon: int = HORIZON) -> float:
-    """The threshold with most good leads among those with at most ``most_false`` false alarms per 1,000 calm steps.
+def best_threshold(runs: Sequence[ScoredRun], most_false: float, horizon: int = HORIZON) -> float:
+    """Return the threshold with most good leads at no more than ``most_false`` false alarms per 1,000 calm steps.
 
-    Of equal ones that with fewer false alarms. Infinity where none keeps the bound: then there are no alarms.
+    Among equals, the one with fewer false alarms. Infinite if none keeps the bound, which means no alarms.
     """
     scores = np.concatenate([run.score_N[np.isfinite(run.score_N)] for run in runs]) if runs else np.zeros(0)
     if not len(scores):
         return float("inf")
-    # Few readings are alarms: the thresholds get denser towards the highest scores.
-    shares = 1 - np.geomspace(0.5, 1e-4, _TRIED)
-    best, found = (0, 0.0), float("inf")
+    # Few readings are alarms, so candidates get denser towards the highest scores.
+    shares = 1 - np.geomspace(0.5, 1e-4, _NUM_THRESHOLDS)
+    best, chosen = (0, 0.0), float("inf")
     for threshold in np.unique(np.quantile(scores, shares, method="inverted_cdf")):
-        of_this = quality(warned(run, float(threshold), horizon) for run in runs)
-        if of_this.false_per_1000 <= most_false and (of_this.num_good, -of_this.false_per_1000) > best:
-            best, found = (of_this.num_good, -of_this.false_per_1000), float(threshold)
-    return found
+        at_this = quality(run_warnings(run, float(threshold), horizon) for run in runs)
+        if at_this.false_per_1000 <= most_false and (at_this.num_good, -at_this.false_per_1000) > best:
+            best, chosen = (at_this.num_good, -at_this.false_per_1000), float(threshold)
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """95 % intervals of numbers of a ``Quality``; NaN if no draw has the number."""
+
+    good_share: Bounds
+    recall: Bounds
+    precision: Bounds
+    false_per_1000: Bounds
+
+
+def intervals(runs: Sequence[RunWarnings], num_draws: int = _DRAWS, seed: int = 0) -> Intervals:
+    """Return percentile intervals over ``num_draws`` resamplings of whole runs. Raises ValueError without runs.
+
+    Onsets of one run are alike, and so are its false alarms: runs are drawn, with replacement, not onsets.
+    """
+    if not runs:
+        raise ValueError("without runs there is no interval")
+    counts = [quality([run]) for run in runs]
+    good_R, warned_R, onset_R, false_R, alarm_R, calm_R = np.array(
+        [(c.num_good, c.num_warned, c.num_onsets, c.num_false, c.num_alarms, c.calm_steps) for c in counts], dtype=float
+    ).T
+    # Sums need only how often each run is drawn.
+    times_DR = np.random.default_rng(seed).multinomial(len(runs), np.full(len(runs), 1 / len(runs)), size=num_draws)
+
+    def of(part_R: np.ndarray, whole_R: np.ndarray) -> Bounds:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share_D = (times_DR @ part_R) / (times_DR @ whole_R)
+        known = share_D[np.isfinite(share_D)]
+        if not len(known):
+            return float("nan"), float("nan")
+        low, high = np.quantile(known, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+        return float(low), float(high)
+
+    return Intervals(
+        good_share=of(good_R, onset_R),
+        recall=of(warned_R, onset_R),
+        precision=of(alarm_R - false_R, alarm_R),
+        false_per_1000=of(1000 * false_R, calm_R),
+    )

@@ -1,7 +1,7 @@
-"""Features of a run's telemetry, from which its risk follows; each is larger where an instability is nearer.
+"""Features of a run's telemetry, from which its risk follows; each grows as an instability approaches.
 
-Every feature at a reading uses that reading and those before it, never later ones. A feature whose columns were not
-read is NaN: what is not known counts neither way.
+A feature at a reading uses this and earlier readings, never later ones. A feature whose columns were not read is NaN,
+and counts neither way.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from orchestrator.detection.warning.alarms import HORIZON
 
 Telemetry = Mapping[str, np.ndarray]
 
-# Readings in "recent" and in "usual"; both end at the reading itself.
+# Readings in "recent" and "usual" windows; both end at the reading itself.
 RECENT, USUAL = 5, 40
-# Measurements of the curvature in a trend, and steps by which a trend is drawn on: as far as an alarm speaks.
+# Measurements of the curvature in a trend, and steps of extrapolation: as far as an alarm reaches.
 TREND, AHEAD = 5, HORIZON
-# Steps for which a measurement of the curvature stands in for the next.
+# Steps for which a measurement of the curvature stays valid.
 STANDS = 100
-# A feature at a reading needs this many readings before it at most, if the curvature is measured at every twentieth.
+# Most earlier readings that a feature needs, if the curvature is measured at every twentieth reading.
 MEMORY = 128
-_LEAST, _MOST = 2.0**-6, 2.0**6  # ratios are cut here: beyond, how far says nothing more
+_LEAST, _MOST = 2.0**-6, 2.0**6  # ratios are clipped here: beyond, the value says nothing more
 _LEAST_LAG = 1e-4
 _NEAR = 0.15  # a tenth, in powers of two
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A number of each reading: ``of`` gives it as (N,) from the telemetry, NaN where not known.
+    """A number for each reading: ``of`` computes it from the telemetry, (N,), NaN if unknown.
 
-    ``needs_curvature`` says that it costs Hessian-vector products. ``says`` completes "the risk comes from ...".
+    ``needs_curvature`` marks those features which cost Hessian-vector products. ``phrase`` completes "due to ...".
     """
 
     name: str
-    says: str
+    phrase: str
     of: Callable[[Telemetry], np.ndarray]
     needs_curvature: bool = False
 
 
 def features(telemetry: Telemetry) -> np.ndarray:
-    """All ``FEATURES`` of each reading, (N, F)."""
+    """Return all ``FEATURES`` of each reading, (N, F)."""
     return np.stack([feature.of(telemetry) for feature in FEATURES], axis=1)
 
 
 def ratio(telemetry: Telemetry, name: str) -> np.ndarray:
-    """The curvature ``name`` over its threshold 2 / lr where it was measured, (N,); cut to 1/64 to 64."""
+    """Return the curvature ``name`` over its threshold 2 / lr, clipped to 1/64 to 64, (N,); NaN if not measured."""
     if name not in telemetry:
         return unknown(telemetry)
     threshold_N = telemetry["curvature_threshold"]
@@ -58,12 +58,12 @@ def ratio(telemetry: Telemetry, name: str) -> np.ndarray:
 
 
 def unknown(telemetry: Telemetry) -> np.ndarray:
-    """NaN for each reading, (N,)."""
+    """Return NaN for each reading, (N,)."""
     return np.full(len(telemetry["step"]), np.nan)
 
 
 def windows(value_N: np.ndarray, size: int) -> np.ndarray:
-    """The last ``size`` values at each reading, itself included, (N, W); NaN before the first."""
+    """Return the last ``size`` values up to each reading, (N, W); NaN before the first."""
     if not len(value_N):
         return np.empty((0, size))
     padded = np.concatenate([np.full(size - 1, np.nan), value_N])
@@ -71,7 +71,7 @@ def windows(value_N: np.ndarray, size: int) -> np.ndarray:
 
 
 def running_median(value_N: np.ndarray, size: int) -> np.ndarray:
-    """The median of the finite ones among the last ``size`` values, (N,); NaN without one."""
+    """Return the median of the finite values among the last ``size``, (N,); NaN without any."""
     past_NW = windows(np.where(np.isfinite(value_N), value_N, np.nan), size)
     median_N = np.full(len(value_N), np.nan)
     has_any_N = np.isfinite(past_NW).any(axis=1)
@@ -80,17 +80,17 @@ def running_median(value_N: np.ndarray, size: int) -> np.ndarray:
 
 
 def held(step_N: np.ndarray, is_measured_N: np.ndarray, value_M: np.ndarray) -> np.ndarray:
-    """Values of the measured readings, each standing until the next one and for ``STANDS`` steps at most, (N,)."""
+    """Return measured values held until the next one and for at most ``STANDS`` steps, (N,)."""
     if not len(value_M):
         return np.full(len(step_N), np.nan)
-    place_N = np.cumsum(is_measured_N) - 1
-    value_N = np.where(place_N >= 0, value_M[place_N], np.nan)
-    age_N = step_N - step_N[is_measured_N][place_N]
-    return np.where((place_N >= 0) & (age_N <= STANDS), value_N, np.nan)
+    last_N = np.cumsum(is_measured_N) - 1
+    value_N = np.where(last_N >= 0, value_M[last_N], np.nan)
+    age_N = step_N - step_N[is_measured_N][last_N]
+    return np.where((last_N >= 0) & (age_N <= STANDS), value_N, np.nan)
 
 
 def slopes(step_M: np.ndarray, value_M: np.ndarray, size: int) -> np.ndarray:
-    """Least-squares slope per step of the last ``size`` values, (M,); NaN where there are fewer."""
+    """Return the least-squares slope per step of the last ``size`` values, (M,); NaN with fewer."""
     x_MW, y_MW = windows(step_M.astype(np.float64), size), windows(value_M, size)
     x_MW = x_MW - x_MW.mean(axis=1, keepdims=True)
     y_MW = y_MW - y_MW.mean(axis=1, keepdims=True)
@@ -98,38 +98,38 @@ def slopes(step_M: np.ndarray, value_M: np.ndarray, size: int) -> np.ndarray:
 
 
 def _log(value_N: np.ndarray) -> np.ndarray:
-    """log2 of positive values, NaN of others."""
+    """Return log2 of positive values, NaN for others."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(value_N > 0, np.log2(value_N), np.nan)
 
 
 def _curved(telemetry: Telemetry, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps of all readings, which have the curvature ``name``, and log2 of its ratio at those."""
+    """Return steps of all readings, which ones measured the curvature ``name``, and log2 of its ratio there."""
     ratio_N = ratio(telemetry, name)
     is_measured_N = np.isfinite(ratio_N)
     return telemetry["step"], is_measured_N, _log(ratio_N[is_measured_N])
 
 
 def _near(telemetry: Telemetry) -> np.ndarray:
-    """log2 of the ratio where it is within a tenth of the threshold, cut beyond: on a full batch per cents count."""
+    """Return log2 of the ratio, clipped at a tenth around the threshold: on a full batch, per cents count."""
     step_N, is_measured_N, log_M = _curved(telemetry, "lambda_max")
     return held(step_N, is_measured_N, running_median(np.clip(log_M, -_NEAR, _NEAR), 3))
 
 
 def _mean(telemetry: Telemetry, name: str) -> np.ndarray:
-    """log2 of the geometric mean of the last ratios: above 0 a perturbation grows on the whole."""
+    """Return log2 of the geometric mean of the last ratios: above 0, perturbations grow overall."""
     step_N, is_measured_N, log_M = _curved(telemetry, name)
     return held(step_N, is_measured_N, np.nanmean(windows(log_M, TREND), axis=1))
 
 
 def _peak(telemetry: Telemetry, name: str) -> np.ndarray:
-    """log2 of the highest of the last ratios."""
+    """Return log2 of the highest of the last ratios."""
     step_N, is_measured_N, log_M = _curved(telemetry, name)
     return held(step_N, is_measured_N, np.nanmax(windows(log_M, TREND), axis=1))
 
 
 def _ahead(telemetry: Telemetry) -> np.ndarray:
-    """log2 of the ratio that the trend of the last measurements reaches in ``AHEAD`` steps, cut to 1/2 to 2."""
+    """Return log2 of the ratio that the trend reaches in ``AHEAD`` steps, clipped to 1/2 to 2."""
     step_N, is_measured_N, log_M = _curved(telemetry, "lambda_max")
     rise_M = slopes(step_N[is_measured_N], log_M, TREND) * AHEAD
     expected_M = running_median(log_M, TREND) + np.clip(rise_M, -1.0, 1.0)
@@ -141,7 +141,7 @@ def _column(telemetry: Telemetry, name: str) -> np.ndarray:
 
 
 def _rise(telemetry: Telemetry, name: str, recent: int = RECENT) -> np.ndarray:
-    """log2 of the recent median of a column over its usual one, cut to 1/64 to 64."""
+    """Return log2 of the recent median of a column over its usual one, clipped to 1/64 to 64."""
     value_N = _column(telemetry, name)
     usual_N = running_median(value_N, USUAL)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -149,17 +149,17 @@ def _rise(telemetry: Telemetry, name: str, recent: int = RECENT) -> np.ndarray:
 
 
 def _lag(telemetry: Telemetry) -> np.ndarray:
-    """log10 of |g|^2 / sum(v)."""
+    """Return log10 of |g|^2 / sum(v)."""
     return np.log10(np.maximum(_column(telemetry, "v_lag/all"), _LEAST_LAG))
 
 
 def _decayed(telemetry: Telemetry) -> np.ndarray:
-    """-log10 of the recent median of |g|^2 / sum(v): large while v only decays."""
+    """Return -log10 of the recent median of |g|^2 / sum(v): large while v only decays."""
     return -running_median(_lag(telemetry), 2 * RECENT)
 
 
 def _incoherent(telemetry: Telemetry) -> np.ndarray:
-    """-log2 of the RMS of m / sqrt(v): large where gradients cancel from step to step, or v is a relic."""
+    """Return -log2 of the RMS of m / sqrt(v): large if gradients cancel from step to step, or v is outdated."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return -_log(np.maximum(running_median(_column(telemetry, "direction_rms/all"), RECENT), _LEAST))
 
@@ -184,9 +184,9 @@ FEATURES: tuple[Feature, ...] = (
     Feature("logit", "large attention logits", _logit),
     Feature("logit_rise", "growing attention logits", lambda t: _rise(t, "attention_logit")),
 )
-TREND_NAME = "edge_ahead"  # 0 where the trend reaches the threshold 2 / lr
+TREND_NAME = "edge_ahead"  # 0 if the trend reaches the threshold 2 / lr
 NAMES = tuple(feature.name for feature in FEATURES)
-# All columns of telemetry that any feature is made from.
+# Columns of telemetry that features use.
 COLUMNS = (
     "lambda_max", "lambda_grad", "curvature_threshold", "grad_norm/all", "v_lag/all", "direction_rms/all",
     "update_rms/all", "share_below_eps/all", "attention_logit",

@@ -1,7 +1,7 @@
 """The risk that a run becomes unstable within the next steps: a logistic regression on features of its telemetry.
 
 log(risk / (1 - risk)) = bias + sum of coefficient * (feature - centre) / spread, with coefficients of at least zero:
-more of a feature never lowers the risk. A feature that is not known adds nothing, as if it were at its centre.
+more of a feature never lowers the risk. An unknown feature adds nothing, as if it were at its centre.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from orchestrator.detection.warning.features import FEATURES, NAMES, TREND_NAME
 # Shapes: N readings, F features of the model.
 
 _FILE = "risk.json"
-_MOST_SPREADS = 4.0  # a feature counts up to this distance from its centre
+_MOST_SPREADS = 4.0  # features are clipped at this distance from their centre
 
 
 @dataclass(frozen=True, slots=True)
 class RiskModel:
-    """Coefficients, (F,), of the features ``names``; ``threshold`` is the risk from which it is an alarm."""
+    """Coefficients, (F,), of the features ``names``. A risk of at least ``threshold`` is an alarm."""
 
     names: tuple[str, ...]
     centre: tuple[float, ...]
@@ -38,29 +38,29 @@ class RiskModel:
 
     @property
     def needs_curvature(self) -> bool:
-        """Whether any of its features costs Hessian-vector products."""
+        """Whether any feature costs Hessian-vector products."""
         return any(feature.needs_curvature for feature in FEATURES if feature.name in self.names)
 
     def contributions(self, feature_NF: np.ndarray) -> np.ndarray:
-        """What each of the model's features adds to log(risk / (1 - risk)), (N, F); columns as in ``FEATURES``."""
+        """Return what each feature adds to log(risk / (1 - risk)), (N, F), from the columns of ``FEATURES``."""
         return self._scaled(feature_NF) * np.array(self.coefficient)
 
     def risks(self, feature_NF: np.ndarray) -> np.ndarray:
-        """The risk of each reading, 0 to 1, (N,); columns as in ``FEATURES``. NaN where no feature is known."""
+        """Return the risk of each reading, 0 to 1, (N,), or NaN if no feature is known."""
         is_known_N = np.isfinite(feature_NF[:, self._columns]).any(axis=1)
         return np.where(is_known_N, _logistic(self.bias + self.contributions(feature_NF).sum(axis=1)), np.nan)
 
     def risk_at_edge(self) -> float:
-        """The risk of a reading whose curvature's trend reaches 2 / lr, and which is usual in all else.
+        """Return the risk of a reading whose curvature's trend reaches 2 / lr, and which is usual in all else.
 
-        The edge is known from theory, so that no threshold needs to be chosen on runs. Raises ValueError for a model
-        that does not read the trend.
+        Theory gives this threshold, so that none must be chosen on runs. Raises ValueError for a model that does not
+        use the trend.
         """
         if TREND_NAME not in self.names:
-            raise ValueError(f"the model does not read {TREND_NAME}")
-        place = self.names.index(TREND_NAME)
-        scale = -self.centre[place] / self.spread[place]
-        return float(_logistic(np.array(self.bias + self.coefficient[place] * scale)))
+            raise ValueError(f"the model does not use {TREND_NAME}")
+        f = self.names.index(TREND_NAME)
+        scale = -self.centre[f] / self.spread[f]
+        return float(_logistic(np.array(self.bias + self.coefficient[f] * scale)))
 
     @property
     def _columns(self) -> list[int]:
@@ -75,19 +75,19 @@ def _logistic(value_N: np.ndarray) -> np.ndarray:
 
 
 def scaled(feature_NF: np.ndarray, centre_F: np.ndarray, spread_F: np.ndarray) -> np.ndarray:
-    """Features in spreads from their centre, cut at 4; 0 where not known."""
+    """Return features in spreads from their centre, clipped at 4; 0 if unknown."""
     return np.clip(np.nan_to_num((feature_NF - centre_F) / spread_F, nan=0.0), -_MOST_SPREADS, _MOST_SPREADS)
 
 
 def fitted(
     names: Sequence[str], feature_NF: np.ndarray, is_soon_N: np.ndarray, weight_N: np.ndarray, penalty: float
 ) -> RiskModel:
-    """The model of the features ``names`` with the highest likelihood, less ``penalty`` times the squared coefficients.
+    """Fit a model of the features ``names``: highest likelihood minus ``penalty`` times the squared coefficients.
 
     ``is_soon_N`` says whether an onset followed each reading within the horizon, ``weight_N`` how much it counts. The
     penalty is in units of the mean log-likelihood of a reading.
     """
-    from scipy.optimize import minimize  # for those who fit; `Watch` only reads
+    from scipy.optimize import minimize  # only fitting needs it
 
     chosen_NF = feature_NF[:, [NAMES.index(name) for name in names]]
     centre_F, spread_F = np.zeros(len(names)), np.ones(len(names))
@@ -106,20 +106,20 @@ def fitted(
 
     start = np.zeros(len(names) + 1)
     bounds = [(None, None), *[(0.0, None)] * len(names)]
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
+    best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
     return RiskModel(
-        tuple(names), tuple(centre_F.tolist()), tuple(spread_F.tolist()), tuple(found[1:].tolist()), float(found[0])
+        tuple(names), tuple(centre_F.tolist()), tuple(spread_F.tolist()), tuple(best[1:].tolist()), float(best[0])
     )
 
 
 def as_json(models: dict[str, RiskModel], made: Any) -> str:
-    """The data file of ``models`` by name, with how they were ``made``."""
+    """Return the data file of named ``models``, with a record of how they were ``made``."""
     return json.dumps({"made": made, "models": {name: asdict(model) for name, model in models.items()}}, indent=1)
 
 
 @cache
 def shipped() -> dict[str, RiskModel]:
-    """The models that come with the package: ``trend``, ``gradient`` and ``cheap``; ``model_for`` chooses."""
+    """Return the models of the package: ``trend``, ``gradient`` and ``cheap``. ``model_for`` chooses one."""
     data = json.loads(resources.files("orchestrator.detection.warning").joinpath(_FILE).read_text())
     return {name: _from_json(model) for name, model in data["models"].items()}
 

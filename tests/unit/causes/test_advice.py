@@ -20,14 +20,14 @@ from diagnosis_cases import (
     warmup_too_short,
 )
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.causes.advice import advice_lines, advise, check
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.mechanism import Move
 from orchestrator.causes.small_sweep import small_sweep
-from orchestrator.sweepfile.spec import build_sweep
-from orchestrator.sweepfile.strict_yaml import read_document
+from orchestrator.sweepfile.spec import build_sweep, read_document
 
 NOWHERE = Path("nowhere")
 
@@ -163,7 +163,7 @@ def test_a_trainer_of_ones_own_gets_a_sweep_file_for_the_settings_that_it_takes(
     sweep = build_sweep(read_document(tmp_path / "mine.yaml"))
     (tmp_path / FROZEN_SWEEP).write_text(sweep.text)
     config = {"steps": 60, "lr": 3.0, "warmup": 0}
-    trial = replace(row_of("diverged", 3), objective="command", cell={"lr": 3.0}, config=config)
+    trial = replace(row_of("diverged", 3), objective="command", cell=Cell(lr=3.0), config=config)
     text = small_sweep(tmp_path, trial, "lower", "lr", [1.0])
     assert sweep_of_text(text).objective.folder == str(tmp_path)
     assert "telemetry" not in text, "nothing is read of such a trainer"
@@ -179,7 +179,7 @@ def test_a_setting_of_the_sweep_file_is_never_said_not_to_be_taken(tmp_path: Pat
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "mine.yaml").write_text(OWN_SWEEP)
     config = {"steps": 60, "lr": 3.0}
-    trial = replace(row_of("diverged", 3), objective="command", cell={"lr": 3.0}, config=config)
+    trial = replace(row_of("diverged", 3), objective="command", cell=Cell(lr=3.0), config=config)
     evidence = replace(calm("diverged", 3), row=trial).evidence()
     lines = " ".join(advice_lines(advise(evidence, "over_the_threshold", tmp_path), "diverged"))
     assert "takes no such setting" not in lines

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from diagnosis_cases import Case, calm, logit_growth, record_cases, row_of, shallow_stall
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.causes.advice import Advice, advise, check
 from orchestrator.causes.diagnosis import examine
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.mechanism import Move, just
-from orchestrator.ledger.packed_objective import PackedObjective, fact_of, from_fact
+from orchestrator.ledger.facts import PackedObjective, packed_fact, packed_from_fact
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import Sweep, load_sweep
 
@@ -83,7 +84,7 @@ def case_of(sweep: Sweep, case: Case, number: int = 0) -> Case:
 
 
 def packed_of(sweep: Sweep, kind: str) -> PackedObjective | None:
-    return from_fact(fact_of(sweep.objective)) if kind == "packed" else None
+    return packed_from_fact(packed_fact(sweep.objective)) if kind == "packed" else None
 
 
 def advice_on(sweep: Sweep, kind: str, setting: str, value: Any, folder: Path) -> Advice | None:
@@ -172,5 +173,5 @@ def test_a_shallow_stall_is_found_in_any_trainer_with_readings_by_depth() -> Non
 
 
 def test_a_script_whose_settings_have_other_names_is_known_by_none_of_them() -> None:
-    row = replace(row_of("diverged", 3), objective="command", config={"steps": 60, "rate": 3.0}, cell={"rate": 3.0})
+    row = replace(row_of("diverged", 3), objective="command", config={"steps": 60, "rate": 3.0}, cell=Cell(rate=3.0))
     assert advise(replace(calm("diverged", 3), row=row).evidence(), "over_the_threshold", Path("nowhere")) == []

@@ -10,11 +10,11 @@ from custom_cases import SWEEP as OWN_SWEEP
 from custom_cases import TRAIN
 from diagnosis_cases import Case, calm, risen, row_of, sweep_of_text
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.causes.evidence import Evidence
 from orchestrator.causes.not_finite import Reason, broken_step, not_finite_lines, reasons_json, reasons_not_finite
-from orchestrator.sweepfile.spec import build_sweep
-from orchestrator.sweepfile.strict_yaml import read_document
+from orchestrator.sweepfile.spec import build_sweep, read_document
 
 NOWHERE = Path("nowhere")
 BROKEN = 150
@@ -113,14 +113,14 @@ def test_a_trainer_of_ones_own_has_every_reason_with_evidence_or_the_run_that_te
     (tmp_path / FROZEN_SWEEP).write_text(build_sweep(read_document(tmp_path / "mine.yaml")).text)
     config = {"steps": 400, "lr": 3.0}
     case = broken()
-    case = replace(case, row=replace(case.row, objective="command", cell={"lr": 3.0}, config=config), telemetry={})
+    case = replace(case, row=replace(case.row, objective="command", cell=Cell(lr=3.0), config=config), telemetry={})
     found = reasons_not_finite(case.evidence(), tmp_path)
     assert [one.answer for one in found] == ["not known"] * 4
     assert all(one.evidence for one in found)
     assert sweep_of_text(found[0].deciding_sweep).axes[0].values == (3.0, 1.5, 0.3)
     assert sweep_of_text(found[2].deciding_sweep).seeds == (0, 1, 2)
     stable = replace(case.row, trial_id="1", outcome="stable", onset_step=None, final_loss=2.0, steps_done=400)
-    stable = replace(stable, cell={"lr": 0.1}, config={**config, "lr": 0.1})
+    stable = replace(stable, cell=Cell(lr=0.1), config={**config, "lr": 0.1})
     told = reasons_not_finite(replace(case, sisters=(stable,)).evidence(), tmp_path)
     assert [one.answer for one in told] == ["yes", "not known", "no", "not known"]
     text = "\n".join(not_finite_lines(told, BROKEN, "diverged"))

@@ -18,7 +18,7 @@ from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.detection.detector import SpikeDetector
 from orchestrator.detection.outcomes import member_result
 from orchestrator.detection.run_monitor import RunMonitor
-from orchestrator.detection.slow import Rungs, rung_thresholds, rungs_of
+from orchestrator.detection.slow import RungProgress, Rungs, rung_thresholds, rungs_of
 
 STEPS = 48
 UNSEEN = SpikeDetector().record()
@@ -43,11 +43,11 @@ RULES = st.one_of(
 )
 
 
-def climbed(slow: SlowConfig, rivals: Sequence[ReferenceTrial], losses: Sequence[float]) -> ReferenceTrial:
-    """A trial with ``losses`` at its rungs, compared with ``rivals``, as a rival of later ones."""
-    rungs = Rungs(1, slow, rung_thresholds(slow, STEPS, rivals))
-    for bar, loss in zip(rungs.thresholds, losses, strict=True):
-        if rungs.reach(0, bar.steps - 1, replace(UNSEEN, recent_loss=loss), may_end=True):
+def compared(slow: SlowConfig, trials: Sequence[ReferenceTrial], losses: Sequence[float]) -> ReferenceTrial:
+    """A trial with ``losses`` at its rungs, compared with ``trials``, as a trial of later ones."""
+    rungs = Rungs(1, slow, rung_thresholds(slow, STEPS, trials))
+    for threshold, loss in zip(rungs.thresholds, losses, strict=True):
+        if rungs.reach(0, threshold.steps - 1, replace(UNSEEN, recent_loss=loss), may_end=True):
             return ReferenceTrial(rungs.of(0).losses, ran_to_its_end=False)
     return ReferenceTrial(rungs.of(0).losses, ran_to_its_end=True)
 
@@ -82,7 +82,7 @@ def test_trials_one_after_the_other_are_pruned_where_optuna_prunes_them(slow: Sl
     curves = data.draw(st.lists(st.lists(LOSSES, min_size=num_rungs, max_size=num_rungs), max_size=14))
     study, ours = study_of(slow), list[ReferenceTrial]()
     for losses in curves:
-        ours.append(climbed(slow, ours, losses))
+        ours.append(compared(slow, ours, losses))
         assert ours[-1] == told(study, slow, losses)
 
 
@@ -90,10 +90,10 @@ def test_both_rules_prune_some_and_keep_some_of_random_curves() -> None:
     curves = np.random.default_rng(0).uniform(1, 2, (40, 4)).tolist()
     for method in ("median", "halving"):
         slow = SlowConfig(method=method, warmup_steps=12, **({"interval_steps": 9} if method == "median" else {}))
-        rivals: list[ReferenceTrial] = []
+        trials: list[ReferenceTrial] = []
         for losses in curves:
-            rivals.append(climbed(slow, rivals, losses[: len(rungs_of(slow, STEPS))]))
-        kept = sum(rival.ran_to_its_end for rival in rivals)
+            trials.append(compared(slow, trials, losses[: len(rungs_of(slow, STEPS))]))
+        kept = sum(trial.ran_to_its_end for trial in trials)
         assert 5 <= kept < 35, method
 
 
@@ -106,21 +106,21 @@ def test_rungs_begin_after_half_of_the_steps_and_end_before_the_last() -> None:
     assert rungs_of(SlowConfig(method="halving", warmup_steps=50), 50) == ()
 
 
-def test_without_enough_earlier_trials_there_is_no_bar_but_still_a_rung() -> None:
-    rivals = [ReferenceTrial((1.0, 0.5), ran_to_its_end=True)] * 4 + [ReferenceTrial((3.0,), ran_to_its_end=False)] * 9
+def test_without_enough_earlier_trials_there_is_no_threshold_but_still_a_rung() -> None:
+    trials = [ReferenceTrial((1.0, 0.5), ran_to_its_end=True)] * 4 + [ReferenceTrial((3.0,), ran_to_its_end=False)] * 9
     slow = SlowConfig(method="median", startup_trials=5, warmup_steps=10, interval_steps=20)
-    assert rung_thresholds(slow, 40, rivals) == (RungThreshold(10, math.inf, 4), RungThreshold(30, math.inf, 4))
+    assert rung_thresholds(slow, 40, trials) == (RungThreshold(10, math.inf, 4), RungThreshold(30, math.inf, 4))
     fifth = ReferenceTrial((2.0, 1.5), ran_to_its_end=True)
-    assert rung_thresholds(slow, 40, [*rivals, fifth]) == (RungThreshold(10, 1.0, 5), RungThreshold(30, 0.5, 5))
+    assert rung_thresholds(slow, 40, [*trials, fifth]) == (RungThreshold(10, 1.0, 5), RungThreshold(30, 0.5, 5))
 
 
 @settings(deadline=None)
 @given(st.lists(st.lists(LOSSES, min_size=3, max_size=3), min_size=1, max_size=9), st.randoms())
-def test_the_order_of_earlier_trials_changes_no_bar(curves: list[list[float]], random) -> None:
-    rivals = [ReferenceTrial(tuple(losses), ran_to_its_end=True) for losses in curves]
-    shuffled = random.sample(rivals, len(rivals))
+def test_the_order_of_earlier_trials_changes_no_threshold(curves: list[list[float]], random) -> None:
+    trials = [ReferenceTrial(tuple(losses), ran_to_its_end=True) for losses in curves]
+    shuffled = random.sample(trials, len(trials))
     for slow in (SLOW, SlowConfig(method="halving", startup_trials=0, warmup_steps=4, reduction=3)):
-        assert rung_thresholds(slow, STEPS, shuffled) == rung_thresholds(slow, STEPS, rivals)
+        assert rung_thresholds(slow, STEPS, shuffled) == rung_thresholds(slow, STEPS, trials)
 
 
 # --- in the loop that judges ----------------------------------------------------------------------
@@ -128,16 +128,16 @@ def test_the_order_of_earlier_trials_changes_no_bar(curves: list[list[float]], r
 NUM_STEPS = 200
 CALM = learning(NUM_STEPS)
 LOST = learning(NUM_STEPS, changes=[(45, NUM_STEPS, 3.5)])  # off its trend at step 50, and lost at about 95
-BARS = tuple(RungThreshold(steps, 1.0, 7) for steps in range(50, NUM_STEPS, 50))
+THRESHOLDS = tuple(RungThreshold(steps, 1.0, 7) for steps in range(50, NUM_STEPS, 50))
 
 
 def judged(
-    loss_TK: np.ndarray, config: StoppingConfig, audited: Sequence[bool] = (False,), look: int = 7
+    loss_TK: np.ndarray, config: StoppingConfig, audited: Sequence[bool] = (False,), num_at_once: int = 7
 ) -> RunMonitor:
     """Members that train until they end, or to their last step."""
-    monitor = RunMonitor(config, audited, rung_thresholds=BARS)
-    for first in range(0, len(loss_TK), look):
-        if monitor.update({"loss": loss_TK[first : first + look]}).has_ended_K.any():
+    monitor = RunMonitor(config, audited, rung_thresholds=THRESHOLDS)
+    for first in range(0, len(loss_TK), num_at_once):
+        if monitor.update({"loss": loss_TK[first : first + num_at_once]}).has_ended_K.any():
             break
     return monitor
 
@@ -145,17 +145,17 @@ def judged(
 CONFIG = StoppingConfig(slow=SLOW)
 
 
-@pytest.mark.parametrize("look", [1, 7, 200])
-def test_a_slow_member_ends_at_the_rung_whenever_it_is_looked_at(look: int) -> None:
-    monitor = judged(CALM[:, None], CONFIG, look=look)
-    climb = monitor.rung_progress()
-    assert (climb.slow_step, climb.is_pruned) == (49, True)
-    assert climb.losses == (pytest.approx(np.median(CALM[40:50])),)
+@pytest.mark.parametrize("num_at_once", [1, 7, 200])
+def test_a_slow_member_ends_at_the_rung_however_its_steps_arrive(num_at_once: int) -> None:
+    monitor = judged(CALM[:, None], CONFIG, num_at_once=num_at_once)
+    progress = monitor.rung_progress()
+    assert (progress.slow_step, progress.is_pruned) == (49, True)
+    assert progress.losses == (pytest.approx(np.median(CALM[40:50])),)
     assert monitor.record().num_steps == 50
-    finished = member_result("t", monitor.record(), CONFIG, 50, math.nan, climb)
+    finished = member_result("t", monitor.record(), CONFIG, 50, math.nan, progress)
     assert (finished.outcome, finished.onset_step, finished.slow_step) == ("pruned", None, 49)
     assert finished.reason == (
-        f"slow after 50 steps: its best loss {climb.losses[0]:.4g} was above 1, the median of 7 trials; "
+        f"slow after 50 steps: its best loss {progress.losses[0]:.4g} was above 1, the median of 7 trials; "
         "until then it stayed on its trend"
     )
 
@@ -165,9 +165,9 @@ def test_a_slow_member_ends_at_the_rung_whenever_it_is_looked_at(look: int) -> N
 )
 def test_a_slow_member_that_is_audited_trains_to_its_end_and_its_outcome_is_that_of_its_end(config, audited) -> None:
     monitor = judged(CALM[:, None], config, [audited])
-    climb = monitor.rung_progress()
-    assert (climb.slow_step, climb.is_pruned, len(climb.losses)) == (49, False, 3)
-    finished = member_result("t", monitor.record(), config, NUM_STEPS, 1.5, climb)
+    progress = monitor.rung_progress()
+    assert (progress.slow_step, progress.is_pruned, len(progress.losses)) == (49, False, 3)
+    finished = member_result("t", monitor.record(), config, NUM_STEPS, 1.5, progress)
     assert (finished.outcome, finished.slow_step) == ("stable", 49)
     assert "audited: slow after 50 steps" in finished.reason
 
@@ -180,7 +180,7 @@ def test_whether_a_member_off_its_trend_is_lost_is_for_the_detector_to_say() -> 
     assert judged(back[:, None], CONFIG).rung_progress().slow_step == 99, "at the next rung it is back"
 
 
-def test_without_bars_nobody_is_pruned_and_records_are_the_same() -> None:
+def test_without_thresholds_nobody_is_pruned_and_records_are_the_same() -> None:
     plain, slow = RunMonitor(StoppingConfig()), RunMonitor(CONFIG)
     for monitor in (plain, slow):
         assert not monitor.update({"loss": CALM[:, None]}).has_ended_K.any()
@@ -188,30 +188,30 @@ def test_without_bars_nobody_is_pruned_and_records_are_the_same() -> None:
     assert slow.rung_progress().losses == ()
 
 
-def test_a_member_that_is_not_finite_climbs_no_further() -> None:
+def test_a_member_that_is_not_finite_is_compared_no_further() -> None:
     broken = np.where(np.arange(NUM_STEPS) >= 70, np.nan, CALM)
     config = CONFIG.model_copy(update={"early_stop": False, "slow": SLOW})
     assert len(judged(broken[:, None], config).rung_progress().losses) == 1
 
 
 def test_points_far_apart_count_at_every_rung_that_they_have_passed() -> None:
-    monitor = RunMonitor(CONFIG, rung_thresholds=[replace(bar, loss=math.inf) for bar in BARS])
+    monitor = RunMonitor(CONFIG, rung_thresholds=[replace(threshold, loss=math.inf) for threshold in THRESHOLDS])
     for step, loss in ((0, 5.0), (60, 3.0), (190, 2.0)):
         assert not monitor.update_single(step, {"loss": loss})
     assert monitor.rung_progress().losses == (4.0, 3.0, 3.0)
 
 
-def test_bars_that_come_later_do_not_judge_rungs_that_were_passed() -> None:
-    monitor = RunMonitor(CONFIG, rung_thresholds=[replace(bar, loss=math.inf) for bar in BARS])
+def test_thresholds_that_come_later_do_not_judge_rungs_that_were_passed() -> None:
+    monitor = RunMonitor(CONFIG, rung_thresholds=[replace(threshold, loss=math.inf) for threshold in THRESHOLDS])
     for step in range(60):
         assert not monitor.update_single(step, {"loss": CALM[step]})
-    monitor.compare_with(BARS)
+    monitor.compare_with(THRESHOLDS)
     ended = [step for step in range(60, NUM_STEPS) if monitor.update_single(step, {"loss": CALM[step]})]
     assert ended[0] == 99
 
 
-def test_what_is_resumed_keeps_its_climb_and_its_bars() -> None:
-    before = RunMonitor(CONFIG, [False, False], rung_thresholds=BARS[1:])
+def test_what_is_resumed_keeps_its_progress_and_its_thresholds() -> None:
+    before = RunMonitor(CONFIG, [False, False], rung_thresholds=THRESHOLDS[1:])
     loss_TK = np.stack([CALM, CALM + 1], axis=1)
     before.update({"loss": loss_TK[:60]})
     after = RunMonitor(CONFIG, [False, False], rung_thresholds=[RungThreshold(5, 0.0, 1)])
@@ -219,3 +219,17 @@ def test_what_is_resumed_keeps_its_climb_and_its_bars() -> None:
     ends = [monitor.update({"loss": loss_TK[60:]}).num_steps_K.tolist() for monitor in (before, after)]
     assert ends == [[40, 40]] * 2
     assert after.rung_progress(1) == before.rung_progress(1)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_resumed() -> None:
+    rungs = Rungs(1, SLOW, ())
+    rungs.load_state_dict(
+        {
+            "bars": [{"steps": 5, "loss": 2.0, "num_rivals": 3}, {"steps": 9, "loss": 1.0, "num_rivals": 3}],
+            "climbs": [{"losses": [1.5], "slow_step": None, "reason": None, "is_pruned": False}],
+        }
+    )
+    assert rungs.thresholds == (RungThreshold(5, 2.0, 3), RungThreshold(9, 1.0, 3))
+    assert rungs.of(0) == RungProgress((1.5,))
+    assert rungs.due(np.array([8])) == []
+    assert rungs.due(np.array([9])) == [0]

@@ -103,7 +103,7 @@ def test_outside_of_a_sweep_there_is_no_trial() -> None:
 
 
 def test_a_run_without_a_report_has_no_outcome() -> None:
-    with pytest.raises(ValueError, match="no step was reported"):
+    with pytest.raises(ValueError, match="without a reported step"):
         Watch().verdict()
 
 

@@ -66,11 +66,10 @@ def test_without_a_closure_the_risk_comes_from_the_cheap_readings(loop) -> None:
 def test_a_warning_stands_while_its_alarm_does(loop, monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
-    from orchestrator.detection import watched_steps
-    from orchestrator.detection.warning.monitor import model_for
+    from orchestrator.detection.warning import monitor
 
-    always = replace(model_for(None), threshold=0.0)
-    monkeypatch.setattr(watched_steps, "model_for", lambda every, has_largest: always)
+    always = replace(monitor.model_for(None), threshold=0.0)
+    monkeypatch.setattr(monitor, "model_for", lambda every, has_largest: always)
     model, optimizer, _ = loop
     watch = Watch()
     watch.telemetry(model, optimizer)

@@ -68,7 +68,7 @@ def test_a_finished_sweep_is_sound(folder: Path) -> None:
         ("DELETE FROM traces", "20 steps done, 0 in its curve"),
         ("UPDATE trials SET steps_done = 19", "19 steps done, 20 in its curve"),
         ("UPDATE trials SET config = replace(config, '0.1', '0.3')", "configuration does not match its id"),
-        ("UPDATE traces SET pack_id = 'nobody'", "refers to packs that is not there"),
+        ("UPDATE traces SET pack_id = 'nobody'", "refers to a missing row of packs"),
     ],
 )
 def test_a_broken_invariant_is_a_fault_that_names_the_trial(folder: Path, statement: str, words: str) -> None:

@@ -22,8 +22,8 @@ from orchestrator.importing.options import ImportOptions
 from orchestrator.importing.outcomes import by_final_loss
 from orchestrator.importing.recording import record
 from orchestrator.importing.values import EMPTY, axis_of, value_of
-from orchestrator.ledger.imported import imported_of, is_imported, long_note, refuse_imported
-from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.facts import imported_of, long_note
+from orchestrator.ledger.reader import LedgerReader, check_not_imported, is_imported
 from orchestrator.maps.boundary import boundary_lines
 from orchestrator.maps.stability import stability_map
 
@@ -195,7 +195,7 @@ def test_imported_results_are_never_trained_on(tmp_path: Path) -> None:
     brought_in(tmp_path, TABLE).close()
     assert is_imported(tmp_path / "made")
     with pytest.raises(InputError, match="trained elsewhere"):
-        refuse_imported(tmp_path / "made")
+        check_not_imported(tmp_path / "made")
 
 
 def test_a_name_that_no_sweep_may_have_is_refused(tmp_path: Path) -> None:

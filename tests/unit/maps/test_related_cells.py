@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
+from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
-from orchestrator.base.space import Axis, Trial
+from orchestrator.base.space import Axis
 from orchestrator.commands.live import text_map
 from orchestrator.maps.boundary import boundary, boundary_lines
 from orchestrator.maps.comparison import Comparison, compare, shared_maps

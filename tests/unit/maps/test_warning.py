@@ -11,7 +11,7 @@ from sweep_cases import finished, ledger_at, sweep_of
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.reports import Completed, Report
-from orchestrator.detection.warning.alarms import Bout
+from orchestrator.detection.warning.alarms import UnstableSpan
 from orchestrator.detection.warning.monitor import model_for
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
@@ -119,8 +119,8 @@ def test_a_table_has_a_head_for_each_column_and_fits_a_terminal(ledger: LedgerRe
 def test_a_run_that_drifted_away_without_an_episode_has_its_onset() -> None:
     from sweep_cases import trial_row
 
-    assert warning.unstable(trial_row(onset_step=7, steps_done=20)) == (Bout(7, 20),)
-    assert warning.unstable(trial_row(onset_step=7, steps_done=20, episodes=((7, 9),))) == (Bout(7, 9),)
+    assert warning.unstable(trial_row(onset_step=7, steps_done=20)) == (UnstableSpan(7, 20),)
+    assert warning.unstable(trial_row(onset_step=7, steps_done=20, episodes=((7, 9),))) == (UnstableSpan(7, 9),)
     assert warning.unstable(trial_row(steps_done=20)) == ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from orchestrator.detection.warning.alarms import AlarmBell, Bout, alarms, bouts, is_calm
+from orchestrator.detection.warning.alarms import AlarmState, UnstableSpan, alarms, is_calm, unstable_spans
 
 STEPS = np.arange(0, 400, 10)
 
@@ -23,25 +23,27 @@ def test_a_run_that_stood_an_alarm_must_exceed_it() -> None:
 
 def test_an_instability_wipes_the_slate() -> None:
     score_N = np.full(len(STEPS), 0.6)
-    assert alarms(STEPS, score_N, 0.5, [Bout(90, 130)]) == [0, 130]
+    assert alarms(STEPS, score_N, 0.5, [UnstableSpan(90, 130)]) == [0, 130]
 
 
 def test_no_alarm_is_raised_off_the_trend() -> None:
-    assert alarms(STEPS, np.where((STEPS >= 90) & (STEPS < 130), 1.0, 0.0), 0.5, [Bout(90, 130)]) == []
+    assert alarms(STEPS, np.where((STEPS >= 90) & (STEPS < 130), 1.0, 0.0), 0.5, [UnstableSpan(90, 130)]) == []
 
 
 def test_a_score_that_is_not_known_raises_no_alarm() -> None:
     assert alarms(STEPS, np.full(len(STEPS), np.nan), 0.0) == []
-    bell = AlarmBell(0.5)
-    assert not bell.rings(0, float("nan"))
-    assert bell.rings(1, 0.6)
-    assert not bell.rings(2, float("nan"))
+    state = AlarmState(0.5)
+    assert not state.update(0, float("nan"))
+    assert state.update(1, 0.6)
+    assert not state.update(2, float("nan"))
 
 
 def test_episodes_that_are_close_are_one_instability() -> None:
     episodes = [(300, 310), (100, 110), (159, 170), (380, None)]
-    assert bouts(episodes, 400) == [Bout(100, 170), Bout(300, 310), Bout(380, 400)]
+    assert unstable_spans(episodes, 400) == [UnstableSpan(100, 170), UnstableSpan(300, 310), UnstableSpan(380, 400)]
 
 
 def test_the_steps_of_an_instability_are_not_calm() -> None:
-    np.testing.assert_array_equal(is_calm(np.array([9, 10, 19, 20]), [Bout(10, 20)]), [True, False, False, True])
+    np.testing.assert_array_equal(
+        is_calm(np.array([9, 10, 19, 20]), [UnstableSpan(10, 20)]), [True, False, False, True]
+    )

@@ -78,4 +78,4 @@ def test_a_running_median_leaves_out_what_is_not_finite() -> None:
 
 
 def test_each_feature_has_its_own_name_and_words() -> None:
-    assert len({feature.name for feature in FEATURES}) == len({feature.says for feature in FEATURES}) == len(FEATURES)
+    assert len({feature.name for feature in FEATURES}) == len({feature.phrase for feature in FEATURES}) == len(FEATURES)

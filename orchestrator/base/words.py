@@ -1,0 +1,55 @@
+"""The words that answers and messages share: plurals, shortened lists, columns of text and intervals."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+WIDTH = 80  # characters of a line that is printed
+
+
+def plural(num: float, noun: str, several: str = "") -> str:
+    """``noun`` for one of something; otherwise ``several``, by default ``noun`` with an s."""
+    return noun if num == 1 else several or f"{noun}s"
+
+
+def count(num: int, noun: str, several: str = "") -> str:
+    """A number with its noun: ``1 cell``, ``2,048 cells``."""
+    return f"{num:,} {plural(num, noun, several)}"
+
+
+def joined(words: Sequence[str], last: str = "and") -> str:
+    """Words as a list in a sentence: ``lr, beta1 and beta2``."""
+    return f" {last} ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+
+
+def listed(words: Sequence[str], most: int) -> str:
+    """The first ``most`` words with commas, and how many more there are: ``0.1, 0.2 and 3 more``."""
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+
+
+def shortened(lines: Sequence[str], most: int, remedy: str = "") -> list[str]:
+    """The first ``most`` lines, then one that says how many more there are, and where with ``remedy``."""
+    more = f"  ... and {len(lines) - most} more{f': {remedy}' if remedy else ''}"
+    return [*lines[:most], *([more] if len(lines) > most else [])]
+
+
+def columns(rows: Sequence[Sequence[str]], gap: int = 2, indent: int = 0) -> list[str]:
+    """Rows of equal length as lines of padded columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = ((word.ljust(width) for word, width in zip(row, widths, strict=True)) for row in rows)
+    return [(" " * indent + (" " * gap).join(row)).rstrip() for row in padded]
+
+
+def wrapped(text: str, indent: int = 0, width: int = WIDTH) -> list[str]:
+    """``text`` in lines of at most ``width`` characters; all but the first are indented."""
+    return textwrap.wrap(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+
+
+def interval(low: float | None, high: float | None, spec: str = ".3g", to: str = " to ") -> str:
+    """An interval whose ends have the format ``spec``; an end that is None is open."""
+    if low is not None and high is not None:
+        return f"{low:{spec}}{to}{high:{spec}}"
+    if low is not None:
+        return f"at least {low:{spec}}"
+    return "open" if high is None else f"at most {high:{spec}}"

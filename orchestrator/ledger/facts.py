@@ -1,0 +1,133 @@
+"""Facts about a sweep as a whole in its ledger: the source of imported results, and custom packed objectives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from objectives.base import Objective
+from objectives.fields import is_feature
+from orchestrator.base.reports import Trace
+from orchestrator.base.space import canonical_json, frozen
+from orchestrator.base.trial_result import MemberResult
+
+# Names of facts.
+IMPORTED_FACT, PACKED_FACT = "imported", "packed_objective"
+BY_WORDS, BY_FINAL_LOSSES, BY_CURVES = "words", "final losses", "curves"
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The source of imported results, and what is not known about them.
+
+    ``sources`` are files, folders or stores. ``judged_by`` says what the outcomes follow from: labels in the source,
+    its final losses, or curves. ``columns`` maps columns of the source to their meaning. ``left_out`` lists rows or
+    runs that could not be used, with the reason, up to a limit; ``num_left_out`` counts all. ``digest`` is a hash of
+    everything imported, ``imported_at`` is in seconds since 1970.
+    """
+
+    sources: tuple[str, ...]
+    judged_by: str
+    columns: Mapping[str, str]
+    num_runs: int
+    num_left_out: int
+    left_out: tuple[str, ...]
+    digest: str
+    imported_at: float
+
+    @property
+    def has_curves(self) -> bool:
+        """Whether all logged losses are known."""
+        return self.judged_by == BY_CURVES
+
+    @property
+    def source_text(self) -> str:
+        """The first source, and the number of others."""
+        first, *others = self.sources
+        return f"{first} and {len(others)} more" if others else first
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedTrial:
+    """A run that was trained elsewhere: its identity, settings and result, and its curve if known.
+
+    ``steps`` is its length, or 0 if unknown.
+    """
+
+    trial_id: str
+    cell: Mapping[str, Any]
+    seed: int
+    config: Mapping[str, Any] = field(repr=False)
+    steps: int
+    result: MemberResult
+    curve: Trace | None = field(default=None, repr=False)
+
+
+def imported_fact(imported: Imported) -> str:
+    """Return the text of the fact ``IMPORTED_FACT``."""
+    return canonical_json(asdict(imported))
+
+
+def imported_of(facts: Mapping[str, str]) -> Imported | None:
+    """Return the record of an import, or None for a sweep that was trained here."""
+    if IMPORTED_FACT not in facts:
+        return None
+    values: dict[str, Any] = json.loads(facts[IMPORTED_FACT])
+    return Imported(**{**values, "sources": tuple(values["sources"]), "left_out": tuple(values["left_out"])})
+
+
+def short_note(facts: Mapping[str, str]) -> str | None:
+    """Return the mark of an imported map, for a caption, or None for a sweep that was trained here."""
+    imported = imported_of(facts)
+    if imported is None:
+        return None
+    return "imported" if imported.has_curves else "imported without curves: spikes are not seen"
+
+
+def long_note(facts: Mapping[str, str]) -> str | None:
+    """Return the source of imported results and how they were judged, or None for a sweep that was trained here."""
+    imported = imported_of(facts)
+    if imported is None:
+        return None
+    head = f"imported from {imported.source_text}, not trained by sweep"
+    if imported.has_curves:
+        return f"{head}; the detector judged its curves"
+    if imported.judged_by == BY_FINAL_LOSSES:
+        return f"{head}; judged by final losses: without curves a run that spiked and recovered counts as stable"
+    return f"{head}; outcomes are the source's own labels; without curves, spikes and onsets are unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class PackedObjective:
+    """Facts of a custom packed objective, so that a diagnosis need not import its code.
+
+    ``features`` are the fields whose default switches them off, with this default. ``layer_groups`` is empty if the
+    objective names none: then telemetry has the groups in the order of the weights.
+    """
+
+    layer_groups: tuple[str, ...]
+    has_logits: bool
+    data_fields: tuple[str, ...]
+    features: Mapping[str, Any]
+
+
+def packed_fact(objective: Objective) -> str:
+    """Return the text of the fact ``PACKED_FACT``."""
+    fields = objective.config_class.model_fields
+    features = {name: field.default for name, field in fields.items() if is_feature(field)}
+    return canonical_json(
+        asdict(PackedObjective(objective.layer_groups, objective.has_logits, objective.data_fields, features))
+    )
+
+
+def packed_from_fact(fact: str) -> PackedObjective:
+    """Return the objective of a ``packed_fact``. Raises ValueError, TypeError or LookupError if the text is damaged."""
+    values = json.loads(fact)
+    return PackedObjective(
+        layer_groups=tuple(map(str, values["layer_groups"])),
+        has_logits=bool(values["has_logits"]),
+        data_fields=tuple(map(str, values["data_fields"])),
+        features={name: frozen(value) for name, value in dict(values["features"]).items()},
+    )
