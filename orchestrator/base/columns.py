@@ -47,7 +47,7 @@ READING_COLUMNS = (
 CURVE_METRIC_COLUMNS = (
     Column(
         "spike_score", "share of steps",
-        "share of steps at which loss or gradient norm is over the mean plus 6 deviations of the last 128",
+        "share of steps whose loss or gradient norm is over the mean plus 6 deviations of the last 128",
         "median spike score: share of steps over 6 sigma of the last 128",
     ),
     *READING_COLUMNS,

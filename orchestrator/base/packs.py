@@ -103,7 +103,7 @@ class Pack:
 
     @property
     def resumed_ages(self) -> Mapping[str, int]:
-        """Steps that trials have completed in the checkpoint from which the pack resumes."""
+        """Steps that trials have completed in the checkpoint that the pack resumes."""
         return {}
 
 
@@ -136,7 +136,7 @@ class StackedPack(Pack):
 
     @property
     def resumed_ages(self) -> Mapping[str, int]:
-        """Steps that trials have completed in the checkpoint from which the pack resumes."""
+        """Steps that trials have completed in the checkpoint that the pack resumes."""
         return self.resume.ages if self.resume is not None else {}
 
 

@@ -170,9 +170,9 @@ class TrainingResult:
         is_tracked=True,
     )
     reason: str | None = column("why it has this outcome, or what went wrong", is_tracked=True, of_losses=True)
-    verdict_step: int | None = hidden("step at which it was judged lost, even if it trained on")
-    slow_step: int | None = hidden("step at which it was found slow, and pruned unless audited")
-    plateau_step: int | None = hidden("step at which its validation loss had stopped improving")
+    verdict_step: int | None = hidden("step of the verdict that it is lost, even if it trained on")
+    slow_step: int | None = hidden("step where it was found slow, and pruned unless audited")
+    plateau_step: int | None = hidden("step where its validation loss had stopped improving")
     is_audited: bool = hidden("whether it trains on after any of these", default=False)
     episodes: tuple[tuple[int, int | None], ...] = hidden(
         "onset and recovery of each time off its trend, recovery null while it lasted", default=()
@@ -280,14 +280,14 @@ class TrialResult(TrainingResult):
 
 
 def _columns() -> tuple[Column, ...]:
-    """Return the columns of all fields: those of ``TrialResult`` itself first, each ``after`` its predecessor."""
-    hints, measured = get_type_hints(TrialResult), {one.name for one in fields(TrainingResult)}
+    """Return the columns of all fields, the identity of a trial first, each ``after`` its predecessor."""
+    hints, measured = get_type_hints(TrialResult), {item.name for item in fields(TrainingResult)}
     columns: list[Column] = []
-    for one in sorted(fields(TrialResult), key=lambda one: one.name in measured):
-        kinds = [kind for kind in get_args(hints[one.name]) if kind is not NoneType]
-        is_optional = NoneType in get_args(hints[one.name])
-        kind = kinds[0] if is_optional else hints[one.name]
-        columns.append(replace(one.metadata[_KEY], name=one.name, type=kind, is_optional=is_optional))
+    for item in sorted(fields(TrialResult), key=lambda item: item.name in measured):
+        kinds = [kind for kind in get_args(hints[item.name]) if kind is not NoneType]
+        is_optional = NoneType in get_args(hints[item.name])
+        kind = kinds[0] if is_optional else hints[item.name]
+        columns.append(replace(item.metadata[_KEY], name=item.name, type=kind, is_optional=is_optional))
     for moved in [column for column in columns if column.after]:
         columns.remove(moved)
         columns.insert(1 + [column.name for column in columns].index(moved.after), moved)
@@ -297,4 +297,4 @@ def _columns() -> tuple[Column, ...]:
 # All fields of a ``TrialResult`` in the order of tables.
 RESULT_COLUMNS = _columns()
 # What a worker measures and reports.
-MEASURED = ("outcome", *(one.name for one in fields(TrainingResult)))
+MEASURED = ("outcome", *(item.name for item in fields(TrainingResult)))

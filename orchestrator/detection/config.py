@@ -58,7 +58,7 @@ class StoppingConfig(BaseModel):
         description="share of the trials that train on after a verdict, after they were found slow, or beyond "
         "validation_patience, to measure how often that is wrong",
     )
-    slow: SlowConfig | None = Field(None, description="prune trials that are slow beside others; null for none")
+    slow: SlowConfig | None = Field(None, description="prune trials that are slow compared with others; null for none")
     window: int = Field(50, ge=10, le=10_000, description="accepted losses in the baseline")
     min_history: int = Field(20, ge=3, le=10_000, description="losses before the baseline judges")
     spike_sigma: float = Field(6.0, gt=0, description="deviations above the median that leave the trend")
@@ -96,7 +96,7 @@ class StoppingConfig(BaseModel):
     stall_drop: float = Field(
         0.05, ge=0, lt=1, description="a run that lowers its loss by a smaller fraction is stalled"
     )
-    stall_steps: int = Field(1000, ge=10, description="steps in which one loss must be below the first")
+    stall_steps: int = Field(1000, ge=10, description="first steps, which must contain a loss below the first one")
 
     def resolved(self, spike_rise: float, gradient_patience: int) -> StoppingConfig:
         """Return the settings for a sweep: its objective's values replace the two that may be null."""

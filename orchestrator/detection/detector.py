@@ -35,7 +35,7 @@ class MemberRecord:
     whether it was off its trend, or high, for longer than its patience. ``up_since_step`` is the onset of a slow rise:
     where the loss last rose above half of that height. Only the first of many episodes are kept, ``num_episodes``
     counts all. ``off_share`` is the share of the steps off the trend. ``risen_share`` is the share of what it learned
-    that a slow rise has given up since ``risen_since_step``, if above a quarter. ``norm_rises`` are the steps at which
+    that a slow rise has given up since ``risen_since_step``, if above a quarter. ``norm_rises`` are the steps where
     the gradient norm had risen (``NormRises``). The last ``num_broken`` gradients were not finite, since
     ``broken_since_step``.
     """
@@ -235,7 +235,7 @@ class SpikeDetector:
 
     @property
     def left_step(self) -> np.ndarray:
-        """The step, (K,), at which the latest spike was certain, or NEVER. Spikes within ``APART`` steps count once."""
+        """The step, (K,), when the latest spike was certain, or NEVER. Spikes within ``APART`` steps count once."""
         return np.array([member.left_step for member in self._members], dtype=np.int64)
 
     def arrange(self, rows: Sequence[int | None]) -> None:

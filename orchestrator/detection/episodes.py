@@ -18,7 +18,7 @@ _AFTER_ONE = 2  # losses after a single high one in which a second must follow
 # high and has doubled: ten times a rise of a tenth. At the start it must have tripled.
 _EXTREME, _DOUBLED, _TRIPLED = 10.0, 10.0, 20.0
 # A jump is too short or too low to be a spike: at most three steps, and three rises high or half as high again as the
-# level (five times a rise of a tenth). Four in 200 losses are a regime, in which each counts.
+# level (five times a rise of a tenth). Four in 200 losses are a regime, where each one counts.
 JUMP_STEPS, _JUMP_RISES, _JUMP_HEIGHT = 3, 3.0, 5.0
 _REGIME_JUMPS, _REGIME_LOSSES = 4, 200
 # If single outlying losses are common, two in a row are not a spike.
@@ -221,7 +221,7 @@ class Episodes:
             self._low_rate += 1 / _ODD_MEMORY
 
     def _jump(self, episode: Episode, is_spike: bool, num_seen: int) -> None:
-        """Note a short excursion. Enough of them make a regime, in which each counts."""
+        """Note a short excursion. Several in a short time make a regime, where each one counts."""
         self._recent = [entry for entry in self._recent if num_seen - entry[0] <= _REGIME_LOSSES]
         self._recent.append((num_seen, episode, is_spike))
         if self._in_regime:

@@ -24,7 +24,7 @@ class NormRises:
     """Rises of the gradient norms of K members: the median of the last SHORT norms against the last LONG ones.
 
     They are compared at every tenth point of a member, however its points arrive. With more than SPARSE steps per point
-    there are no notes, unless ``is_wanted``; False turns notes off.
+    notes are off unless ``is_wanted``; False turns them off always.
     """
 
     def __init__(self, num_members: int = 1, is_wanted: bool | None = None) -> None:
@@ -75,7 +75,7 @@ class NormRises:
         self._is_risen_K[due] = rises_D | (self._is_risen_K[due] & ~(short_D < CALM * long_D))
 
     def of(self, member: int) -> tuple[int, ...]:
-        """Return the steps at which the norm of ``member`` had risen, at most the first 20."""
+        """Return the steps where the norm of ``member`` had risen, at most the first 20."""
         return tuple(self._rises[member])
 
     @property

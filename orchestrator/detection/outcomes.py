@@ -1,4 +1,4 @@
-"""The outcome of a training, from the detector's record of it."""
+"""The outcome of a training, from the record of the detector."""
 
 from __future__ import annotations
 
@@ -212,13 +212,13 @@ def _plateau_text(validations: Validations, stopping: StoppingConfig, how: str) 
 
 
 def cell_state(labels: Sequence[str]) -> str:
-    """The state of a cell from the outcomes (or statuses, where there is no outcome) of all its seeds.
+    """Return the state of a cell from the outcomes of its seeds, or the statuses of seeds without an outcome.
 
-    stable: all seeds are stable. degraded: all are, and some learned less than half of what the best of the sweep did.
-    An outcome other than stable: the most common one, the worse in a tie, of a cell whose seeds are all trained.
-    pruned: some seeds were pruned, and none is known not to be stable.
-    unknown: some seeds have a result and some are outstanding, or those that finished are stable and others errored, or
-    the losses of one cannot be judged. errored and not_run: no seed has a result, with or without an error. So an
+    stable: all seeds are stable. degraded: all are, and some learned less than half of what the sweep's best trial did.
+    Another outcome: the most common one, the worse in a tie, of a cell whose seeds are all trained.
+    pruned: some seeds were pruned, and every other one is stable.
+    unknown: some seeds have a result and some are outstanding, or finished ones are stable and others errored, or the
+    losses of one cannot be judged. errored and not_run: all seeds lack a result, with or without an error. So an
     infrastructure fault never makes an edge, and an untrained seed never makes a cell stable.
     """
     counts = Counter(labels)
@@ -238,10 +238,10 @@ def cell_state(labels: Sequence[str]) -> str:
 
 
 def is_known(state: str) -> bool:
-    """Whether a cell of this state is known to be stable or known not to be."""
+    """Return whether a cell of this state is known to be stable or known to be unstable."""
     return state in OUTCOMES or state == DEGRADED
 
 
 def is_over_edge(state: str, counts_degraded: bool = False) -> bool:
-    """Whether a cell of this state is known to be over the edge of stability; a degraded one only if that counts."""
+    """Return whether a cell of this state is known to be over the edge; degraded only with ``counts_degraded``."""
     return is_known(state) and state != "stable" and (counts_degraded or state != DEGRADED)

@@ -18,7 +18,7 @@ _STATE = ("initial", "start", "early", "best", "_around_best", "_steps_to_start"
 class Progress:
     """The initial loss of one run, the level after its start-up, and its best level.
 
-    ``start`` is the initial loss or, after a start-up blow-up, the level to which the run came back: an initial
+    ``start`` is the initial loss or, after a start-up blow-up, the level that the run came back to: an initial
     blow-up is not what was learned.
     """
 

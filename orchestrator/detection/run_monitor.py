@@ -5,8 +5,8 @@ It hides from the detector what the trainer has already handled, and decides whe
 - A step that a loss scaler skipped (``is_skipped`` is 1) changed nothing: its gradient counts as finite.
 - A step that was rolled back (``rolled_back`` is 1) is a step of the run, and its loss is judged. A non-finite loss
   or gradient does not count against the run, which continued from a snapshot.
-- A member ends at its verdict. An audited one ends only at a non-finite loss or gradient, from which no run recovers.
-  Without ``early_stop`` no member ends.
+- A member ends at its verdict. An audited one ends only at a non-finite loss or gradient, since no run recovers from
+  that. Without ``early_stop`` no member ends.
 - A member that is slow compared with earlier trials is pruned if it would end at a verdict. The same holds for one
   whose validation loss has stopped improving.
 """
@@ -130,12 +130,12 @@ class RunMonitor:
         self._rungs.thresholds = tuple(rung_thresholds)
 
     def norm_rises(self, member: int = 0) -> tuple[int, ...]:
-        """Return the steps at which the gradient norm of ``member`` had risen by half."""
+        """Return the steps where the gradient norm of ``member`` had risen by half."""
         return self._norm_rises.of(member)
 
     @property
     def left_step_K(self) -> np.ndarray:
-        """The latest step at which each member was seen to leave its trend, (K,); see ``SpikeDetector``."""
+        """The latest step where each member was seen to leave its trend, (K,); see ``SpikeDetector``."""
         return self._detector.left_step
 
     @property

@@ -1,7 +1,7 @@
 """Slow trials: their losses compared with the losses of earlier trials after the same number of steps.
 
 A *rung* is a number of steps after which a trial is compared. Each rung has a threshold, and a trial with a loss above
-it is slow. The rules are those of Optuna's MedianPruner and SuccessiveHalvingPruner (Li et al., arXiv 1810.05934). The
+it is slow. The rules follow Optuna's MedianPruner and SuccessiveHalvingPruner (Li et al., arXiv 1810.05934). The
 thresholds are computed once, when a pack is sent to a worker, from the trials that have a result then, so that members
 of a pack do not influence each other. docs/detection.md gives the reasons.
 """

@@ -30,7 +30,7 @@ _OF_SECOND_DIFFERENCES = 1 / (0.6745 * math.sqrt(6))
 class Validations:
     """The finite validation losses of one run with their steps, and the index of the lowest, -1 without any.
 
-    ``plateau_step`` is the first step at which they had not improved for ``validation_patience`` validations.
+    ``plateau_step`` is the first step without an improvement for ``validation_patience`` validations.
     """
 
     steps: list[int] = field(default_factory=list)

@@ -124,10 +124,10 @@ class Verdicts:
         """
         if self.is_sunk and self._high_losses >= self._patience:
             return True
-        this, some = self._episodes.current, self._rules.recovery_steps
-        if this is None or this.age < some or not self._episodes.is_spike():
+        this, num_steps_back = self._episodes.current, self._rules.recovery_steps
+        if this is None or this.age < num_steps_back or not self._episodes.is_spike():
             return False
-        excess = middle(sorted(latest[-some:])) - this.level
+        excess = middle(sorted(latest[-num_steps_back:])) - this.level
         comes_back = excess <= _COMING_BACK * (this.peak - this.level)
         return not comes_back or this.age >= self.patience_after(num_steps - this.age)
 
@@ -199,7 +199,7 @@ class Verdicts:
         return best < math.inf and self._progress.has_learned(best, _LEARNED)
 
     def _share_given_up(self, level: float) -> float:
-        """Return the share of what was learned that the run has given up, in the scale in which its loss falls."""
+        """Return the share of what was learned that the run has given up, on the scale of its loss."""
         best, start = self._progress.best, self._progress.start
         if not best < start or self.is_signed:
             return 0.0

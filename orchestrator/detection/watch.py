@@ -122,7 +122,7 @@ class Watch:
         """Start to read every ``every``-th step of torch's ``optimizer`` on ``model``.
 
         ``closure()`` returns the loss of a sample batch without calling ``backward``. With it, the curvature is
-        measured every ``curvature`` steps by ``products`` Hessian-vector products, each of which costs two gradients.
+        measured every ``curvature`` steps by ``products`` Hessian-vector products, at the cost of two gradients each.
         Four products every 5 steps predict more instabilities (docs/warning.md). Reading does not change training. Of
         several processes only rank 0 reads: give it the model within DistributedDataParallel.
         Raises ValueError if the optimizer does not train the model, or the model is sharded.

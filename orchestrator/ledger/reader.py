@@ -95,9 +95,9 @@ class LedgerReader:
             rows = self._db.execute(f"SELECT * FROM trials {where} ORDER BY position IS NULL, position").fetchall()
             trials = [trial_result(row) for row in rows]
         present = [trial for trial in trials if trial.position is not None]
-        return with_lr_health(with_learned_shares(present), self.beside_lr()) + trials[len(present) :]
+        return with_lr_health(with_learned_shares(present), self.axes_zipped_with_lr()) + trials[len(present) :]
 
-    def beside_lr(self) -> set[str]:
+    def axes_zipped_with_lr(self) -> set[str]:
         """Return the axes that advance with the learning rate."""
         with self._reading():
             axes = json.loads(self.facts().get("axes", "[]"))
@@ -263,7 +263,7 @@ class LedgerReader:
         return steps / seconds if steps and seconds else None
 
     def training_seconds(self) -> float:
-        """Return the seconds in which any worker trained: packs that overlap count once."""
+        """Return the seconds during which any worker trained: overlapping packs count once."""
         with self._reading():
             spans = self._db.execute(
                 "SELECT started_at, ended_at FROM packs WHERE ended_at IS NOT NULL ORDER BY started_at, ended_at"
@@ -287,12 +287,12 @@ def with_learned_shares(trials: Sequence[TrialResult]) -> list[TrialResult]:
 
 def with_lr_health(
     trials: Sequence[TrialResult],
-    beside: Collection[str] = (),
+    zipped: Collection[str] = (),
     noise_of: Callable[[TrialResult], float] | None = None,
 ) -> list[TrialResult]:
     """Return the trials of one sweep with label and regret of their learning rates, see ``lr_health``.
 
-    ``beside`` are axes that advance with the learning rate, ``noise_of`` gives a trial's noise from step to step.
+    ``zipped`` are axes that advance with the learning rate, ``noise_of`` gives a trial's noise from step to step.
     """
     axis = lr_axis(trials[0].cell) if trials else None
     if axis is None:
@@ -300,7 +300,7 @@ def with_lr_health(
     rows: dict[Any, list[int]] = {}
     for i, trial in enumerate(trials):
         if isinstance(trial.cell[axis], int | float):
-            others = tuple(item for item in trial.cell.items() if item[0] != axis and item[0] not in beside)
+            others = tuple(item for item in trial.cell.items() if item[0] != axis and item[0] not in zipped)
             rows.setdefault(others, []).append(i)
     labelled = list(trials)
     for row in rows.values():

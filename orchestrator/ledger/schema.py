@@ -78,7 +78,7 @@ CREATE TABLE checkpoints (         -- the newest two of each pack that may have 
     ages TEXT NOT NULL,            -- JSON: trial -> steps behind it
     PRIMARY KEY (pack_id, number)
 );
-CREATE TABLE traces (              -- curves, in the pieces in which they arrived
+CREATE TABLE traces (              -- curves, in pieces as they arrived     
     trial_id TEXT NOT NULL REFERENCES trials,
     pack_id TEXT NOT NULL REFERENCES packs,
     first_step INTEGER NOT NULL,
@@ -230,9 +230,9 @@ def version_of(db: sqlite3.Connection, path: Path, schema: Schema) -> int:
     if owner == 0 and num_tables == 0:
         return 0
     if owner != APPLICATION_ID:
-        found = "is a ledger from before version 0.1.0, which this version of sweep does not read"
+        message = "is a ledger from before version 0.1.0, which this version of sweep does not read"
         remedy = "run the sweep again under another name, or move its folder away"
-        raise InputError(Problem(str(path), "", found, remedy))
+        raise InputError(Problem(str(path), "", message, remedy))
     if version > schema.version:
         raise InputError(Problem(str(path), "", f"was written by a newer sweep (schema {version})", "upgrade sweep"))
     return version

@@ -78,7 +78,7 @@ class LedgerWriter(LedgerReader):
             db.executemany(_PLAN, _planned(objective, trials, last + 1))
 
     def replace_with_imported(self, pack_id: str, trials: Sequence[ImportedTrial], facts: Mapping[str, str]) -> None:
-        """Replace the whole content by imported ``trials``, all of them results of one pack."""
+        """Replace the whole content by imported ``trials``, as the results of a single pack."""
         now = self._clock()
         with self._transaction() as db:
             for table in (*CURVES, "checkpoints", "trials", "packs", "facts"):

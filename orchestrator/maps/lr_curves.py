@@ -25,4 +25,4 @@ def judged_trials(ledger: LedgerReader, known: KnownNoise | None = None) -> list
             noise[attempt] = step_noise(ledger.trace(trial.trial_id, ("loss",)).get("loss", np.empty(0)))
         return noise[attempt]
 
-    return with_lr_health(ledger.trials(), ledger.beside_lr(), noise_of)
+    return with_lr_health(ledger.trials(), ledger.axes_zipped_with_lr(), noise_of)

@@ -169,7 +169,7 @@ def intervals(runs: Sequence[RunWarnings], num_draws: int = _DRAWS, seed: int = 
     Onsets of one run are alike, and so are its false alarms: runs are drawn, with replacement, not onsets.
     """
     if not runs:
-        raise ValueError("without runs there is no interval")
+        raise ValueError("an interval needs at least one run")
     counts = [quality([run]) for run in runs]
     good_R, warned_R, onset_R, false_R, alarm_R, calm_R = np.array(
         [(c.num_good, c.num_warned, c.num_onsets, c.num_false, c.num_alarms, c.calm_steps) for c in counts], dtype=float

@@ -1,4 +1,4 @@
-"""Features of a run's telemetry, from which its risk follows; each grows as an instability approaches.
+"""Features of a run's telemetry that determine its risk; each grows as an instability approaches.
 
 A feature at a reading uses this and earlier readings, never later ones. A feature whose columns were not read is NaN,
 and counts neither way.

@@ -119,7 +119,7 @@ def test_what_no_run_has_is_not_known() -> None:
     found = intervals([quiet, quiet])
     assert all(map(math.isnan, (*found.recall, *found.precision)))
     assert found.false_per_1000 == (0.0, 0.0)
-    with pytest.raises(ValueError, match="without runs"):
+    with pytest.raises(ValueError, match="at least one run"):
         intervals([])
 
 
