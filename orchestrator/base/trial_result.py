@@ -76,98 +76,68 @@ def hidden(meaning: str, **options: Any) -> Any:
 class TrainingResult:
     """Numbers of one training, which a worker measures. Losses are finite or None."""
 
+    # fmt: off
     onset_step: int | None = column(
         "where it first left its trend (spiked), where the divergence began (diverged), the first step (stalled)",
-        "step",
-        title="median onset step",
-        is_tracked=True,
-        of_losses=True,
+        "step", title="median onset step", is_tracked=True, of_losses=True
     )
     num_spikes: int | None = column(
         "times that the loss left its trend, whether or not it came back",
-        title="median number of spikes",
-        is_tracked=True,
-        of_losses=True,
+        title="median number of spikes", is_tracked=True, of_losses=True
     )
     steps_done: int | None = column(
         "steps trained; fewer than steps if the trial was stopped early",
-        "steps",
-        title="median steps trained",
-        is_tracked=True,
+        "steps", title="median steps trained", is_tracked=True
     )
     initial_loss: float | None = column("first finite training loss", "loss", is_tracked=True, of_losses=True)
     best_loss: float | None = column(
         "lowest median of ten consecutive training losses, without losses off the trend",
-        "loss",
-        title="median best loss",
-        is_tracked=True,
-        of_losses=True,
+        "loss", title="median best loss", is_tracked=True, of_losses=True
     )
     final_loss: float | None = column(
         "median of the last ten training losses; empty if loss or gradient became non-finite",
-        "loss",
-        title="median final loss",
-        is_tracked=True,
-        of_losses=True,
+        "loss", title="median final loss", is_tracked=True, of_losses=True
     )
     peak_loss: float | None = column(
         "highest training loss off the trend; empty if the loss never left its trend",
-        "loss",
-        title="median peak of the spikes",
-        of_losses=True,
+        "loss", title="median peak of the spikes", of_losses=True
     )
     peak_factor: float | None = column(
         "tallest excursion off the trend, as a factor of the level before it",
-        title="median height of the tallest spike, as a factor",
-        is_tracked=True,
-        of_losses=True,
+        title="median height of the tallest spike, as a factor", is_tracked=True, of_losses=True
     )
     off_share: float | None = column(
         "share of the steps off the trend",
-        "share",
-        title="median share of steps off the trend",
-        is_tracked=True,
-        of_losses=True,
+        "share", title="median share of steps off the trend", is_tracked=True, of_losses=True
     )
     risen_share: float | None = column(
         "share of the learned drop in loss that a slow rise gave up; empty below a quarter, and after a recovery",
-        "share",
-        is_tracked=True,
-        of_losses=True,
+        "share", is_tracked=True, of_losses=True
     )
     norm_rises: tuple[int, ...] = column(
         "where the median of 10 gradient norms had risen to 1.5 times the median of 128; a note, which changes no "
         "outcome",
-        "steps",
-        default=(),
-        of_losses=True,
+        "steps", default=(), of_losses=True
     )
     fired: tuple[Mapping[str, Any], ...] = column(
         "what the rules of its control did, and why; empty without control", default=(), since=2
     )
     validation_loss: float | None = column(
         "mean loss on held-out data after the last step; empty without held-out data",
-        "loss",
-        title="median validation loss",
-        is_tracked=True,
+        "loss", title="median validation loss", is_tracked=True
     )
     best_validation_loss: float | None = column(
         "lowest validation loss, during training and after the last step",
-        "loss",
-        title="median best validation loss",
-        is_tracked=True,
+        "loss", title="median best validation loss", is_tracked=True
     )
     best_validation_step: int | None = column(
         "the update after which it had its lowest validation loss",
-        "step",
-        title="median step of the best validation loss",
-        is_tracked=True,
+        "step", title="median step of the best validation loss", is_tracked=True
     )
     overfit_step: int | None = column(
         "step since which its validation loss rose while its training loss stayed on its trend; a note, which changes "
         "no outcome",
-        "step",
-        is_tracked=True,
+        "step", is_tracked=True
     )
     reason: str | None = column("why it has this outcome, or what went wrong", is_tracked=True, of_losses=True)
     verdict_step: int | None = hidden("step of the verdict that it is lost, even if it trained on")
@@ -179,6 +149,7 @@ class TrainingResult:
     )
     curve_digest: str | None = hidden("hash of steps and losses, if a custom trainer may repeat a run")
     rung_losses: tuple[float, ...] = hidden("loss at each rung that it reached, if slow trials are pruned", default=())
+    # fmt: on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,18 +168,16 @@ class TrialResult(TrainingResult):
     is None for a trial that is no longer in the sweep, ``outcome`` is None without a result.
     """
 
+    # fmt: off
     trial_id: str = column("hash of the full resolved configuration", default=MISSING)
     seed: int = column("seed of the initial weights and of the order of the data", default=MISSING)
     status: str = column(
         f"what the infrastructure did: {', '.join(STATUSES[:-1])} or {STATUSES[-1]}",
-        is_tracked=True,
-        values=STATUSES,
-        default=MISSING,
+        is_tracked=True, values=STATUSES, default=MISSING
     )
     outcome: str | None = column(
         f"what the training did: {', '.join((*OUTCOMES, UNKNOWN))} or {PRUNED}; empty without a result",
-        is_tracked=True,
-        values=(*OUTCOMES, UNKNOWN, PRUNED),
+        is_tracked=True, values=(*OUTCOMES, UNKNOWN, PRUNED)
     )
     steps: int = column("length of the training as configured", "steps", after="num_spikes", default=MISSING)
     num_attempts: int = column("number of times that its training was started", after="reason", default=0)
@@ -224,26 +193,20 @@ class TrialResult(TrainingResult):
     learned_share: float | None = column(
         "what it learned, relative to the sweep's best trial: (start - final loss) / (start - best final loss); the "
         "start is the initial loss, at most the lower quartile of the sweep's",
-        "share",
-        title="median share learned of what the best trial did",
-        is_tracked=True,
-        is_stored=False,
-        after="fired",
+        "share", title="median share learned of what the best trial did", is_tracked=True, is_stored=False,
+        after="fired"
     )
     lr_health: str | None = column(
         "whether its learning rate is right, by its neighbours along the learning rate: too slow (raise it), "
         "oscillating (lower it), right or unknown; empty without a learning-rate axis, and if the outcome says more",
-        is_stored=False,
-        after="learned_share",
+        is_stored=False, after="learned_share"
     )
     lr_regret: float | None = column(
         "final loss minus the lowest one at any learning rate with the same seed and settings",
-        "loss",
-        title="median loss left on the table by the learning rate",
-        is_tracked=True,
-        is_stored=False,
-        after="lr_health",
+        "loss", title="median loss left on the table by the learning rate", is_tracked=True, is_stored=False,
+        after="lr_health"
     )
+    # fmt: on
 
     @property
     def name(self) -> str:
