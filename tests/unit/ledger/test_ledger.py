@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from sweep_cases import finished, ledger_at, record, sweep_of
 from orchestrator.base.errors import StorageError
 from orchestrator.base.packs import Checkpoint, Member
 from orchestrator.base.reports import Report
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.driver.packing import pack_of
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
@@ -69,6 +71,20 @@ def test_some_columns_of_a_curve_are_those_of_the_whole(tmp_path: Path) -> None:
         for columns in ((), ("grad_norm",), ("lr", "loss"), ("other",)):
             kept = {name: values for name, values in whole.items() if name in ("step", *columns)}
             np.testing.assert_equal(ledger.trace(pack.trial_ids[0], columns), kept)
+
+
+def test_every_field_of_a_result_comes_back(tmp_path: Path) -> None:
+    lists = {"episodes": ((1, 2), (5, None)), "norm_rises": (4, 8), "fired": ({"step": 3},), "rung_losses": (1.5, 1.25)}
+    samples = {"str": "text", "str | None": "text", "int | None": 3, "float | None": 0.25, "bool": True}
+    values = {field.name: lists.get(field.name) or samples[str(field.type)] for field in fields(MemberResult)}
+    sweep = sweep_of("")
+    with ledger_at(tmp_path) as ledger:
+        ledger.plan("quadratic", sweep.trials, {})
+        pack = begin(ledger, sweep)
+        result = MemberResult(**{**values, "trial_id": pack.trial_ids[0], "outcome": "spiked"})
+        ledger.record(report(pack, finished=(result,)))
+        (row,) = ledger.trials()
+    assert {field.name: getattr(row, field.name) for field in fields(MemberResult)} == asdict(result)
 
 
 def test_numbers_that_are_not_finite_become_null_with_a_reason(tmp_path: Path) -> None:
