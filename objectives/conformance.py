@@ -325,7 +325,7 @@ class ObjectiveConformance(ConformanceKit):
         begins = self.start_of(optimizer, start)
         shared = {"optimizer": optimizer, "schedule": schedule, "second_moment_start": begins}
         before = PHASES[0][0]
-        found: dict[Any, Any] = {}
+        pieces: dict[Any, Any] = {}
         trainer = self.start([shared | RUNS[run][0] for run in before], [RUNS[run][1] for run in before])
         for now, num_steps in PHASES:
             if now != before:
@@ -333,11 +333,11 @@ class ObjectiveConformance(ConformanceKit):
             assert trainer.num_members == len(now), "arrange() leaves num_members as it was"
             news = curves(trainer, num_steps)
             for k, run in enumerate(now):
-                found.setdefault(run, []).append(members(news, [k]))
+                pieces.setdefault(run, []).append(members(news, [k]))
             before = now
         held_out = dict(zip(before, validation(trainer), strict=True))
         for run, (change, seed) in enumerate(RUNS):
-            whole = {name: np.concatenate([piece[name] for piece in found[run]]) for name in METRICS}
+            whole = {name: np.concatenate([piece[name] for piece in pieces[run]]) for name in METRICS}
             alone = self.start([shared | change], [seed])
             self.assert_alike(whole, curves(alone, len(whole["loss"])))
             if run in held_out:

@@ -126,17 +126,17 @@ class ConformanceKit:
         sources = [before.index(run) if run in before else None for run in now]
         return [RowSpec(config, RUNS[run][1], row) for config, run, row in zip(configs, now, sources, strict=True)]
 
-    def assert_close(self, found: Curves, expected: Curves) -> None:
+    def assert_close(self, actual: Curves, expected: Curves) -> None:
         """Assert equality up to rounding: a batched product may sum in another order than a single one."""
         for name, values in expected.items():
-            np.testing.assert_allclose(found[name], values, rtol=self.rtol, atol=1e-9, err_msg=name)
+            np.testing.assert_allclose(actual[name], values, rtol=self.rtol, atol=1e-9, err_msg=name)
 
-    def assert_alike(self, found: Curves, expected: Curves) -> None:
+    def assert_alike(self, actual: Curves, expected: Curves) -> None:
         """Assert equality bit for bit, or up to rounding if the objective promises no more."""
         if self.is_exact:
-            assert_identical(found, expected, "in another pack; with is_exact = False rounding may differ")
+            assert_identical(actual, expected, "in another pack; with is_exact = False rounding may differ")
         else:
-            self.assert_close(found, expected)
+            self.assert_close(actual, expected)
 
 
 def curves(trainer: Trainer, num_steps: int = STEPS) -> Curves:
@@ -150,15 +150,15 @@ def validation(trainer: Trainer, rows: Sequence[int] | None = None) -> np.ndarra
     return torch.as_tensor(trainer.validate(list(range(trainer.num_members)) if rows is None else rows)).numpy()
 
 
-def members(found: Curves, index: Sequence[int], since: int = 0) -> Curves:
+def members(curves: Curves, index: Sequence[int], since: int = 0) -> Curves:
     """Return the curves of the members at ``index``, from step ``since``."""
-    return {name: values[since:, list(index)] for name, values in found.items()}
+    return {name: values[since:, list(index)] for name, values in curves.items()}
 
 
-def assert_identical(found: Curves, expected: Curves, when: str) -> None:
+def assert_identical(actual: Curves, expected: Curves, when: str) -> None:
     """Assert equality bit for bit, including NaN."""
     for name, values in expected.items():
-        np.testing.assert_array_equal(found[name], values, err_msg=f"{name}, {when}")
+        np.testing.assert_array_equal(actual[name], values, err_msg=f"{name}, {when}")
 
 
 def leaves(value: Any) -> Iterator[Any]:

@@ -135,28 +135,28 @@ class _Branch:
     """A sublayer, its norm, and the residual sum: x + f(norm(x)), norm(x + f(x)), x + norm(f(x)) or x + f(x)."""
 
     def __init__(self, layer: _Layer, which: Literal[0, 1]) -> None:
-        self.layer, self.place, self.number = layer, layer.structure.place_of_norms, 2 * layer.number + which
+        self.layer, self.norm_place, self.number = layer, layer.structure.place_of_norms, 2 * layer.number + which
         self.inner = (_Attention, _Mlp)[which](layer)
         self.name = ("attention_norm", "mlp_norm")[which]
 
     def forward(self, x_KND: torch.Tensor) -> torch.Tensor:
-        out_KND = self.inner.forward(self._normed(x_KND) if self.place == "pre" else x_KND)
-        if self.place == "output":
+        out_KND = self.inner.forward(self._normed(x_KND) if self.norm_place == "pre" else x_KND)
+        if self.norm_place == "output":
             out_KND = self._normed(out_KND)
         self.factor = branch_factor(self.layer.knobs, self.number, x_KND, self.layer.num_sequences)
         if self.factor is not None:
             out_KND = out_KND * self.factor
         x_KND = x_KND + out_KND
-        return self._normed(x_KND) if self.place == "post" else x_KND
+        return self._normed(x_KND) if self.norm_place == "post" else x_KND
 
     def backward(self, d_x: torch.Tensor, gradient: Tensors) -> torch.Tensor:
-        if self.place == "post":
+        if self.norm_place == "post":
             d_x = self._back(d_x, gradient)
         d_out = d_x if self.factor is None else d_x * self.factor
-        if self.place == "output":
+        if self.norm_place == "output":
             d_out = self._back(d_out, gradient)
         d_in = self.inner.backward(d_out, gradient)
-        return d_x + (self._back(d_in, gradient) if self.place == "pre" else d_in)
+        return d_x + (self._back(d_in, gradient) if self.norm_place == "pre" else d_in)
 
     def _normed(self, x_KND: torch.Tensor) -> torch.Tensor:
         self.norm = self.layer.norm(x_KND, self.name)

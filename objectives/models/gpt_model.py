@@ -141,8 +141,8 @@ def _block(
     x_KND: torch.Tensor,
 ) -> torch.Tensor:
     """Return the residual stream after one transformer block."""
-    (K, N, D), B, H, place = x_KND.shape, num_sequences, structure.heads, structure.place_of_norms
-    T = N // B
+    (K, N, D), B, H = x_KND.shape, num_sequences, structure.heads
+    T, norm_place = N // B, structure.place_of_norms
 
     def norm(x_KND: torch.Tensor, name: str) -> torch.Tensor:
         return _norm(structure, x_KND) * weights[f"{layer}.{name}"][:, None]
@@ -162,12 +162,12 @@ def _block(
         return autocast_product(hidden, weights[f"{layer}.mlp_out"])
 
     for branch, sublayer, name in ((2 * layer, attended, "attention_norm"), (2 * layer + 1, mlp, "mlp_norm")):
-        out_KND = sublayer(norm(x_KND, name) if place == "pre" else x_KND)
-        if place == "output":
+        out_KND = sublayer(norm(x_KND, name) if norm_place == "pre" else x_KND)
+        if norm_place == "output":
             out_KND = norm(out_KND.to(x_KND.dtype), name)
         factor = branch_factor(knobs, branch, x_KND, B)
         x_KND = x_KND + (out_KND if factor is None else out_KND * factor)
-        x_KND = norm(x_KND, name) if place == "post" else x_KND
+        x_KND = norm(x_KND, name) if norm_place == "post" else x_KND
     return x_KND
 
 

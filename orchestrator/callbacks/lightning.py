@@ -34,7 +34,7 @@ class StabilityCallback(Callback):
     The loss is the return value of `training_step`, averaged over a step's micro-batches, and never of validation.
     With manual optimization, `training_step` must return it. The gradient norm is measured before clipping (the largest
     one if several optimizers step). It is unscaled if there is a loss scaler, except with fused optimizers.
-    FSDPStrategy and DeepSpeedStrategy shard gradients over processes and hide them, so there is no norm.
+    FSDPStrategy and DeepSpeedStrategy shard gradients over processes and hide them, so the norm is missing.
 
     A rise of the gradient norm by half is logged as a note. After the callback has stopped a run, Lightning validates
     once more, and trains on up to `min_epochs` and `min_steps`. Outside a sweep, a run that resumes from a checkpoint

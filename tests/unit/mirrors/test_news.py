@@ -1,4 +1,4 @@
-"""What is worth a message, and when."""
+"""Which events deserve a message, and when it is sent."""
 
 from __future__ import annotations
 
@@ -69,18 +69,18 @@ def plays(draw) -> list[tuple[float, str, int]]:
 
 @given(plays())
 @settings(max_examples=200, deadline=None)
-def test_messages_are_a_minute_apart_but_for_the_last_and_tell_everything_once(play) -> None:
-    run, told, times = Run(), [], []
+def test_messages_are_a_minute_apart_but_for_the_last_and_report_everything_once(play) -> None:
+    run, sent, times = Run(), [], []
     for seconds, kind, i in play:
         run.now += seconds
         message = {"errored": lambda: run.errors(i), "hung": run.hangs}.get(kind, lambda: run.results((i, kind)))()  # noqa: B023
         if message is not None:
-            told.append(message)
+            sent.append(message)
             times.append(run.now)
     last = run.ends()
     assert all(after - before >= PAUSE_S for before, after in pairwise(times))
     assert last is not None
-    text = "\n".join(message.body for message in [*told, last])
+    text = "\n".join(message.body for message in [*sent, last])
     kinds = [kind for _, kind, _ in play]
     assert sum(map(int, re.findall(r"(\d+) trials? errored", text))) == kinds.count("errored")
     assert sum(map(int, re.findall(r"hung (\d+) time", text))) == kinds.count("hung")
@@ -92,14 +92,14 @@ def test_messages_are_a_minute_apart_but_for_the_last_and_tell_everything_once(p
     assert len(named) + sum(map(int, re.findall(r"and (\d+) more", text))) == mixed
 
 
-def test_nothing_is_told_while_all_is_well() -> None:
+def test_nothing_is_sent_while_all_is_well() -> None:
     run = Run()
     assert run.results((0, "stable"), (1, "stable"), (2, "diverged"), (3, "diverged"), (4, "spiked")) is None
     run.now += 10_000
     assert run.results() is None
 
 
-def test_the_end_is_told_with_outcomes_time_and_folder() -> None:
+def test_the_end_is_reported_with_outcomes_time_and_folder() -> None:
     run = Run()
     run.results(*((i, "stable") for i in range(10)), (10, "diverged"), (11, "diverged"))
     run.now += 3723
@@ -110,7 +110,7 @@ def test_the_end_is_told_with_outcomes_time_and_folder() -> None:
     )
 
 
-def test_a_run_that_a_signal_ended_is_told_as_stopped() -> None:
+def test_a_run_that_a_signal_ended_is_reported_as_stopped() -> None:
     run = Run("finished")
     run.progress.stopped_by = signal.SIGINT
     message = run.ends()
@@ -119,7 +119,7 @@ def test_a_run_that_a_signal_ended_is_told_as_stopped() -> None:
     assert "the same command resumes the sweep\n12 trials: 12 planned\n" in message.body
 
 
-def test_an_error_that_ends_the_run_is_told_without_its_text() -> None:
+def test_an_error_that_ends_the_run_is_reported_without_its_text() -> None:
     for events in (("finished",), ("failed",)):
         run = Run(*events)
         run.progress.error = StorageError("json://user:password@host is in here")
@@ -130,7 +130,7 @@ def test_an_error_that_ends_the_run_is_told_without_its_text() -> None:
         assert "password" not in message.body
 
 
-def test_errored_trials_are_told_at_once_and_the_next_ones_together_a_minute_later() -> None:
+def test_errored_trials_are_reported_at_once_and_the_next_ones_together_a_minute_later() -> None:
     run = Run()
     first = run.errors(0)
     assert first is not None
@@ -159,23 +159,23 @@ def test_what_is_left_at_the_end_is_in_the_last_message_which_does_not_wait() ->
     assert last.body.startswith("1 trial errored: `sweep status edge` says why\nhung 1 time: a worker")
 
 
-def test_trials_that_earlier_runs_left_errored_are_no_news() -> None:
+def test_trials_that_earlier_runs_left_errored_are_not_reported() -> None:
     run = Run()
     run.progress.statuses[run.ids[0]] = "errored"
     run.news.began(run.progress)
     assert run.results() is None
     run.now += 1
-    told = run.errors(1)
-    assert told is not None
-    assert told.body.startswith("1 trial errored")
+    message = run.errors(1)
+    assert message is not None
+    assert message.body.startswith("1 trial errored")
 
 
-def test_a_run_that_starts_no_other_trial_is_told_once_with_its_reason_and_ends_early() -> None:
+def test_a_run_that_starts_no_other_trial_is_reported_once_with_its_reason_and_ends_early() -> None:
     run = Run()
     run.progress.held_back = "no other trial is started: the first 2 failed alike before their first loss"
-    told = run.results()
-    assert told is not None
-    assert told.body.startswith(f"{run.progress.held_back}\n")
+    message = run.results()
+    assert message is not None
+    assert message.body.startswith(f"{run.progress.held_back}\n")
     run.now += PAUSE_S
     assert run.results() is None
     last = run.ends()
@@ -183,33 +183,33 @@ def test_a_run_that_starts_no_other_trial_is_told_once_with_its_reason_and_ends_
     assert last.title == "edge: ended early"
 
 
-def test_a_worker_that_hangs_is_told_with_how_long_it_was_silent() -> None:
-    told = Run().hangs()
-    assert told is not None
-    assert (told.title, told.kind) == ("edge: hung", "warning")
-    assert told.body.startswith("hung 1 time: a worker or trainer said nothing for 600 s\n")
+def test_a_worker_that_hangs_is_reported_with_how_long_it_was_silent() -> None:
+    message = Run().hangs()
+    assert message is not None
+    assert (message.title, message.kind) == ("edge: hung", "warning")
+    assert message.body.startswith("hung 1 time: a worker or trainer said nothing for 600 s\n")
 
 
-def test_a_seed_that_diverges_beside_a_stable_one_is_told_in_whatever_order_they_end() -> None:
+def test_a_seed_that_diverges_next_to_a_stable_one_is_reported_in_whatever_order_they_end() -> None:
     for order in ([(2, "stable"), (3, "diverged")], [(2, "diverged"), (3, "stable")]):
         for together in (True, False):
             run = Run()
-            told = run.results(*order) if together else (run.results(order[0]), run.results(order[1]))[1]
-            assert told is not None
-            assert (told.title, told.kind) == ("edge: a seed diverged", "warning")
-            assert told.body.startswith("one seed diverged, another ended stable: lr=0.1 beta1=0.5\n")
+            message = run.results(*order) if together else (run.results(order[0]), run.results(order[1]))[1]
+            assert message is not None
+            assert (message.title, message.kind) == ("edge: a seed diverged", "warning")
+            assert message.body.startswith("one seed diverged, another ended stable: lr=0.1 beta1=0.5\n")
 
 
-def test_a_result_of_an_earlier_run_counts_but_a_cell_that_was_mixed_before_is_no_news() -> None:
+def test_a_result_of_an_earlier_run_counts_but_a_cell_that_was_mixed_before_is_not_reported() -> None:
     run = Run(outcomes={0: "stable", 2: "stable", 3: "diverged"})
     assert run.results() is None
-    told = run.results((1, "diverged"))
-    assert told is not None
-    assert "lr=0.1 beta1=0\n" in told.body
-    assert "beta1=0.5" not in told.body
+    message = run.results((1, "diverged"))
+    assert message is not None
+    assert "lr=0.1 beta1=0\n" in message.body
+    assert "beta1=0.5" not in message.body
 
 
-def test_a_cell_is_told_once_however_many_of_its_seeds_diverge() -> None:
+def test_a_cell_is_reported_once_however_many_of_its_seeds_diverge() -> None:
     sweep = sweep_of("seeds: [0, 1, 2, 3]\n")
     ids = [trial.trial_id for trial in sweep.trials]
     progress = Progress(
@@ -223,22 +223,22 @@ def test_a_cell_is_told_once_however_many_of_its_seeds_diverge() -> None:
     )
     now, news = [0.0], News(["diverged"], FOLDER)
     news.began(progress)
-    told = []
+    sent = []
     for trial_id, outcome in zip(ids, ["stable", "diverged", "diverged", "stable"], strict=True):
         now[0] += PAUSE_S
-        told.append(news.changed(progress, [finished(trial_id, outcome)]))
-    assert [message is not None for message in told] == [False, True, False, False]
+        sent.append(news.changed(progress, [finished(trial_id, outcome)]))
+    assert [message is not None for message in sent] == [False, True, False, False]
 
 
 def test_many_cells_are_counted_after_the_first_five() -> None:
-    told = Run().results(*((i, "diverged" if i % 2 else "stable") for i in range(12)))
-    assert told is not None
-    line = told.body.splitlines()[0]
+    message = Run().results(*((i, "diverged" if i % 2 else "stable") for i in range(12)))
+    assert message is not None
+    line = message.body.splitlines()[0]
     assert line.count("lr=") == 5
     assert line.endswith("; and 1 more")
 
 
-def test_only_events_that_are_asked_for_are_told() -> None:
+def test_only_events_that_are_asked_for_are_reported() -> None:
     for event in EVENTS:
         run = Run(event)
         titles = [run.errors(0), run.hangs(), run.results((2, "stable"), (3, "diverged")), run.ends()]
@@ -254,7 +254,7 @@ def test_only_events_that_are_asked_for_are_told() -> None:
         )
 
 
-def test_what_is_left_is_told_at_the_end_also_where_the_end_itself_is_not() -> None:
+def test_what_is_left_is_reported_at_the_end_even_if_the_end_itself_is_not() -> None:
     run = Run("failed")
     run.errors(0)
     run.errors(1)
