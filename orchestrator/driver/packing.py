@@ -17,7 +17,6 @@ from orchestrator.base.errors import StorageError
 from orchestrator.base.files import read_checkpoint
 from orchestrator.base.packs import Checkpoint, Launch, LaunchedPack, Member, Pack, StackedPack, Telemetry
 from orchestrator.base.space import canonical_json, format_value
-from orchestrator.detection.slow import rung_thresholds
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep
@@ -208,6 +207,8 @@ def dispatched(pack: Pack, sweep: Sweep, folder: Path, ledger: LedgerReader) -> 
     """Return ``pack`` as it goes to a worker: with the current rung thresholds, and the folder of its trials."""
     slow = sweep.stopping.slow
     if slow is not None:
+        from orchestrator.detection.slow import rung_thresholds  # numpy, which `sweep plan` does without
+
         pack = replace(pack, rung_thresholds=rung_thresholds(slow, pack.steps, ledger.reference_trials(pack.steps)))
     if isinstance(pack, LaunchedPack):
         pack = replace(pack, launch=replace(pack.launch, trials_folder=str((folder / TRIALS).absolute())))
