@@ -12,9 +12,8 @@ from scipy.stats import qmc
 
 from benchmarks.search_truths import Truth
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.search.batches import InBatches
 from orchestrator.search.edge import EdgeOptions, EdgeSearch
-from orchestrator.search.protocol import CellResult, SeedResult
+from orchestrator.search.protocol import CellResult, InBatches, SeedResult
 from orchestrator.surface.kernel import Layout
 from orchestrator.surface.surface import Surface, fit_surface
 

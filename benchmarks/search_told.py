@@ -20,9 +20,8 @@ from scipy.stats import norm, rankdata
 from benchmarks.search_arms import BATCH, Cell
 from benchmarks.search_tables import READINGS, Table, read_trained
 from orchestrator.base.space import Axis
-from orchestrator.search.batches import InBatches
 from orchestrator.search.edge import EdgeOptions, EdgeSearch, Tally
-from orchestrator.search.protocol import CellResult, SeedResult
+from orchestrator.search.protocol import CellResult, InBatches, SeedResult
 from orchestrator.surface.surface import Latent, Surface
 
 SEEN = 2  # seeds that a search sees

@@ -15,7 +15,7 @@ from orchestrator.commands.printing import show
 from orchestrator.commands.run import run as answer
 from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
 from orchestrator.sweepfile.overrides import Overrides
-from orchestrator.sweepfile.spec import Sweep, build_sweep, refuse_import
+from orchestrator.sweepfile.spec import Sweep, build_sweep, check_import
 from orchestrator.sweepfile.strict_yaml import parse_document
 
 _SIGNAL = 128  # exit codes from here on say which signal stopped the run
@@ -42,7 +42,7 @@ def run(
     KeyboardInterrupt where a signal stopped the run, which the same call continues.
     """
     found = _sweep(sweep, overrides(axis, drop, set, _seeds_text(seeds), steps, name), Path(results), allow_import)
-    refuse_import(found, allow_import)
+    check_import(found, allow_import)
     folder = Path(results) / found.name
     load = executor_loader(executor, ExecutorOptions(folder, found.resources))
     code = show(answer(found, Path(results), load, retry_errored))

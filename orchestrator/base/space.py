@@ -253,18 +253,18 @@ class FrozenMap(dict[str, Any]):
         return type(self), (dict(self),)
 
 
-def frozen(value: Any) -> Any:
+def to_hashable(value: Any) -> Any:
     """``value`` with a tuple for each list and a FrozenMap for each mapping, so that it can be a column of a map."""
     if isinstance(value, list | tuple):
-        return tuple(map(frozen, value))
-    return FrozenMap({key: frozen(inner) for key, inner in value.items()}) if isinstance(value, dict) else value
+        return tuple(map(to_hashable, value))
+    return FrozenMap({key: to_hashable(inner) for key, inner in value.items()}) if isinstance(value, dict) else value
 
 
-def thawed(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """``value`` with lists and plain mappings, as it is written in a file."""
     if isinstance(value, list | tuple):
-        return list(map(thawed, value))
-    return {key: thawed(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+        return list(map(to_plain, value))
+    return {key: to_plain(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 def grid_cells(axes: Sequence[Axis]) -> Iterator[dict[str, Any]]:

@@ -13,11 +13,10 @@ from objectives.fields import inert_fields
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS
-from orchestrator.sweepfile.frozen import text_of
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.settings import settings_of
-from orchestrator.sweepfile.spec import build_sweep, read_document
-from orchestrator.sweepfile.strict_yaml import Document
+from orchestrator.sweepfile.spec import build_sweep
+from orchestrator.sweepfile.strict_yaml import Document, read_document, text_of
 
 CURVATURE_EVERY = 20  # steps; expensive, but these sweeps are small
 _LONGEST_NAME, _LONGEST = 28, 64  # characters of the sweep's name within a small one's, and of the latter

@@ -105,7 +105,7 @@ def run(
     """
     from orchestrator.commands.run import run as command
     from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
-    from orchestrator.sweepfile.spec import refuse_import
+    from orchestrator.sweepfile.spec import check_import
 
     options = {
         "resources.cpus": cpus,
@@ -116,7 +116,7 @@ def run(
     }
     sets = [*set_, *(f"{key}={value}" for key, value in options.items() if value is not None)]
     sweep = read_sweep(file, results, overrides(axis, drop, sets, seeds, steps, name), allow_import)
-    refuse_import(sweep, allow_import)
+    check_import(sweep, allow_import)
     load = executor_loader(executor, ExecutorOptions(results / sweep.name, sweep.resources, address, tuple(slurm)))
     if port is not None and not page:
         raise InputError(Problem("--port", str(port), "is the port of a page that is not served", "add --page"))
@@ -183,10 +183,10 @@ def check(
     For example `sweep check mine.yaml --losses 50`.
     """
     from orchestrator.commands.check import check as command
-    from orchestrator.sweepfile.spec import refuse_import
+    from orchestrator.sweepfile.spec import check_import
 
     sweep = read_sweep(file, results, overrides(axis, drop, set_), allow_import)
-    refuse_import(sweep, allow_import)
+    check_import(sweep, allow_import)
     finish(command(sweep, losses, seconds))
 
 

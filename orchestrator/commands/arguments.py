@@ -13,7 +13,7 @@ from orchestrator.base.files import FROZEN_SWEEP
 
 if TYPE_CHECKING:
     from orchestrator.detection.config import StoppingConfig
-    from orchestrator.logs.config import MetricsConfig
+    from orchestrator.logs.columns import MetricsConfig
     from orchestrator.sweepfile.overrides import Overrides
     from orchestrator.sweepfile.spec import Sweep
 
@@ -37,8 +37,8 @@ def overrides(
 def read_sweep(file: str, results: Path, changes: Overrides, allow_import: bool) -> Sweep:
     """A sweep from its file, from the frozen file in its folder, or of those that ship. Raises InputError."""
     from orchestrator.ledger.reader import check_not_imported
-    from orchestrator.sweepfile.shipped_sweeps import shipped_sweeps
     from orchestrator.sweepfile.spec import load_sweep
+    from orchestrator.sweepfile.starter import shipped_sweeps
 
     path = Path(file)
     for folder in (path, results / file):
@@ -72,7 +72,7 @@ def told_metrics(pattern: str | None, format_: str, loss: str | None) -> Metrics
     """The pattern and the format of logs as options give them. Raises InputError."""
     from pydantic import ValidationError
 
-    from orchestrator.logs.config import MetricsConfig
+    from orchestrator.logs.columns import MetricsConfig
     from orchestrator.logs.line_formats import compiled
 
     try:

@@ -11,9 +11,8 @@ from orchestrator.base.errors import EXIT_OK, InputError, Problem
 from orchestrator.base.files import check_output, write_output
 from orchestrator.commands.printing import Answer
 from orchestrator.sweepfile.overrides import Overrides
-from orchestrator.sweepfile.shipped_sweeps import shipped_sweeps
 from orchestrator.sweepfile.spec import build_sweep
-from orchestrator.sweepfile.starter import starter_file
+from orchestrator.sweepfile.starter import shipped_sweeps, starter_file
 from orchestrator.sweepfile.strict_yaml import parse_document
 
 _STEPS = 200

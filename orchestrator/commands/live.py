@@ -58,7 +58,7 @@ class LiveView:
     def began(self, progress: Progress) -> None:
         """Training starts."""
         workers = f"{progress.workers} worker{'s' if progress.workers != 1 else ''}"
-        what = f"{progress.to_train} trials" + (f" of at most {most}" if (most := progress.sweep.most_trials) else "")
+        what = f"{progress.to_train} trials" + (f" of at most {most}" if (most := progress.sweep.max_trials) else "")
         self._console.print(f"training {what} on {workers}", highlight=False)
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
@@ -110,7 +110,7 @@ def progress_line(progress: Progress) -> str:
     """One line: trials done, the share of all steps, outcomes, throughput, time left."""
     counts = progress.counts
     done = len(progress.outcomes)
-    most = progress.sweep.most_trials
+    most = progress.sweep.max_trials
     words = [f"{done}/{len(progress.statuses)} trials" + (f" (at most {most})" if most else "")]
     if progress.member_steps:
         words.append(f"{progress.share_done:.0%} of the steps")

@@ -10,14 +10,13 @@ from orchestrator.base.files import LEDGER, check_output
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.logs.columns import Columns
-from orchestrator.logs.config import MetricsConfig
+from orchestrator.logs.columns import Columns, MetricsConfig
 from orchestrator.logs.files import read_log
 from orchestrator.maps.located import Located, Side
 from orchestrator.maps.located import locate as located_on
 from orchestrator.maps.located_text import located_json, located_lines
 from orchestrator.maps.replay import Replayed, replay_logs
-from orchestrator.sweepfile.run_settings import run_settings
+from orchestrator.sweepfile.settings import run_settings
 
 _PREDICTED: dict[Side, str] = {
     "stable": "stable",

@@ -18,8 +18,8 @@ from orchestrator.driver.packing import make_packs, planned_workers, structure_o
 from orchestrator.driver.proposing import missing_trials
 from orchestrator.driver.words import format_seconds, length_text
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.sweepfile.batch import formula
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
-from orchestrator.sweepfile.global_batch import formula
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.worker.autotune import PlanChoice, cached_choice
 
@@ -59,7 +59,7 @@ def plan(sweep: Sweep, results: Path, json_file: Path | None = None) -> Answer:
     has_run = speed is not None
     if speed is None and (speed := _speed(choices)) is not None:
         speed /= sweep.telemetry.time_factor
-    num_steps = sum(trial.steps for trial in missing) + max(0, (sweep.most_trials or 0) - len(trials)) * sweep.steps
+    num_steps = sum(trial.steps for trial in missing) + max(0, (sweep.max_trials or 0) - len(trials)) * sweep.steps
     seconds = None if speed is None or not packs else num_steps / (speed * min(workers, len(packs)))
     if not missing:
         yield "time:     none, there is nothing to train"
@@ -76,7 +76,7 @@ def plan(sweep: Sweep, results: Path, json_file: Path | None = None) -> Answer:
         "axes": {axis.name: list(axis.values) if axis.values else list(axis.ends or ()) for axis in sweep.axes},
         "num_seeds": len(sweep.seeds),
         "num_trials": len(trials),
-        "most_trials": sweep.most_trials,
+        "most_trials": sweep.max_trials,
         "existing": _existing(trials, statuses),
         "to_train": len(missing),
         "packs": sorted((len(pack.members) for pack in packs), reverse=True),
@@ -118,7 +118,7 @@ def _question_lines(sweep: Sweep) -> Iterator[str]:
         yield f"tie:      {name} = {tie.text}{_extent([trial.config.get(name) for trial in known])}"
     yield from _batch_lines(sweep)
     if sweep.is_open:
-        yield f"trials:   at most {sweep.most_trials}, chosen while results come in; {num_cells} cells come first"
+        yield f"trials:   at most {sweep.max_trials}, chosen while results come in; {num_cells} cells come first"
     else:
         yield f"trials:   {num_cells} cells x {len(sweep.seeds)} seeds = {len(sweep.trials)}"
     if limits := sweep.budget.model_dump(exclude_none=True):

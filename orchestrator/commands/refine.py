@@ -9,7 +9,7 @@ from orchestrator.commands.run import run
 from orchestrator.driver.proposing import refining_sweep
 from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
 from orchestrator.sweepfile.overrides import Overrides
-from orchestrator.sweepfile.spec import refuse_import
+from orchestrator.sweepfile.spec import check_import
 
 
 def refine(
@@ -26,6 +26,6 @@ def refine(
     Raises SweepError.
     """
     sweep = refining_sweep(folder, along, num_more, factor, overrides, allow_import)
-    refuse_import(sweep, allow_import)
+    check_import(sweep, allow_import)
     load = executor_loader(executor, ExecutorOptions(folder, sweep.resources, None, ()))
     return (yield from run(sweep, folder.parent, load, False))

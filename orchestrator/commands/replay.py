@@ -29,8 +29,7 @@ from orchestrator.commands.printing import Answer, written_json
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.norm_rises import NOTE
 from orchestrator.ledger.reader import LedgerReader, check_has_curves, is_imported
-from orchestrator.logs.columns import Columns
-from orchestrator.logs.config import MetricsConfig
+from orchestrator.logs.columns import Columns, MetricsConfig
 from orchestrator.logs.files import find_logs, read_log
 from orchestrator.logs.tables import Log
 from orchestrator.maps.replay import UNKNOWN, Replayed, ReplayedTrial, replay_logs, replay_sweep

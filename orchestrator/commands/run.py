@@ -59,7 +59,7 @@ def run(
     notifiers = _notifiers(sweep, folder)
     view = LiveView(Console())
     observers: list[Observer] = [view, *mirrors, *notifiers]
-    num = f"at most {sweep.most_trials}" if sweep.is_open else len(sweep.trials)
+    num = f"at most {sweep.max_trials}" if sweep.is_open else len(sweep.trials)
     yield f"{sweep.name}: {num} trials of {sweep.objective.name}, {length_text(sweep.steps, sweep.tokens)} each"
 
     beside: contextlib.AbstractContextManager[None] = contextlib.nullcontext()

@@ -12,14 +12,14 @@ from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader, check_not_imported
-from orchestrator.sweepfile.custom_trainer import CustomTrainer, refuse_what_is_not_there
+from orchestrator.sweepfile.custom_trainer import CustomTrainer, check_files_exist
 from orchestrator.sweepfile.spec import Sweep
 
 
 def check_runnable(sweep: Sweep, folder: Path) -> None:
     """Raise InputError if ``sweep`` cannot be trained on this machine, or if ``folder`` belongs to another sweep."""
     check_not_imported(folder)
-    refuse_what_is_not_there(sweep.objective)
+    check_files_exist(sweep.objective)
     check_optimizers(sweep)
     check_same_axes(sweep, folder)
 

@@ -119,7 +119,7 @@ def expected_width(sweep: Sweep, trial: Trial) -> int:
         return sweep.resources.pack
     device = "cuda" if sweep.resources.gpus else "cpu"
     known = load_measurements(objective, config, device, sweep.resources.cpus) if device == "cpu" else []
-    num_trials = max(len(sweep.trials), sweep.most_trials or 0)
+    num_trials = max(len(sweep.trials), sweep.max_trials or 0)
     return best_eager(known, num_trials, sweep.rounding).plan.width if known else _EXPECTED_WIDTH
 
 
@@ -131,8 +131,8 @@ def trials_at_a_time(sweep: Sweep, slots: int) -> tuple[int, int]:
     if isinstance(sweep.objective, CustomTrainer) or not sweep.trials:
         return 1, slots
     width = expected_width(sweep, sweep.trials[0])
-    if sweep.few_at_a_time is not None:
-        width = min(width, -(-sweep.few_at_a_time // slots))
+    if sweep.max_concurrent is not None:
+        width = min(width, -(-sweep.max_concurrent // slots))
     return width, slots * width
 
 

@@ -70,7 +70,7 @@ class Progress:
     @property
     def _steps_not_proposed(self) -> int:
         """Member-steps of trials that an open search may still propose."""
-        return max(0, (self.sweep.most_trials or 0) - len(self.trials)) * self.sweep.steps
+        return max(0, (self.sweep.max_trials or 0) - len(self.trials)) * self.sweep.steps
 
     @property
     def seconds(self) -> float:

@@ -13,10 +13,10 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger.reader import LedgerReader, check_not_imported
 from orchestrator.search.protocol import CellResult, SeedResult
-from orchestrator.sweepfile.overrides import Overrides
-from orchestrator.sweepfile.refining import refined
+from orchestrator.sweepfile.overrides import Overrides, refined
 from orchestrator.sweepfile.searches import proposed_trials
-from orchestrator.sweepfile.spec import Sweep, build_sweep, read_document
+from orchestrator.sweepfile.spec import Sweep, build_sweep
+from orchestrator.sweepfile.strict_yaml import read_document
 
 if TYPE_CHECKING:  # a plan writes no ledger
     from orchestrator.ledger.writer import LedgerWriter

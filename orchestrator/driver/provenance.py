@@ -27,8 +27,8 @@ def driver_facts(sweep: Sweep) -> dict[str, str]:
         "sweep_sha256": hashlib.sha256(sweep.text.encode()).hexdigest(),
         "axes": canonical_json([_axis_fact(axis) for axis in sweep.axes]),
         "ties": canonical_json({name: tie.text for name, tie in sweep.maker.ties.items()}),
-        "is_sampled": canonical_json(sweep.is_sampled),
-        "num_spread": canonical_json(sweep.num_spread),
+        "is_sampled": canonical_json(not sweep.is_grid),
+        "num_spread": canonical_json(sweep.num_initial),
         "stopping": canonical_json(sweep.stopping.model_dump()),
         **({PACKED_FACT: packed_fact(objective)} if isinstance(objective, Objective) and objective.reference else {}),
     }

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.importing.curves import runs_of_logs
+from orchestrator.importing.curves import CurveColumns, logs_of_rows, repeated_steps, runs_of_logs
 from orchestrator.importing.folders import FolderOptions, logs_in, path_pattern
-from orchestrator.importing.long_table import CurveColumns, logs_of_rows, repeated_steps
 from orchestrator.importing.options import ImportOptions
-from orchestrator.importing.outcomes import rules_of
+from orchestrator.importing.outcomes import ResultColumns, rules_of, runs_of_rows
 from orchestrator.importing.recording import Collected
-from orchestrator.importing.rows import LeftOut, Row, Rows, read_tables
+from orchestrator.importing.rows import RUN, LeftOut, Row, Rows, is_wide, long_of_wide, read_tables
 from orchestrator.importing.runs import (
     Asked,
     Run,
@@ -27,9 +26,7 @@ from orchestrator.importing.runs import (
     with_seeds,
 )
 from orchestrator.importing.stores import OPTUNA, is_store, logs_of_experiment, rows_of_studies
-from orchestrator.importing.table import ResultColumns, runs_of_rows
 from orchestrator.importing.values import axis_columns, column_named
-from orchestrator.importing.wide_table import RUN, is_wide, long_of_wide
 from orchestrator.ledger.facts import BY_CURVES
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.tables import Log

@@ -13,8 +13,7 @@ import yaml
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.importing.rows import LeftOut, Row, flat
-from orchestrator.logs.columns import Columns
-from orchestrator.logs.config import MetricsConfig
+from orchestrator.logs.columns import Columns, MetricsConfig
 from orchestrator.logs.files import find_logs, read_log
 from orchestrator.logs.tables import Log
 

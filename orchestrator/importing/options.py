@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.importing.values import number_of
-from orchestrator.logs.config import MetricsConfig
+from orchestrator.logs.columns import MetricsConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,18 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from math import isfinite
+from typing import NamedTuple
 
 from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.vocabulary import OUTCOMES, PRUNED
-from orchestrator.importing.rows import Row
+from orchestrator.importing.rows import BLANK, LeftOut, Row, cell_text
+from orchestrator.importing.runs import Asked, Run, Settings, settings_of_rows
 from orchestrator.importing.values import number_of
 from orchestrator.ledger.facts import BY_FINAL_LOSSES, BY_WORDS
 
-SKIP, BLANK = "skip", "empty"  # a meaning of words: leave the row out; the word for a cell without a text
+SKIP = "skip"  # a meaning of words: leave the row out
 WORDS = (*OUTCOMES, "unknown", PRUNED)
 _SHOWN = 8
 
@@ -77,11 +80,6 @@ def judge_rows(rows: Sequence[Row], column: str, loss: str | None, rules: Rules)
     return BY_FINAL_LOSSES if holds_losses else BY_WORDS, found
 
 
-def cell_text(raw: Any) -> str:
-    """A cell in small letters; the word for an empty one."""
-    return str(raw).strip().lower() if raw is not None and str(raw).strip() else BLANK
-
-
 def _unclear(where: str, column: str, texts: Sequence[str], *, holds_losses: bool) -> Problem:
     counts = Counter(texts).most_common(_SHOWN)
     shown = ", ".join(f"{text} ({num} {'row' if num == 1 else 'rows'})" for text, num in counts)
@@ -128,3 +126,56 @@ def _of_word(row: Row, column: str, text: str, loss: str | None, rules: Rules) -
     if ran_on and finite is not None and limit is not None and finite > limit:
         return Judged("diverged", finite, f"{loss} of {finite:g} is above {limit:g}, and {column} is {text}")
     return Judged(outcome, finite, f"{column} is {text}")
+
+
+@dataclass(frozen=True, slots=True)
+class ResultColumns:
+    """The columns of results: words or final losses, final losses beside words, losses on held-out data.
+
+    ``initial_loss`` is the loss before the training: a column, or one for all runs.
+    """
+
+    outcome: str
+    loss: str | None = None
+    validation_loss: str | None = None
+    initial_loss: str | float | None = None
+
+
+def runs_of_rows(
+    rows: Sequence[Row], asked: Asked, results: ResultColumns, rules: Rules, unused: Sequence[str]
+) -> tuple[str, list[Run], list[LeftOut]]:
+    """What the outcomes follow from, the runs of ``rows``, and the rows that have none. Raises InputError."""
+    judged_by, judged = judge_rows(rows, results.outcome, results.loss, rules)
+    runs: list[Run] = []
+    left_out: list[LeftOut] = []
+    for row, settings, result in zip(rows, settings_of_rows(rows, asked, unused), judged, strict=True):
+        if isinstance(settings, LeftOut):
+            left_out.append(settings)
+        elif isinstance(result, str):
+            left_out.append(LeftOut(row.where, result))
+        else:
+            initial = results.initial_loss
+            if not isinstance(initial, float):
+                initial = _number(row, initial)
+            validation = _number(row, results.validation_loss)
+            runs.append(Run(settings, _finished(settings, result, validation, initial)))
+    return judged_by, runs, left_out
+
+
+def _number(row: Row, column: str | None) -> float | None:
+    value = number_of(str(row.values.get(column))) if column is not None else None
+    return float(value) if value is not None and isfinite(value) else None
+
+
+def _finished(settings: Settings, judged: Judged, validation: float | None, initial: float | None) -> MemberResult:
+    """The result of a run of which only the outcome and the end are known."""
+    ran_on = judged.outcome in ("stable", "spiked")
+    return MemberResult(
+        trial_id="",
+        outcome=judged.outcome,
+        steps_done=settings.steps if ran_on else None,
+        initial_loss=initial,
+        final_loss=judged.loss,
+        validation_loss=validation,
+        reason=f"{judged.reason} ({settings.where})",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.logs.separated import header_of
 
+BLANK = "empty"  # the word for a cell without a text
 MAX_BYTES = 1024**3
 _PARQUET = (".parquet", ".pq")
 _JSON_LINES = (".jsonl", ".ndjson")
@@ -45,6 +47,11 @@ class Rows:
     columns: list[str] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
+
+
+def cell_text(raw: Any) -> str:
+    """A cell in small letters; the word for an empty one."""
+    return str(raw).strip().lower() if raw is not None and str(raw).strip() else BLANK
 
 
 def read_tables(paths: Sequence[Path]) -> Rows:
@@ -164,3 +171,51 @@ def _check_header(name: str, header: Sequence[str]) -> None:
     twice = [column for column, count in Counter(header).items() if count > 1 and column]
     if twice:
         raise InputError(Problem(name, twice[0], "names two columns", "rename one of them"))
+
+
+RUN = "run"
+_BETWEEN = " - "
+_SETTING = re.compile(r"([A-Za-z_][\w./]*)\s*[:=]\s*([^\s,;]+)")
+
+
+def is_wide(table: Rows, loss: str) -> bool:
+    """Whether ``table`` has columns of runs in place of a column ``loss``."""
+    return loss not in table.columns and bool(_runs(table, loss))
+
+
+def long_of_wide(table: Rows, step: str, loss: str, pattern: re.Pattern[str] | None) -> Rows:
+    """``table`` with a loss in each row: its run, the settings in the run's name, step and loss.
+
+    Settings are the named groups of ``pattern``, or else what stands as `NAME: VALUE` or `NAME=VALUE`. Raises
+    InputError where the table has no column ``step``.
+    """
+    if step not in table.columns:
+        raise InputError(Problem("--step", step, "is no column", f"the first column is {table.columns[0]!r}"))
+    found = Rows(left_out=list(table.left_out))
+    for column, run in _runs(table, loss).items():
+        settings = _settings(run, pattern)
+        if not settings:
+            reason = "does not match --from-path" if pattern is not None else "names no setting (see --from-path)"
+            found.left_out.append(LeftOut(column, f"the name of its run {reason}"))
+            continue
+        found.columns += [name for name in (RUN, *settings) if name not in found.columns]
+        found.rows += [
+            Row(row.where, {RUN: run, **settings, step: row.values.get(step), loss: row.values[column]})
+            for row in table.rows
+            if cell_text(row.values.get(column)) != BLANK
+        ]
+    found.columns += [step, loss]
+    return found
+
+
+def _runs(table: Rows, loss: str) -> Mapping[str, str]:
+    """Each column of losses, and the name of its run."""
+    end = f"{_BETWEEN}{loss}"
+    return {name: name.removesuffix(end) for name in table.columns if name.endswith(end) and name != end}
+
+
+def _settings(run: str, pattern: re.Pattern[str] | None) -> Mapping[str, str]:
+    if pattern is None:
+        return dict(_SETTING.findall(run))
+    match = pattern.search(run)
+    return {} if match is None else {name: text for name, text in match.groupdict().items() if text is not None}

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.reports import Trace
-from orchestrator.base.space import Axis, frozen, is_number
+from orchestrator.base.space import Axis, is_number, to_hashable
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.importing.rows import LeftOut, Row
 from orchestrator.importing.values import EMPTY, AxisColumn, axis_of, evened, value_of
@@ -73,14 +73,14 @@ def settings_of_rows(rows: Sequence[Row], asked: Asked, unused: Sequence[str]) -
     fixed = {
         name: value
         for name in unused
-        if len(values := {frozen(value_of(row.values.get(name))) for row in rows}) == 1
+        if len(values := {to_hashable(value_of(row.values.get(name))) for row in rows}) == 1
         and (value := next(iter(values))) is not EMPTY
         and not (isinstance(value, float) and not isfinite(value))
     }
     columns = {axis.name: evened([value_of(row.values.get(axis.column)) for row in rows]) for axis in asked.axes}
     found: list[Settings | LeftOut] = []
     for i, row in enumerate(rows):
-        cell = {name: frozen(values[i]) for name, values in columns.items()}
+        cell = {name: to_hashable(values[i]) for name, values in columns.items()}
         found.append(_settings(row, cell, asked, fixed))
     return found
 

@@ -10,7 +10,7 @@ from typing import Any
 from objectives.base import Objective
 from objectives.fields import is_feature
 from orchestrator.base.reports import Trace
-from orchestrator.base.space import canonical_json, frozen
+from orchestrator.base.space import canonical_json, to_hashable
 from orchestrator.base.trial_result import MemberResult
 
 # Names of facts.
@@ -129,5 +129,5 @@ def packed_from_fact(fact: str) -> PackedObjective:
         layer_groups=tuple(map(str, values["layer_groups"])),
         has_logits=bool(values["has_logits"]),
         data_fields=tuple(map(str, values["data_fields"])),
-        features={name: frozen(value) for name, value in dict(values["features"]).items()},
+        features={name: to_hashable(value) for name, value in dict(values["features"]).items()},
     )

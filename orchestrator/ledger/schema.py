@@ -16,7 +16,7 @@ from typing import Any, get_origin
 from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem, StorageError
 from orchestrator.base.files import free_space
-from orchestrator.base.space import frozen
+from orchestrator.base.space import to_hashable
 from orchestrator.base.trial_result import MEASURED, RESULT_COLUMNS, Column, MemberResult, TrialResult
 
 # SQLite's mark of the application that a file belongs to. Ledgers from before the first release lack it and have other
@@ -146,7 +146,7 @@ def _entries(text: str) -> tuple[Any, ...]:
 
 
 def _cell(text: str) -> Cell:
-    return Cell((name, frozen(value)) for name, value in json.loads(text).items())
+    return Cell((name, to_hashable(value)) for name, value in json.loads(text).items())
 
 
 # How values are loaded that SQLite stores in another form.

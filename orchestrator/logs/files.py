@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.logs.columns import Columns, may_be_loss
-from orchestrator.logs.config import MetricsConfig
+from orchestrator.logs.columns import Columns, MetricsConfig, may_be_loss
 from orchestrator.logs.event_files import Events, is_event_file
 from orchestrator.logs.line_formats import JsonLines, Mixed, told_reader
-from orchestrator.logs.lines import LONGEST_LINE, Lines, Reader
-from orchestrator.logs.named_numbers import json_numbers, without_colours
+from orchestrator.logs.lines import LONGEST_LINE, Lines, Reader, json_numbers, without_colours
 from orchestrator.logs.separated import Csv, delimiter_of
 from orchestrator.logs.series import row_of_json
 from orchestrator.logs.tables import Log, Table, make_log

@@ -10,10 +10,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.logs.columns import find_name, plain_name
-from orchestrator.logs.config import MetricsConfig
-from orchestrator.logs.lines import Reader, Row, text_of, texts_of
-from orchestrator.logs.named_numbers import number_of, text_pairs
+from orchestrator.logs.columns import MetricsConfig, find_name, plain_name
+from orchestrator.logs.lines import Reader, Row, number_of, text_of, text_pairs, texts_of
 from orchestrator.logs.separated import Csv, delimiter_of, header_of, names_of
 from orchestrator.logs.series import SeriesOfText, row_of_json
 

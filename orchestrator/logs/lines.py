@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import re
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from orchestrator.logs.named_numbers import without_colours
+from orchestrator.logs.columns import COUNTER, EPOCH, STEP_NAMES, plain_name
 
 NUM_LAST_LINES = 30
 LONGEST_LINE = 1024**2  # bytes; longer lines are truncated
@@ -81,3 +84,109 @@ def text_of(line: bytes) -> str:
 def texts_of(lines: Sequence[bytes]) -> list[str]:
     """Lines as text without colour codes; decoding many together is faster."""
     return text_of(b"\n".join(lines)).split("\n") if lines else []
+
+
+LONGEST_NAME = 250  # characters of a metric's name, as in MLflow
+_LONGEST_TEXT = 4000  # characters searched in a line
+
+_NUMBER = r"[-+]?(?:\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
+_WORD = r"(?!(?:nan|inf|infinity|info|debug|warning)\b)[A-Za-z_][\w/.\-]{0,249}+"
+# What a number is wrapped in where a tensor or an array was printed: tensor(2.3, ...), np.float64(2.3), [2.3].
+_WRAPPED = r"(?:(?:\w{1,12}\.)?(?:tensor|[a-z]{0,12}array|[a-z]{0,6}float\d{0,3})\(\s*+|\[\s*+){0,2}"
+# A name of up to three words, an optional colon or equals sign, a number with an optional unit. Both may be quoted.
+_PAIR = re.compile(
+    rf"(?<![\w.])({_WORD}(?: {_WORD}){{0,2}})(?=[\"'\s(:=\[])[\"']?\s*+(?:\([^)\d:=]*+\))?+\s*+[:=]?\s*+[\"']?"
+    rf"{_WRAPPED}({_NUMBER})(?=[A-Za-z%]{{0,3}}(?![\w.]\w))",
+    re.IGNORECASE,
+)
+# How far a loop has come, 10/300; no date, no time of day behind a date, no share of decimals.
+_COUNTER = re.compile(r"(?<![\w./:-])(\d{1,15}) ?/ {0,12}(\d{1,15})(?![\w./]| ?\d+:\d)")
+_NAME_BEFORE = re.compile(r"([A-Za-z][\w/]*)[\s(\[:=]*$")
+_PROGRESS = ("progress", "done", "completed", "finished", "training", "train")  # words before a counter of a loop
+_NAME_WITHIN = 40  # characters before a counter
+_NUMBER_ALONE = re.compile(_NUMBER, re.IGNORECASE)
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def without_colours(text: str) -> str:
+    """``text`` without terminal colour codes."""
+    return _COLOURS.sub("", text) if "\x1b" in text else text
+
+
+class Pair(NamedTuple):
+    """A name in its plain form, the number that follows it, and where the name begins."""
+
+    name: str
+    value: float
+    start: int
+
+
+def text_pairs(line: str) -> Iterator[Pair]:
+    """Names with the numbers that follow them."""
+    for match in _PAIR.finditer(line[:_LONGEST_TEXT]):
+        yield Pair(plain_name(match[1]), float(match[2].replace(",", "")), match.start())
+
+
+def counters(line: str, before: int) -> Iterator[tuple[str, float]]:
+    """Counters such as 10/300 under the name of the step or the epoch before them, or as COUNTER.
+
+    They begin at a place ``before``, or behind it in square brackets or in front of those of a progress bar. A counter
+    with another name is of something else: `correct: 12/64`.
+    """
+    for match in _COUNTER.finditer(line[:_LONGEST_TEXT]):
+        value = float(match[1])
+        if value > float(match[2]):
+            continue
+        is_enclosed = line[: match.start()].rstrip().endswith("[") or line[match.end() :].startswith(" [")
+        if match.start() > before and not is_enclosed:
+            continue
+        named = _NAME_BEFORE.search(line[max(0, match.start() - _NAME_WITHIN) : match.start()])
+        names = plain_name(named[1]).split("/") if named else []
+        if len(names) == 2 and names[0] == EPOCH and names[1] in STEP_NAMES:  # Epoch/Step: 3/120
+            yield EPOCH, value
+            yield names[1], float(match[2])
+        elif names and names[-1].split("_")[-1] in (EPOCH, "epochs"):
+            yield EPOCH, value
+        elif not names or names[-1] in (*STEP_NAMES, *_PROGRESS):
+            yield (names[-1] if names and names[-1] in STEP_NAMES else COUNTER), value
+
+
+def number_of(cell: str) -> float | None:
+    """The number that fills ``cell``, possibly quoted; None for anything else."""
+    try:
+        return float(cell) if "_" not in cell else None
+    except ValueError:
+        text = cell.strip().strip("\"'")
+        return float(text.replace(",", "")) if _NUMBER_ALONE.fullmatch(text) else None
+
+
+def json_numbers(found: Mapping[str, Any]) -> dict[str, float]:
+    """Names and numbers of a JSON object; nested names are joined by a slash; the first of two duplicates counts."""
+    row: dict[str, float] = {}
+    _add_numbers(row, found, "")
+    return row
+
+
+def _add_numbers(row: dict[str, float], found: Mapping[str, Any], prefix: str) -> None:
+    for key, value in found.items():
+        if len(prefix) + len(key) > LONGEST_NAME:
+            continue
+        name, kind = prefix + key, type(value)
+        number = None
+        if kind is float:
+            number = value
+        elif kind is dict:
+            _add_numbers(row, value, f"{name}/")
+        elif kind is int:
+            number = _float(value)
+        elif kind is str:
+            number = number_of(value)
+        if number is not None:
+            row.setdefault(name, number)
+
+
+def _float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a JSON integer of any length
+        return math.inf if value > 0 else -math.inf

@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterator, Sequence
 
-from orchestrator.logs.lines import Reader, Row, texts_of
-from orchestrator.logs.named_numbers import LONGEST_NAME, number_of, text_pairs
+from orchestrator.logs.lines import LONGEST_NAME, Reader, Row, number_of, text_pairs, texts_of
 
 _DELIMITERS = ("\t", ",", ";")
 

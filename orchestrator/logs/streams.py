@@ -20,6 +20,7 @@ from orchestrator.logs.columns import (
     NORM_NAMES,
     STEP_NAMES,
     VALIDATION_NAMES,
+    MetricsConfig,
     find_name,
     first_usual,
     listed,
@@ -27,11 +28,9 @@ from orchestrator.logs.columns import (
     plain_name,
     training_losses,
 )
-from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.event_files import Events, begins_as_events
 from orchestrator.logs.line_formats import compiled, told_reader
-from orchestrator.logs.lines import LONGEST_LINE, NUM_LAST_LINES, Lines, Reader, Row
-from orchestrator.logs.named_numbers import without_colours
+from orchestrator.logs.lines import LONGEST_LINE, NUM_LAST_LINES, Lines, Reader, Row, without_colours
 from orchestrator.logs.numbering import NUM_FIRST, Numbering, counts_steps
 from orchestrator.logs.series import EVALUATION
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.base.space import format_value, frozen
+from orchestrator.base.space import format_value, to_hashable
 from orchestrator.base.words import count
 from orchestrator.maps.comparison import Comparison, Difference, EdgeShift, Side
 from orchestrator.maps.gains_text import gains_json, gains_lines
@@ -97,7 +97,7 @@ def _gains_of_values(comparison: Comparison) -> Iterator[str]:
 def differs_lines(changed: Mapping[str, Sequence[Any]]) -> list[str]:
     """A line for each field that differs, with its value in each sweep."""
     return [
-        f"differs: {field} = {', '.join(format_value(frozen(value)) for value in values)}"
+        f"differs: {field} = {', '.join(format_value(to_hashable(value)) for value in values)}"
         for field, values in changed.items()
     ]
 

@@ -20,7 +20,7 @@ from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.stability import distinct_runs, sweep_axes, trials_where
-from orchestrator.surface.places import Lattice, lattice_of
+from orchestrator.surface.lattice import Lattice, lattice_of
 from orchestrator.surface.surface import CONFIDENCE, Crossing, Latent, Surface, fit_surface
 
 LEVEL = 0.5  # the share of stable trials at the edge

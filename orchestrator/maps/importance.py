@@ -17,8 +17,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.permutation import permutation_shares
 from orchestrator.maps.stability import distinct_runs, sweep_axes, usual_loss
-from orchestrator.search.importance import EVALUATORS, importances
-from orchestrator.search.study import Parameter
+from orchestrator.search.study import EVALUATORS, Parameter, importances
 
 TARGETS = ("stability", "loss")
 _SURFACE = "surface"  # of P(stable), fitted to the trials

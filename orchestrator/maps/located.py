@@ -13,7 +13,7 @@ from typing import Any, Literal
 from scipy.special import expit
 
 from orchestrator.base.errors import InputError, Problem, did_you_mean
-from orchestrator.base.space import Axis, frozen, is_number, is_ordered, on_natural_scale
+from orchestrator.base.space import Axis, is_number, is_ordered, on_natural_scale, to_hashable
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, IMPORTED
 from orchestrator.detection.outcomes import cell_state, is_known, is_over_edge
@@ -23,12 +23,10 @@ from orchestrator.maps.fitted import Fit, fit
 from orchestrator.maps.fitted_margins import fitted_margins
 from orchestrator.maps.related_cells import Key, base_notes, led, state_beside, ties_of, worst_state
 from orchestrator.maps.run_place import Outside, RunPlace, beside, place_of, sides
-from orchestrator.maps.run_shares import in_whole_steps
 from orchestrator.maps.stability import distinct_runs, sweep_axes
 from orchestrator.maps.ways_back import Way, fitted_ways, way_along
 from orchestrator.surface.surface import CONFIDENCE
-from orchestrator.sweepfile.run_settings import RunSettings
-from orchestrator.sweepfile.settings import settings_of
+from orchestrator.sweepfile.settings import RunSettings, settings_of
 
 Side = Literal["stable", "not stable", "at the edge", "not known", "outside"]
 _NEAREST = 4  # cells
@@ -100,7 +98,7 @@ def locate(ledger: LedgerReader, run: RunSettings, counts_degraded: bool = False
     if not axes or not rows:
         raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is no map to be on"))
     is_scattered = ledger.is_sampled
-    run = in_whole_steps(run, rows)
+    run = run.in_whole_steps(rows)
     place = place_of(run, axes, is_scattered, list(_settings(rows[0])))
     cells: dict[Key, list[TrialResult]] = {}
     for row in rows:
@@ -203,13 +201,15 @@ def _settings(row: TrialResult) -> dict[str, Any]:
     length = {} if row.objective == IMPORTED else {"steps": row.steps}  # of an imported run it need not be known
     settings = {**length, **settings_of(row.objective, row.config)}
     return {
-        name: frozen(value) for name, value in settings.items() if name not in row.cell and not isinstance(value, dict)
+        name: to_hashable(value)
+        for name, value in settings.items()
+        if name not in row.cell and not isinstance(value, dict)
     }
 
 
 def _cautions(run: RunSettings, nearest: TrialResult, placed: set[str]) -> list[Caution]:
     """Settings of the run that are no axes and differ from those of the nearest cell's trials."""
-    settings = {**_settings(nearest), **{name: frozen(value) for name, value in nearest.cell.items()}}
+    settings = {**_settings(nearest), **{name: to_hashable(value) for name, value in nearest.cell.items()}}
     found = []
     for name, value in run.values.items():
         if name in placed or (name in settings and _is_same(value, settings[name])):

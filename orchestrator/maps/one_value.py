@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.space import canonical_json, format_value, frozen
+from orchestrator.base.space import canonical_json, format_value, to_hashable
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_meant
@@ -85,7 +85,7 @@ def values_along(path: Path, axis: str, base: Any, stack: ExitStack) -> list[One
         raise refuse(f"it has {len(chosen.values)} values", f"choose an axis with 2 to {_MOST}")
     values = list(chosen.values)
     if base is not None:
-        first = value_meant("--base", chosen, frozen(base))
+        first = value_meant("--base", chosen, to_hashable(base))
         values = [first, *(value for value in values if value is not first)]
     return [stack.enter_context(OneValue(path, axis, value, chosen.zipped)) for value in values]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.base.cell import Cell
-from orchestrator.base.space import Axis, frozen
+from orchestrator.base.space import Axis, to_hashable
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED
 from orchestrator.detection.outcomes import is_known, is_over_edge
@@ -93,8 +93,8 @@ def tied_settings(row: TrialResult, ties: Mapping[str, str]) -> dict[str, Any]:
 
 def effective_values(row: TrialResult) -> dict[str, Any]:
     """The values of tied axes that a trial trained with, where they differ from those of its cell."""
-    trained = {name: frozen(row.config.get(name, value)) for name, value in row.cell.items()}
-    return {f"effective_{name}": value for name, value in trained.items() if value != frozen(row.cell[name])}
+    trained = {name: to_hashable(row.config.get(name, value)) for name, value in row.cell.items()}
+    return {f"effective_{name}": value for name, value in trained.items() if value != to_hashable(row.cell[name])}
 
 
 def base_notes(axes: Iterable[str], ties: Mapping[str, str]) -> list[str]:

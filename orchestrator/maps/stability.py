@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.base.columns import METRICS
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.intervals import wilson
-from orchestrator.base.space import Axis, frozen, is_number
+from orchestrator.base.space import Axis, is_number, to_hashable
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, RIGHT, UNSURE
 from orchestrator.base.words import count, plural
@@ -101,7 +101,7 @@ def sweep_axes(ledger: LedgerReader, trials: Sequence[TrialResult] | None = None
             values.get(fact["name"], ()),
             tuple(fact["ends"]) if fact["ends"] else None,
             zipped=tuple(fact.get("zipped", ())),
-            when=tuple((name, tuple(map(frozen, found))) for name, found in fact.get("when", {}).items()),
+            when=tuple((name, tuple(map(to_hashable, found))) for name, found in fact.get("when", {}).items()),
         )
         for fact in json.loads(ledger.facts().get("axes", "[]"))
     ]

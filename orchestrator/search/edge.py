@@ -1,4 +1,4 @@
-"""`search: {method: edge}`: where training turns from stable to not stable, in few trials.
+"""`search: {method: edge}`: find where training turns from stable to unstable, in few trials.
 
 Letters of shapes: N known cells, C candidates, R rows, D axes.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -16,29 +16,24 @@ from scipy.optimize import brentq
 from orchestrator.base.space import Axis
 from orchestrator.search.gain import choose
 from orchestrator.search.protocol import CellResult, Proposal
-from orchestrator.surface.places import Lattice, lattice_of
+from orchestrator.surface.lattice import Lattice, lattice_of
 from orchestrator.surface.surface import Crossing, Surface, fit_surface
 
-_DESIGN = {
-    0: 1,
-    1: 4,
-    2: 12,
-    3: 24,
-    4: 48,
-}  # trials of the design before the first surface, by the number of numeric axes
-_MOST_ROWS = 1024  # whose edges decide whether a search is precise
-_CLOSE = 1e-9
+# Trials of the initial design, before the first surface, by the number of numeric axes.
+_NUM_INITIAL = {0: 1, 1: 4, 2: 12, 3: 24, 4: 48}
+_MAX_ROWS = 1024  # whose edges decide whether a search is precise
+_TOLERANCE = 1e-9
 
-Cell = tuple[int, ...]
+Cell = tuple[int, ...]  # indices of a cell's values in the lattice
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeOptions:
-    """What is looked for, and at what cost.
+    """The edge to find, and the budget.
 
-    ``along`` is the axis over which training turns unstable; without it, edges are looked for in every direction.
-    ``level`` is P(stable) at the edge; ``trials`` the budget, which counts each seed; ``precision`` the factor within
-    which the edge of every row is to be known, or None; ``num_seeds`` the trials that a cell may have.
+    ``along`` is the axis over which training turns unstable; if None, edges are looked for in every direction.
+    ``level`` is P(stable) at the edge, ``trials`` the budget, which counts each seed, and ``num_seeds`` the most trials
+    of a cell. The search ends early when the edge of every row is known within the factor ``precision``, if given.
     """
 
     along: str | None
@@ -51,9 +46,9 @@ class EdgeOptions:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What is known of one cell: stable ones among trials with a result, those under way, and those without news.
+    """Numbers of trials of one cell: stable, over the edge, pending, and lost (given up or impossible to judge).
 
-    A cell with a trial that was given up, or that could not be judged, gets no more of them.
+    A cell with a lost trial gets no more trials.
     """
 
     stable: int = 0
@@ -63,14 +58,14 @@ class Tally:
 
     @property
     def num(self) -> int:
-        """All its trials."""
+        """The number of all trials."""
         return self.stable + self.over + self.pending + self.lost
 
 
 class EdgeSearch:
-    """Proposes cells at the edge of stability, where results are expected to tell most about it.
+    """Proposes cells at the edge of stability, where results are expected to be most informative.
 
-    ``is_over_edge`` says of an outcome whether it is over the edge; None where that cannot be told.
+    ``is_over_edge`` maps an outcome to whether it is over the edge, or None if unknown.
     """
 
     def __init__(self, axes: Sequence[Axis], options: EdgeOptions, is_over_edge: Callable[[str], bool | None]) -> None:
@@ -78,14 +73,14 @@ class EdgeSearch:
         self._is_over_edge = is_over_edge
         self._axes = tuple(axes)
         self.lattice: Lattice = lattice_of(axes, options.along, options.precision)
-        # What was computed before; a search without it answers the same.
+        # A cache, which does not affect answers.
         self._one_edge: dict[tuple[tuple[Cell, Tally], ...], bool] = {}
 
     def propose(self, known: Sequence[CellResult], room: int) -> list[Proposal] | None:
-        """At most ``room`` further trials; an empty list to wait for results, None when the search is finished."""
+        """Propose at most ``room`` further trials; an empty list means to wait, None that the search is finished."""
         tallies = self._tallies(known)
         has_pending = self._has_pending(tallies)
-        left = self._options.trials - sum(len(one.seeds) for one in known)
+        left = self._options.trials - sum(len(result.seeds) for result in known)
         if left <= 0:
             return [] if has_pending else None
         chosen = self._batch(tallies, self._others(known), min(room, left))
@@ -94,31 +89,31 @@ class EdgeSearch:
         return self._proposals(chosen, tallies)
 
     @property
-    def num_spread(self) -> int:
-        """The number of first cells that are spread evenly, whatever the results."""
-        return len(self._design())
+    def num_initial(self) -> int:
+        """The number of cells in the initial design, which is spread evenly, whatever the results."""
+        return len(self._initial_design())
 
     def surface(self, known: Sequence[CellResult]) -> Surface:
-        """The surface of P(stable) fitted to all results."""
+        """Fit the surface of P(stable) to all results."""
         return self._surface(self._tallies(known), self._others(known))
 
     def crossings(self, known: Sequence[CellResult]) -> list[tuple[dict[str, Any], tuple[Crossing, ...]]]:
-        """The edges of each row along the axis: the values of the other axes, and where the row is crossed."""
+        """Return, for each row along the axis, the values of the other axes and its edges."""
         surface = self.surface(known)
         rows_RD = self._rows()
-        found = self._crossings(surface, rows_RD)
+        crossings = self._crossings(surface, rows_RD)
         names = [axis.name for axis in self._axes if axis.name != self._options.along]
         cells = (self.lattice.cell(row) for row in rows_RD)
-        return [({name: cell[name] for name in names}, row) for cell, row in zip(cells, found, strict=True)]
+        return [({name: cell[name] for name in names}, row) for cell, row in zip(cells, crossings, strict=True)]
 
-    # --- which trials are next ------------------------------------------------------------------------
+    # --- the next trials --------------------------------------------------------------------------------
 
-    def _batch(self, tallies: dict[Cell, Tally], others: list[tuple[list[float], Tally]], most: int) -> list[Cell]:
-        """The next trials given all that is known: of the design, or where outcomes are expected to tell most."""
+    def _batch(self, tallies: dict[Cell, Tally], others: list[tuple[list[float], Tally]], num: int) -> list[Cell]:
+        """Choose the next trials: the rest of the initial design, or where outcomes are most informative."""
         num_known = sum(tally.num for tally in tallies.values()) + sum(tally.num for _, tally in others)
-        design = self._design()
+        design = self._initial_design()
         if num_known < len(design) and not others:
-            return [cell for cell in design if cell not in tallies][:most]
+            return [cell for cell in design if cell not in tallies][:num]
         surface = self._surface(tallies, others)
         if not self._has_pending(tallies) and self._is_precise(surface):
             return []
@@ -126,32 +121,32 @@ class EdgeSearch:
         cells_CD = self.lattice.candidates(random)
         cells = [tuple(map(int, row)) for row in cells_CD]
         pending = [cell for cell, tally in tallies.items() for _ in range(tally.pending)]
-        where = {cell: i for i, cell in enumerate(cells)}
-        missing = [cell for cell in dict.fromkeys(pending) if cell not in where]
-        where |= {cell: len(cells) + i for i, cell in enumerate(missing)}
+        index_of = {cell: i for i, cell in enumerate(cells)}
+        missing = [cell for cell in dict.fromkeys(pending) if cell not in index_of]
+        index_of |= {cell: len(cells) + i for i, cell in enumerate(missing)}
         cells += missing
         room_C = np.array([self._room(tallies.get(cell, Tally())) for cell in cells[: len(cells_CD)]])
         latent = surface.latent(self.lattice.points(np.array(cells)))
         row_length = 1 if self.lattice.along is None else self.lattice.sizes[self.lattice.along]
         chosen = choose(
-            surface, latent, row_length, room_C, [where[cell] for cell in pending], most, self._options.level
+            surface, latent, row_length, room_C, [index_of[cell] for cell in pending], num, self._options.level
         )
         return [cells[i] for i in chosen]
 
-    def _design(self) -> list[Cell]:
-        """Cells spread evenly, each row of them another: multiples of powers of a generalised golden ratio.
+    def _initial_design(self) -> list[Cell]:
+        """Spread cells evenly, in different rows: multiples of powers of a generalised golden ratio.
 
         The seed shifts them. M. Roberts, The unreasonable effectiveness of quasirandom sequences, 2018.
         """
         sizes = np.array(self.lattice.sizes)
-        num_values = [c for c in self.lattice.columns if c.is_categorical]
-        fields = math.prod(len(column.values) for column in num_values)
-        num = _DESIGN[len(sizes) - len(num_values)] * (1 + fields) // 2
+        categorical = [column for column in self.lattice.columns if column.is_categorical]
+        num_categories = math.prod(len(column.values) for column in categorical)
+        num = _NUM_INITIAL[len(sizes) - len(categorical)] * (1 + num_categories) // 2
         num = min(num, self.lattice.num_cells, self._options.trials)
         ratio = brentq(lambda x: x ** (len(sizes) + 1) - x - 1, 1, 2)
         steps_D = ratio ** -np.arange(1.0, len(sizes) + 1)
         shift_D = np.random.default_rng(self._options.seed).random(len(sizes))
-        # Where few values are there to choose from, some multiples are the same cell.
+        # With few values to choose from, some multiples are the same cell.
         units = (shift_D + np.arange(1, 8 * num + 1)[:, None] * steps_D) % 1
         cells = (tuple(map(int, row)) for row in (units * sizes).astype(int))
         return list(dict.fromkeys(cells))[:num]
@@ -160,13 +155,13 @@ class EdgeSearch:
         return 0 if tally.lost else self._options.num_seeds - tally.num
 
     def _proposals(self, chosen: Sequence[Cell], tallies: Mapping[Cell, Tally]) -> list[Proposal]:
-        """One proposal for each cell, in order of the first time that it was chosen."""
+        """Return one proposal for each cell, in the order in which cells were first chosen."""
         return [
             Proposal(self.lattice.cell(cell), tallies.get(cell, Tally()).num + chosen.count(cell))
             for cell in dict.fromkeys(chosen)
         ]
 
-    # --- what is known --------------------------------------------------------------------------------
+    # --- the surface ------------------------------------------------------------------------------------
 
     def _surface(self, tallies: Mapping[Cell, Tally], others: Sequence[tuple[list[float], Tally]]) -> Surface:
         seen = [
@@ -177,14 +172,14 @@ class EdgeSearch:
         return self._fitted(seen, others, self._has_one_edge(seen))
 
     def _has_one_edge(self, seen: Sequence[tuple[Cell, Tally]]) -> bool:
-        """Whether each row has one edge, by the evidence of the design: later cells lie at edges that are supposed."""
-        design = set(self._design())
-        of_design = [(cell, tally) for cell, tally in seen if cell in design]
-        if self.lattice.along is None or 2 * len(of_design) < len(design):
+        """Whether each row has one edge, judged from the initial design: later cells lie at supposed edges."""
+        design = set(self._initial_design())
+        initial = [(cell, tally) for cell, tally in seen if cell in design]
+        if self.lattice.along is None or 2 * len(initial) < len(design):
             return True
-        key = tuple(of_design)
+        key = tuple(initial)
         if key not in self._one_edge:
-            self._one_edge[key] = self._fitted(of_design, [], None).has_one_edge
+            self._one_edge[key] = self._fitted(initial, [], None).has_one_edge
         return self._one_edge[key]
 
     def _fitted(
@@ -206,25 +201,21 @@ class EdgeSearch:
         )
 
     def _tallies(self, known: Sequence[CellResult]) -> dict[Cell, Tally]:
-        found = {}
-        for one in known:
-            indices = self._indices(one)
-            if indices is not None:
-                found[indices] = _tally(self._bits(one))
-        return found
+        """Return the tallies of the cells in the lattice."""
+        indices = [(self.lattice.indices(result.cell), result) for result in known]
+        return {cell: self._tally(result) for cell, result in indices if cell is not None}
 
     def _others(self, known: Sequence[CellResult]) -> list[tuple[list[float], Tally]]:
-        """Points and tallies of cells that this search would not propose, e.g. of an axis that was denser."""
-        return [(self.lattice.point(one.cell), _tally(self._bits(one))) for one in known if self._indices(one) is None]
+        """Return points and tallies of cells that are not in the lattice, e.g. of an axis that had more values."""
+        others = (result for result in known if self.lattice.indices(result.cell) is None)
+        return [(self.lattice.point(result.cell), self._tally(result)) for result in others]
 
-    def _indices(self, one: CellResult) -> Cell | None:
-        return self.lattice.indices(one.cell)
+    def _tally(self, result: CellResult) -> Tally:
+        kinds = [self._kind(seed.outcome, seed.is_over) for seed in result.seeds]
+        return Tally(*(kinds.count(field.name) for field in fields(Tally)))
 
-    def _bits(self, one: CellResult) -> list[str]:
-        """What each trial of a cell counts as: a field of ``Tally``."""
-        return [self._field_of(seed.outcome, seed.is_over) for seed in one.seeds]
-
-    def _field_of(self, outcome: str | None, is_over: bool) -> str:
+    def _kind(self, outcome: str | None, is_over: bool) -> str:
+        """Return the field of ``Tally`` that counts a trial."""
         if outcome is None:
             return "lost" if is_over else "pending"
         is_over_edge = self._is_over_edge(outcome)
@@ -234,18 +225,18 @@ class EdgeSearch:
     def _has_pending(tallies: Mapping[Cell, Tally]) -> bool:
         return any(tally.pending for tally in tallies.values())
 
-    # --- when it is enough ----------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------------
 
     def _rows(self) -> np.ndarray:
-        return self.lattice.rows(np.random.default_rng(self._options.seed), _MOST_ROWS)
+        return self.lattice.rows(np.random.default_rng(self._options.seed), _MAX_ROWS)
 
     def _crossings(self, surface: Surface, rows_RD: np.ndarray) -> list[tuple[Crossing, ...]]:
         assert self.lattice.along is not None
-        places_L = np.array(self.lattice.columns[self.lattice.along].units)
-        return surface.crossings(self.lattice.points(rows_RD), places_L, self._options.level)
+        units_L = np.array(self.lattice.columns[self.lattice.along].units)
+        return surface.crossings(self.lattice.points(rows_RD), units_L, self._options.level)
 
     def _is_precise(self, surface: Surface) -> bool:
-        """Whether the edge of every row is known within the precision, or within a step of a grid."""
+        """Whether the edge of every row is known within the precision, or within a step of the grid."""
         if self._options.precision is None or self.lattice.along is None:
             return False
         rows = self._crossings(surface, self._rows())
@@ -257,13 +248,9 @@ class EdgeSearch:
         column = self.lattice.columns[self.lattice.along]
         if not math.isfinite(crossing.low) or not math.isfinite(crossing.high):
             return False
-        if column.is_given and crossing.high - crossing.low <= self.lattice.resolution + _CLOSE:
+        if column.is_given and crossing.high - crossing.low <= self.lattice.resolution + _TOLERANCE:
             return True
         if column.axis.ends is None:
             return False
-        low, high = (column.axis.at(place) for place in (crossing.low, crossing.high))
+        low, high = (column.axis.at(unit) for unit in (crossing.low, crossing.high))
         return column.axis.factor(low, high) <= self._options.precision
-
-
-def _tally(fields: Sequence[str]) -> Tally:
-    return Tally(**{name: fields.count(name) for name in ("stable", "over", "pending", "lost")})

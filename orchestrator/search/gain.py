@@ -1,4 +1,4 @@
-"""Which points to try next: those whose outcomes are expected to tell the most about where a level is crossed.
+"""The next points to try: where outcomes are expected to say most about where a level is crossed.
 
 Letters of shapes: M points, of which the first C are candidates, T targets.
 """
@@ -13,9 +13,9 @@ from scipy.special import log_ndtr, logit
 
 from orchestrator.surface.surface import Latent, Surface
 
-MOST_TARGETS = 256
+MAX_TARGETS = 256
 _LOGISTIC_SD = 1.6  # a probit with this scale resembles a logit
-_LEAST = 1e-9  # of a variance
+_MIN_VARIANCE = 1e-9
 _FALL = 1 - 2 / math.pi  # near its peak, at z = 0, a share falls as exp(-_FALL z^2)
 
 
@@ -28,12 +28,11 @@ def choose(
     num: int,
     level: float,
 ) -> list[int]:
-    """Up to ``num`` indices of candidates, best first, each at most ``room_C`` times.
+    """Choose up to ``num`` candidates by index, best first, each at most ``room_C`` times.
 
-    The candidates are the first C points: rows of ``row_length`` places along the axis, one after the other; 1 where
-    there is no such axis. ``pending`` are indices of any points, of trials under way: what they are expected to tell
-    counts as known. A trial's value is the
-    fall that it is expected to bring to the sum of standard deviations at the targets. It looks one outcome ahead, by
+    The candidates are the first C points: rows of ``row_length`` points along the axis, one after the other, or 1 if
+    there is no such axis. ``pending`` are indices of points, of trials under way, whose expected outcomes count as
+    known. A trial's value is the expected fall of the sum of standard deviations at the targets, one outcome ahead, by
     the variance of the posterior mean of a probit (Letham et al., Look-ahead acquisition functions for Bernoulli level
     set estimation, 2022).
     """
@@ -54,33 +53,33 @@ def choose(
 
 
 def _targets(mean_C: np.ndarray, sd_C: np.ndarray, row_length: int) -> tuple[np.ndarray, np.ndarray]:
-    """The indices of points at the edge, the least known where there are too many, and their weights.
+    """Return the indices of points at the edge, the least known if there are too many, and their weights.
 
-    In a row they are those beside a crossing of the mean, or the one that is closest to one; without rows all points.
-    A weight falls with the distance of the mean from the level, in standard deviations.
+    The targets of a row are the points next to a crossing of the mean, or the point closest to the level; without rows
+    all points are targets. A weight falls with the distance of the mean from the level, in standard deviations.
     """
     weight_C = np.exp(-0.5 * (mean_C / sd_C) ** 2)
     if row_length == 1:
         weight_C /= sd_C
-        targets_T = np.argsort(-weight_C * sd_C, kind="stable")[:MOST_TARGETS]
+        targets_T = np.argsort(-weight_C * sd_C, kind="stable")[:MAX_TARGETS]
         return targets_T, weight_C[targets_T]
     mean_RL = mean_C.reshape(-1, row_length)
     is_target_RL = np.zeros(mean_RL.shape, dtype=bool)
-    rows_X, places_X = np.nonzero((mean_RL[:, :-1] > 0) != (mean_RL[:, 1:] > 0))
-    is_nearer_X = np.abs(mean_RL[rows_X, places_X + 1]) < np.abs(mean_RL[rows_X, places_X])
-    is_target_RL[rows_X, places_X + is_nearer_X] = True
+    rows_X, columns_X = np.nonzero((mean_RL[:, :-1] > 0) != (mean_RL[:, 1:] > 0))
+    is_nearer_X = np.abs(mean_RL[rows_X, columns_X + 1]) < np.abs(mean_RL[rows_X, columns_X])
+    is_target_RL[rows_X, columns_X + is_nearer_X] = True
     is_target_RL[np.arange(len(mean_RL)), np.argmax(weight_C.reshape(mean_RL.shape), axis=1)] |= ~is_target_RL.any(
         axis=1
     )
     targets_T = np.flatnonzero(is_target_RL)
-    order = np.argsort(-weight_C[targets_T] * sd_C[targets_T], kind="stable")[:MOST_TARGETS]
+    order = np.argsort(-weight_C[targets_T] * sd_C[targets_T], kind="stable")[:MAX_TARGETS]
     return targets_T[order], weight_C[targets_T[order]]
 
 
 class _Outlook:
-    """Variances as they are expected to be after the trials that are under way or chosen.
+    """The variances expected after the trials that are under way or chosen.
 
-    Their outcomes will also move the means. ``_moved_M`` is the variance of how far.
+    Their outcomes will also move the means; ``_moved_M`` is the variance of that movement.
     """
 
     def __init__(
@@ -91,36 +90,36 @@ class _Outlook:
         self._variance_T = points.sd_M[targets_T] ** 2
         self._variance_M = points.sd_M**2
         self._moved_M = np.zeros_like(self._variance_M)
-        self._told: list[np.ndarray] = []
+        self._observed: list[np.ndarray] = []
 
     def gain(self) -> np.ndarray:
-        """The value of a trial at each point, (M,)."""
+        """Return the value of a trial at each point, (M,)."""
         left_TM = self._variance_T[:, None] - self._cross_TM**2 * self._share()
-        return self._weight_T @ (np.sqrt(self._variance_T)[:, None] - np.sqrt(np.maximum(left_TM, _LEAST)))
+        return self._weight_T @ (np.sqrt(self._variance_T)[:, None] - np.sqrt(np.maximum(left_TM, _MIN_VARIANCE)))
 
     def foresee(self, index: int) -> None:
         """Count one more trial at a point as known."""
         root = math.sqrt(self._share()[index])
         cross_M = self._surface.covariance(self._points.at(np.array([index])), self._points)[0]
-        for told_M in self._told:
-            cross_M = cross_M - told_M[index] * told_M
-        told_M = root * cross_M
-        told_T = root * self._cross_TM[:, index]
-        self._told.append(told_M)
-        self._cross_TM -= told_T[:, None] * told_M
-        self._variance_T = np.maximum(self._variance_T - told_T**2, _LEAST)
-        self._variance_M = np.maximum(self._variance_M - told_M**2, _LEAST)
-        self._moved_M += told_M**2
+        for observed_M in self._observed:
+            cross_M = cross_M - observed_M[index] * observed_M
+        observed_M = root * cross_M
+        observed_T = root * self._cross_TM[:, index]
+        self._observed.append(observed_M)
+        self._cross_TM -= observed_T[:, None] * observed_M
+        self._variance_T = np.maximum(self._variance_T - observed_T**2, _MIN_VARIANCE)
+        self._variance_M = np.maximum(self._variance_M - observed_M**2, _MIN_VARIANCE)
+        self._moved_M += observed_M**2
 
     def _share(self) -> np.ndarray:
         return expected_share(self._mean_M, self._variance_M, self._moved_M)
 
 
 def expected_share(mean_M: np.ndarray, variance_M: np.ndarray, moved_M: np.ndarray) -> np.ndarray:
-    """What one outcome takes from a variance, as a factor of the squared covariance, (M,).
+    """Return how much one outcome reduces a variance, as a factor of the squared covariance, (M,).
 
-    ``moved_M`` is the variance of what other outcomes will have added to the mean by then. The result is the mean over
-    that, by the shape that a share has near its peak.
+    ``moved_M`` is the variance of what other outcomes will have added to the mean by then; the result is averaged over
+    it, with the shape of a share near its peak.
     """
     total_M = _LOGISTIC_SD**2 + variance_M
     width_M = np.sqrt(1 + 2 * _FALL * moved_M / total_M)

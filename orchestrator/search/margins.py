@@ -1,6 +1,6 @@
-"""The metric ``margin`` of a search: how far cells are from the edge of stability, by a surface fitted to results.
+"""The metric ``margin`` of a search: distances of cells to the edge of stability, on a surface fitted to results.
 
-Letters of shapes: N cells with a result, R all cells, L places along the axis, D axes.
+Letters of shapes: N cells with a result, R all cells, L points along the axis, D axes.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from scipy.special import logit
 
 from orchestrator.base.space import Axis
 from orchestrator.search.protocol import CellResult
-from orchestrator.surface.places import Lattice, lattice_of
+from orchestrator.surface.lattice import Lattice, lattice_of
 from orchestrator.surface.surface import Crossing, Surface, fit_surface
 
 LEVEL = 0.5  # P(stable) at the edge
-OPEN = 1.0  # the margin where no edge is in sight: the whole axis
+OPEN = 1.0  # the margin without an edge in sight: the whole axis
 
 Counts = tuple[tuple[tuple[float, ...], int, int], ...]  # points of cells, with their stable and all judged trials
 
@@ -27,8 +27,8 @@ Counts = tuple[tuple[tuple[float, ...], int, int], ...]  # points of cells, with
 class EdgeMargins:
     """Margins along one of ``axes``.
 
-    ``is_over_edge`` says of an outcome whether it is over the edge; None where that cannot be told. ``have_learned``
-    says of each cell, beside all others, whether it learned enough for its margin to be worth something.
+    ``is_over_edge`` maps an outcome to whether it is over the edge, or None if unknown. ``have_learned`` says for each
+    of all known cells whether it learned enough to deserve a positive margin.
     """
 
     axes: tuple[Axis, ...]
@@ -37,19 +37,19 @@ class EdgeMargins:
     have_learned: Callable[[Sequence[CellResult]], list[bool]]
 
     def of(self, known: Sequence[CellResult]) -> list[float]:
-        """The margin of each cell of ``known``, as a part of the axis on its scale, from -1 to 1.
+        """Return the margin of each cell of ``known``, as a fraction of the axis on its scale, from -1 to 1.
 
-        It is the distance to the nearest edge, where P(stable) = 1/2, given all results of ``known``; negative over
-        the edge. Where no edge is in sight it is that of the whole axis. A cell with a trial over the edge, or
-        one that has not learned enough, has no positive one.
+        It is the distance to the nearest edge, where P(stable) = 1/2, given all results of ``known``, and negative over
+        the edge. Without an edge in sight it is the whole axis. A cell with a trial over the edge, or one that has not
+        learned enough, has a margin of at most zero.
         """
         lattice = lattice_of(self.axes, self.along, None)
         counts = [self._counts(result) for result in known]
         points_RD = np.array([lattice.point(result.cell) for result in known]).reshape(len(known), len(self.axes))
-        seen = [(tuple(point), *own) for point, own in zip(points_RD.tolist(), counts, strict=True) if own[1]]
+        seen = [(tuple(point), *count) for point, count in zip(points_RD.tolist(), counts, strict=True) if count[1]]
         num_stable, num_judged = sum(stable for _, stable, _ in seen), sum(judged for _, _, judged in seen)
         if num_stable in (0, num_judged):
-            # All that is known lies on one side: an edge of the fit would be the prior's.
+            # With all results on one side, an edge of the fit would come from the prior.
             margins = [OPEN if num_stable else -OPEN] * len(known)
         else:
             margins = _margins(_surface(self.axes, self.along, tuple(sorted(set(seen)))), lattice, points_RD)
@@ -59,12 +59,12 @@ class EdgeMargins:
         ]
 
     def _counts(self, result: CellResult) -> tuple[int, int]:
-        """The stable and all judged trials of a cell."""
-        told = [self.is_over_edge(seed.outcome) for seed in result.seeds if seed.outcome is not None]
-        return told.count(False), len(told) - told.count(None)
+        """Return the numbers of stable and of judged trials of a cell."""
+        sides = [self.is_over_edge(seed.outcome) for seed in result.seeds if seed.outcome is not None]
+        return sides.count(False), len(sides) - sides.count(None)
 
 
-# A search that goes from generation to generation is led through all of them for each proposal.
+# A search by generations replays all of them for each proposal.
 @lru_cache(maxsize=256)
 def _surface(axes: tuple[Axis, ...], along: str, seen: Counts) -> Surface:
     lattice = lattice_of(axes, along, None)
@@ -75,11 +75,11 @@ def _surface(axes: tuple[Axis, ...], along: str, seen: Counts) -> Surface:
 
 
 def _margins(surface: Surface, lattice: Lattice, points_RD: np.ndarray) -> list[float]:
-    """The signed distance of each point to the nearest edge of its row."""
+    """Return the signed distance of each point to the nearest edge of its row."""
     along = lattice.along
     assert along is not None
-    places_L = np.array(lattice.columns[along].units)
-    rows = surface.crossings(points_RD, places_L, LEVEL)
+    units_L = np.array(lattice.columns[along].units)
+    rows = surface.crossings(points_RD, units_L, LEVEL)
     is_stable_R = surface.latent(points_RD).mean_M > logit(LEVEL)
     return [
         _distance(float(point_D[along]), row) * (1 if is_stable else -1)
@@ -87,5 +87,5 @@ def _margins(surface: Surface, lattice: Lattice, points_RD: np.ndarray) -> list[
     ]
 
 
-def _distance(place: float, row: Sequence[Crossing]) -> float:
-    return min((abs(place - crossing.at) for crossing in row if crossing.at is not None), default=OPEN)
+def _distance(unit: float, row: Sequence[Crossing]) -> float:
+    return min((abs(unit - crossing.at) for crossing in row if crossing.at is not None), default=OPEN)

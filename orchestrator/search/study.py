@@ -1,4 +1,4 @@
-"""Plain trials as an Optuna study: in memory for its evaluators, or in a file for its dashboard."""
+"""Plain trials as an Optuna study: in memory to evaluate importances, in a file for its dashboard, or read from one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a study: a range of numbers, on a logarithmic scale or not, or with ``choices`` one of them."""
+    """A parameter of a study: a range of numbers, linear or logarithmic, or one of ``choices``."""
 
     name: str
     low: float = 0.0
@@ -27,7 +27,7 @@ class Parameter:
 
 
 def distribution(parameter: Parameter) -> optuna.distributions.BaseDistribution:
-    """Optuna's description of ``parameter``."""
+    """Return Optuna's description of ``parameter``."""
     import optuna
 
     if parameter.choices is not None:
@@ -38,7 +38,7 @@ def distribution(parameter: Parameter) -> optuna.distributions.BaseDistribution:
 def study_in_memory(
     parameters: Mapping[str, optuna.distributions.BaseDistribution], results: list[tuple[Mapping[str, Any], float]]
 ) -> optuna.Study:
-    """A study to minimise of complete trials: values of ``parameters``, and the result."""
+    """Make a study of complete trials, each with values of ``parameters`` and a result to minimise."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -52,10 +52,10 @@ def study_in_memory(
 
 @dataclass(frozen=True, slots=True)
 class StudyTrial:
-    """A trial of a study: its parameters, and with a result its ``values``, one for each metric.
+    """A trial of a study: its parameters and, with a result, its ``values``, one for each metric.
 
     ``state`` is Optuna's: complete, fail, running or waiting. ``intermediate`` are values by step. Times are seconds
-    since 1970; only one that waits has not started.
+    since 1970; only a waiting trial has no start.
     """
 
     state: str
@@ -70,7 +70,7 @@ class StudyTrial:
 def study_file(
     name: str, metrics: Sequence[str], parameters: Sequence[Parameter], trials: Sequence[StudyTrial]
 ) -> bytes:
-    """The SQLite file of a study to minimise ``metrics`` with these ``trials``, in the schema of the Optuna installed.
+    """Return the SQLite file of a study that minimises ``metrics``, in the schema of the installed Optuna.
 
     The same arguments give the same file.
     """
@@ -78,7 +78,7 @@ def study_file(
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     distributions = {parameter.name: distribution(parameter) for parameter in parameters}
-    # In memory, so that no file is synced to disk for every trial, and none is left behind half-written.
+    # In memory, so that no file is synced to disk for every trial or left half-written.
     storage = optuna.storages.RDBStorage("sqlite:///:memory:")
     try:
         study = optuna.create_study(storage=storage, study_name=name, directions=["minimize"] * len(metrics))
@@ -86,7 +86,7 @@ def study_file(
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             study.set_metric_names(list(metrics))
         for number, trial in enumerate(trials):
-            study.add_trial(_frozen(number, trial, distributions))
+            study.add_trial(_frozen_trial(number, trial, distributions))
         storage.remove_session()
         with contextlib.closing(storage.engine.raw_connection()) as connection:
             assert connection.driver_connection is not None
@@ -95,7 +95,7 @@ def study_file(
         storage.engine.dispose()
 
 
-def _frozen(
+def _frozen_trial(
     number: int, trial: StudyTrial, distributions: Mapping[str, optuna.distributions.BaseDistribution]
 ) -> optuna.trial.FrozenTrial:
     import optuna
@@ -121,9 +121,9 @@ def _date(seconds: float | None) -> datetime.datetime | None:
 
 
 def study_trials(url: str, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Number of each trial of the study ``name`` in the storage at ``url``, and its parameters, values and state.
+    """Yield number, and parameters with values and state, of each trial of a study in the storage at ``url``.
 
-    Without a name the only study. Raises InputError where there is no such study.
+    Without a ``name``, the storage must have exactly one study. Raises InputError if there is no such study.
     """
     import optuna
     from sqlalchemy.pool import NullPool
@@ -131,10 +131,10 @@ def study_trials(url: str, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     source = f"optuna:{url}"
     try:
-        # Without a pool each connection is closed after its use, also that of a file which is no database.
+        # Without a pool each connection is closed after its use, even to a file that is not a database.
         storage = optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
         names = optuna.get_all_study_names(storage)
-    except Exception as error:  # every library of databases has errors of its own
+    except Exception as error:  # every database library has its own errors
         message = f"cannot be read: {str(error).splitlines()[0]}"
         raise InputError(Problem(source, "", message, "write optuna:sqlite:///PATH#STUDY")) from None
     if name not in names and (name or len(names) != 1):
@@ -144,5 +144,56 @@ def study_trials(url: str, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
     storage.remove_session()
     for trial in trials:
         results = trial.values or []
-        values = {"value": results[0]} if len(results) == 1 else {f"values.{i}": one for i, one in enumerate(results)}
+        values = (
+            {f"values.{i}": value for i, value in enumerate(results)} if len(results) != 1 else {"value": results[0]}
+        )
         yield trial.number, {**trial.params, **values, "state": trial.state.name.lower(), "trial": trial.number}
+
+
+EVALUATORS = ("ped_anova", "fanova")
+_SEED = 0  # of the random forest of fANOVA
+
+
+def importances(
+    parameters: Sequence[Parameter], rows: Sequence[Mapping[str, Any]], results: Sequence[float], best: float
+) -> dict[str, dict[str, float] | None]:
+    """Return, by evaluator, the share of each parameter in the variation of ``results``; None if nothing varies.
+
+    ``rows`` have a value for each of ``parameters``; ``results`` are finite, and lower is better. PED-ANOVA (Watanabe
+    et al. 2023, arXiv 2304.10255) measures how the values of the ``best`` fraction of the trials, in (0, 1), differ
+    from all; fANOVA (Hutter et al. 2014) how much of the variance each parameter explains alone. The order of the rows
+    does not matter.
+    """
+    from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
+
+    if len(set(results)) < 2:
+        return dict.fromkeys(EVALUATORS)
+    distributions = {parameter.name: distribution(parameter) for parameter in parameters}
+    pairs = sorted(
+        zip(rows, results, strict=True),
+        key=lambda pair: (*(str(pair[0][parameter.name]) for parameter in parameters), pair[1]),
+    )
+    study = study_in_memory(distributions, pairs)
+    made: dict[str, optuna.importance.BaseImportanceEvaluator] = {
+        "ped_anova": PedAnovaImportanceEvaluator(target_quantile=best),
+        "fanova": FanovaImportanceEvaluator(seed=_SEED),
+    }
+    return {name: _shares(study, made[name], list(distributions)) for name in EVALUATORS}
+
+
+def _shares(
+    study: optuna.Study, evaluator: optuna.importance.BaseImportanceEvaluator, names: Sequence[str]
+) -> dict[str, float] | None:
+    """Return the importances, which add up to one. Optuna itself gives equal shares if all are zero."""
+    import optuna
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        # PED-ANOVA warns if the best trials are all trials.
+        warnings.filterwarnings("ignore", "Target and region quantiles select the same set")
+        try:
+            importance = optuna.importance.get_param_importances(study, evaluator=evaluator, normalize=False)
+        except RuntimeError:  # from fANOVA, if its trees see no variance
+            return None
+    total = sum(importance.values())
+    return {name: float(importance[name] / total) for name in names} if total > 0 else None

@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 _MIDDLE = 0.5
-_KINSHIP = 0.5  # correlation of the fields of two categories at the same place
-# The variance of a field's constant, in units of the variance of what varies about it: of an edge's place, and of a
-# field without an axis along.
+_CATEGORY_CORRELATION = 0.5  # of two categories at the same point
+# The variance of a field's constant in units of the variance around it: for the position of an edge, and for a field
+# without an axis along.
 _EDGE_CONSTANT, _PLAIN_CONSTANT = 4.0, 0.25
 _ROOT_FIVE = 5**0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns of points: places in [0, 1] of an axis, or indices of a category.
+    """The columns of points: coordinates in [0, 1] of an axis, or indices of a category.
 
-    ``along`` is the column over which training turns from stable to not stable, or back; None where none is known.
+    ``along`` is the column along which training turns from stable to unstable, or back; None if there is none.
     """
 
     is_categorical: tuple[bool, ...]
@@ -29,7 +29,7 @@ class Layout:
 
     @property
     def numeric(self) -> list[int]:
-        """The columns that are places."""
+        """The columns that are coordinates."""
         return [i for i, is_category in enumerate(self.is_categorical) if not is_category]
 
     @property
@@ -37,18 +37,18 @@ class Layout:
         """The columns that are indices of categories."""
         return [i for i, is_category in enumerate(self.is_categorical) if is_category]
 
-    def with_place(self) -> Layout:
-        """This layout and one more column of places at its end."""
+    def with_edge_position(self) -> Layout:
+        """Append a numeric column for the position of the edge."""
         return replace(self, is_categorical=(*self.is_categorical, False))
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a field varies. ``lengths`` has the distance for each numeric column over which values stay alike.
+    """How a field varies. ``lengths`` are correlation lengths of the numeric columns.
 
     With a column ``along``, the latent value is ``steepness`` (logits per axis) times the distance to an edge whose
-    place varies with standard deviation ``spread`` over the other columns, plus a free field of standard deviation
-    ``roughness`` (logits). Without one, ``steepness`` is 1, ``roughness`` 0, and ``spread`` is in logits.
+    position varies with standard deviation ``spread`` over the other columns, plus a free field of standard deviation
+    ``roughness`` (logits). Without it, ``steepness`` is 1, ``roughness`` 0, and ``spread`` is in logits.
     """
 
     lengths: tuple[float, ...]
@@ -59,25 +59,25 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A Gaussian process over points. ``sign`` is -1 where stability falls along the axis, 1 where it rises."""
+    """A Gaussian process over points. ``sign`` is -1 if stability falls along the axis, 1 if it rises."""
 
     layout: Layout
     shape: Shape
     sign: int
 
     def mean(self, points_ND: np.ndarray) -> np.ndarray:
-        """The prior mean, (N,): zero in the middle of the axis ``along``."""
+        """Return the prior mean, (N,): zero in the middle of the axis ``along``."""
         if self.layout.along is None:
             return np.zeros(len(points_ND))
         return self.sign * self.shape.steepness * (points_ND[:, self.layout.along] - _MIDDLE)
 
     def variance(self) -> float:
-        """The prior variance, the same at all points."""
+        """Return the prior variance, which is the same at all points."""
         return self._edge_variance * (1 + self._constant) + self.shape.roughness**2
 
     def kernel(self, points_ND: np.ndarray, others_MD: np.ndarray) -> np.ndarray:
-        """The prior covariance of points, (N, M)."""
-        kin = self._kinship(points_ND, others_MD)
+        """Return the prior covariance of points, (N, M)."""
+        kin = self._category_correlation(points_ND, others_MD)
         squares = self._squares(points_ND, others_MD)
         edge, _ = _matern(_sum(squares, self._across, kin))
         kernel = self._edge_variance * (self._constant + edge)
@@ -87,8 +87,8 @@ class Field:
         return kernel * kin
 
     def kernel_with_derivatives(self, points_ND: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The covariance of points with each other, and its derivative for each of ``logs``."""
-        kin = self._kinship(points_ND, points_ND)
+        """Return the covariance of points with each other, and its derivative for each of ``logs``."""
+        kin = self._category_correlation(points_ND, points_ND)
         squares = self._squares(points_ND, points_ND)
         edge, edge_fall = _matern(_sum(squares, self._across, kin))
         edge_kernel = self._edge_variance * (self._constant + edge) * kin
@@ -104,12 +104,12 @@ class Field:
         return edge_kernel + rough_kernel, [*falls, 2 * edge_kernel, 2 * edge_kernel, 2 * rough_kernel]
 
     def logs(self) -> np.ndarray:
-        """The logarithms of what is learned: lengths, spread and, with an axis along, steepness and roughness."""
+        """Return the logarithms of lengths and spread and, with an axis along, of steepness and roughness."""
         shape = self.shape
         return np.log([*shape.lengths, shape.spread, *self._of_edge(shape.steepness, shape.roughness)])
 
     def with_logs(self, logs: np.ndarray) -> Field:
-        """The same field with other ``logs``."""
+        """Return the field with other ``logs``."""
         num = len(self.shape.lengths)
         values = [float(value) for value in np.exp(logs)]
         steepness, roughness = values[num + 1 :] or (self.shape.steepness, self.shape.roughness)
@@ -125,24 +125,24 @@ class Field:
 
     @property
     def _across(self) -> list[int]:
-        """The places of columns other than ``along`` among the numeric ones."""
+        """The indices, among the numeric columns, of all but ``along``."""
         return [i for i, column in enumerate(self.layout.numeric) if column != self.layout.along]
 
     def _of_edge(self, *values: float) -> tuple[float, ...]:
         return values if self.layout.along is not None else ()
 
     def _squares(self, points_ND: np.ndarray, others_MD: np.ndarray) -> list[np.ndarray]:
-        """Squared distances in lengths, (N, M) for each numeric column."""
+        """Return squared distances in units of the lengths, (N, M) for each numeric column."""
         return [
             ((points_ND[:, column][:, None] - others_MD[:, column]) / length) ** 2
             for column, length in zip(self.layout.numeric, self.shape.lengths, strict=True)
         ]
 
-    def _kinship(self, points_ND: np.ndarray, others_MD: np.ndarray) -> np.ndarray:
-        """The correlation of two points for their categories, (N, M)."""
+    def _category_correlation(self, points_ND: np.ndarray, others_MD: np.ndarray) -> np.ndarray:
+        """Return the correlation of points due to their categories, (N, M)."""
         kin = np.ones((len(points_ND), len(others_MD)))
         for column in self.layout.categorical:
-            kin *= np.where(points_ND[:, column][:, None] == others_MD[:, column], 1.0, _KINSHIP)
+            kin *= np.where(points_ND[:, column][:, None] == others_MD[:, column], 1.0, _CATEGORY_CORRELATION)
         return kin
 
 
@@ -154,7 +154,7 @@ def _sum(squares: list[np.ndarray], which: range | list[int], like: np.ndarray) 
 
 
 def _matern(square: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Matern's correlation with nu = 5/2 at a squared distance in lengths.
+    """Return the Matern correlation with nu = 5/2 at a squared distance in units of the lengths.
 
     The second array times the squared distance in one column is the derivative for the logarithm of its length.
     """

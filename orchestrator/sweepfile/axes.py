@@ -1,30 +1,26 @@
-"""The axes of a sweep file: their values, checked one by one and against the size of the grid."""
+"""The axes of a sweep file: their values, and how they depend on each other (``zip`` and ``when``)."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem, did_you_mean
 from orchestrator.base.space import SCALES, Axis, combinations, format_value
-from orchestrator.sweepfile.fields import Fields, absolute_text, shown
+from orchestrator.sweepfile.fields import Fields, field_problem, shown
+from orchestrator.sweepfile.objective_fields import absolute_text
 from orchestrator.sweepfile.sections import AxisSection, SweepFile
-from orchestrator.sweepfile.strict_yaml import Document
+from orchestrator.sweepfile.strict_yaml import MAX_PROBLEMS, Document
 
-MAX_PROBLEMS = 20  # listed in one message
-
-
-def field_problem(fields: Fields, name: str, value: Any, path: tuple[str, ...], document: Document) -> Problem | None:
-    """The problem of ``value`` for the field ``name``, if any."""
-    found = fields.problem(name, value)
-    return Problem(document.place(path), ".".join(path[:2]), *found) if found else None
+_MAX_LISTED = 8  # values of an axis in a message
 
 
 def checked_axes(file: SweepFile, fields: Fields, document: Document, problems: list[Problem]) -> list[Axis]:
-    """The axes of ``file`` with allowed values; problems of the others are added to ``problems``."""
+    """Return the valid axes of ``file``; problems of the others are appended to ``problems``."""
     axes = []
     for name, section in file.axes.items():
         if len(problems) >= MAX_PROBLEMS:
@@ -33,9 +29,9 @@ def checked_axes(file: SweepFile, fields: Fields, document: Document, problems: 
         if axis is None:
             continue
         candidates = (axis.at(0.0), axis.at(1.0), *axis.values)
-        wrong = (field_problem(fields, name, value, ("axes", name), document) for value in candidates)
+        invalid = (field_problem(fields, name, value, ("axes", name), document) for value in candidates)
         place, key = document.place(("axes", name)), f"axes.{name}"
-        if problem := next(filter(None, wrong), None):
+        if problem := next(filter(None, invalid), None):
             problems.append(problem)
             continue
         if fields.names_files(name):
@@ -54,7 +50,7 @@ def _axis(
 ) -> Axis | None:
     where, key = document.place(("axes", name)), f"axes.{name}"
 
-    def refuse(message: str, remedy: str) -> None:
+    def reject(message: str, remedy: str) -> None:
         problems.append(Problem(where, key, message, remedy))
 
     if unknown := not fields.is_known(name) and field_problem(fields, name, None, ("axes", name), document):
@@ -63,38 +59,38 @@ def _axis(
     given = [scale for scale in SCALES if getattr(section, scale) is not None]
     if len(given) != 1:
         what = "has no values" if not given else f"has both {' and '.join(given)}"
-        return refuse(what, "give one of values: [...], linear: [a, b], log: [a, b], log1m: [a, b]")
+        return reject(what, "give one of values: [...], linear: [a, b], log: [a, b], log1m: [a, b]")
     scale = given[0]
     if scale == "values":
         if section.num is not None:
-            return refuse("num has no meaning beside values", "remove num")
+            return reject("num does not apply to a list of values", "remove num")
         return Axis(name, "values", tuple(fields.canonical(name, value) for value in section.values or ()))
     low, high = getattr(section, scale)
     is_integer = fields.is_integer(name, document.data["axes"][name][scale])
     if low >= high:
-        return refuse(f"[{low:g}, {high:g}] is not low, high", f"write {scale}: [{high:g}, {low:g}]")
+        return reject(f"[{low:g}, {high:g}] is not low, high", f"write {scale}: [{high:g}, {low:g}]")
     if scale == "log" and low <= 0:
-        return refuse(f"a log axis cannot begin at {low:g}", "begin above 0, or use linear")
+        return reject(f"a log axis cannot begin at {low:g}", "begin above 0, or use linear")
     if scale == "log1m" and high >= 1:
-        return refuse(f"a log1m axis cannot reach {high:g}", "end below 1")
+        return reject(f"a log1m axis cannot reach {high:g}", "end below 1")
     if not math.isfinite(high / low if scale == "log" else high - low):
-        return refuse(f"[{low:g}, {high:g}] is too wide for numbers of double precision", "bring its ends nearer")
+        return reject(f"[{low:g}, {high:g}] is too wide for numbers of double precision", "bring its ends nearer")
     unfilled = Axis(name, scale, (), (low, high), is_integer)
     if file.sample is not None and section.num is not None:
-        return refuse("num has no meaning when cells are sampled", "remove num, or remove sample")
+        return reject("num does not apply when cells are sampled", "remove num, or remove sample")
     if section.num is None and (file.sample is not None or file.search is not None):
         return unfilled
     if section.num is None:
-        return refuse("num is missing", "say how many values, e.g. num: 7")
+        return reject("num is missing", "say how many values, e.g. num: 7")
     if section.num > file.max_trials:
-        return refuse(
+        return reject(
             f"num: {section.num} is more than max_trials = {file.max_trials}", "lower num or raise max_trials"
         )
     return Axis(name, scale, unfilled.grid(section.num), (low, high), is_integer)
 
 
 def _repeated(values: Sequence[Any]) -> tuple[str, str] | None:
-    """The problem of values that would not each have a column of the map, and its remedy; None without one."""
+    """Return the problem of values that would share a column of the map, and the remedy; None if all are distinct."""
     seen: dict[Any, Any] = {}
     for value in values:
         try:
@@ -117,29 +113,122 @@ def _repeated(values: Sequence[Any]) -> tuple[str, str] | None:
     return None
 
 
-def refuse_huge(file: SweepFile, axes: Sequence[Axis], document: Document) -> None:
-    """Raise InputError for more trials than max_trials."""
-    if file.search is not None and file.search.trials > file.max_trials:
-        num = file.search.trials
-        what = f"{num} trials are more than max_trials = {file.max_trials}"
-        raise InputError(Problem(document.place(("search", "trials")), "search.trials", what, f"say max_trials: {num}"))
+def check_num_trials(file: SweepFile, axes: Sequence[Axis], document: Document) -> None:
+    """Raise InputError if the sweep has more trials than ``max_trials``."""
+    limit, num_seeds = file.max_trials, len(file.all_seeds)
     if file.search is not None:
+        if (num := file.search.trials) > limit:
+            place = document.place(("search", "trials"))
+            what = f"{num} trials are more than max_trials = {limit}"
+            raise InputError(Problem(place, "search.trials", what, f"say max_trials: {num}"))
         return
     num_cells = file.sample.num if file.sample else math.prod(len(axis.values) for axis in axes)
     if file.sample is None and any(axis.zipped or axis.when for axis in axes):
-        # Of such a grid only as many cells are counted as tell that there are too many.
-        num_cells = sum(1 for _ in itertools.islice(combinations(axes), file.max_trials // len(file.all_seeds) + 1))
-        if num_cells * len(file.all_seeds) > file.max_trials:
-            what = f"more than max_trials = {file.max_trials} trials"
+        # Count cells of such a grid only until there are too many.
+        num_cells = sum(1 for _ in itertools.islice(combinations(axes), limit // num_seeds + 1))
+        if num_cells * num_seeds > limit:
+            what = f"more than max_trials = {limit} trials"
             raise InputError(Problem(document.place(("axes",)), "axes", what, "shorten an axis, or raise max_trials"))
-    num_trials = num_cells * len(file.all_seeds)
-    if num_trials > file.max_trials:
-        raise InputError(
-            Problem(
-                document.place(("sample" if file.sample else "axes",)),
-                "axes",
-                f"{num_cells} cells x {len(file.all_seeds)} seeds = {num_trials} trials,"
-                f" more than max_trials = {file.max_trials}",
-                f"shorten an axis, or say max_trials: {num_trials}",
-            )
-        )
+    num_trials = num_cells * num_seeds
+    if num_trials > limit:
+        place = document.place(("sample" if file.sample else "axes",))
+        what = f"{num_cells} cells x {num_seeds} seeds = {num_trials} trials, more than max_trials = {limit}"
+        raise InputError(Problem(place, "axes", what, f"shorten an axis, or say max_trials: {num_trials}"))
+
+
+# --- zip and when ----------------------------------------------------------------------------------
+
+
+def with_relations(
+    axes: Sequence[Axis], file: SweepFile, fields: Fields, document: Document, problems: list[Problem]
+) -> list[Axis]:
+    """Return ``axes`` with their groups (``zip``) and conditions (``when``); appends to ``problems``."""
+    by_name = {axis.name: axis for axis in axes}
+    invalid = [*_relations_without_grid(file, document), *_zip_problems(file, by_name, document)]
+    group_of = {name: tuple(group) for group in file.zip for name in group}
+    related = [replace(axis, zipped=group_of.get(axis.name, ())) for axis in axes]
+    for i, axis in enumerate(related):
+        when = file.axes[axis.name].when
+        if when is None:
+            continue
+        conditions = []
+        for name, wanted in when.items():
+            values = [wanted] if not isinstance(wanted, list) else wanted
+            values = [fields.canonical(name, value) if fields.is_known(name) else value for value in values]
+            conditions.append((name, tuple(values)))
+            if problem := _condition_problem(axis, name, values, by_name, fields):
+                path = ("axes", axis.name, "when", name)
+                invalid.append(Problem(document.place(path), ".".join(path), *problem))
+        related[i] = replace(axis, when=tuple(conditions))
+    problems += invalid or _cycle_problems(related, document)
+    return related
+
+
+def _relations_without_grid(file: SweepFile, document: Document) -> Iterator[Problem]:
+    """Yield problems of related axes if the cells are sampled or chosen by a search."""
+    kind = "search" if file.search is not None else "sample" if file.sample is not None else None
+    if kind is None:
+        return
+    what = "does not apply when cells are " + ("chosen by a search" if kind == "search" else "sampled")
+    if file.zip:
+        remedy = f"remove {kind} for a grid, or make one an axis and compute the other: tie: {{{file.zip[0][1]}: ...}}"
+        yield Problem(document.place(("zip",)), "zip", what, remedy)
+    for name, section in file.axes.items():
+        if section.when is not None:
+            remedy = f"remove {kind} for a grid, or make one sweep for each value of {next(iter(section.when))}"
+            yield Problem(document.place(("axes", name, "when")), f"axes.{name}.when", what, remedy)
+
+
+def _zip_problems(file: SweepFile, axes: Mapping[str, Axis], document: Document) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for i, group in enumerate(file.zip):
+
+        def problem(message: str, remedy: str, i: int = i) -> Problem:
+            return Problem(document.place(("zip", i)), f"zip.{i}", message, remedy)
+
+        if unknown := [name for name in group if name not in file.axes]:
+            remedy = did_you_mean(unknown[0], file.axes) or f"axes: {', '.join(file.axes) or 'none'}"
+            yield problem(f"{unknown[0]!r} is not an axis", remedy)
+        elif twice := [name for name in group if name in seen]:
+            yield problem(f"{twice[0]} advances with other axes already", "write them all in one list")
+        elif conditional := [name for name in group if file.axes[name].when is not None]:
+            yield problem(f"{conditional[0]} exists in some cells only (when)", "take it out of the list")
+        elif len({len(axes[name].values) for name in group if name in axes}) > 1:
+            numbers = ", ".join(f"{name} has {len(axes[name].values)}" for name in group if name in axes)
+            yield problem(f"numbers of values differ: {numbers}", "give them equal numbers of values")
+        seen.update(group)
+
+
+def _condition_problem(
+    axis: Axis, name: str, values: Sequence[Any], axes: Mapping[str, Axis], fields: Fields
+) -> tuple[str, str] | None:
+    """Return the problem of the condition that the axis ``name`` has one of ``values``, and the remedy."""
+    if name == axis.name:
+        return "an axis cannot depend on itself", "name another axis"
+    if name not in axes:
+        others = [other for other in axes if other != axis.name]
+        remedy = did_you_mean(name, others) or f"other axes: {', '.join(others) or 'none'}"
+        return f"{name!r} is not an axis", remedy
+    if fields.names_files(name):
+        return f"values of {name} are lists of files", "make one sweep for each"
+    if None in axis.values:
+        return f"null is a value of {axis.name} and would also stand for its absence", "take null out of its values"
+    known = axes[name].values
+    listed = ", ".join(map(format_value, known[:_MAX_LISTED])) + (" ..." if len(known) > _MAX_LISTED else "")
+    if not values:
+        return "lists no value", f"values of {name}: {listed}"
+    for value in values:
+        if not any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in known):
+            return f"{format_value(value)} is not a value of {name}", f"values of {name}: {listed}"
+    return None
+
+
+def _cycle_problems(axes: Sequence[Axis], document: Document) -> list[Problem]:
+    try:
+        TopologicalSorter({axis.name: [name for name, _ in axis.when] for axis in axes}).prepare()
+    except CycleError as error:
+        names = error.args[1]
+        key = f"axes.{names[0]}.when"
+        message = f"axes depend on each other in a circle: {', '.join(names)}"
+        return [Problem(document.place(("axes", names[0], "when")), key, message, "take out one of the conditions")]
+    return []

@@ -12,16 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from objectives.base import Objective
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.sweepfile.global_batch import PARTS, whole_batch
-from orchestrator.sweepfile.sections import CustomTrainerSection, SweepFile
+from orchestrator.sweepfile.batch import PARTS, whole_batch
+from orchestrator.sweepfile.sections import SweepFile
+from orchestrator.sweepfile.strict_yaml import Document
+from orchestrator.sweepfile.trainer_section import CustomTrainerSection
 
-# The user cannot choose the values of these names in a command; the other names are those of the trials.
+# Sweep itself sets these names in a command; all other names are values of a trial.
 _PLACEHOLDERS = ("steps", "seed", "trial", "folder", "config", "workers")
 GIVEN = frozenset({*_PLACEHOLDERS, "command", "python", "environment", "metrics"})
 _PYTHONS = ("python", "python3")
 AUTO = "auto"
-LONGEST_FORMATTED = 200  # largest width or precision of a format, in characters: a line of a script
+MAX_FORMATTED = 200  # largest width or precision of a format, in characters: a line of a script
 _CONVERSIONS: Mapping[str | None, Callable[[Any], Any]] = {None: lambda value: value, "r": repr, "s": str, "a": ascii}
 
 
@@ -33,7 +36,7 @@ class CustomTrainer:
     folder: str
     workers: int
     file: str  # the sweep file that names it, for messages
-    batch_workers: int | None  # that share a global batch, where the file has the section `batch`
+    batch_workers: int | None  # that share a global batch, if the file has the section `batch`
 
     # For a cross-entropy a rise by a tenth is a spike; for squared errors set it in `stopping`.
     spike_rise = 0.1
@@ -47,14 +50,14 @@ class CustomTrainer:
 
     @property
     def summary(self) -> str:
-        """What is run, as written in the sweep file."""
+        """The command or function, as written in the sweep file."""
         return " ".join(self.section.command) if self.section.command is not None else f"{self.section.python}()"
 
     @property
     def preload(self) -> str | tuple[str, ...] | None:
-        """The modules of the process that forks its trials, "auto" for those that it imports; None for no such process.
+        """Modules imported once in a process that forks all trials, "auto" to detect them; None for no such process.
 
-        The variables of its environment must be the same for all trials.
+        By default a function is preloaded if its environment is the same for all trials.
         """
         chosen, section = self.section.preload, self.section
         if chosen is None:
@@ -63,7 +66,7 @@ class CustomTrainer:
         return tuple(chosen) if isinstance(chosen, list) else chosen or None
 
     def templates(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """Every text with placeholders, and its key below ``objective``."""
+        """Yield every text with placeholders, and its key below ``objective``."""
         section = self.section
         yield from ((("command", i), text) for i, text in enumerate(section.command or ()))
         yield from ((("environment", name), text) for name, text in section.environment.items())
@@ -75,14 +78,14 @@ class CustomTrainer:
                 yield ("resume", "arguments", i), text.replace("{checkpoint}", "")
 
     def uses(self, name: str) -> bool:
-        """Whether a value called ``name`` is passed to the trainer."""
+        """Whether the trainer receives the value ``name``."""
         if self.section.python is not None:
             return True
         used = {word for _, text in self.templates() for word in placeholders(text)}
         return name in used or "config" in used
 
     def resolve(self, steps: int, values: Mapping[str, Any]) -> dict[str, Any]:
-        """A trial's full configuration: its values and what is run. Raises ValueError where a format does not fit."""
+        """Return a trial's values with what is run. Raises ValueError if a value does not accept its format."""
         values = self.with_whole_batch(values)
         for _, text in self.templates():
             render(text, {**values, **self.stand_ins(steps)})
@@ -99,42 +102,42 @@ class CustomTrainer:
         return {"steps": steps, **values, **what}
 
     def with_whole_batch(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """``values``, with all three parts of a global batch where the file has one. Raises ValueError."""
+        """Complete the three parts of a global batch if the file has one. Raises ValueError."""
         return values if self.batch_workers is None else whole_batch(values, self.batch_workers)
 
     def stand_ins(self, steps: int) -> dict[str, Any]:
-        """Values of the types that sweep's own placeholders have."""
+        """Return values of the types that sweep's own placeholders have."""
         return {**dict.fromkeys(_PLACEHOLDERS, ""), "steps": steps, "seed": 0, "workers": 1}
 
 
 def placeholders(text: str) -> list[str]:
-    """Names in braces in ``text``.
+    """Return the names in braces in ``text``.
 
-    Raises ValueError for unbalanced braces, and for formats whose result could be of any length.
+    Raises ValueError for unbalanced braces, and for formats whose result could have any length.
     """
     names = []
     for _, name, form, conversion in string.Formatter().parse(text):
         if name is None:
             continue
         if not name.isidentifier():
-            raise ValueError(f"{{{name}}} is no placeholder: write {{{{ and }}}} for braces")
+            raise ValueError(f"{{{name}}} is not a placeholder: write {{{{ and }}}} for braces")
         if conversion not in _CONVERSIONS:
-            raise ValueError(f"{{{name}!{conversion}}}: there is no conversion !{conversion}, but !r, !s or !a")
+            raise ValueError(f"{{{name}!{conversion}}}: unknown conversion !{conversion}; use !r, !s or !a")
         form = form or ""
         if "{" in form:
-            raise ValueError(f"{{{name}:{form}}} has a placeholder in its format, which is taken as it is written")
+            raise ValueError(f"{{{name}:{form}}} has a placeholder in its format, which cannot change")
         for digits in re.findall(r"\d+", form):
             # Python parses integers of at most some thousand digits.
-            if len(digits.lstrip("0")) > len(str(LONGEST_FORMATTED)) or int(digits) > LONGEST_FORMATTED:
-                raise ValueError(f"a width or precision of {digits:.20} is more than {LONGEST_FORMATTED} characters")
+            if len(digits.lstrip("0")) > len(str(MAX_FORMATTED)) or int(digits) > MAX_FORMATTED:
+                raise ValueError(f"a width or precision of {digits:.20} is more than {MAX_FORMATTED} characters")
         names.append(name)
     return names
 
 
 def render(text: str, values: Mapping[str, Any]) -> str:
-    """``text`` with its placeholders replaced by values, as Python writes them: 0.001, 1e-05, True, None.
+    """Replace the placeholders in ``text`` by values, as Python writes them: 0.001, 1e-05, True, None.
 
-    Raises ValueError naming the placeholder where a value does not accept its format.
+    Raises ValueError naming the placeholder whose value does not accept its format.
     """
     parts = []
     for literal, name, form, conversion in string.Formatter().parse(text):
@@ -146,50 +149,80 @@ def render(text: str, values: Mapping[str, Any]) -> str:
 
 
 def _formatted(name: str, value: Any, form: str, conversion: str | None) -> str:
-    """``value`` of the placeholder ``name``. Raises ValueError where it does not accept the format."""
+    """Format the value of a placeholder. Raises ValueError if it does not accept the format."""
     try:
         converted = _CONVERSIONS[conversion](value)
         formatted = format(converted, form) if form else str(converted)
         if "\0" in formatted:
-            raise ValueError("a NUL comes of it, which no command takes")
+            raise ValueError("the result contains NUL, which no command accepts")
     except (ValueError, TypeError, OverflowError) as error:
-        raise ValueError(f"{name} = {value!r} does not take the format {{{name}:{form}}}: {error}") from None
+        raise ValueError(f"{name} = {value!r} does not accept the format {{{name}:{form}}}: {error}") from None
     return formatted
 
 
 def custom_trainer(section: CustomTrainerSection, file: SweepFile, file_name: str) -> CustomTrainer:
-    """The trainer of ``section`` in the sweep file ``file_name``; relative paths start at that file's folder."""
+    """Make the trainer of ``section``; its paths are relative to the folder of the sweep file ``file_name``."""
     workers = file.resources.workers
     sharing = None if file.batch is None else file.batch.workers or workers
     return CustomTrainer(section, absolute_folder(section, file_name), workers, file_name, sharing)
 
 
 def absolute_folder(section: CustomTrainerSection, file_name: str) -> str:
-    """``section.folder`` relative to the sweep file's folder, or to the working directory without a file."""
+    """Resolve ``section.folder`` against the sweep file's folder, or the working directory if there is no file."""
     base = Path(file_name).absolute().parent if os.path.isfile(file_name) else Path.cwd()
     return os.path.normpath(base / Path(section.folder).expanduser())
 
 
-Found = tuple[tuple[str | int, ...], str, str]  # key, message and remedy
+# --- problems --------------------------------------------------------------------------------------
+
+KeyedProblem = tuple[tuple[str | int, ...], str, str]  # key, message and remedy
 
 
-def custom_trainer_problems(own: CustomTrainer, file: SweepFile) -> Iterator[Found]:
-    """Problems of a custom trainer in its sweep file."""
-    parts = [] if own.batch_workers is None else [name for name in PARTS.values() if name not in file.fixed]
-    wrong = list(_template_problems(own, [*file.axes, *file.fixed, *file.tie, *parts], file.steps or 1))
-    if wrong:
-        yield from wrong
+def trainer_problems(file: SweepFile, objective: Objective | CustomTrainer, document: Document) -> Iterator[Problem]:
+    """Yield settings that do not fit what the sweep trains: an objective, built-in or packed, or a custom trainer."""
+    problems = _objective_problems if isinstance(objective, Objective) else _custom_problems
+    for path, message, remedy in problems(objective, file):  # type: ignore[arg-type]
+        yield Problem(document.place(path), ".".join(map(str, path)), message, remedy)
+
+
+def _objective_problems(objective: Objective, file: SweepFile) -> Iterator[KeyedProblem]:
+    every, resources = file.validation.every, file.resources
+    if file.stopping.validation_patience is not None and every is None:
+        message, remedy = "nothing is validated before the last step", "say validate: {every: STEPS}"
+        yield ("stopping", "validation_patience"), message, remedy
+    if every is not None and not objective.has_held_out:
+        yield ("validate", "every"), f"{objective.name} has no held-out data", "remove it"
+    if resources.workers > 1 or resources.gpus_per_worker:
+        message = f"{objective.name} trains in one process"
+        remedy = "`parallel` is the number of packs at a time, `gpus` the GPUs of one pack"
+        yield ("resources", "workers"), message, remedy
+    section = file.objective
+    if isinstance(section, CustomTrainerSection) and (others := section.model_fields_set - {"packed", "folder"}):
+        yield ("objective", min(others)), "does not apply to packed", "remove it"
+
+
+def _custom_problems(trainer: CustomTrainer, file: SweepFile) -> Iterator[KeyedProblem]:
+    every = file.validation.every
+    if file.stopping.validation_patience is not None and every is None:
+        yield ("stopping", "validation_patience"), "a custom trainer that validates decides when it ends", "remove it"
+    if every is not None:
+        remedy = "remove it; objective.metrics.validation_loss names what it prints"
+        yield ("validate", "every"), "a custom trainer validates by itself", remedy
+    parts = [] if trainer.batch_workers is None else [name for name in PARTS.values() if name not in file.fixed]
+    problems = list(_template_problems(trainer, [*file.axes, *file.fixed, *file.tie, *parts], file.steps or 1))
+    if problems:
+        yield from problems
         return
-    section, resources = own.section, file.resources
+    section, resources = trainer.section, file.resources
     metrics = section.metrics
     if section.python is not None and metrics.model_fields_set - {"also"}:
-        yield (("objective", "metrics"), "has no meaning beside python, but for also", "remove it")
+        yield (("objective", "metrics"), "does not apply to python, except for also", "remove it")
     if section.python is not None and section.resume is not None and section.resume.arguments:
         yield ("objective", "resume", "arguments"), "a function has no arguments", "remove them"
     yield from _preload_problems(section)
     if metrics.pattern is not None:
         try:
-            from orchestrator.logs.streams import MetricStream  # numpy, which other sweep files need not
+            from orchestrator.logs.streams import MetricStream  # imports numpy, which other sweep files do not need
 
             MetricStream(metrics)
         except InputError as error:
@@ -201,11 +234,11 @@ def custom_trainer_problems(own: CustomTrainer, file: SweepFile) -> Iterator[Fou
     if metrics.file is not None and not set(placeholders(metrics.file)) - {"steps", "workers"}:
         message = f"{metrics.file!r} would be the file of all trials"
         yield ("objective", "metrics", "file"), message, f"write {{folder}}/{metrics.file}"
-    if own.workers > 1 and resources.gpus:
-        yield ("resources", "gpus"), "is ambiguous beside workers", "say gpus_per_worker"
+    if trainer.workers > 1 and resources.gpus:
+        yield ("resources", "gpus"), "is ambiguous with several workers", "say gpus_per_worker"
 
 
-def _preload_problems(section: CustomTrainerSection) -> Iterator[Found]:
+def _preload_problems(section: CustomTrainerSection) -> Iterator[KeyedProblem]:
     if not section.preload and section.preload != []:
         return
     if section.command is not None:
@@ -216,7 +249,7 @@ def _preload_problems(section: CustomTrainerSection) -> Iterator[Found]:
             yield (
                 ("objective", "preload"),
                 f"the command is {' '.join(section.command):.60}",
-                "a process can be forked for python SCRIPT or python -m MODULE; remove preload for another command",
+                "only python SCRIPT or python -m MODULE can be forked; remove preload for another command",
             )
     for name, text in section.environment.items():
         if placeholders(text):
@@ -224,10 +257,10 @@ def _preload_problems(section: CustomTrainerSection) -> Iterator[Found]:
             yield ("objective", "environment", name), message, "pass it as an argument, or say preload: false"
 
 
-def _template_problems(own: CustomTrainer, known: Iterable[str], steps: int) -> Iterator[Found]:
+def _template_problems(trainer: CustomTrainer, known: Iterable[str], steps: int) -> Iterator[KeyedProblem]:
     names = [*known, *_PLACEHOLDERS]
-    given = own.stand_ins(steps)
-    for path, text in own.templates():
+    given = trainer.stand_ins(steps)
+    for path, text in trainer.templates():
         key = ("objective", *path)
         try:
             unknown = [name for name in placeholders(text) if name not in names]
@@ -239,34 +272,34 @@ def _template_problems(own: CustomTrainer, known: Iterable[str], steps: int) -> 
             yield key, f"{text!r:.80} is refused: {error}", remedy
             continue
         for name in unknown:
-            yield key, f"{{{name}}} is neither an axis nor fixed nor tied", f"there are: {', '.join(names)}"
+            yield key, f"{{{name}}} is neither an axis nor fixed nor tied", f"names: {', '.join(names)}"
 
 
-def command_of(own: Sequence[str]) -> list[str]:
-    """The command, with sweep's interpreter for a bare ``python``, which may not be on the path."""
-    return [sys.executable if own[0] in _PYTHONS else own[0], *own[1:]]
+def command_of(command: Sequence[str]) -> list[str]:
+    """Return ``command`` with sweep's interpreter for a bare ``python``, which may not be on the path."""
+    return [sys.executable if command[0] in _PYTHONS else command[0], *command[1:]]
 
 
-def refuse_what_is_not_there(own: object) -> None:
-    """Raise InputError where the folder, the program or the script of a custom trainer is not on this machine."""
-    if not isinstance(own, CustomTrainer):
+def check_files_exist(trainer: object) -> None:
+    """Raise InputError if the folder, the program or the script of a custom trainer is not on this machine."""
+    if not isinstance(trainer, CustomTrainer):
         return
 
-    def refuse(key: str, message: str, remedy: str) -> None:
-        raise InputError(Problem(own.file, f"objective.{key}", message, remedy))
+    def reject(key: str, message: str, remedy: str) -> None:
+        raise InputError(Problem(trainer.file, f"objective.{key}", message, remedy))
 
-    if not os.path.isdir(own.folder):
-        refuse("folder", f"{own.folder} is not a folder", "it is relative to the folder of the sweep file")
-    if own.section.command is None:
+    if not os.path.isdir(trainer.folder):
+        reject("folder", f"{trainer.folder} is not a folder", "it is relative to the folder of the sweep file")
+    if trainer.section.command is None:
         return
-    program, *arguments = command_of(own.section.command)
-    if "{" not in program and shutil.which(_from(own.folder, program)) is None:
-        refuse("command.0", f"{program!r} is not a program on this machine", "install it, or give its path")
-    script = arguments[0] if arguments and own.section.command[0] in _PYTHONS else ""
-    if script.endswith(".py") and "{" not in script and not os.path.isfile(os.path.join(own.folder, script)):
-        refuse("command.1", f"{script!r} is not in {own.folder}", "the command runs in objective.folder")
+    program, *arguments = command_of(trainer.section.command)
+    if "{" not in program and shutil.which(_found_from(trainer.folder, program)) is None:
+        reject("command.0", f"{program!r} is not a program on this machine", "install it, or give its path")
+    script = arguments[0] if arguments and trainer.section.command[0] in _PYTHONS else ""
+    if script.endswith(".py") and "{" not in script and not os.path.isfile(os.path.join(trainer.folder, script)):
+        reject("command.1", f"{script!r} is not in {trainer.folder}", "the command runs in objective.folder")
 
 
-def _from(folder: str, program: str) -> str:
-    """``program`` as a command in ``folder`` finds it: a path relative to it, or a name on the path."""
+def _found_from(folder: str, program: str) -> str:
+    """Return ``program`` as a command in ``folder`` finds it: a path relative to it, or a name on the path."""
     return os.path.join(folder, program) if os.sep in program else program

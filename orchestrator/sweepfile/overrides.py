@@ -1,13 +1,15 @@
-"""Changes that the command line makes to a sweep file: axes, keys, seeds, steps, name."""
+"""Changes of a sweep file before it is checked: those of the command line, and the refinement of a trained sweep."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.space import SCALES
+from orchestrator.base.space import SCALES, Axis, is_number, on_natural_scale
+from orchestrator.sweepfile.sections import SeedsSection
 from orchestrator.sweepfile.strict_yaml import Document, parse_document, parse_scalar
 
 _MAX_PARTS = 10  # of a key
@@ -15,18 +17,18 @@ _MAX_PARTS = 10  # of a key
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """Changes that the command line makes to a sweep file."""
+    """Changes from the command line: axes, keys, seeds, steps, name, and axes to leave out."""
 
     axes: Sequence[str] = ()
     sets: Sequence[str] = ()
     seeds: str | None = None
     steps: int | None = None
     name: str | None = None
-    drops: Sequence[str] = ()  # axes of the file; removed before other changes
+    drops: Sequence[str] = ()  # axes of the file, removed before all other changes
 
 
 def apply(overrides: Overrides, document: Document) -> None:
-    """Change ``document`` as given on the command line. Raises InputError naming the option."""
+    """Apply ``overrides`` to ``document``. Raises InputError naming the option."""
     data = document.data
     for name in overrides.drops:
         _drop(name, document)
@@ -34,29 +36,29 @@ def apply(overrides: Overrides, document: Document) -> None:
         name, section = _parse_axis(text)
         _section(data, "axes", document)[name] = section
         _section(data, "fixed", document).pop(name, None)
-        _say_where(document, ("axes", name), f"--axis {text}")
+        _set_place(document, ("axes", name), f"--axis {text}")
     for text in overrides.sets:
         path, value = parse_set(text)
         if path[0] == "fixed" and len(path) == 2 and path[1] in _section(data, "axes", document):
-            raise InputError(_would_lose_axis(text, path[1]))
+            raise InputError(_axis_problem(text, path[1]))
         target = data
         for part in path[:-1]:
             target = _section(target, part, document)
         target[path[-1]] = value
-        _say_where(document, path, f"--set {text}")
+        _set_place(document, path, f"--set {text}")
         _keep_one_length(path, data)
     if overrides.seeds is not None:
         data["seeds"] = [parse_scalar(seed.strip()) for seed in overrides.seeds.split(",")]
-        _say_where(document, ("seeds",), f"--seeds {overrides.seeds}")
+        _set_place(document, ("seeds",), f"--seeds {overrides.seeds}")
     for key in ("steps", "name"):
         if (value := getattr(overrides, key)) is not None:
             data[key] = value
-            _say_where(document, (key,), f"--{key} {value}")
+            _set_place(document, (key,), f"--{key} {value}")
             _keep_one_length((key,), data)
 
 
 def _keep_one_length(path: tuple[str, ...], data: dict[str, Any]) -> None:
-    """Steps from the command line replace the tokens of the file, and tokens its steps."""
+    """Remove the file's tokens if the command line gives steps, and its steps if it gives tokens."""
     if path == ("steps",):
         data.pop("tokens", None)
     if path == ("tokens",):
@@ -71,25 +73,22 @@ def _drop(name: str, document: Document) -> None:
     del axes[name]
 
 
-def _would_lose_axis(text: str, name: str) -> Problem:
-    """``--set text`` fixes a field that is an axis; explains how to do either of the two possible intentions."""
+def _axis_problem(text: str, name: str) -> Problem:
+    """Return the problem of a ``--set text`` that fixes an axis, with a remedy for each possible intention."""
     value = text.partition("=")[2]
-    one = f"--set 'axes.{name}={{values: [{value}]}}'" if value[:1] == "[" else f"--axis {name}=values:{value}"
+    keep = f"--set 'axes.{name}={{values: [{value}]}}'" if value[:1] == "[" else f"--axis {name}=values:{value}"
+    quoted = f"'{text}'" if "[" in text else text
     return Problem(
         f"--set {text}",
         f"fixed.{name}",
         f"{name} is an axis of the sweep, and its other values would be gone from the map",
-        f"`{one}` keeps the axis with this one value; `--drop {name} --set {_quoted(text)}` makes a sweep without the "
-        "axis, which needs a --name of its own where there are results",
+        f"`{keep}` keeps the axis with this one value; `--drop {name} --set {quoted}` makes a sweep without the axis, "
+        "which needs a --name of its own if there are results",
     )
 
 
-def _quoted(text: str) -> str:
-    return f"'{text}'" if "[" in text else text
-
-
-def _say_where(document: Document, path: tuple[str | int, ...], option: str) -> None:
-    """Record ``option`` as the place where all of ``path`` was written, instead of a line of the file."""
+def _set_place(document: Document, path: tuple[str | int, ...], option: str) -> None:
+    """Record ``option`` as the place of ``path`` and everything below, instead of lines of the file."""
     for place in [place for place in document.places if place[: len(path)] == path]:
         del document.places[place]
     document.places[path] = option
@@ -117,7 +116,7 @@ def _parse_axis(text: str) -> tuple[str, dict[str, Any]]:
         )
     if listed.lstrip()[:1] in ("[", "{"):
         remedy = f"write --set 'axes.{name}={{values: [{listed}]}}'"
-        raise InputError(Problem(f"--axis {text}", "", "has lists as values, which commas cannot tell apart", remedy))
+        raise InputError(Problem(f"--axis {text}", "", "has lists as values, which commas cannot separate", remedy))
     values = [parse_scalar(word.strip()) for word in listed.split(",")]
     if scale == "values":
         return name, {"values": values}
@@ -130,10 +129,47 @@ def _parse_axis(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def parse_set(text: str) -> tuple[tuple[str, ...], Any]:
-    """The key path and the value of a `--set KEY=VALUE`. Raises InputError."""
+    """Split a `--set KEY=VALUE` into the path of its key and its value. Raises InputError."""
     key, equals, value = text.partition("=")
     if not equals or not all(key.split(".")) or key.count(".") >= _MAX_PARTS:
         raise InputError(Problem(f"--set {text}", "", "is not KEY=VALUE", "write e.g. fixed.batch_size=16"))
     if value[:1] in "[{" and value:
         return tuple(key.split(".")), parse_document(f"value: {value}", f"--set {text}").data["value"]
     return tuple(key.split(".")), parse_scalar(value)
+
+
+def refined(document: Document, along: str | None, num_trials: int, factor: float) -> Document:
+    """Turn the sweep file ``document`` into a search for the edge over its axes, with at most ``num_trials`` trials.
+
+    The search ends when the edge is known within ``factor``. Ranges lose their ``num``; listed numbers become a range
+    on the scale that they suggest; words, and lists with null, stay as they are. ``along`` is by default the axis of
+    the file's search, else the first range. Raises InputError if there is none, or if ``along`` is not a range.
+    """
+    data = copy.deepcopy(document.data)
+    axes: dict[str, Any] = {name: _as_range(name, section) for name, section in (data.get("axes") or {}).items()}
+    ranges = [name for name, section in axes.items() if "values" not in section]
+    before = data.get("search") or {}
+    chosen = along or before.get("along") or next(iter(ranges), None)
+    if chosen not in ranges:
+        what = (
+            "there is no axis with at least two numbers" if chosen is None else f"{chosen!r} is not an axis of numbers"
+        )
+        known = f"axes of numbers: {', '.join(ranges)}" if ranges else "a search for an edge needs one"
+        raise InputError(Problem("--along", "", what, known))
+    data["axes"] = axes
+    data.pop("sample", None)
+    if isinstance(data.get("seeds"), dict):
+        data["seeds"] = list(range(SeedsSection.model_validate(data["seeds"]).up_to))
+    search = {"method": "edge", "along": chosen, "trials": num_trials, "precision": factor}
+    kept = {key: before[key] for key in ("seed", "batch", "level") if before.get("method") == "edge" and key in before}
+    data["search"] = search | kept
+    return Document(document.name, data, dict(document.places))
+
+
+def _as_range(name: str, section: Any) -> dict[str, Any]:
+    given = {key: value for key, value in section.items() if key != "num"}
+    values: Sequence[Any] = given.get("values") or ()
+    if len(values) < 2 or not all(map(is_number, values)):
+        return given
+    axis = on_natural_scale(Axis(name, "values", tuple(values)))
+    return {"linear" if axis.scale == "values" else axis.scale: [min(values), max(values)]}

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import datetime
 import re
-import shlex
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from orchestrator.base.vocabulary import TRACKERS
 from orchestrator.detection.config import SlowConfig, StoppingConfig
-from orchestrator.logs.config import MetricsConfig
-from orchestrator.search.catalogue import SEARCHES
-from orchestrator.search.sampled import METHODS
-from orchestrator.sweepfile.batch_section import BatchSection
+from orchestrator.logs.columns import MetricsConfig
+from orchestrator.search.by_optuna import METHODS, SEARCHES
+from orchestrator.sweepfile.trainer_section import CustomTrainerSection, ResumeConfig, Section
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
-_REFERENCE = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 EVENTS = ("finished", "failed", "stalled", "diverged")  # of a run, for `notify.on`
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-MOST_STEPS = 10_000_000
-_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
+MAX_STEPS = 10_000_000
 
 
-class AxisSection(BaseModel):
+class AxisSection(Section):
     """One axis as written: a list of values, or a range with a scale."""
 
-    model_config = _STRICT
     values: list[Any] | None = Field(None, min_length=1)
     linear: list[float] | None = Field(None, min_length=2, max_length=2)
     log: list[float] | None = Field(None, min_length=2, max_length=2)
@@ -40,46 +35,32 @@ class AxisSection(BaseModel):
     )
 
 
-def _known_method(name: str) -> str:
-    return _one_of(METHODS, name, "unknown_method")
+def _one_of(names: Iterable[str]) -> AfterValidator:
+    """Return a check that accepts only ``names``, and lists them otherwise."""
 
+    def check(name: str) -> str:
+        if name not in names:
+            *some, last = map(repr, names)
+            known = f"{', '.join(some)} or {last}" if some else last
+            raise PydanticCustomError("unknown_name", "Input should be {known}", {"known": known})
+        return name
 
-def _known_tracker(name: str) -> str:
-    return _one_of(TRACKERS, name, "unknown_tracker")
-
-
-def _known_event(name: str) -> str:
-    return _one_of(EVENTS, name, "unknown_event")
-
-
-def _one_of(
-    names: Iterable[str], name: str, kind: Literal["unknown_method", "unknown_tracker", "unknown_event"]
-) -> str:
-    if name not in names:
-        *some, last = map(repr, names)
-        known = f"{', '.join(some)} or {last}" if some else last
-        raise PydanticCustomError(kind, "Input should be {known}", {"known": known})
-    return name
+    return AfterValidator(check)
 
 
 def _each_once(names: list[str]) -> list[str]:
     if twice := {name for name in names if names.count(name) > 1}:
-        raise PydanticCustomError("twice", "{name} stands there twice", {"name": repr(min(twice))})
+        raise PydanticCustomError("twice", "{name} is listed twice", {"name": repr(min(twice))})
     return names
-
-
-def _known_search(name: str) -> str:
-    return _one_of(SEARCHES, name, "unknown_method")
 
 
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-class SeedsSection(BaseModel):
-    """Seeds that are added where a grid needs them, in place of a list: 0, 1, 2 and so on."""
+class SeedsSection(Section):
+    """Seeds added where a grid needs them, in place of a list of seeds; they are 0, 1, 2 and so on."""
 
-    model_config = _STRICT
     start: int = Field(ge=1, le=10_000, description="seeds of every cell")
     up_to: int = Field(ge=2, le=10_000, description="seeds of a cell at most")
     where: Literal["disagreement"] = Field(
@@ -87,11 +68,10 @@ class SeedsSection(BaseModel):
     )
 
 
-class SearchSection(BaseModel):
-    """Cells that are chosen while results come in, in place of a grid."""
+class SearchSection(Section):
+    """A search in place of a grid: it chooses cells while results come in."""
 
-    model_config = _STRICT
-    method: Annotated[str, AfterValidator(_known_search)] = Field(
+    method: Annotated[str, _one_of(SEARCHES)] = Field(
         description="edge finds the edge of stability; tpe, gp, cmaes and nsga2 are Optuna's samplers, for a low "
         "metric; random and qmc learn nothing"
     )
@@ -119,99 +99,26 @@ class SearchSection(BaseModel):
     )
 
 
-class SampleSection(BaseModel):
+class BatchSection(Section):
+    """The global batch of a custom trainer: micro batch x accumulation x workers."""
+
+    global_: int | None = Field(None, ge=1, alias="global", description="examples of one step of all workers")
+    micro: int | None = Field(None, ge=1, description="examples that a worker passes through the model at a time")
+    accumulation: int | None = Field(None, ge=1, description="micro batches of a worker in one step")
+    workers: int | None = Field(None, ge=1, description="that share the global batch; null: those of resources")
+
+
+class SampleSection(Section):
     """Sampled cells in place of a grid."""
 
-    model_config = _STRICT
-    method: Annotated[str, AfterValidator(_known_method)]
+    method: Annotated[str, _one_of(METHODS)]
     num: int = Field(ge=1, le=1_000_000)
     seed: int = Field(0, ge=0)
 
 
-def _as_text(value: Any, where: str) -> Any:
-    """A word of a command as it was meant: numbers are text, and {lr} without quotes is a mapping in YAML."""
-    if isinstance(value, Mapping) and len(value) == 1 and list(value.values()) == [None]:
-        return f"{{{next(iter(value))}}}"
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
-    if value is None or isinstance(value, bool):
-        raise PydanticCustomError("quote", "{value} in {where} may be a word or not: quote it", {
-            "value": "none (null)" if value is None else str(value).lower(), "where": where,
-        })  # fmt: skip
-    return value
-
-
-def _as_words(command: Any) -> Any:
-    """A command as a list; one string is split as a shell would."""
-    if isinstance(command, str):
-        try:
-            return shlex.split(command)
-        except ValueError as error:
-            raise PydanticCustomError("words", "cannot be split into words: {why}", {"why": str(error)}) from None
-    return [_as_text(word, "a command") for word in command] if isinstance(command, list) else command
-
-
-def _as_texts(values: Any) -> Any:
-    if isinstance(values, list):
-        return [_as_text(value, "arguments") for value in values]
-    if isinstance(values, Mapping):
-        return {name: _as_text(value, "environment") for name, value in values.items()}
-    return values
-
-
-def _module_names(preload: Any) -> Any:
-    if preload in (None, "auto", False):
-        return preload
-    for name in preload if isinstance(preload, list) else [preload]:
-        if not isinstance(preload, list) or not isinstance(name, str):
-            raise PydanticCustomError("modules", "Input should be auto, false or a list of names of modules")
-        if not all(part.isidentifier() for part in name.split(".")):
-            raise PydanticCustomError("module", "{name} is no name of a module", {"name": repr(name)})
-    return preload
-
-
-class ResumeConfig(BaseModel):
-    """How a custom trainer resumes from its own checkpoint."""
-
-    model_config = _STRICT
-    checkpoint: str = Field(
-        min_length=1,
-        description="checkpoint, may be a glob (the newest counts); without it an interrupted trial restarts",
-    )
-    arguments: Annotated[list[str], BeforeValidator(_as_texts)] = Field(
-        [], description="arguments added to the command if it exists; {checkpoint} is its path"
-    )
-
-
-class CustomTrainerSection(BaseModel):
-    """A custom trainer, in place of the name of an objective: one of command, python and packed."""
-
-    model_config = _STRICT
-    command: Annotated[list[str] | None, BeforeValidator(_as_words)] = Field(
-        None, min_length=1, description="program and arguments, as a list or one string; {lr} is the trial's lr"
-    )
-    python: str | None = Field(None, pattern=_REFERENCE, description="a function run(config, report), module:name")
-    packed: str | None = Field(None, pattern=_REFERENCE, description="a custom packed objective, module:name")
-    folder: str = Field(".", min_length=1, description="working directory, also of modules; from the file's folder")
-    environment: Annotated[dict[str, str], BeforeValidator(_as_texts)] = Field(
-        {}, description="variables added to the environment; {lr} as in command"
-    )
-    preload: Annotated[Literal["auto", False] | list[str] | None, BeforeValidator(_module_names)] = Field(
-        None,
-        description="modules imported once: trials are forks of that process; auto: installed ones that the script "
-        "imports; false: none. By default auto for python, false for command",
-    )
-    metrics: MetricsConfig = Field(MetricsConfig(), description="where a command reports its losses")
-    resume: ResumeConfig | None = Field(None, description="null restarts an interrupted trial")
-    grace_s: float = Field(
-        10.0, gt=0, le=3600, description="seconds between SIGTERM and SIGKILL for a run that is lost or stopped"
-    )
-
-
-class ResourcesConfig(BaseModel):
+class ResourcesConfig(Section):
     """The resources of a pack, and how many packs run at a time."""
 
-    model_config = _STRICT
     cpus: int = Field(1, ge=1, description="CPU cores, and torch threads, of one pack")
     gpus: float = Field(0.0, ge=0, description="GPUs of one pack; a fraction shares one")
     pack: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
@@ -227,10 +134,9 @@ class ResourcesConfig(BaseModel):
     )
 
 
-class CheckpointConfig(BaseModel):
-    """When running packs write checkpoints: after this many seconds or steps, whichever comes first."""
+class CheckpointConfig(Section):
+    """How often running packs write checkpoints: by seconds or steps, whichever comes first."""
 
-    model_config = _STRICT
     every_s: float | None = Field(
         30.0, gt=0, description="seconds; fewer at first, more where one takes over 1 % of them; null for never"
     )
@@ -245,10 +151,9 @@ def _is_time(text: str) -> str:
     return text
 
 
-class BudgetConfig(BaseModel):
-    """What all runs of the sweep may use together. It ends cleanly on the first that is used up."""
+class BudgetConfig(Section):
+    """Limits on all runs of the sweep together. The sweep ends cleanly when it reaches one of them."""
 
-    model_config = _STRICT
     trials: int | None = Field(None, ge=1, description="trials that are started; null for no limit, as below")
     member_steps: int | None = Field(None, ge=1, description="steps of all trials together")
     minutes: float | None = Field(None, gt=0, description="minutes in which any worker trained")
@@ -258,19 +163,17 @@ class BudgetConfig(BaseModel):
     )
 
 
-class ValidateConfig(BaseModel):
-    """When the held-out loss is measured. It does not affect training."""
+class ValidateConfig(Section):
+    """How often the held-out loss is measured, which does not affect training."""
 
-    model_config = _STRICT
     every: int | None = Field(
         None, ge=1, description="steps between two validations during training; null for one after the last step"
     )
 
 
-class TelemetryConfig(BaseModel):
-    """What is measured during training besides losses and norms. It does not affect results."""
+class TelemetryConfig(Section):
+    """Measurements during training besides losses and norms. They do not affect results."""
 
-    model_config = _STRICT
     every: int | None = Field(
         10,
         ge=1,
@@ -287,20 +190,19 @@ class TelemetryConfig(BaseModel):
 
     @property
     def time_factor(self) -> float:
-        """The time of a step with this telemetry over one without, measured for `gpt` (docs/diagnosis.md)."""
+        """The factor by which telemetry lengthens a step, as measured for `gpt` (docs/diagnosis.md)."""
         curvature = (3.0 + 2.0 * self.products) / self.curvature if self.curvature else 0.0
         return 1 + (0.4 / self.every if self.every else 0.0) + curvature
 
 
-class TrackingConfig(BaseModel):
-    """Which trackers mirror the ledger, and where."""
+class TrackingConfig(Section):
+    """The trackers that mirror the ledger."""
 
-    model_config = _STRICT
     enabled: bool = Field(True, description="mirror the ledger")
-    to: Annotated[list[Annotated[str, AfterValidator(_known_tracker)]], AfterValidator(_each_once)] = Field(
+    to: Annotated[list[Annotated[str, _one_of(TRACKERS)]], AfterValidator(_each_once)] = Field(
         ["mlflow"], min_length=1, description="the trackers: any of mlflow, tensorboard and wandb"
     )
-    uri: str | None = Field(None, description="MLflow tracking URI; null for mlflow.db beside the results")
+    uri: str | None = Field(None, description="MLflow tracking URI; null for mlflow.db next to the results folders")
     experiment: str = Field(
         "sweep", min_length=1, max_length=250, description="MLflow experiment, and project of Weights & Biases"
     )
@@ -315,28 +217,26 @@ def _variable_name(name: str) -> str:
     return name
 
 
-class NotifyConfig(BaseModel):
-    """Messages about a run: where to, and of which events."""
+class NotifyConfig(Section):
+    """Messages about a run: the receiver, and the events that send one."""
 
-    model_config = _STRICT
     url_from: Annotated[str, AfterValidator(_variable_name)] = Field(
         description="name of the environment variable that holds the URL for Apprise"
     )
-    on: Annotated[list[Annotated[str, AfterValidator(_known_event)]], AfterValidator(_each_once)] = Field(
+    on: Annotated[list[Annotated[str, _one_of(EVENTS)]], AfterValidator(_each_once)] = Field(
         [*EVENTS], min_length=1, description="any of finished, failed, stalled and diverged"
     )
 
 
-class SweepFile(BaseModel):
+class SweepFile(Section):
     """The keys of a sweep file."""
 
-    model_config = _STRICT
     name: str = Field(pattern=NAME_PATTERN)
     objective: Annotated[
         Annotated[str, Tag("objective-name")] | Annotated[CustomTrainerSection, Tag("custom-trainer")],
         Discriminator(lambda value: "objective-name" if isinstance(value, str) else "custom-trainer"),
     ]
-    steps: int | None = Field(None, ge=1, le=MOST_STEPS, description="of every trial; one of steps and tokens is given")
+    steps: int | None = Field(None, ge=1, le=MAX_STEPS, description="of every trial; one of steps and tokens is given")
     tokens: float | None = Field(
         None,
         ge=1,
@@ -369,12 +269,12 @@ class SweepFile(BaseModel):
 
     @property
     def all_seeds(self) -> list[int]:
-        """The seeds that a cell may have, in order."""
+        """All seeds that a cell may have, in order."""
         return list(range(self.seeds.up_to)) if isinstance(self.seeds, SeedsSection) else self.seeds
 
 
 def keys_of(section: type[BaseModel]) -> list[str]:
-    """The keys of a section as they are written."""
+    """Return the keys of a section as they are written in a file."""
     return [field.alias or name for name, field in section.model_fields.items()]
 
 

@@ -1,4 +1,4 @@
-"""A sweep file, strictly read: every error names file, line, key, offending value and remedy."""
+"""A checked sweep, from a sweep file; every error names file, line, key, offending value and remedy."""
 
 from __future__ import annotations
 
@@ -12,33 +12,24 @@ from pydantic import ValidationError
 from objectives.base import OBJECTIVES, Objective, Rounding, load_objective
 from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError, Problem, did_you_mean
-from orchestrator.base.space import Axis, frozen, grid_cells
+from orchestrator.base.space import Axis, to_hashable, to_plain
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.search.listed import ListedCells
 from orchestrator.search.protocol import Search
-from orchestrator.search.sampled import sample_cells
-from orchestrator.sweepfile.axes import MAX_PROBLEMS, checked_axes, field_problem, refuse_huge
-from orchestrator.sweepfile.counted_steps import needs_steps
-from orchestrator.sweepfile.custom_trainer import (
-    CustomTrainer,
-    absolute_folder,
-    custom_trainer,
-)
-from orchestrator.sweepfile.entry_values import ENTRY_FIELDS, misplaced, place_of, with_entries
-from orchestrator.sweepfile.fields import Fields, absolute_text, fields_of, lowered, shown
-from orchestrator.sweepfile.frozen import frozen_text
-from orchestrator.sweepfile.global_batch import batch_problems, with_batch
-from orchestrator.sweepfile.lengths import Length, counted_names, in_whole_steps, length_problems, missing_length
+from orchestrator.sweepfile.axes import check_num_trials, checked_axes, with_relations
+from orchestrator.sweepfile.batch import batch_problems, with_batch
+from orchestrator.sweepfile.custom_trainer import CustomTrainer, absolute_folder, custom_trainer, trainer_problems
+from orchestrator.sweepfile.entries import ENTRY_FIELDS, misplaced, path_of_fixed, with_entries
+from orchestrator.sweepfile.fields import Fields, field_problem, lowered, shown
+from orchestrator.sweepfile.objective_fields import absolute_text, fields_of
 from orchestrator.sweepfile.overrides import Overrides, apply
-from orchestrator.sweepfile.related_axes import related
-from orchestrator.sweepfile.resolving import resolved_trials
 from orchestrator.sweepfile.searches import (
     added_seeds,
     corner_cells,
-    few_at_a_time,
     first_trials,
-    num_spread,
+    listed_cells,
+    max_concurrent,
+    num_initial,
     search_of,
 )
 from orchestrator.sweepfile.sections import (
@@ -55,12 +46,19 @@ from orchestrator.sweepfile.sections import (
     ValidateConfig,
     keys_of,
 )
-from orchestrator.sweepfile.strict_yaml import Document, parse_document
-from orchestrator.sweepfile.ties import checked_ties, that_need_steps
-from orchestrator.sweepfile.trainer_problems import trainer_problems
-from orchestrator.sweepfile.trials import TrialMaker
+from orchestrator.sweepfile.steps import (
+    Length,
+    common_length,
+    length_problems,
+    missing_length,
+    names_read_by_sweep,
+    needs_steps,
+)
+from orchestrator.sweepfile.strict_yaml import MAX_PROBLEMS, Document, read_document, text_of
+from orchestrator.sweepfile.ties import checked_ties, ties_of_steps
+from orchestrator.sweepfile.trials import TrialMaker, resolved_trials
 
-# Parts of pydantic's paths that name the tried member of a union and do not occur in a sweep file.
+# Parts of pydantic's error paths that name a member of a union, and are not keys of a sweep file.
 _BRANCHES = (
     "literal['auto']", "constrained-int", "int", "objective-name", "custom-trainer", "listed-seeds", "added-seeds",
 )  # fmt: skip
@@ -70,7 +68,7 @@ class ImportNotAllowed(InputError):
     """A sweep file names code to import, and the command line does not allow it."""
 
     def __init__(self, where: str, kind: str, reference: str) -> None:
-        message = f"{reference!r} is code of yours, which runs when it is imported"
+        message = f"{reference!r} is your code, which runs when it is imported"
         super().__init__(Problem(where, f"objective.{kind}", message, "say --allow-import if you trust it"))
 
 
@@ -80,17 +78,17 @@ class Sweep:
 
     name: str
     objective: Objective | CustomTrainer
-    steps: int  # of a trial; of the longest one where tokens are given
-    tokens: float | None  # of every trial, where they are given in place of steps
+    steps: int  # of the longest trial
+    tokens: float | None  # of every trial, if they are given in place of steps
     seeds: tuple[int, ...]
     axes: tuple[Axis, ...]
     fixed: Mapping[str, Any]
-    is_sampled: bool  # whether its cells are scattered
-    num_spread: int | None  # first cells of a search for an edge that no result has placed
+    is_grid: bool  # not sampled or chosen by a search
+    num_initial: int | None  # first cells of a search for an edge, which no result has placed
     search: Search
-    most_trials: int | None  # that the search may propose; None where all trials are known from the start
-    few_at_a_time: int | None  # trials that the search would have under way together; None for as many as there is room
-    trials: tuple[Trial, ...]  # what the search proposes first, when nothing is known: all of a grid
+    max_trials: int | None  # that the search may propose; None if all trials are known from the start
+    max_concurrent: int | None  # trials that the search would run at a time; None for as many as there is room
+    trials: tuple[Trial, ...]  # proposed while nothing is known: all of a grid
     maker: TrialMaker = field(repr=False)
     stopping: StoppingConfig
     resources: ResourcesConfig
@@ -100,23 +98,23 @@ class Sweep:
     budget: BudgetConfig
     tracking: TrackingConfig
     text: str  # this sweep as a sweep file, with the command line's changes
-    idle: Mapping[str, int]  # axes that do not act in some cells, and in how many
+    idle: Mapping[str, int]  # number of cells in which an axis has no effect
     notify: NotifyConfig | None
-    notify_place: str  # where it was written
-    rounding: Rounding | None = None  # of results that its trials must repeat to the bit; None for the fastest way
+    notify_place: str  # where notify was written
+    rounding: Rounding | None = None  # of results that its trials must repeat bit for bit; None for the fastest plan
 
     @property
     def rules(self) -> dict[str, Any]:
-        """What is part of every trial's identity besides its configuration and its seed."""
+        """The part of every trial's identity besides its configuration and its seed."""
         return rules_of(self.stopping, self.validation)
 
     @property
     def is_open(self) -> bool:
         """Whether trials are proposed while results come in."""
-        return self.most_trials is not None
+        return self.max_trials is not None
 
     def trial_like(self, row: TrialResult) -> Trial | None:
-        """The trial of a row of the ledger, if it may be a trial of this sweep: same settings, values in the axes."""
+        """Return the trial of a ledger row if it belongs to this sweep (same settings, values on the axes), or None."""
         if list(row.cell) != self.axis_names or row.seed not in self.seeds:
             return None
         if not all(axis.has(row.cell[axis.name]) for axis in self.axes):
@@ -129,12 +127,12 @@ class Sweep:
 
     @property
     def axis_names(self) -> list[str]:
-        """Names of the axes in order."""
+        """The names of the axes, in order."""
         return [axis.name for axis in self.axes]
 
 
 def rules_of(stopping: StoppingConfig, validation: ValidateConfig) -> dict[str, Any]:
-    """What decides where trials of a sweep end: when they are validated only if that may end them."""
+    """Return the rules that end trials of a sweep; the validation interval is included only if it may end them."""
     every = {} if stopping.validation_patience is None else {"validate_every": validation.every}
     return stopping.rules() | every
 
@@ -142,44 +140,26 @@ def rules_of(stopping: StoppingConfig, validation: ValidateConfig) -> dict[str, 
 def load_sweep(path: Path, overrides: Overrides = Overrides(), *, allow_import: bool = False) -> Sweep:
     """Read and check the sweep file at ``path``. Raises InputError with all problems found.
 
-    A custom packed objective is imported, which runs its code, only with ``allow_import``.
+    Only with ``allow_import`` is a custom packed objective imported, which runs its code.
     """
     return build_sweep(read_document(path), overrides, allow_import=allow_import)
 
 
-def refuse_import(sweep: Sweep, allow_import: bool) -> None:
-    """Raise ImportNotAllowed where trials would import a user's function without ``allow_import``."""
+def check_import(sweep: Sweep, allow_import: bool) -> None:
+    """Raise ImportNotAllowed if trials would import a user's function without ``allow_import``."""
     if isinstance(sweep.objective, CustomTrainer) and sweep.objective.section.python is not None and not allow_import:
         raise ImportNotAllowed(sweep.objective.file, "python", sweep.objective.section.python)
 
 
 def load_sections(path: Path, overrides: Overrides = Overrides()) -> SweepFile:
-    """The sections of the sweep file at ``path`` as written; imports nothing."""
+    """Return the sections of the sweep file at ``path`` as written, without importing anything."""
     document = read_document(path)
     apply(overrides, document)
     return _validated(document)
 
 
-def read_document(path: Path) -> Document:
-    """The plain data of the file at ``path``. Raises InputError when it is not one YAML mapping."""
-    try:
-        with open(path, "rb") as file:
-            content = file.read(10 * 1024 * 1024)
-    except FileNotFoundError:
-        raise InputError(
-            Problem(str(path), "", "no such file", "`sweep init NAME` writes a sweep file to start from")
-        ) from None
-    except OSError as error:
-        raise InputError(Problem(str(path), "", f"cannot be read: {error.strerror}")) from None
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(Problem(str(path), "", f"is not UTF-8 text (byte {error.start})")) from None
-    return parse_document(text, str(path))
-
-
 def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow_import: bool = False) -> Sweep:
-    """Check ``document`` with the command line's changes and generate its trials."""
+    """Check ``document`` with the command line's changes, and generate its trials. Raises InputError."""
     apply(overrides, document)
     file = _validated(document)
     objective = _objective(file, document, allow_import)
@@ -190,38 +170,38 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         problems += trainer_problems(file, objective, document)
     if problems:
         raise InputError(*problems[:MAX_PROBLEMS])
-    fields = fields_of(objective, counted_names(file))
+    fields = fields_of(objective, names_read_by_sweep(file))
     fixed = _checked_fixed(file, fields, document, problems)
     axes = checked_axes(file, fields, document, problems)
     ties = checked_ties(file, fields, document, problems)
-    late = that_need_steps(ties, [name for name, value in fixed.items() if needs_steps(value)])
+    late = ties_of_steps(ties, [name for name, value in fixed.items() if needs_steps(value)])
     problems += length_problems(file, objective, late, document)
     if not problems:
-        axes = related(axes, file, fields, document, problems)
+        axes = with_relations(axes, file, fields, document, problems)
     if problems:
         raise InputError(*problems[:MAX_PROBLEMS])
-    refuse_huge(file, axes, document)
+    check_num_trials(file, axes, document)
     stopping = file.stopping.resolved(objective.spike_rise, objective.gradient_patience)
     conditional = frozenset(axis.name for axis in axes if axis.when)
     rules = rules_of(stopping, file.validation)
     length = Length(file.steps, file.tokens)
-    if not length.differs({*file.axes, *file.tie}):
-        length, axes = in_whole_steps(length, axes, fixed, fields, document)
+    if not length.varies_with({*file.axes, *file.tie}):
+        length, axes = common_length(length, axes, fixed, fields, document)
     maker = TrialMaker(objective.name, length, file.all_seeds, fields, fixed, ties, conditional, rules)
     search: Search
-    most_trials = few = spread = None
+    max_trials = concurrent = initial = None
     if file.search is not None:
-        search, most_trials = search_of(file, axes, document), file.search.trials
-        few, spread = few_at_a_time(file.search), num_spread(file.search, search)
+        search, max_trials = search_of(file, axes, document), file.search.trials
+        concurrent, initial = max_concurrent(file.search), num_initial(file.search, search)
         corners, idle = resolved_trials(corner_cells(axes, ties), file, maker, document)
         trials = first_trials(search, maker)
         longest = max(trial.steps for trial in (*corners, *trials))
     else:
-        search = listed = _listed(file, axes)
+        search = listed = listed_cells(file, axes)
         trials, idle = resolved_trials(listed.cells, file, maker, document)
         longest = max(trial.steps for trial in trials)
         if isinstance(file.seeds, SeedsSection):
-            search, most_trials = added_seeds(file, file.seeds, axes, document), len(trials)
+            search, max_trials = added_seeds(file, file.seeds, axes, document), len(trials)
             trials = first_trials(search, maker)
     return Sweep(
         name=file.name,
@@ -231,11 +211,11 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         seeds=tuple(file.all_seeds),
         axes=tuple(axes),
         fixed=fixed,
-        is_sampled=file.sample is not None or file.search is not None,
-        num_spread=spread,
+        is_grid=file.sample is None and file.search is None,
+        num_initial=initial,
         search=search,
-        most_trials=most_trials,
-        few_at_a_time=few,
+        max_trials=max_trials,
+        max_concurrent=concurrent,
         trials=tuple(trials),
         maker=maker,
         stopping=stopping,
@@ -245,7 +225,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         telemetry=file.telemetry,
         budget=file.budget,
         tracking=file.tracking,
-        text=frozen_text(document, fixed, axes, fields, objective),
+        text=_portable_text(document, fixed, axes, fields, objective),
         idle=idle,
         notify=file.notify,
         notify_place=document.place(("notify", "url_from")),
@@ -259,14 +239,14 @@ def _validated(document: Document) -> SweepFile:
     # `seeds:` without a value means the same as omitting the key.
     known = keys_of(SweepFile)
     data = {key: value for key, value in document.data.items() if value is not None or key not in known}
-    found = list(missing_length(data, document))
+    problems = list(missing_length(data, document))
     try:
         file = SweepFile.model_validate(data)
     except ValidationError as error:
-        found += [_problem(details, document) for details in error.errors()[:MAX_PROBLEMS]]
-        raise InputError(*dict.fromkeys(found)) from None
-    if found:
-        raise InputError(*found)
+        problems += [_problem(details, document) for details in error.errors()[:MAX_PROBLEMS]]
+        raise InputError(*dict.fromkeys(problems)) from None
+    if problems:
+        raise InputError(*problems)
     seeds = file.all_seeds
     if len(set(seeds)) < len(seeds):
         raise InputError(Problem(document.place(("seeds",)), "seeds", f"{seeds} repeats a seed", "list each once"))
@@ -282,7 +262,7 @@ def _problem(details: Mapping[str, Any], document: Document) -> Problem:
     key = ".".join(str(part) for part in path)
     where = document.place(path)
     if path[:1] == ("notify",):
-        # What stands there may be a URL with a password, even as a key: neither it nor its option is repeated.
+        # The value may be a URL with a password, even as a key: neither the value nor its option is repeated.
         key = "notify" if "://" in key else key
         where = f"--set {key}" if where.startswith("--set ") else where
         if path[1:2] != ("on",) or "://" in str(details["input"]):
@@ -304,7 +284,7 @@ def _problem(details: Mapping[str, Any], document: Document) -> Problem:
 
 
 def _notify_problem(kind: str, where: str, key: str) -> Problem:
-    """A problem of `notify`, in words that do not repeat what stands there."""
+    """Return a problem of `notify` without repeating its value."""
     remedy = "put the URL into an environment variable, and write notify: {url_from: ITS_NAME}"
     if key.startswith("notify.on"):
         return Problem(where, key, "is not a list of events", f"choose from {', '.join(EVENTS)}")
@@ -340,7 +320,7 @@ def _objective(file: SweepFile, document: Document, allow_import: bool) -> Objec
         return OBJECTIVES[section]
     given = [kind for kind in ("command", "python", "packed") if getattr(section, kind) is not None]
     if len(given) != 1:
-        what = f"has both {' and '.join(given)}" if given else "says nothing to train with"
+        what = f"has both {' and '.join(given)}" if given else "does not say what to train"
         raise InputError(Problem(where, "objective", what, "give one of command, python, packed"))
     if section.packed is None:
         return custom_trainer(section, file, document.name)
@@ -359,7 +339,7 @@ def _checked_fixed(file: SweepFile, fields: Fields, document: Document, problems
     for name, value in file.fixed.items():
         if len(problems) >= MAX_PROBLEMS:
             break
-        path = place_of(file, name)
+        path = path_of_fixed(file, name)
         if problem := field_problem(fields, name, value, path, document):
             problems.append(problem)
         elif name in file.axes:
@@ -367,12 +347,26 @@ def _checked_fixed(file: SweepFile, fields: Fields, document: Document, problems
         elif fields.names_files(name):
             fixed[name] = absolute_text(value, document.place(path), f"fixed.{name}", problems)
         else:
-            fixed[name] = fields.canonical(name, value) if name in ENTRY_FIELDS else frozen(value)
+            fixed[name] = fields.canonical(name, value) if name in ENTRY_FIELDS else to_hashable(value)
     return fixed
 
 
-def _listed(file: SweepFile, axes: Sequence[Axis]) -> ListedCells:
-    sample = file.sample
-    if sample is None:
-        return ListedCells(list(grid_cells(axes)), len(file.all_seeds))
-    return ListedCells(sample_cells(axes, sample.method, sample.num, sample.seed), len(file.all_seeds))
+def _portable_text(
+    document: Document,
+    fixed: Mapping[str, Any],
+    axes: Sequence[Axis],
+    fields: Fields,
+    objective: Objective | CustomTrainer,
+) -> str:
+    """Write the sweep as a file for any folder: question and keys as written, with the command line's changes."""
+    data = {key: document.data[key] for key in keys_of(SweepFile) if key in document.data}
+    if isinstance(data["objective"], dict):
+        data["objective"] = {**data["objective"], "folder": objective.folder}
+    for axis in axes:
+        if fields.names_files(axis.name):
+            written = {**data["axes"][axis.name], "values": list(map(list, axis.values))}
+            data["axes"] = {**data["axes"], axis.name: written}
+    if data.get("fixed"):
+        data["fixed"] = {key: to_plain(fixed[key]) for key in data["fixed"]}
+    question = f"# {document.question}\n" if document.question else ""
+    return question + text_of(data)

@@ -1,8 +1,9 @@
-"""The commented sweep file that `sweep init` writes, and the list of objectives and their fields."""
+"""Sweep files to start from: those that ship, and the commented one that `sweep init` writes; fields of objectives."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
@@ -14,6 +15,9 @@ from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
+# Shipped sweeps are in the package if it is installed, and next to it in a clone.
+_PACKAGE = Path(__file__).parents[1]
+_FOLDERS = (_PACKAGE / "shipped", _PACKAGE.parent / "sweeps")
 _STARTER = """\
 name: {name}
 objective: {objective}
@@ -25,35 +29,38 @@ axes:
 """
 _STEPS = 200  # for an unknown objective, which is rejected later
 _COMMENTS = {
-    "name": "The results folder is results/<name>. Small letters, digits, _ and -.",
-    "objective": "What is trained; `sweep objectives` lists the choices and their fields.",
+    "name": "The results folder is results/<name>. Use small letters, digits, _ and -.",
+    "objective": "What to train; `sweep objectives` lists the choices and their fields.",
     "steps": "Length of each training run.",
     "seeds": "Every cell is trained once per seed; the map shows the fraction of stable seeds.",
     "axes": (
-        "What is swept: {values: [...]}, or {linear|log|log1m: [low, high], num: N}.\n"
+        "Each axis is {values: [...]}, or {linear|log|log1m: [low, high], num: N}.\n"
         "log1m is even in log(1 - x), the scale for beta2. null in values means none."
     ),
-    "fixed": "Other fields of the objective; what is not named here keeps its default.",
-    "sample": "Sampled cells over continuous ranges in place of a grid: {method: random|sobol, num: N}.",
-    "stopping": "How spikes and lost runs are detected; see docs/sweep-file.md.",
-    "resources": "Of one pack: cpus, gpus; pack: auto or members per pack; parallel: packs at a time.",
-    "checkpoint": "A checkpoint is written every every_s seconds or every_steps steps.",
+    "fixed": "Other fields of the objective; all others keep their defaults.",
+    "sample": "Cells sampled from continuous ranges in place of a grid: {method: random|sobol, num: N}.",
+    "stopping": "How spikes and diverged runs are detected; see docs/sweep-file.md.",
+    "resources": "For one pack: cpus, gpus; pack: auto or members per pack; parallel: packs at a time.",
+    "checkpoint": "Checkpoints are written every every_s seconds or every_steps steps.",
     "tracking": "MLflow: uri, experiment, every (log every n-th step), enabled.",
-    "notify": "Messages about a run: {url_from: NAME}, an environment variable that holds a URL of Apprise.",
+    "notify": "Messages about a run: {url_from: NAME}, an environment variable with a URL of Apprise.",
 }
 
 
 def starter_file(name: str, objective: str, overrides: Overrides) -> str:
-    """A commented sweep file that runs as it is; named axes replace its default ones.
+    """Return a commented sweep file that runs as it is; axes among the ``overrides`` replace its default axes.
 
-    Raises InputError for overrides that are rejected.
+    Raises InputError for invalid overrides.
     """
     steps = OBJECTIVES[objective].starter_steps if objective in OBJECTIVES else _STEPS
     document = parse_document(_STARTER.format(name=name, objective=objective, steps=steps), "starter file")
     if overrides.axes:
         overrides = replace(overrides, drops=tuple(dict.fromkeys([*document.data["axes"], *overrides.drops])))
     text = build_sweep(document, overrides).text
-    lines = ["# Ask here what this sweep is to answer: lists of sweeps show the first question of this comment.", ""]
+    lines = [
+        "# Write here the question that this sweep answers: lists of sweeps show the first question of this comment.",
+        "",
+    ]
     present = set()
     for line in text.splitlines():
         key = line.split(":", 1)[0]
@@ -68,7 +75,7 @@ def starter_file(name: str, objective: str, overrides: Overrides) -> str:
 
 
 def objective_rows(objective: Objective) -> list[tuple[str, str, str, str, str]]:
-    """Name, default, unit, domain and meaning of every field of an objective."""
+    """Return name, default, unit, domain and meaning of every field of an objective."""
     rows = []
     for name, field in objective.config_class.model_fields.items():
         extra: dict[str, Any] = dict(field.json_schema_extra)  # type: ignore[arg-type]
@@ -81,7 +88,7 @@ def objective_rows(objective: Objective) -> list[tuple[str, str, str, str, str]]
 
 
 def objectives_with_rows() -> list[tuple[Objective, list[tuple[str, str, str, str, str]]]]:
-    """Every objective with its fields."""
+    """Return every objective with its fields."""
     return [(objective, objective_rows(objective)) for objective in OBJECTIVES.values()]
 
 
@@ -107,3 +114,9 @@ def _domain(field: Any) -> str:
 
 def _bound(bound: Any) -> str:
     return str(next(getattr(bound, name) for name in ("gt", "ge", "lt", "le") if hasattr(bound, name)))
+
+
+def shipped_sweeps() -> dict[str, Path]:
+    """Return the file of each sweep that ships, by name."""
+    folder = next((folder for folder in _FOLDERS if folder.is_dir()), None)
+    return {} if folder is None else {path.stem: path for path in sorted(folder.glob("*.yaml"))}

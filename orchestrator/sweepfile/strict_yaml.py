@@ -1,4 +1,4 @@
-"""A strict reader for sweep files: plain data only, and the line of every value.
+"""YAML as sweep files use it: read strictly, with the line of every value, and written so that any reader agrees.
 
 YAML 1.1, as implemented by PyYAML, reads 1e-8 as text, 010 as eight and 12:30 as a number, and lets a later duplicate
 key win. Here numbers have their usual meaning, and aliases, tags, duplicate keys and oversized documents are rejected.
@@ -6,7 +6,9 @@ key win. Here numbers have their usual meaning, and aliases, tags, duplicate key
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +16,9 @@ import yaml
 
 from orchestrator.base.errors import InputError, Problem
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
+MAX_PROBLEMS = 20  # listed in one message
 _MAX_BYTES = 256 * 1024
 _MAX_DEPTH = 20
 _INTEGER = re.compile(r"[-+]?[0-9]+")
@@ -28,15 +31,15 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass
 class Document:
-    """Plain data, and where each of its values was written; the question that its first comment asks, or nothing."""
+    """Plain data with the place of each value, and the question that the file's first comment asks, if any."""
 
     name: str
     data: dict[str, Any] = field(default_factory=dict)
-    places: dict[Path, str] = field(default_factory=dict)
+    places: dict[KeyPath, str] = field(default_factory=dict)
     question: str = ""
 
-    def place(self, path: Path) -> str:
-        """Where ``path``, or its nearest enclosing element, was written."""
+    def place(self, path: KeyPath) -> str:
+        """Return where ``path``, or its nearest enclosing element, was written: FILE:LINE or an option."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.places:
                 return self.places[path[:length]]
@@ -44,7 +47,7 @@ class Document:
 
 
 def parse_scalar(text: str) -> Any:
-    """The value of an unquoted ``text``: null, a boolean, a number or text."""
+    """Return the value of an unquoted ``text``: null, a boolean, a number or text."""
     if text in _NULLS:
         return None
     if text in _BOOLEANS:
@@ -59,15 +62,31 @@ def parse_scalar(text: str) -> Any:
     return text
 
 
+def read_document(path: str | os.PathLike[str], remedy: str = "`sweep init NAME` writes a sweep file") -> Document:
+    """Read the YAML mapping in the file at ``path``. Raises InputError; for a missing file it has the ``remedy``."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(10 * 1024 * 1024)
+    except FileNotFoundError:
+        raise InputError(Problem(str(path), "", "no such file", remedy)) from None
+    except OSError as error:
+        raise InputError(Problem(str(path), "", f"cannot be read: {error.strerror}")) from None
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(Problem(str(path), "", f"is not UTF-8 text (byte {error.start})")) from None
+    return parse_document(text, str(path))
+
+
 def parse_document(text: str, name: str) -> Document:
-    """Read one mapping from ``text``; ``name`` stands for the file in messages.
+    """Parse the YAML mapping in ``text``; messages call the file ``name``.
 
     Raises InputError for anything that is not one plain YAML mapping.
     """
     if len(text.encode("utf-8", "surrogatepass")) > _MAX_BYTES:
         raise InputError(Problem(name, "", f"larger than {_MAX_BYTES // 1024} KiB", "a sweep file is a page of text"))
     try:
-        _refuse_exotic(text, name)
+        _reject_exotic(text, name)
         node = yaml.compose(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(_syntax_problem(error, name)) from None
@@ -79,17 +98,17 @@ def parse_document(text: str, name: str) -> Document:
 
 
 def question_of(text: str) -> str:
-    """The question that the first comment of a sweep file asks, on one line; empty where it asks none."""
+    """Return the question in the first comment of a sweep file, on one line; empty if it asks nothing."""
     words = []
     for line in text.splitlines():
         if not line.startswith("#") or not line.strip("# "):
             break
         words.append(line.strip("# "))
-    asked, mark, _ = " ".join(words).partition("?")
-    return asked + mark if mark else ""
+    question, mark, _ = " ".join(words).partition("?")
+    return question + mark if mark else ""
 
 
-def _refuse_exotic(text: str, name: str) -> None:
+def _reject_exotic(text: str, name: str) -> None:
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         where = f"{name}:{event.start_mark.line + 1}"  # type: ignore[union-attr] # a parsed event has a mark
@@ -112,7 +131,7 @@ def _syntax_problem(error: Exception, name: str) -> Problem:
     return Problem(where, "", f"not valid YAML: {what}", "check indentation, colons and brackets")
 
 
-def _value(node: yaml.Node, path: Path, document: Document) -> Any:
+def _value(node: yaml.Node, path: KeyPath, document: Document) -> Any:
     document.places[path] = f"{document.name}:{node.start_mark.line + 1}"
     if isinstance(node, yaml.ScalarNode):
         return parse_scalar(node.value) if not node.style else node.value  # the C parser gives plain style as ""
@@ -134,5 +153,27 @@ def _value(node: yaml.Node, path: Path, document: Document) -> Any:
     return mapping
 
 
-def _dotted(path: Path) -> str:
+def _dotted(path: KeyPath) -> str:
     return ".".join(str(part) for part in path)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes floats readably, lists on one line, and null explicitly."""
+
+
+def _represent_float(dumper: yaml.SafeDumper, value: float) -> yaml.Node:
+    # Other YAML readers take 1e-12 as text; all of them read 1.0e-12 as a number.
+    digits = repr(value)
+    text = digits.replace("e", ".0e") if "e" in digits and "." not in digits else digits
+    return dumper.represent_scalar("tag:yaml.org,2002:float", text)
+
+
+_Dumper.add_representer(float, _represent_float)
+_Dumper.add_representer(
+    list, lambda dumper, value: dumper.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=True)
+)
+
+
+def text_of(data: Mapping[str, Any]) -> str:
+    """Write the keys and values of a sweep file as YAML."""
+    return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)

@@ -21,7 +21,7 @@ from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.outcomes import ENOUGH_LOSSES, member_result
 from orchestrator.detection.run_monitor import RunMonitor, is_audited
 from orchestrator.detection.validations import Validations
-from orchestrator.logs.config import MetricsConfig
+from orchestrator.logs.columns import MetricsConfig
 from orchestrator.logs.streams import VALIDATION, Point, Reading
 from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render
 from orchestrator.worker.launcher import CannotStart, LocalLauncher, Process, RankLauncher

@@ -18,7 +18,7 @@ from orchestrator.base.files import open_private, storage_errors
 from orchestrator.base.reports import Trace
 from orchestrator.detection.run_monitor import JUDGED
 from orchestrator.detection.watch import read_rows
-from orchestrator.logs.config import MetricsConfig
+from orchestrator.logs.columns import MetricsConfig
 from orchestrator.logs.file_tail import FileTail
 from orchestrator.logs.streams import MetricStream, Point, Reading
 from orchestrator.worker.launcher import Process

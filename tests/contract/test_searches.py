@@ -10,14 +10,11 @@ import pytest
 
 from orchestrator.base.cell import Cell
 from orchestrator.base.space import Axis, grid_cells
-from orchestrator.search.batches import InBatches
-from orchestrator.search.by_optuna import OptunaSearch
-from orchestrator.search.catalogue import EDGE, SEARCHES
+from orchestrator.search.by_optuna import EDGE, SEARCHES, OptunaSearch
 from orchestrator.search.disagreement import SeedsWhereCellsDisagree
 from orchestrator.search.edge import EdgeOptions, EdgeSearch
-from orchestrator.search.listed import ListedCells
 from orchestrator.search.margins import EdgeMargins
-from orchestrator.search.protocol import CellResult, Proposal, Search, SeedResult
+from orchestrator.search.protocol import CellResult, InBatches, ListedCells, Proposal, Search, SeedResult
 from orchestrator.sweepfile.searches import have_learned, over_edge
 
 LR = Axis("lr", "log", (), (1e-3, 1.0))

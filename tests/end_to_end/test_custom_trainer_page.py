@@ -10,7 +10,7 @@ import pytest
 from page_cases import BLOCK, run_commands, section, write_files
 
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.logs.config import MetricsConfig
+from orchestrator.logs.columns import MetricsConfig
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.cli import app
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.logs.config import MetricsConfig
+from orchestrator.logs.columns import MetricsConfig
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, load_sweep
 

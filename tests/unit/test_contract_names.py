@@ -24,15 +24,14 @@ from orchestrator.maps.front import FRONT_COLUMNS, MARGIN, STEPS
 from orchestrator.maps.front import Kind as front_kinds
 from orchestrator.maps.stability import METRICS, REDUCTIONS
 from orchestrator.search.by_optuna import MARGIN as METRIC_OF_EDGE
-from orchestrator.search.catalogue import SEARCHES
-from orchestrator.sweepfile.arithmetic import FUNCTIONS
-from orchestrator.sweepfile.batch_section import BatchSection
+from orchestrator.search.by_optuna import SEARCHES
+from orchestrator.sweepfile.batch import PARTS
 from orchestrator.sweepfile.custom_trainer import GIVEN
 from orchestrator.sweepfile.forked_values import DATA_SEED
-from orchestrator.sweepfile.global_batch import PARTS
 from orchestrator.sweepfile.sections import (
     EVENTS,
     AxisSection,
+    BatchSection,
     BudgetConfig,
     CheckpointConfig,
     CustomTrainerSection,
@@ -49,6 +48,7 @@ from orchestrator.sweepfile.sections import (
     ValidateConfig,
     keys_of,
 )
+from orchestrator.sweepfile.ties import FUNCTIONS
 
 SWEEP_OPTIONS = {"--axis", "--drop", "--set", "--seeds", "--steps", "--name", "--results", "--allow-import"}
 LOG_OPTIONS = {"--step", "--loss", "--grad-norm"}

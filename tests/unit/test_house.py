@@ -33,7 +33,7 @@ IMPORTERS = {
     "mlflow": {
         f"orchestrator.mirrors.{name}" for name in ("mlflow", "mlflow_attachments", "mlflow_pages", "mlflow_store")
     },
-    "optuna": {f"orchestrator.search.{name}" for name in ("by_optuna", "importance", "sampled", "study")},
+    "optuna": {f"orchestrator.search.{name}" for name in ("by_optuna", "study")},
     "submitit": {"orchestrator.executors.slurm"},
     "tensorboardX": {"orchestrator.logs.event_files", "orchestrator.mirrors.tensorboard"},
     "wandb": {"orchestrator.mirrors.wandb", "orchestrator.mirrors.wandb_service"},

@@ -13,16 +13,16 @@ from typing import Any
 from orchestrator.base.cell import Cell, Trial
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
-from orchestrator.base.space import Axis, frozen, trial_id
+from orchestrator.base.space import Axis, to_hashable, trial_id
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS, IMPORTED
 from orchestrator.causes.remedies.remedy import Entry, Fork
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.search.listed import ListedCells
+from orchestrator.search.protocol import ListedCells
+from orchestrator.sweepfile.batch import PARTS
 from orchestrator.sweepfile.custom_trainer import GIVEN, CustomTrainer, placeholders
 from orchestrator.sweepfile.forked_values import CHECKPOINTS_FOR, DATA_SEED, INTERVENTIONS, forked_values
-from orchestrator.sweepfile.global_batch import PARTS
-from orchestrator.sweepfile.spec import Sweep, load_sections, refuse_import
+from orchestrator.sweepfile.spec import Sweep, check_import, load_sections
 from orchestrator.worker.kept_checkpoints import KEPT, ResumeSteps
 
 _SEE_DIAGNOSIS = "`sweep diagnose` gives advice on it"
@@ -100,7 +100,7 @@ def custom_sweep(sweep: Sweep, there: Path, forks: Iterable[Fork], steps: Sequen
     trials: dict[str, Trial] = {}
     for changes in added:
         config = {**alone.config, **changes}
-        cell = Cell({INTERVENTIONS: frozen(changes[INTERVENTIONS])})
+        cell = Cell({INTERVENTIONS: to_hashable(changes[INTERVENTIONS])})
         made = trial_id(sweep.objective.name, config, alone.seed, sweep.rules)
         trials.setdefault(made, Trial(made, cell, alone.seed, config))
     values = tuple(dict.fromkeys(forked.cell[INTERVENTIONS] for forked in trials.values()))
@@ -112,7 +112,7 @@ def custom_sweep(sweep: Sweep, there: Path, forks: Iterable[Fork], steps: Sequen
 
 def checked_trainer(sweep: Sweep, allow_import: bool) -> CustomTrainer:
     """The trainer of a sweep. Raises InputError for code that must not be imported."""
-    refuse_import(sweep, allow_import)
+    check_import(sweep, allow_import)
     assert isinstance(sweep.objective, CustomTrainer)
     return sweep.objective
 

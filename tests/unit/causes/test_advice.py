@@ -27,7 +27,8 @@ from orchestrator.causes.advice import advice_lines, advise, check
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.mechanism import Move
 from orchestrator.causes.small_sweep import small_sweep
-from orchestrator.sweepfile.spec import build_sweep, read_document
+from orchestrator.sweepfile.spec import build_sweep
+from orchestrator.sweepfile.strict_yaml import read_document
 
 NOWHERE = Path("nowhere")
 

@@ -14,7 +14,8 @@ from orchestrator.base.cell import Cell
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.causes.evidence import Evidence
 from orchestrator.causes.not_finite import Reason, broken_step, not_finite_lines, reasons_json, reasons_not_finite
-from orchestrator.sweepfile.spec import build_sweep, read_document
+from orchestrator.sweepfile.spec import build_sweep
+from orchestrator.sweepfile.strict_yaml import read_document
 
 NOWHERE = Path("nowhere")
 BROKEN = 150

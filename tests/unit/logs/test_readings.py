@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.logs.config import MetricsConfig
+from orchestrator.logs.columns import MetricsConfig
 from orchestrator.logs.streams import MetricStream
 
 NANO_GPT = """step 0: train loss 4.28, val loss 4.29

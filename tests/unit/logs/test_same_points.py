@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.logs.columns import Columns
-from orchestrator.logs.config import MetricsConfig
+from orchestrator.logs.columns import Columns, MetricsConfig
 from orchestrator.logs.files import read_log
 from orchestrator.logs.streams import MetricStream, Point
 

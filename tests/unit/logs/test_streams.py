@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from orchestrator.base.errors import InputError
 from orchestrator.logs import file_tail
-from orchestrator.logs.columns import Columns
-from orchestrator.logs.config import MetricsConfig
+from orchestrator.logs.columns import Columns, MetricsConfig
 from orchestrator.logs.file_tail import FileTail
 from orchestrator.logs.files import read_log
 from orchestrator.logs.streams import MetricStream, Point

@@ -95,7 +95,7 @@ def test_the_known_threshold_of_momentum_comes_out_of_a_search(train, tmp_path: 
 @pytest.mark.slow
 def test_after_a_search_only_its_evenly_spread_cells_say_whether_a_row_has_one_edge(tmp_path: Path) -> None:
     search = search_with("axes.lr={log: [0.001, 1.0]}", "axes.beta1={linear: [0.0, 0.9]}", EDGE_SEARCH)
-    assert search.num_spread == 12
+    assert search.num_initial == 12
     later = [{"lr": 10.0 ** (-3 + k / 10), "beta1": 0.15 * row} for row in range(7) for k in range(31)]
     trials = (*search.trials, *(trial for cell in later for trial in search.maker.trials(cell)[:1]))
 
@@ -107,7 +107,7 @@ def test_after_a_search_only_its_evenly_spread_cells_say_whether_a_row_has_one_e
     whole = replace(search, trials=trials)
     with LedgerReader(ledger_of(whole, tmp_path / "searched", striped)) as ledger:
         assert fit(ledger).surface.has_one_edge
-    with LedgerReader(ledger_of(replace(whole, num_spread=None), tmp_path / "sampled", striped)) as ledger:
+    with LedgerReader(ledger_of(replace(whole, num_initial=None), tmp_path / "sampled", striped)) as ledger:
         assert not fit(ledger).surface.has_one_edge
 
 

@@ -13,7 +13,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.maps.located import Located, locate
 from orchestrator.maps.located_text import located_json, located_lines
 from orchestrator.maps.recommendation import recommend
-from orchestrator.sweepfile.run_settings import RunSettings
+from orchestrator.sweepfile.settings import RunSettings
 
 GRID = """
 axes:

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from orchestrator.base.space import Axis, grid_cells
-from orchestrator.search.batches import InBatches
 from orchestrator.search.edge import EdgeOptions, EdgeSearch
-from orchestrator.search.protocol import CellResult, Proposal, Search, SeedResult
-from orchestrator.surface.places import lattice_of
+from orchestrator.search.protocol import CellResult, InBatches, Proposal, Search, SeedResult
+from orchestrator.surface.lattice import lattice_of
 
 WARMUP = Axis("warmup", "linear", tuple(float(i) for i in range(8)), (0.0, 7.0))
 LR = Axis("lr", "log", Axis("lr", "log", (), (1e-4, 1.0)).grid(17), (1e-4, 1.0))

@@ -7,10 +7,9 @@ import math
 import pytest
 
 from orchestrator.base.space import Axis
-from orchestrator.search.by_optuna import OptunaSearch
+from orchestrator.search.by_optuna import OptunaSearch, sample_cells
 from orchestrator.search.margins import OPEN, EdgeMargins, _surface
 from orchestrator.search.protocol import CellResult, Proposal, SeedResult
-from orchestrator.search.sampled import sample_cells
 from orchestrator.sweepfile.searches import have_learned, over_edge
 
 LR = Axis("lr", "log", (), (1e-3, 1.0))

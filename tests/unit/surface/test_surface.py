@@ -10,8 +10,7 @@ from scipy.optimize import approx_fprime
 from scipy.special import expit
 
 from orchestrator.surface.kernel import Field, Layout, Shape
-from orchestrator.surface.laplace import evidence_gradient, find_mode
-from orchestrator.surface.moments import matched
+from orchestrator.surface.posterior import evidence_gradient, find_mode, matched
 from orchestrator.surface.surface import Surface, fit_surface
 
 ALONG_Y = Layout((False, False), along=1)

@@ -12,7 +12,7 @@ import yaml
 from objectives.control import SIGNALS, Rule, firing_in_words, policy_in_words
 from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
-from orchestrator.base.space import Axis, format_value, frozen
+from orchestrator.base.space import Axis, format_value, to_hashable
 from orchestrator.maps.axis_values import value_labels, value_meant
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -21,7 +21,7 @@ HALVE = [{"on": "loss", "above": 1.5, "do": {"lr": "x0.5"}, "every": 5, "at_most
 
 
 def sweep_of(**changes: Any) -> Sweep:
-    # Copied, as YAML would write aliases for what stands there twice.
+    # Copied, as YAML would write aliases for what is listed twice.
     data = {"name": "s", "objective": "quadratic", "steps": 200, **json.loads(json.dumps(changes))}
     return build_sweep(parse_document(yaml.safe_dump(data, sort_keys=False), "s.yaml"))
 
@@ -152,9 +152,9 @@ def test_signals_of_gpt_come_with_micro_batches_and_float16() -> None:
 
 
 def test_the_key_beside_the_field_elsewhere_and_a_custom_trainer_are_refused() -> None:
-    with pytest.raises(InputError, match="also stands under fixed"):
+    with pytest.raises(InputError, match="is also given under fixed"):
         sweep_of(control=HALVE, fixed={"control": []})
-    with pytest.raises(InputError, match="a custom trainer is not read"):
+    with pytest.raises(InputError, match="a custom trainer, which is not read"):
         sweep_of(objective={"command": "train {seed}"}, control=HALVE)
 
 
@@ -193,22 +193,22 @@ WORDS: dict[str, list[dict[str, Any]]] = {
 
 @pytest.mark.parametrize("words", WORDS)
 def test_rules_are_a_few_words_on_maps_and_those_words_mean_them(words: str) -> None:
-    values = list(map(frozen, WORDS.values()))
-    value = frozen(WORDS[words])
+    values = list(map(to_hashable, WORDS.values()))
+    value = to_hashable(WORDS[words])
     assert format_value(value) == policy_in_words(WORDS[words]) == words
     assert words in value_labels(values)
     assert value_meant("--where", Axis("control", "values", tuple(values)), words) == value
 
 
 def test_long_rules_are_called_by_what_they_do_and_stay_distinct() -> None:
-    labels = [format_value(frozen(rule(cool_down=cool_down, over=10, lasts=100))) for cool_down in (50, 60)]
+    labels = [format_value(to_hashable(rule(cool_down=cool_down, over=10, lasts=100))) for cool_down in (50, 60)]
     for label in labels:
         assert re.fullmatch(r"loss > 1\.5: lr x0\.5 [0-9a-f]{6}", label), label
     assert len({*labels}) == 2
     (one,) = rule(cool_down=50, over=10, lasts=100)
-    assert format_value(frozen([dict(reversed(one.items()))])) == labels[0], "in whatever order the keys stand"
+    assert format_value(to_hashable([dict(reversed(one.items()))])) == labels[0], "in whatever order the keys stand"
     many = [{"on": "loss", "above": number, "do": [{"lr": "x0.5"}]} for number in range(5)]
-    assert len(format_value(frozen(many))) <= 40
+    assert len(format_value(to_hashable(many))) <= 40
 
 
 def test_no_rule_has_the_name_of_an_empty_list() -> None:

@@ -51,13 +51,13 @@ REFUSED = {
     ),
     "a module that cannot be one": (
         changed(COMMAND, f"{COMMAND}\n  preload: [no-module]"),
-        ["objective.preload", "'no-module' is no name of a module"],
+        ["objective.preload", "'no-module' is not the name of a module"],
     ),
     "a brace too many": (changed('"{lr}"', '"{lr"'), ["objective.command.2", "'{lr' is refused"]),
-    "an attribute": (changed('"{lr}"', '"{lr.__class__}"'), ["objective.command.2", "is no placeholder"]),
-    "an index": (changed('"{lr}"', '"{lr[0]}"'), ["objective.command.2", "is no placeholder"]),
-    "a number as placeholder": (changed('"{lr}"', '"{0}"'), ["objective.command.2", "is no placeholder"]),
-    "a format for another type": (changed('"{lr}"', '"{lr:d}"'), ["lr = 0.1", "does not take the format {lr:d}"]),
+    "an attribute": (changed('"{lr}"', '"{lr.__class__}"'), ["objective.command.2", "is not a placeholder"]),
+    "an index": (changed('"{lr}"', '"{lr[0]}"'), ["objective.command.2", "is not a placeholder"]),
+    "a number as placeholder": (changed('"{lr}"', '"{0}"'), ["objective.command.2", "is not a placeholder"]),
+    "a format for another type": (changed('"{lr}"', '"{lr:d}"'), ["lr = 0.1", "does not accept the format {lr:d}"]),
     "a width beyond any line": (
         changed('"{lr}"', '"{lr:>300000000}"'),
         ["mine.yaml:4", "objective.command.2", "300000000 is more than 200 characters"],
@@ -80,15 +80,15 @@ REFUSED = {
     ),
     "a format for another type of what sweep gives": (
         changed('"{steps}"', '"{steps:>5s}"'),
-        ["mine.yaml:4", "objective.command.3", "steps = 60 does not take the format {steps:>5s}"],
+        ["mine.yaml:4", "objective.command.3", "steps = 60 does not accept the format {steps:>5s}"],
     ),
     "a letter of a number that is none": (
         changed('"{steps}"', '"{steps:c}"').replace("steps: 60", "steps: 5000000"),
-        ["objective.command.3", "steps = 5000000 does not take the format {steps:c}"],
+        ["objective.command.3", "steps = 5000000 does not accept the format {steps:c}"],
     ),
     "a NUL in a command": (
         changed('"{seed}"', '"{seed:c}"'),
-        ["objective.command.4", "seed = 0 does not take the format {seed:c}", "NUL"],
+        ["objective.command.4", "seed = 0 does not accept the format {seed:c}", "NUL"],
     ),
     "values that Python takes for one": (
         changed("[0.1, 1.0, 3.0]", "[1, 1.0, true]"),
@@ -97,7 +97,7 @@ REFUSED = {
     "true beside a one": (changed("[0.1, 1.0, 3.0]", "[true, 1]"), ["axes.lr", "True and 1 are equal in Python"]),
     "nothing to run": (
         changed(COMMAND, "folder: ."),
-        ["objective", "says nothing to train with", "command, python, packed"],
+        ["objective", "does not say what to train", "command, python, packed"],
     ),
     "two trainers": (changed(COMMAND, COMMAND + "\n  python: a:b"), ["has both command and python"]),
     "a misspelt key": (changed(COMMAND, COMMAND + "\n  metric: {}"), ["objective.metric", "unknown key", "metrics"]),
@@ -122,11 +122,11 @@ REFUSED = {
     "a word that may be true": (changed(COMMAND, "command: [python, {lr}, true]"), ["objective.command", "quote"]),
     "a name that sweep gives": (
         changed("axes: {lr:", "fixed: {seed: 1}\naxes: {lr:"),
-        ["fixed.seed", "what sweep itself gives"],
+        ["fixed.seed", "given to a trainer by sweep itself"],
     ),
     "a name with a dash": (
         changed("axes: {lr:", "fixed: {a-b: 1}\naxes: {lr:"),
-        ["fixed.a-b", "no name for a placeholder"],
+        ["fixed.a-b", "not a valid name of a placeholder"],
     ),
     "a list as a value": (
         changed("axes: {lr:", "fixed: {b: [1, 2]}\naxes: {lr:").replace('"{lr}"', '"{lr}{b}"'),
@@ -134,7 +134,7 @@ REFUSED = {
     ),
     "metrics of a function": (
         changed(COMMAND, "python: a:b\n  metrics: {loss: x}"),
-        ["objective.metrics", "beside python"],
+        ["objective.metrics", "does not apply to python"],
     ),
     "a function that is no reference": (changed(COMMAND, "python: train.run"), ["objective.python", "module:name"]),
     "a file that all trials share": (

@@ -49,11 +49,14 @@ def test_other_data_is_another_seed_of_the_data() -> None:
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ({"set": {"rate": 1.0}}, "rate is no value of the trial: it has clip, data_seed, fused, layers, lr, optimizer"),
-        ({"set": {"optimizer": "x0.5"}}, "'adam', which is no number"),
-        ({"set": {"clip": "x0.5"}}, "None, which is no number"),
-        ({"set": {"fused": "x2"}}, "True, which is no number"),
-        ({"set": {"layers": "x0.3"}}, "the whole number 4 in this trial, and would be 1.2"),
+        (
+            {"set": {"rate": 1.0}},
+            "rate is not a value of the trial, which has clip, data_seed, fused, layers, lr, optimizer",
+        ),
+        ({"set": {"optimizer": "x0.5"}}, "'adam', which cannot be multiplied"),
+        ({"set": {"clip": "x0.5"}}, "None, which cannot be multiplied"),
+        ({"set": {"fused": "x2"}}, "True, which cannot be multiplied"),
+        ({"set": {"layers": "x0.3"}}, "the integer 4 in this trial, and would become 1.2"),
         ({"skip": 5}, "not change 'skip'"),
         ({"reset": "moments"}, "not change 'reset'"),
         ({"set": {"lr": "x0.5"}, "lasts": 20}, "not change 'lasts'"),

@@ -85,7 +85,7 @@ def test_a_url_for_the_name_is_told_where_it_belongs() -> None:
     ("body", "words"),
     [
         ("{url_from: A, on: [finised]}", ["notify.on", "'finised'", "'finished', 'failed', 'stalled' or 'diverged'"]),
-        ("{url_from: A, on: [failed, failed]}", ["notify.on", "'failed' stands there twice"]),
+        ("{url_from: A, on: [failed, failed]}", ["notify.on", "'failed' is listed twice"]),
         ("{url_from: A, on: []}", ["notify.on"]),
         ("{on: [failed]}", ["notify.url_from: is missing", "environment variable"]),
         ("{url_from: 3}", ["notify.url_from: is not the name of an environment variable"]),

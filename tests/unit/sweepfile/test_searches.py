@@ -15,14 +15,18 @@ GRID = ["axes={lr: {values: [0.1, 1.0]}}"]
     ("sets", "message", "remedy"),
     [
         (["search.method=simulated_annealing"], "'simulated_annealing' is refused", ""),
-        (["search.precision=1.2"], "has no meaning for tpe", "choose edge"),
-        (["search.method=random", "search.stable=0.5"], "has no meaning for random", "choose tpe or gp or nsga2"),
-        (["search.method=cmaes", "search.stable=0.5"], "has no meaning for cmaes", "choose tpe or gp or nsga2"),
+        (["search.precision=1.2"], "does not apply to tpe", "choose edge"),
+        (["search.method=random", "search.stable=0.5"], "does not apply to random", "choose tpe or gp or nsga2"),
+        (["search.method=cmaes", "search.stable=0.5"], "does not apply to cmaes", "choose tpe or gp or nsga2"),
         (["search.metric=[final_loss, final_loss]"], "names a metric twice", ""),
         (["search.metric=final_los"], "'final_los' is unknown", "final_loss"),
-        (["search.along=lr"], "search.along: has no meaning without the metric margin", "add margin to search.metric"),
+        (["search.along=lr"], "search.along: applies to the metric margin only", "add margin to search.metric"),
         (["search.metric=[final_loss, margn]"], "'margn' is unknown", "margin"),
-        (["search.metric=[final_loss, margin]", "search.along=depth"], "'depth' is not an axis", "ascend: lr, beta1"),
+        (
+            ["search.metric=[final_loss, margin]", "search.along=depth"],
+            "'depth' is not an axis",
+            "ascending numbers: lr, beta1",
+        ),
         (
             ["search.metric=[final_loss, margin]", "axes={optimizer: {values: [sgd, adamw]}}", "fixed={}"],
             "search.along: 'optimizer' has words",
@@ -30,24 +34,24 @@ GRID = ["axes={lr: {values: [0.1, 1.0]}}"]
         ),
         (
             ["search={method: edge, trials: 24}", "axes.lr={values: [1.0, 0.1]}"],
-            "'lr' has words, or values in no order",
-            "ascend: beta1",
+            "'lr' has words or unordered values",
+            "ascending numbers: beta1",
         ),
         (
             [
                 "search.metric=margin",
                 *(f"axes.{name}={{log: [1e-9, 1e-3]}}" for name in ("eps", "clip", "weight_decay")),
             ],
-            "5 axes are more than an edge is fitted over (4)",
+            "at most 4 axes, and there are 5",
             "fix some",
         ),
         (["search.method=cmaes", "search.metric=[final_loss, steps_done]"], "cmaes takes one metric", "nsga2 or tpe"),
         (["search.method=cmaes", "axes.beta1=null", "axes={lr: {log: [0.1, 1.0]}}"], "needs two axes", "tpe"),
         (["search.trials=2", "seeds=[0, 1, 2]"], "2 trials are fewer than one cell has seeds (3)", "fewer seeds"),
         (["search.trials=20000"], "more than max_trials = 10000", "max_trials: 20000"),
-        (["sample={method: random, num: 3}"], "has no meaning beside search", "remove one"),
+        (["sample={method: random, num: 3}"], "does not apply to a search", "remove one"),
         (["axes={}"], "there is no axis to search over", "axes: {lr:"),
-        (["seeds={start: 1, up_to: 3, where: disagreement}"], "a search decides itself", "seeds: [0, 1, 2]"),
+        (["seeds={start: 1, up_to: 3, where: disagreement}"], "a search itself decides", "seeds: [0, 1, 2]"),
         (["search=null", "seeds={start: 3, up_to: 3, where: disagreement}", *GRID], "is not more than start", "raise"),
         (["search=null", "seeds={start: 1, up_to: 3, where: everywhere}", *GRID], "'everywhere' is refused", ""),
         (["search=null", "seeds={start: 1, upto: 3}", *GRID], "unknown key", "up_to"),
@@ -75,7 +79,7 @@ def test_values_that_do_not_fit_together_are_found_at_the_corners_of_the_axes() 
 def test_a_search_is_not_a_grid_and_its_first_trials_are_what_it_would_propose() -> None:
     sweep = search_with()
     assert sweep.is_open
-    assert (sweep.most_trials, len(sweep.trials)) == (24, 4)
+    assert (sweep.max_trials, len(sweep.trials)) == (24, 4)
     assert [trial.cell for trial in sweep.trials] == [p.cell for p in sweep.search.propose((), 4) or []]
 
 

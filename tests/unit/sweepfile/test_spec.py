@@ -19,8 +19,8 @@ from orchestrator.base.errors import InputError
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.sections import TelemetryConfig
-from orchestrator.sweepfile.spec import Sweep, build_sweep, load_sweep, read_document
-from orchestrator.sweepfile.strict_yaml import parse_document
+from orchestrator.sweepfile.spec import Sweep, build_sweep, load_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document, read_document
 
 GPT = "name: case\nobjective: gpt\nsteps: 20\n"
 
@@ -68,7 +68,7 @@ REFUSED = [
     ("resources: {parallel: 0}", ["resources.parallel", "0 is refused"]),
     ("tracking: {every: 0}", ["tracking.every"]),
     ("tracking: {to: [mlflow, wandbb]}", ["tracking.to", "'wandbb'", "'mlflow'"]),
-    ("tracking: {to: [mlflow, mlflow]}", ["tracking.to", "'mlflow' stands there twice"]),
+    ("tracking: {to: [mlflow, mlflow]}", ["tracking.to", "'mlflow' is listed twice"]),
     ("tracking: {to: []}", ["tracking.to"]),
     ("axes: {lr: {}}", ["axes.lr", "no values", "values: [...]"]),
     ("axes: {lr: {values: []}}", ["axes.lr.values", "[]"]),

@@ -70,7 +70,9 @@ def test_only_remedies_that_a_resumed_trainer_can_take_are_tried_by_default(tmp_
     row = frozen(tmp_path)
     usual = [HALF, Remedy(({"at": 0, "skip": 5},)), Remedy(({"at": 0, "set": {"beta2": 0.9}},))]
     assert accepted_forks(tmp_path, row, [Fork(one, 0, 0) for one in usual]) == [Fork(HALF, 0, 0)]
-    with pytest.raises(InputError, match="--try: skip 5: a custom trainer can be resumed with other values, but not"):
+    with pytest.raises(
+        InputError, match="--try: skip 5: a custom trainer can be resumed with other values, but cannot"
+    ):
         check_forks(tmp_path, row, [Fork(usual[1], 0, 0)])
 
 

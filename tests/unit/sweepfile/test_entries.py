@@ -13,7 +13,7 @@ from objectives.base import QuadraticConfig
 from objectives.interventions import changes_in_words
 from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
-from orchestrator.base.space import Axis, canonical_json, format_value, frozen, thawed
+from orchestrator.base.space import Axis, canonical_json, format_value, to_hashable, to_plain
 from orchestrator.commands.arguments import cell_of
 from orchestrator.maps.axis_values import value_labels, value_meant
 from orchestrator.sweepfile.spec import Sweep, build_sweep
@@ -61,7 +61,7 @@ def test_without_interventions_a_trial_is_what_it_was() -> None:
 def test_lists_that_mean_the_same_give_the_same_trial(same: list[Any]) -> None:
     assert ids(trials_of(interventions=same)) == ids(trials_of(interventions=HALVED))
     (trial,) = trials_of(axes={"interventions": {"values": [same]}})
-    assert trial.cell == {"interventions": frozen(HALVED)}
+    assert trial.cell == {"interventions": to_hashable(HALVED)}
     with pytest.raises(InputError, match=r"repeats a value|both"):
         sweep_of(axes={"interventions": {"values": [HALVED, same]}})
 
@@ -122,11 +122,11 @@ def test_with_a_half_life_beta2_is_not_changed_but_the_half_life_is() -> None:
 
 
 def test_the_key_beside_the_field_elsewhere_and_a_custom_trainer_are_refused() -> None:
-    with pytest.raises(InputError, match="also stands under fixed"):
+    with pytest.raises(InputError, match="is also given under fixed"):
         sweep_of(interventions=HALVED, fixed={"interventions": []})
-    with pytest.raises(InputError, match="also stands under axes"):
+    with pytest.raises(InputError, match="is also given under axes"):
         sweep_of(interventions=HALVED, axes={"interventions": {"values": [[]]}})
-    with pytest.raises(InputError, match="a custom trainer decides by itself"):
+    with pytest.raises(InputError, match="a custom trainer itself decides"):
         sweep_of(objective={"command": "train {seed}"}, interventions=HALVED)
 
 
@@ -164,9 +164,9 @@ WORDS = {
 
 @pytest.mark.parametrize("words", WORDS)
 def test_interventions_are_a_few_words_on_maps_and_those_words_mean_them(words: str) -> None:
-    values = list(map(frozen, WORDS.values()))
+    values = list(map(to_hashable, WORDS.values()))
     axis = Axis("interventions", "values", tuple(values))
-    value = frozen(WORDS[words])
+    value = to_hashable(WORDS[words])
     assert format_value(value) == changes_in_words(WORDS[words]) == words
     assert words in value_labels(values)
     assert value_meant("--where", axis, words) == value
@@ -174,25 +174,25 @@ def test_interventions_are_a_few_words_on_maps_and_those_words_mean_them(words: 
 
 def test_long_lists_are_cut_but_stay_distinct() -> None:
     one, other = ([{"at": at, "set": {"lr": "x0.5"}} for at in (100, 200, end)] for end in (300, 301))
-    labels = [format_value(frozen(value)) for value in (one, other)]
+    labels = [format_value(to_hashable(value)) for value in (one, other)]
     assert len({*labels}) == 2
     assert all(len(label) <= 40 and label.startswith("lr x0.5 at 100") for label in labels)
 
 
 def test_a_frozen_value_is_a_key_and_json_and_comes_back_as_it_was() -> None:
-    value = frozen(HALVED)
-    assert {value: 1}[frozen(json.loads(canonical_json(value)))] == 1
-    assert thawed(value) == HALVED
+    value = to_hashable(HALVED)
+    assert {value: 1}[to_hashable(json.loads(canonical_json(value)))] == 1
+    assert to_plain(value) == HALVED
 
 
 def test_a_long_list_is_called_by_its_first_entries_and_the_number_of_the_others() -> None:
     entries = [{"at": at, "skip": 1} for at in range(10, 60, 10)]
-    label = format_value(frozen(entries))
+    label = format_value(to_hashable(entries))
     assert re.fullmatch(r"skip 1 at 10 and 4 more [0-9a-f]{6}", label), label
     assert len(label) <= 40
-    assert format_value(frozen([*entries[:4], {"at": 51, "skip": 1}])) != label
+    assert format_value(to_hashable([*entries[:4], {"at": 51, "skip": 1}])) != label
     long = [{"at": 1234567, "set": {"beta2_half_life": 123456.789}}, *entries]
-    assert len(format_value(frozen(long))) <= 40
+    assert len(format_value(to_hashable(long))) <= 40
 
 
 def test_a_cell_is_chosen_by_values_with_commas() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.errors import InputError
-from orchestrator.sweepfile.run_settings import run_settings
+from orchestrator.sweepfile.settings import run_settings
 
 
 def settings_in(folder: Path, text: str, *sets: str):
@@ -33,11 +33,11 @@ def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
         ("lr: 1e-3\nlr: 2e-3\n", [], "mine.yaml:2: lr: given twice"),
         ("lr: .nan\n", [], "mine.yaml:1: lr: nan is refused"),
         ("model:\n  lr: 1\n", [], "mine.yaml:1: model: holds further keys"),
-        ("fixed: {lr: 1}\naxes: {beta2: {values: [0.9]}}\n", [], "mine.yaml:2: axes: are no settings of one run"),
-        ("fixed: {lr: 1}\nstep: 3\n", [], "mine.yaml:2: step: is no key .*\n.*`steps`"),
+        ("fixed: {lr: 1}\naxes: {beta2: {values: [0.9]}}\n", [], "mine.yaml:2: axes: are not settings of one run"),
+        ("fixed: {lr: 1}\nstep: 3\n", [], "mine.yaml:2: step: is not a key .*\n.*`steps`"),
         ("fixed: 3\n", [], "mine.yaml:1: fixed: is not a mapping"),
         ("lr: 1\n", ["lr"], "--set lr: is not KEY=VALUE"),
-        ("lr: 1\n", ["telemetry.every=3"], "--set telemetry.every=3: telemetry.every: is no name of a setting"),
+        ("lr: 1\n", ["telemetry.every=3"], "--set telemetry.every=3: telemetry.every: is not the name of a setting"),
     ],
 )
 def test_what_is_no_flat_setting_is_refused_with_its_place(tmp_path: Path, text: str, sets: list, says: str) -> None:

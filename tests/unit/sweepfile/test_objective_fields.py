@@ -13,7 +13,7 @@ from tiers import thinned
 from objectives.base import OBJECTIVES
 from orchestrator import load
 from orchestrator.base.errors import InputError
-from orchestrator.base.space import frozen
+from orchestrator.base.space import to_hashable
 from orchestrator.commands.live import text_map
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
@@ -64,7 +64,7 @@ def test_every_field_of_every_objective_can_be_swept_and_shown(objective: str, f
     sweep = build_sweep(parse_document(sweep_over(objective, field), "every.yaml"))
     values = [trial.cell[field] for trial in sweep.trials]
     names_files = field in ("text", "shift_text")
-    expected = [(str(texts / value[0]),) if names_files else frozen(value) for value in VALUES[field]]
+    expected = [(str(texts / value[0]),) if names_files else to_hashable(value) for value in VALUES[field]]
     assert values == expected
     folder = texts / "results" / "every"
     assert run_sweep(sweep, folder, InlineExecutor).exit_code == 0
@@ -88,7 +88,7 @@ def test_every_field_of_every_objective_can_be_swept_and_shown(objective: str, f
 
 
 REFUSED_TEXTS = {
-    "[[en.txt], [gone.txt]]": ["every.yaml:5: axes.text: 'gone.txt' matches no file", "where you stand"],
+    "[[en.txt], [gone.txt]]": ["every.yaml:5: axes.text: 'gone.txt' matches no file", "working directory"],
     "[en.txt, fr.txt]": ["axes.text: 'en.txt' is refused", "tuple"],
     "[[en.txt], [./en.txt]]": ["axes.text", "repeats a value"],
     "[[a/x/en.txt], [b/x/en.txt]]": ["axes.text", "would both be called x/en.txt", "another name"],

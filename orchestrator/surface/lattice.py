@@ -1,4 +1,4 @@
-"""The cells that a search may propose, as points of the unit cube: the grid's cells, or those of a fine grid."""
+"""The cells that a search may propose, as points of the unit cube: the cells of a grid, or of a fine lattice."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from orchestrator.base.space import Axis, is_ordered
 from orchestrator.surface.kernel import Layout
 from orchestrator.surface.surface import RESOLUTION
 
-MOST_CANDIDATES = 4096
-_FEWEST_ALONG, _MOST_ALONG = 65, 257  # values on an axis along that is a range
-_ACROSS = {1: 65, 2: 33, 3: 17}  # values on each other range, by their number
-_CLOSE_ENOUGH = 1 / 8  # of the distance of neighbours: how far a value may be rounded
+MAX_CANDIDATES = 4096
+_MIN_ALONG, _MAX_ALONG = 65, 257  # values of the axis along, if it is a range
+_ACROSS = {1: 65, 2: 33, 3: 17}  # values of each other range, by the number of such ranges
+_ROUNDING = 1 / 8  # of the distance between neighbours: how far a value may be rounded
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """The values of one axis in the order of their places in [0, 1]; of a category, indices instead of places."""
+class LatticeColumn:
+    """The values of one axis, ordered by their coordinates ``units`` in [0, 1], or indices if they are categories."""
 
     axis: Axis
     values: tuple[Any, ...]
     units: tuple[float, ...]
     is_categorical: bool
-    is_given: bool  # the values are those of a grid, so there is nothing between them
+    is_given: bool  # the values come from a grid, so there is nothing between them
 
-    def place(self, value: Any) -> float:
-        """Where ``value`` is, whether or not it is one of the values. Raises ValueError where it must be one."""
+    def unit(self, value: Any) -> float:
+        """Return the coordinate of any ``value``. Raises ValueError if the axis is a list that does not have it."""
         if self.axis.ends is None:
             return self.units[self.values.index(value)]
         return self.axis.unit(value)
@@ -39,9 +39,9 @@ class Places:
 
 @dataclass(frozen=True)
 class Lattice:
-    """All cells that a search may propose. The axis ``along`` is a column of their points, or None."""
+    """All cells that a search may propose. ``along`` is the column of the axis along which edges lie, or None."""
 
-    columns: tuple[Places, ...]
+    columns: tuple[LatticeColumn, ...]
     along: int | None
 
     @property
@@ -61,44 +61,44 @@ class Lattice:
 
     @property
     def resolution(self) -> float:
-        """The distance of neighbours along the axis, as a part of it."""
+        """The distance between neighbours along the axis, as a fraction of it."""
         if self.along is None:
             return RESOLUTION
         units = self.columns[self.along].units
         return (units[-1] - units[0]) / max(1, len(units) - 1) or RESOLUTION
 
     def points(self, cells_CD: np.ndarray) -> np.ndarray:
-        """The points of cells that are given as indices of values, (C, D)."""
+        """Return the points (C, D) of cells given as indices of values (C, D)."""
         columns = [np.array(column.units)[cells_CD[:, i]] for i, column in enumerate(self.columns)]
         return np.column_stack(columns)
 
     def cell(self, indices: Sequence[int]) -> dict[str, Any]:
-        """The cell of indices of values."""
+        """Return the cell with these indices of values."""
         return {c.axis.name: c.values[i] for c, i in zip(self.columns, indices, strict=True)}
 
     def indices(self, cell: Mapping[str, Any]) -> tuple[int, ...] | None:
-        """The indices of a cell's values; None where one is not among them."""
-        found = []
-        for column, where in zip(self.columns, self._where, strict=True):
-            index = where.get(cell[column.axis.name])
+        """Return the indices of a cell's values, or None if it is not in the lattice."""
+        indices = []
+        for column, index_of in zip(self.columns, self._index_of, strict=True):
+            index = index_of.get(cell[column.axis.name])
             if index is None:
                 return None
-            found.append(index)
-        return tuple(found)
+            indices.append(index)
+        return tuple(indices)
 
     def point(self, cell: Mapping[str, Any]) -> list[float]:
-        """The point of any cell. Raises ValueError for a value that is not on its list."""
+        """Return the point of any cell. Raises ValueError for a value that its list does not have."""
         indices = self.indices(cell)
         if indices is not None:
             return [column.units[i] for column, i in zip(self.columns, indices, strict=True)]
-        return [column.place(cell[column.axis.name]) for column in self.columns]
+        return [column.unit(cell[column.axis.name]) for column in self.columns]
 
     def candidates(self, random: np.random.Generator) -> np.ndarray:
-        """All cells as indices, (C, D), or whole rows along the axis of a random part of them."""
-        return self._rows_of(random, self.sizes[self.along] if self.along is not None else 1, MOST_CANDIDATES, True)
+        """Return all cells as indices (C, D), or a random subset of whole rows along the axis."""
+        return self._rows_of(random, self.sizes[self.along] if self.along is not None else 1, MAX_CANDIDATES, True)
 
     def rows(self, random: np.random.Generator, most: int) -> np.ndarray:
-        """One cell of each row along the axis, or of a random ``most`` of them, as indices (R, D)."""
+        """Return one cell of each row along the axis, or of at most ``most`` random rows, as indices (R, D)."""
         return self._rows_of(random, 1, most, False)
 
     def _rows_of(self, random: np.random.Generator, length: int, most: int, is_whole: bool) -> np.ndarray:
@@ -115,15 +115,15 @@ class Lattice:
         return cells_CD
 
     @cached_property
-    def _where(self) -> tuple[dict[Any, int], ...]:
+    def _index_of(self) -> tuple[dict[Any, int], ...]:
         return tuple({value: i for i, value in enumerate(column.values)} for column in self.columns)
 
 
 def lattice_of(axes: Sequence[Axis], along: str | None, precision: float | None) -> Lattice:
-    """The cells of ``axes``: those of their values, and of a fine grid of rounded values on a range without any.
+    """Return the lattice of ``axes``: their values, or a fine grid of rounded values for a range without values.
 
-    On a range along, neighbours are at most half of ``precision`` (a factor) from each other where that takes no more
-    than 257 values. Raises ValueError where ``along`` names no axis, or one whose values have no order.
+    If ``along`` is such a range, its neighbours are at most half of ``precision`` (a factor) apart, with at most 257
+    values. Raises ValueError if ``along`` is not an axis, or if its values have no order.
     """
     names = [axis.name for axis in axes]
     column = None if along is None else names.index(along)
@@ -140,23 +140,23 @@ def lattice_of(axes: Sequence[Axis], along: str | None, precision: float | None)
     return Lattice(tuple(columns), column)
 
 
-def _given(axis: Axis) -> Places:
+def _given(axis: Axis) -> LatticeColumn:
     if axis.ends is None and not is_ordered(axis.values):
-        return Places(axis, axis.values, tuple(map(float, range(len(axis.values)))), True, True)
+        return LatticeColumn(axis, axis.values, tuple(map(float, range(len(axis.values)))), True, True)
     if axis.ends is None:
         steps = max(1, len(axis.values) - 1)
-        return Places(axis, axis.values, tuple(i / steps for i in range(len(axis.values))), False, True)
-    by_place = sorted(axis.values, key=axis.unit)
-    return Places(axis, tuple(by_place), tuple(map(axis.unit, by_place)), False, True)
+        return LatticeColumn(axis, axis.values, tuple(i / steps for i in range(len(axis.values))), False, True)
+    ordered = sorted(axis.values, key=axis.unit)
+    return LatticeColumn(axis, tuple(ordered), tuple(map(axis.unit, ordered)), False, True)
 
 
-def _fine(axis: Axis, num: int) -> Places:
-    values = dict.fromkeys(_rounded(axis, i / (num - 1), _CLOSE_ENOUGH / (num - 1)) for i in range(num))
-    return Places(axis, tuple(values), tuple(map(axis.unit, values)), False, False)
+def _fine(axis: Axis, num: int) -> LatticeColumn:
+    values = dict.fromkeys(_rounded(axis, i / (num - 1), _ROUNDING / (num - 1)) for i in range(num))
+    return LatticeColumn(axis, tuple(values), tuple(map(axis.unit, values)), False, False)
 
 
 def _rounded(axis: Axis, unit: float, tolerance: float) -> Any:
-    """The value with the fewest digits within ``tolerance`` of ``unit`` that is on the axis; of 1 - value on log1m."""
+    """Return the value on the axis with the fewest digits (of 1 - value on log1m) within ``tolerance`` of ``unit``."""
     exact = axis.at(unit)
     if axis.is_integer:
         return exact
@@ -166,19 +166,19 @@ def _rounded(axis: Axis, unit: float, tolerance: float) -> Any:
         else:
             value = float(f"{exact:.{digits}g}")
         if value < 1 or axis.scale != "log1m":
-            place = axis.unit(value) if axis.scale != "log" or value > 0 else math.inf
-            if abs(place - unit) <= tolerance and 0 <= place <= 1:
+            rounded = axis.unit(value) if axis.scale != "log" or value > 0 else math.inf
+            if abs(rounded - unit) <= tolerance and 0 <= rounded <= 1:
                 return value
     return exact
 
 
 def _num_along(axis: Axis, precision: float | None) -> int:
     if precision is None:
-        return _FEWEST_ALONG
+        return _MIN_ALONG
     low, high = axis.at(0.0), axis.at(1.0)
     if axis.scale == "linear":
-        # A factor is the widest step where values are largest; half of the axis is finer than it.
+        # The step that the factor makes at the middle of the axis: it is wider above, finer below.
         step = (precision - 1) * abs(low + high) / 2 / (abs(high - low) or 1.0)
     else:
         step = math.log(precision) / math.log(axis.factor(low, high))
-    return int(min(_MOST_ALONG, max(_FEWEST_ALONG, math.ceil(2 / max(step, 1e-9)) + 1)))
+    return int(min(_MAX_ALONG, max(_MIN_ALONG, math.ceil(2 / max(step, 1e-9)) + 1)))

@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from orchestrator.search.importance import EVALUATORS, importances
-from orchestrator.search.study import Parameter
+from orchestrator.search.study import EVALUATORS, Parameter, importances
 
 PARAMETERS = [
     Parameter("idle", 0.0, 1.0),

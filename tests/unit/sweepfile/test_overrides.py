@@ -7,8 +7,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.driver.proposing import refining_sweep
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.sweepfile.overrides import Overrides
-from orchestrator.sweepfile.refining import refined
+from orchestrator.sweepfile.overrides import Overrides, refined
 from orchestrator.sweepfile.strict_yaml import parse_document
 
 BODY = """
@@ -58,9 +57,9 @@ def test_a_search_for_the_edge_keeps_its_other_settings() -> None:
 @pytest.mark.parametrize(
     ("body", "along", "message"),
     [
-        (BODY, "beta2", "'beta2' is no axis of numbers"),
-        (BODY.replace("{log: [0.1, 30.0], num: 5}", "{values: [0.1]}"), "lr", "'lr' is no axis of numbers"),
-        ("name: a\nobjective: quadratic\nsteps: 5\n", None, "there is no axis of two numbers"),
+        (BODY, "beta2", "'beta2' is not an axis of numbers"),
+        (BODY.replace("{log: [0.1, 30.0], num: 5}", "{values: [0.1]}"), "lr", "'lr' is not an axis of numbers"),
+        ("name: a\nobjective: quadratic\nsteps: 5\n", None, "there is no axis with at least two numbers"),
     ],
 )
 def test_without_an_axis_of_numbers_there_is_no_edge_to_look_for(body: str, along: str | None, message: str) -> None:

@@ -9,7 +9,7 @@ from sweep_cases import sweep_of
 
 from orchestrator.base.errors import InputError
 from orchestrator.commands.plan import plan
-from orchestrator.sweepfile.global_batch import PARTS, whole_batch
+from orchestrator.sweepfile.batch import PARTS, whole_batch
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
@@ -39,7 +39,7 @@ def test_any_of_the_three_follows_from_the_other_two(micro: int, accumulation: i
 def test_a_global_batch_is_whole_or_refused(global_batch: int, micro: int, workers: int) -> None:
     given = {"global_batch": global_batch, "micro_batch": micro}
     if global_batch % (micro * workers):
-        with pytest.raises(ValueError, match="is no multiple of micro_batch x workers"):
+        with pytest.raises(ValueError, match="is not a multiple of micro_batch x workers"):
             whole_batch(given, workers)
     else:
         assert whole_batch(given, workers)["accumulation"] * micro * workers == global_batch
@@ -88,17 +88,17 @@ def test_the_plan_shows_what_follows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("batch: {global: 100, micro: 8, workers: 4}\n", "case.yaml:4: batch.global: global_batch = 100 is no"),
-        ("batch: {micro: 8}\naxes: {global_batch: {values: [8, 9]}}\n", "axes.global_batch: global_batch = 9 is no"),
-        ("batch: {micro: 8}\naxes: {global_batch: {values: [8, w]}}\n", "global_batch = 'w' is no whole number"),
-        ("batch: {micro: 8}\naxes: {global_batch: {values: [8, true]}}\n", "global_batch = True is no whole number"),
-        ("batch: {micro: 8}\naxes: {global_batch: {values: [8, 0]}}\n", "global_batch = 0 is no whole number above 0"),
-        ("batch: {micro: 8}\ntie: {global_batch: 10 / 4}\n", "case.yaml:5: tie.global_batch: global_batch = 2.5 is"),
+        ("batch: {global: 100, micro: 8, workers: 4}\n", "case.yaml:4: batch.global: global_batch = 100 is not"),
+        ("batch: {micro: 8}\naxes: {global_batch: {values: [8, 9]}}\n", "axes.global_batch: global_batch = 9 is not"),
+        ("batch: {micro: 8}\naxes: {global_batch: {values: [8, w]}}\n", "global_batch = 'w' must be a positive"),
+        ("batch: {micro: 8}\naxes: {global_batch: {values: [8, true]}}\n", "global_batch = True must be a positive"),
+        ("batch: {micro: 8}\naxes: {global_batch: {values: [8, 0]}}\n", "global_batch = 0 must be a positive"),
+        ("batch: {micro: 8}\ntie: {global_batch: 10 / 4}\n", "global_batch = 2.5 must be"),
         ("batch: {micro: 8}\n", "case.yaml:4: batch: micro_batch of global_batch, micro_batch, accumulation given"),
         ("batch: {}\n", "case.yaml:4: batch: none of"),
         ("batch: {micro: 8, global: 8, accumulation: 1}\n", "the third follows from two"),
-        ("batch: {micro: 8, global: 8}\nfixed: {micro_batch: 8}\n", "batch.micro: micro_batch has a value elsewhere"),
-        ("batch: {micro: 8, global: 8, workers: 2}\nresources: {workers: 4}\n", "2 are not the 4 of resources.workers"),
+        ("batch: {micro: 8, global: 8}\nfixed: {micro_batch: 8}\n", "batch.micro: micro_batch is given elsewhere"),
+        ("batch: {micro: 8, global: 8, workers: 2}\nresources: {workers: 4}\n", "2 differs from resources.workers = 4"),
         ("batch: {micro: 0, global: 8}\n", "case.yaml:4: batch.micro: 0 is refused"),
         ("batch: {mikro: 8}\n", "case.yaml:4: batch.mikro: unknown key"),
         ("batch: 8\n", "case.yaml:4: batch: 8 is refused"),
@@ -110,4 +110,4 @@ def test_a_batch_that_is_not_whole_is_refused_with_its_line(body: str, message: 
 
 def test_built_in_objectives_have_no_such_section() -> None:
     message = refusal("batch: {micro: 8, global: 8}\n", "name: case\nobjective: gpt\nsteps: 20\n")
-    assert "case.yaml:4: batch: has a meaning for custom trainers alone" in message
+    assert "case.yaml:4: batch: applies to custom trainers only" in message

@@ -1,0 +1,210 @@
+"""The fields of a built-in objective, and the placeholders of a custom trainer."""
+
+from __future__ import annotations
+
+import functools
+import glob
+import math
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from objectives.base import Objective, TrainingConfig
+from objectives.fields import acting, condition_of, inert_fields, unit_of
+from orchestrator.base.errors import Problem, did_you_mean
+from orchestrator.base.space import is_number, to_hashable
+from orchestrator.sweepfile.custom_trainer import GIVEN, CustomTrainer
+from orchestrator.sweepfile.entries import ENTRY_FIELDS, canonical_entries, entries_problem
+from orchestrator.sweepfile.fields import BATCH_NAMES, CONTEXT, Fields, Resolved, lowered, shown, without_noise
+from orchestrator.sweepfile.steps import is_share, share_problem
+
+_NAME = re.compile(r"[A-Za-z]\w{0,63}")
+_STEPS_PROBLEM = ("is not swept or fixed here", "set the top-level key `steps`")
+
+
+class ObjectiveFields:
+    """The typed fields of an objective's configuration; ``Fields`` describes the methods."""
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective, self._config_class = objective, objective.config_class
+        self._fields = objective.config_class.model_fields
+
+    def problem(self, name: str, value: Any) -> tuple[str, str] | None:
+        """Check the value against the type and domain of the field."""
+        if name == "steps":
+            return _STEPS_PROBLEM
+        if name not in self._fields:
+            known = [field for field in self._fields if field != "steps"]
+            remedy = did_you_mean(name, known) or f"`sweep objectives` lists the fields of {self._objective.name}"
+            return f"unknown field of {self._objective.name}", remedy
+        if name in ENTRY_FIELDS:
+            return entries_problem(name, value)
+        if is_share(value) and self.counts_steps(name):
+            return share_problem(value)
+        try:
+            _field_checker(self._config_class, name).validate_python(to_hashable(value))
+        except ValidationError as error:
+            message = lowered(error.errors()[0]["msg"])
+            return f"{shown(value)} is refused: {message}", f"{name} is the {self._fields[name].description}"
+        return None
+
+    def is_known(self, name: str) -> bool:
+        """Whether the objective has the field."""
+        return name in self._fields
+
+    def is_integer(self, name: str, ends: Iterable[Any]) -> bool:
+        """Whether the field accepts integers only."""
+        annotation = self._fields[name].annotation
+        return annotation is int or annotation == int | None
+
+    def canonical(self, name: str, value: Any) -> Any:
+        """Convert to the field's type: 1 and 1.0 are the same learning rate."""
+        if name in ENTRY_FIELDS:
+            return canonical_entries(name, value)
+        annotation = self._fields[name].annotation
+        if isinstance(value, int) and not isinstance(value, bool) and annotation in (float, float | None):
+            return float(value)
+        return to_hashable(value)
+
+    def computed(self, name: str, value: float) -> Any:
+        """Round to an integer if the field takes no other, else drop the noise of the computation."""
+        return round(value) if self.is_integer(name, ()) else self.canonical(name, without_noise(value))
+
+    def names_files(self, name: str) -> bool:
+        """Whether the field holds patterns of text files."""
+        return name in ("text", "shift_text") and self._fields[name].annotation == tuple[str, ...]
+
+    def counts_steps(self, name: str) -> bool:
+        """Whether the unit of the field is a step."""
+        return name in ENTRY_FIELDS or unit_of(self._fields[name]) in ("step", "steps")
+
+    def tokens_per_step(self, settings: Mapping[str, Any]) -> float:
+        """Multiply batch size and context; a missing one has its default."""
+        return self._objective.tokens_per_step(settings)
+
+    def resolve(self, steps: int, fixed: Mapping[str, Any], cell: Mapping[str, Any]) -> Resolved:
+        """Keep the fields that act, and the cell's values that do not, so that each cell has its own trials."""
+        try:
+            config = self._config_class(steps=steps, **fixed, **cell)
+        except ValidationError as error:
+            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+        inert = inert_fields(config)
+        swept = config.model_dump(mode="json", include=inert & cell.keys())
+        return Resolved({**acting(config), **swept}, frozenset(inert & (fixed.keys() | cell.keys())))
+
+    def acts_where(self, name: str) -> str:
+        """Describe the field's condition."""
+        return condition_of(self._fields[name]).text
+
+
+class CustomFields:
+    """User-defined names for a custom trainer; ``Fields`` describes the methods.
+
+    Sweep itself uses the names in ``read_by_sweep``, so that a command need not.
+    """
+
+    def __init__(self, trainer: CustomTrainer, read_by_sweep: Collection[str]) -> None:
+        self._trainer, self._read_by_sweep = trainer, read_by_sweep
+
+    def problem(self, name: str, value: Any) -> tuple[str, str] | None:
+        """Accept any plain value of a name that the command uses."""
+        if name == "steps":
+            return _STEPS_PROBLEM
+        if name in GIVEN:
+            return "is given to a trainer by sweep itself", f"choose another name than {', '.join(sorted(GIVEN))}"
+        if not _NAME.fullmatch(name):
+            return f"{shown(name)} is not a valid name of a placeholder", "use letters, digits and _"
+        if not self._uses(name):
+            return f"no part of the command uses {{{name}}}", f"write {{{name}}} in objective.command, or {{config}}"
+        if isinstance(value, str) and "\0" in value:
+            return f"{shown(value)} contains NUL, which no command accepts", "leave it out"
+        if not isinstance(value, str | bool | int | float | None):
+            return f"{shown(value)} is refused: a value is a number, a word, true, false or null", "write one value"
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"{value} is refused: not a finite number", "write a number"
+        return None
+
+    def is_known(self, name: str) -> bool:
+        """Whether the name is valid and used."""
+        return bool(_NAME.fullmatch(name)) and name not in GIVEN and self._uses(name)
+
+    def _uses(self, name: str) -> bool:
+        return name in self._read_by_sweep or self._trainer.uses(name)
+
+    def is_integer(self, name: str, ends: Iterable[Any]) -> bool:
+        """Whether both ends were written as integers: 8 and 64, not 8.0."""
+        return all(isinstance(end, int) and not isinstance(end, bool) for end in ends)
+
+    def canonical(self, name: str, value: Any) -> Any:
+        """Keep the value as written: a script may distinguish 1 from 1.0."""
+        return to_hashable(value)
+
+    def computed(self, name: str, value: float) -> Any:
+        """Keep integers, and drop the noise of other computed numbers."""
+        return without_noise(value)
+
+    def names_files(self, name: str) -> bool:
+        """Never: how the command uses a word is unknown."""
+        return False
+
+    def counts_steps(self, name: str) -> bool:
+        """Never: the command gets ``5%`` as written."""
+        return False
+
+    def tokens_per_step(self, settings: Mapping[str, Any]) -> float:
+        """Multiply batch and context, which must both be positive numbers."""
+        settings = self._trainer.with_whole_batch(settings)
+        batch = next(name for name in BATCH_NAMES if name in settings)
+        for name in (batch, CONTEXT):
+            if not is_number(settings.get(name)) or settings[name] <= 0:
+                value = shown(settings.get(name))
+                raise ValueError(f"{name} = {value} must be a positive number, since tokens are counted with it")
+        return settings[batch] * settings[CONTEXT]
+
+    def resolve(self, steps: int, fixed: Mapping[str, Any], cell: Mapping[str, Any]) -> Resolved:
+        """Return the trial's values, and what is run with them."""
+        return Resolved(self._trainer.resolve(steps, {**fixed, **cell}))
+
+    def acts_where(self, name: str) -> str:
+        """Return nothing: how the command uses a word is unknown."""
+        return ""
+
+
+def fields_of(objective: Objective | CustomTrainer, read_by_sweep: Collection[str]) -> Fields:
+    """Return the fields of ``objective``; a command need not use the names in ``read_by_sweep``."""
+    if isinstance(objective, CustomTrainer):
+        return CustomFields(objective, read_by_sweep)
+    return ObjectiveFields(objective)
+
+
+@functools.lru_cache(maxsize=512)
+def _field_checker(config_class: type[TrainingConfig], name: str) -> TypeAdapter[Any]:
+    field = config_class.model_fields[name]
+    checked: Any = Annotated[field.annotation, field]  # type: ignore[name-defined,valid-type,unused-ignore]
+    return TypeAdapter(
+        checked,
+        config=ConfigDict(strict=True, allow_inf_nan=False),
+    )
+
+
+def absolute_text(patterns: Sequence[str], where: str, key: str, problems: list[Problem]) -> tuple[str, ...]:
+    """Make relative patterns absolute, since workers have other working directories; appends to ``problems``."""
+    absolute = []
+    for pattern in patterns:
+        full = str(Path(os.path.expanduser(pattern)).absolute())
+        absolute.append(full)
+        if not os.path.exists(full) and not _matches(full):
+            message = f"{shown(pattern)} matches no file"
+            problems.append(Problem(where, key, message, "paths are relative to the working directory"))
+    return tuple(absolute)
+
+
+def _matches(pattern: str) -> bool:
+    try:
+        return any(True for _ in glob.iglob(pattern, recursive=True))
+    except (OSError, ValueError, RecursionError):  # too long, a NUL, too many folders
+        return False
