@@ -76,7 +76,7 @@ NUMBERS = (
 )  # fmt: skip
 
 
-QUICK = Pace(looks_s=0.1, checks_s=0.3, submissions_s=0.1, reports_s=0.5, late_s=0.5)
+QUICK = Pace(reads_s=0.1, checks_s=0.3, submissions_s=0.1, reports_s=0.5, late_s=0.5)
 
 
 def executor_for(folder: Path, parallel: int | None = 2, **options: str) -> SlurmExecutor:

@@ -18,9 +18,9 @@ Start = Callable[[], Executor]
 
 @dataclass(frozen=True, slots=True)
 class ExecutorOptions:
-    """What an executor may need: the folder of the sweep, its resources, and options of the command line.
+    """The folder of a sweep, its resources, and command-line options of executors.
 
-    ``address`` is that of a running Ray cluster; ``slurm`` are options for Slurm jobs, KEY=VALUE each.
+    ``address`` is a running Ray cluster; ``slurm`` are options for Slurm jobs, KEY=VALUE each.
     """
 
     folder: Path
@@ -28,8 +28,8 @@ class ExecutorOptions:
     address: str | None = None
     slurm: tuple[str, ...] = ()
 
-    def needs(self) -> dict[str, Any]:
-        """The resources of a pack, as arguments of an executor."""
+    def resource_arguments(self) -> dict[str, Any]:
+        """Return the resources of a pack as arguments of an executor."""
         resources = self.resources
         return {
             "cpus": resources.cpus,
@@ -42,11 +42,11 @@ class ExecutorOptions:
 def _ray(options: ExecutorOptions) -> Start:
     from orchestrator.executors.subprocess_executor import SubprocessExecutor
 
-    arguments = {**options.needs(), "address": options.address}
-    # A Ray without other nodes, as on macOS and Windows: then all of it listens on loopback only.
-    alone = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} if options.address is None else {}
+    arguments = {**options.resource_arguments(), "address": options.address}
+    # Without other nodes, as on macOS and Windows, Ray listens on loopback only.
+    environment = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} if options.address is None else {}
     module, factory, is_private = "orchestrator.executors.ray_tune", "RayTuneExecutor", options.address is None
-    return lambda: SubprocessExecutor("ray", module, factory, arguments, alone, may_be_killed=is_private)
+    return lambda: SubprocessExecutor("ray", module, factory, arguments, environment, may_be_killed=is_private)
 
 
 def _slurm(options: ExecutorOptions) -> Start:
@@ -54,7 +54,7 @@ def _slurm(options: ExecutorOptions) -> Start:
     from orchestrator.executors.slurm_options import read_options
 
     slurm = read_options(options.slurm)
-    return lambda: SlurmExecutor(options.folder, **options.needs(), options=slurm)
+    return lambda: SlurmExecutor(options.folder, **options.resource_arguments(), options=slurm)
 
 
 def _inline(options: ExecutorOptions) -> Start:
@@ -63,15 +63,15 @@ def _inline(options: ExecutorOptions) -> Start:
     return InlineExecutor
 
 
-# Each loads its executor, which may take seconds, and returns a function that starts it.
+# Each entry loads its executor, which may take seconds, and returns a function that starts it.
 LOADERS: dict[str, Callable[[ExecutorOptions], Start]] = {"ray": _ray, "slurm": _slurm, INLINE: _inline}
 
 
 def executor_loader(name: str, options: ExecutorOptions) -> Callable[[], Start]:
-    """The loader of the executor ``name``. Raises InputError for an unknown name."""
+    """Return the loader of the executor ``name``. Raises InputError for an unknown name."""
     if name not in LOADERS:
-        *some, last = LOADERS
-        raise InputError(Problem("--executor", "", f"{name!r} is unknown", f"choose {', '.join(some)} or {last}"))
+        *others, last = LOADERS
+        raise InputError(Problem("--executor", "", f"{name!r} is unknown", f"choose {', '.join(others)} or {last}"))
     if name == "ray":
         check_installed("--executor ray", "ray")
     return partial(LOADERS[name], options)

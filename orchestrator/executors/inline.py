@@ -1,4 +1,4 @@
-"""Trains packs in this process, one after the other, for debugging and tests."""
+"""Train packs in this process, one after the other, for debugging and tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class InlineExecutor:
     slots = 1
 
     def __init__(self, pace: Pace = Pace()) -> None:
-        """Packs report at ``pace``."""
+        """Let packs report at ``pace``."""
         self._pace = pace
         self._queue: deque[Pack] = deque()
         self._pack_id = ""
@@ -32,7 +32,7 @@ class InlineExecutor:
         self._queue.append(pack)
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """Train until the next report and return it; nothing when the queue is empty."""
+        """Train until the next report and return it; empty if the queue is empty."""
         if self._reports is None:
             if not self._queue:
                 return []
@@ -50,7 +50,7 @@ class InlineExecutor:
         self._is_pausing = True
 
     def kill(self, pack_id: str) -> None:
-        """Nothing to kill: while a pack hangs, so does this process."""
+        """Do nothing: while a pack hangs, so does this process."""
 
     def close(self) -> None:
         """Drop everything."""

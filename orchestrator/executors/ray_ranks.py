@@ -1,4 +1,4 @@
-"""The processes of one trial of a custom trainer, in bundles of a Ray placement group, on any nodes."""
+"""Run the processes of one trial of a custom trainer in the bundles of a Ray placement group, on any nodes."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from orchestrator.base.errors import StorageError
 from orchestrator.base.files import make_folder
 from orchestrator.worker.launcher import CannotStart, Child, Process, free_port, torchrun_environments
 
-ANSWER_S = 60.0  # time for an actor to answer
+TIMEOUT_S = 60.0  # for an actor's result
 
 
 class RayRank:
-    """An actor in its own bundle that runs one of a trial's processes on that bundle's node."""
+    """An actor that runs one process of a trial on the node of its bundle."""
 
     def __init__(self) -> None:
         self._child: Child | None = None
 
-    def place(self) -> tuple[str, str]:
-        """The node, and the GPUs assigned to this process, as in CUDA_VISIBLE_DEVICES."""
+    def node_and_gpus(self) -> tuple[str, str]:
+        """Return the node, and the GPUs assigned to this process, as in CUDA_VISIBLE_DEVICES."""
         return ray.get_runtime_context().get_node_id(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
 
     def start(self, command: list[str], folder: str, environment: dict[str, str], log: Path) -> str | None:
-        """Start the process; returns the problem if it cannot start."""
+        """Start the process; returns the problem, or None if it started."""
         try:
             make_folder(log.parent)
             self._child = Child(command, folder, environment, log)
@@ -39,33 +39,33 @@ class RayRank:
         return None
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Forward a call of `ranks.Process` and return the answer."""
+        """Call a method of `launcher.Process` and return its result."""
         return getattr(self._child, name)(*arguments)
 
 
 class RemoteProcess:
-    """A process run by a `RayRank`. If its node is lost, it counts as killed from outside."""
+    """A process run by a `RayRank`; if its node is lost, it counts as killed."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
     def read(self, timeout_s: float = 0.0) -> bytes:
-        """Empty: its output goes to its log, on its node."""
+        """Let the actor write the output to its log on its node; returns nothing."""
         self._call("read", 0.0)
         return b""
 
     def is_readable(self) -> bool:
-        """False: there is nothing to read here."""
+        """Return False: output is not read here."""
         return False
 
     def last_lines(self) -> list[str]:
-        """The last lines of its output."""
+        """Return the last lines of its output."""
         return self._call("last_lines") or []
 
     def returncode(self) -> int | None:
-        """Its exit status; None while it runs."""
+        """Return the exit status, or None while it runs."""
         try:
-            return ray.get(self._actor.call.remote("returncode"), timeout=ANSWER_S)
+            return ray.get(self._actor.call.remote("returncode"), timeout=TIMEOUT_S)
         except ray.exceptions.RayError:
             return -signal.SIGKILL
 
@@ -79,18 +79,18 @@ class RemoteProcess:
 
     def _call(self, name: str, *arguments: Any) -> Any:
         with contextlib.suppress(ray.exceptions.RayError):
-            return ray.get(self._actor.call.remote(name, *arguments), timeout=ANSWER_S)
+            return ray.get(self._actor.call.remote(name, *arguments), timeout=TIMEOUT_S)
 
 
 class RayLauncher:
-    """Rank 0 runs in the first bundle of the placement group, with the trainable, and each other rank in its own."""
+    """Runs rank 0 with the trainable in the first bundle of the placement group, and each other rank in its own."""
 
     def __init__(self, cpus: int, gpus: float) -> None:
         self._cpus, self._gpus = cpus, gpus
         self._actors: list[Any] = []
 
     def environments(self, workers: int) -> list[dict[str, str]]:
-        """torchrun's variables, and the GPUs of each process's node that belong to this trial."""
+        """Return torchrun's variables, and the GPUs of this trial on the node of each process."""
         if workers == 1:
             return [{}]
         group = ray.util.get_current_placement_group()
@@ -101,15 +101,17 @@ class RayLauncher:
             self._actors.append(ray.remote(RayRank).options(**needs).remote())
         context = ray.get_runtime_context()
         here = (context.get_node_id(), os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-        places = [here, *ray.get([actor.place.remote() for actor in self._actors], timeout=ANSWER_S)]
-        nodes = [node for node, _ in places]
+        nodes_and_gpus = [here, *ray.get([actor.node_and_gpus.remote() for actor in self._actors], timeout=TIMEOUT_S)]
+        nodes = [node for node, _ in nodes_and_gpus]
         address = ray.util.get_node_ip_address() if len(set(nodes)) > 1 else "127.0.0.1"
-        found = torchrun_environments(nodes, address, free_port())
+        environments = torchrun_environments(nodes, address, free_port())
         if self._gpus:
-            for node, environment in zip(nodes, found, strict=True):
-                # As in torchrun: processes on one node see all its GPUs, and each uses that of its LOCAL_RANK.
-                environment["CUDA_VISIBLE_DEVICES"] = ",".join(dict.fromkeys(g for n, g in places if n == node))
-        return found
+            for node, environment in zip(nodes, environments, strict=True):
+                # As in torchrun, each process sees all GPUs of its node and uses the one of its LOCAL_RANK.
+                environment["CUDA_VISIBLE_DEVICES"] = ",".join(
+                    dict.fromkeys(gpus for other, gpus in nodes_and_gpus if other == node)
+                )
+        return environments
 
     def start(
         self, rank: int, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path
@@ -118,7 +120,7 @@ class RayLauncher:
         if rank == 0:
             return Child(command, folder, environment, log)
         actor = self._actors[rank - 1]
-        problem = ray.get(actor.start.remote(list(command), folder, dict(environment), log), timeout=ANSWER_S)
+        problem = ray.get(actor.start.remote(list(command), folder, dict(environment), log), timeout=TIMEOUT_S)
         if problem is not None:
             raise CannotStart(problem)
         return RemoteProcess(actor)

@@ -1,7 +1,7 @@
-"""Trains packs as trials of Ray Tune.
+"""Train packs as trials of Ray Tune.
 
-Tune places packs on workers and carries their reports; it decides nothing and stores no results. It runs in a thread
-and gets packs from a queue through its Searcher interface.
+Tune assigns packs to workers and transports their reports; it decides nothing and stores no results. It runs in a
+thread and gets packs from a queue through its Searcher interface.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-# Ray reads these when it is imported. Tune's loggers would write every report to disk. Tune's checkpoints of the
-# experiment are not needed here. A private cluster sends no usage statistics.
+# Ray reads these at import. Tune's loggers would write every report to disk, and its checkpoints of the experiment are
+# not needed here. A private cluster sends no usage statistics.
 for _name, _value in {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -47,7 +47,7 @@ from orchestrator.base.packs import LaunchedPack, Pack, StackedPack  # noqa: E40
 from orchestrator.base.processes import SCRATCH, children, is_alive  # noqa: E402
 from orchestrator.base.reports import Event, PackLost, PackStarted, Report  # noqa: E402
 from orchestrator.executors.pack_registry import PackRegistry  # noqa: E402
-from orchestrator.executors.ray_ranks import ANSWER_S, RayLauncher  # noqa: E402
+from orchestrator.executors.ray_ranks import TIMEOUT_S, RayLauncher  # noqa: E402
 from orchestrator.worker.run import run_pack  # noqa: E402
 
 _STOP_TIMEOUT_S = 4.0
@@ -56,10 +56,10 @@ _SECONDS_PER_CHECK = 2.0
 
 
 def train_pack(config: dict[str, Any]) -> None:
-    """The function that Tune runs on a worker. It passes every report to Tune, and never raises."""
+    """Train a pack on a worker, passing every report to Tune; never raises."""
     registry, pack = ray.get_actor(config["registry"]), config["pack"]
     node_id = ray.get_runtime_context().get_node_id()
-    resume: Any = ray.get(registry.begin.remote(pack.pack_id, node_id, os.getpid()), timeout=ANSWER_S)
+    resume: Any = ray.get(registry.begin.remote(pack.pack_id, node_id, os.getpid()), timeout=TIMEOUT_S)
     if isinstance(pack, StackedPack):
         pack = replace(pack, resume=resume)
     launcher = None
@@ -75,7 +75,7 @@ def _kill(pid: int) -> None:
 
 
 class Mailbox:
-    """State shared by the driver's thread and Tune's thread. A copy of it is the same mailbox."""
+    """State shared by the driver's thread and Tune's thread; a copy is the same mailbox."""
 
     def __init__(self, registry: str) -> None:
         self.registry = registry
@@ -98,7 +98,7 @@ class PackQueue(Searcher):
         self._mailbox = mailbox
 
     def suggest(self, trial_id: str) -> Any:
-        """The next pack, None while there is none, FINISHED once the driver stops."""
+        """Return the next pack, None while the queue is empty, or FINISHED once the driver stops."""
         if self._mailbox.is_stopping.is_set():
             return Searcher.FINISHED
         try:
@@ -107,16 +107,16 @@ class PackQueue(Searcher):
             return None
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        """Nothing to do: the driver reads the reports."""
+        """Do nothing: the driver reads the reports."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing to save: the ledger has everything."""
+        """Do nothing: the ledger has everything."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing to restore."""
+        """Do nothing."""
 
     def save_to_dir(self, checkpoint_dir: str, session_str: str = "default") -> None:
-        """Nothing to save."""
+        """Do nothing."""
 
 
 class StopOnRequest(tune.Stopper):
@@ -135,9 +135,9 @@ class StopOnRequest(tune.Stopper):
 
 
 class Forward(TrialProgressCallback):
-    """Passes reports to the driver, and reports packs that ended without a last report as lost.
+    """Passes reports to the driver, and reports packs as lost if they end without a last report.
 
-    Without a callback of this class Tune would add its own, which prints every result.
+    Without a callback of this class, Tune would add its own, which prints every result.
     """
 
     def __init__(self, mailbox: Mailbox) -> None:
@@ -146,11 +146,11 @@ class Forward(TrialProgressCallback):
         self._over: set[str] = set()
 
     def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        """A pack starts."""
+        """Forward the start of a pack."""
         self._mailbox.events.put(PackStarted(trial.config["pack"].pack_id))
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
-        """A report arrived; it is removed from the result, so that Tune stores no curves."""
+        """Forward a report, and remove it from the result so that Tune stores no curves."""
         report: Report | None = result.pop("report", None)
         if report is not None:
             if report.ending is not None:
@@ -158,11 +158,11 @@ class Forward(TrialProgressCallback):
             self._mailbox.events.put(report)
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        """A pack has ended."""
+        """Report the pack as lost unless its last report arrived."""
         self._ended(trial, "it ended without a last report")
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        """A pack's process died."""
+        """Report the pack as lost: its process died."""
         self._ended(trial, "its worker process died")
 
     def _ended(self, trial: Any, reason: str) -> None:
@@ -178,18 +178,17 @@ class RayTuneExecutor:
     name = "ray"
 
     def __init__(self, cpus: int, gpus: float, parallel: int | None, workers: int, address: str | None) -> None:
-        """Connect, or start a private cluster, for ``parallel`` packs at a time.
+        """Connect to a cluster, or start a private one, for ``parallel`` packs at a time.
 
-        Each pack takes ``workers`` times ``cpus`` and ``gpus``, possibly on different nodes.
-
-        Raises InputError if the cluster is too small for one pack.
+        Each pack takes ``workers`` times ``cpus`` and ``gpus``, possibly on different nodes. Raises InputError if the
+        cluster is too small for one pack.
         """
         if address is not None:
             _check_reachable(address)
         else:
             # A stale address must not send a private sweep to another cluster.
             os.environ.pop("RAY_ADDRESS", None)
-        # Socket paths have a length limit, so a private Ray does not use TMPDIR. Its logs are removed with the folder.
+        # A private Ray avoids TMPDIR, since socket paths have a length limit. Its logs are removed with the folder.
         self._scratch = tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-", dir="/tmp")
         num_cpus = max(len(os.sched_getaffinity(0)), cpus * workers * (parallel or 1)) if address is None else None
         private: dict[str, Any] = {"_temp_dir": f"{self._scratch}/ray"} if address is None else {}
@@ -215,7 +214,7 @@ class RayTuneExecutor:
             self._processes = _ray_processes() if address is None else {}
             self._gcs = ray.get_runtime_context().gcs_address
             self._mailbox = Mailbox(f"sweep-{uuid.uuid4().hex[:12]}")
-            # On the driver's node: on another node it could be lost while the driver survives.
+            # On the driver's node, since another node could be lost while the driver survives.
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
             registry = ray.remote(num_cpus=0)(PackRegistry).options(
                 name=self._mailbox.registry, scheduling_strategy=here
@@ -232,12 +231,12 @@ class RayTuneExecutor:
     def submit(self, pack: Pack) -> None:
         """Queue ``pack``."""
         if isinstance(pack, StackedPack) and pack.resume is not None:
-            ray.get(self._registry.leave.remote(pack.pack_id, pack.resume), timeout=ANSWER_S)
+            ray.get(self._registry.store.remote(pack.pack_id, pack.resume), timeout=TIMEOUT_S)
             pack = replace(pack, resume=None)
         self._mailbox.packs.put(pack)
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """Events so far, waiting for the first. Raises ExecutorError when Ray or Tune has failed."""
+        """Return events so far, waiting for the first. Raises ExecutorError if Ray or Tune has failed."""
         events: list[Event] = []
         with contextlib.suppress(queue.Empty):
             events.append(self._mailbox.events.get(timeout=timeout_s))
@@ -250,7 +249,7 @@ class RayTuneExecutor:
         return events
 
     def pause(self) -> None:
-        """Drop queued packs, and tell the workers to pause."""
+        """Drop queued packs, and ask the workers to pause."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._mailbox.packs.get_nowait()
@@ -330,7 +329,7 @@ class RayTuneExecutor:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise InputError when no process listens at host:port; Ray itself would retry for minutes."""
+    """Raise InputError if nothing listens at host:port, where Ray itself would retry for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not port.isdigit():
         if address != "auto":
@@ -344,7 +343,7 @@ def _check_reachable(address: str) -> None:
 
 
 def _ray_processes() -> dict[int, str]:
-    """The essential processes of a private Ray."""
+    """Return the essential processes of a private Ray, by id."""
     return {pid: name for pid, name in children(os.getpid()).items() if name in ("gcs_server", "raylet")}
 
 

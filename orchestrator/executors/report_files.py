@@ -1,4 +1,4 @@
-"""Reports as JSON text, for executors whose workers return them as files. Read strictly: a file may be damaged."""
+"""Reports as JSON text, for executors whose workers write files. Parsed strictly, since a file may be damaged."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _SHOWN = 60
 
 
 def to_json(report: Report) -> str:
-    """``report`` as one line. NaN and infinities are written as in Python's json."""
+    """Return ``report`` as one line; NaN and infinities are written as in Python's json."""
     return json.dumps(_plain(report), separators=(",", ":"))
 
 
 def from_json(text: str | bytes) -> Report:
-    """The report in ``text``; its columns are float64, and int64 if named step.
+    """Return the report in ``text``; columns are float64, or int64 if named step.
 
     Raises ValueError for anything but a complete report.
     """
@@ -34,7 +34,7 @@ def from_json(text: str | bytes) -> Report:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` as JSON types."""
+    """Convert ``value`` to JSON types."""
     if isinstance(value, Ending):
         return {"kind": type(value).__name__, **_plain_fields(value)}
     if is_dataclass(value):
@@ -53,7 +53,7 @@ def _plain_fields(value: Any) -> dict[str, Any]:
 
 
 def _built(kind: Any, value: Any, where: str) -> Any:
-    """``value`` as the type ``kind`` of a field. Raises ValueError naming ``where`` if it does not fit."""
+    """Build the type ``kind`` from ``value``. Raises ValueError naming ``where`` if it does not fit."""
     if isinstance(kind, type) and is_dataclass(kind):
         # `orchestrator.base.reports` imports numpy for its annotations alone.
         hints = typing.get_type_hints(kind, localns={"np": np})
@@ -70,7 +70,7 @@ def _built(kind: Any, value: Any, where: str) -> Any:
         if len(choices) == 1:
             (only,) = choices.values()
             return _built(only, value, where)
-        # One of several dataclasses: the value names the class.
+        # For one of several dataclasses the value names the class.
         name = value.get("kind") if isinstance(value, dict) else None
         if not isinstance(name, str) or name not in choices:
             raise ValueError(f"{where}: {_shown(name)} is not one of {', '.join(choices)}")
@@ -95,14 +95,14 @@ def _built(kind: Any, value: Any, where: str) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is text, a number, true, false or null, or a mapping of names to such values."""
+    """Whether ``value`` is a JSON scalar, or a mapping of names to such values."""
     if isinstance(value, dict):
         return all(map(_is_plain, value.values()))
     return value is None or isinstance(value, str | bool | int | float)
 
 
 def _curve(value: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
-    """The columns of one curve, of equal length."""
+    """Build a curve: columns of equal length."""
     columns = {name: _column(name, values, f"{where}.{name}") for name, values in value.items()}
     if "step" not in columns or len({len(column) for column in columns.values()}) > 1:
         raise ValueError(f"{where}: is not a curve: its columns are {', '.join(columns)}")
@@ -110,7 +110,7 @@ def _curve(value: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
 
 
 def _column(name: str, values: Any, where: str) -> np.ndarray:
-    """One column of a curve."""
+    """Build one column of a curve."""
     accepts, dtype = ((int,), np.int64) if name == "step" else ((int, float), np.float64)
     if not isinstance(values, list) or not all(type(value) in accepts for value in values):
         raise ValueError(f"{where}: {_shown(values)} is not a list of numbers")
@@ -125,7 +125,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-# The JSON types that a field of each type accepts, and the conversion.
+# For each type of a field: the accepted JSON types, and the conversion.
 _SCALARS: Mapping[Any, tuple[tuple[type, ...], Callable[[Any], Any]]] = {
     str: ((str,), str),
     bool: ((bool,), bool),

@@ -1,26 +1,36 @@
-"""How the driver monitors and cancels jobs, on Slurm or as local processes of submitit."""
+"""The driver's view of its jobs, on Slurm or as local processes of submitit: states, cancellation and reports."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
+from orchestrator.base.errors import printable
+from orchestrator.base.files import remove
+from orchestrator.base.packs import LaunchedPack
 from orchestrator.base.processes import end_marked
+from orchestrator.base.reports import Event, PackLost, PackStarted, Report
+from orchestrator.executors.report_files import from_json
+from orchestrator.executors.slurm_worker import MORE_MEMORY
 
 _COMMAND_TIMEOUT_S = 60.0
-_USUAL_ARRAY = 1000
-_LOCAL_JOB = "SUBMITIT_LOCAL_JOB_ID"  # set by submitit for a local job's process and all its descendants
+_DEFAULT_ARRAY = 1000
+_LOCAL_JOB = "SUBMITIT_LOCAL_JOB_ID"  # set by submitit for a local job's process and its descendants
 OVER = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
     *("REVOKED", "TIMEOUT", "GONE"),
     *("FINISHED", "INTERRUPTED"),  # submitit's states for local jobs
 }
-# A job that Slurm could not start, and starts again only when somebody releases it.
+# A job that Slurm could not start, and will not start again until somebody releases it.
 HELD = "HELD"
 _HELD_FOR = {"launch failed requeued held", "JobHoldMaxRequeue"}
 # States of a job that has run before and waits to be started again.
@@ -34,7 +44,7 @@ class Job(Protocol):
 
     @property
     def state(self) -> str:
-        """Its state, as named by Slurm, or by submitit for a local job."""
+        """Its state as named by Slurm, or by submitit for a local job."""
 
     @property
     def paths(self) -> Any:
@@ -48,48 +58,48 @@ class Job(Protocol):
 class Pace:
     """Intervals and limits, in seconds."""
 
-    looks_s: float  # between reads of reports
+    reads_s: float  # between reads of reports
     checks_s: float  # between checks on jobs
     submissions_s: float
     reports_s: float
     late_s: float  # longest time for a file to become visible on another machine
 
 
-SLURM_PACE = Pace(looks_s=2.0, checks_s=15.0, submissions_s=5.0, reports_s=10.0, late_s=40.0)
-LOCAL_PACE = Pace(looks_s=0.1, checks_s=0.1, submissions_s=0.0, reports_s=0.5, late_s=0.0)
+SLURM_PACE = Pace(reads_s=2.0, checks_s=15.0, submissions_s=5.0, reports_s=10.0, late_s=40.0)
+LOCAL_PACE = Pace(reads_s=0.1, checks_s=0.1, submissions_s=0.0, reports_s=0.5, late_s=0.0)
 
 
 class Cluster(Protocol):
     """Reports the states of jobs, and cancels them."""
 
     def largest_array(self) -> int:
-        """The largest number of jobs that can be submitted at once."""
+        """Return the largest number of jobs that can be submitted at once."""
 
     def states(self, jobs: Sequence[Job]) -> dict[str, str]:
-        """State of each job, if known."""
+        """Return the state of each job, if known."""
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Cancel jobs. Only on a cluster do running jobs get time to shut down."""
+        """Cancel jobs. Running jobs get time to shut down on a cluster only."""
 
 
 class SlurmCluster:
-    """Slurm jobs, through Slurm's commands: submitit queries one job at a time, and only with sacct."""
+    """Slurm jobs through Slurm's commands, since submitit queries one job at a time, and only with sacct."""
 
     def __init__(self) -> None:
         self._missing: frozenset[str] = frozenset()
 
     def largest_array(self) -> int:
-        """The cluster's MaxArraySize, or Slurm's default."""
-        found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _said_by("scontrol", "show", "config") or "", re.MULTILINE)
-        return max(1, int(found.group(1))) if found else _USUAL_ARRAY
+        """Return the cluster's MaxArraySize, or Slurm's default."""
+        match = re.search(r"^MaxArraySize\s*=\s*(\d+)", _output_of("scontrol", "show", "config") or "", re.MULTILINE)
+        return max(1, int(match.group(1))) if match else _DEFAULT_ARRAY
 
     def states(self, jobs: Sequence[Job]) -> dict[str, str]:
-        """State of each job; empty if squeue fails. A job that squeue did not list twice in a row is GONE.
+        """Return the state of each job, or nothing if squeue fails.
 
-        A job that Slurm holds is HELD, with the reason.
+        A job that squeue omits twice in a row is GONE; a job that Slurm holds is HELD, with the reason.
         """
         command = ("squeue", "--noheader", "--array", f"--user={os.getuid()}", "--states=all", "--format=%i %T %r")
-        output = _said_by(*command)
+        output = _output_of(*command)
         if output is None:
             return {}
         listed = dict(_job_and_state(line) for line in output.splitlines() if len(line.split()) > 1)
@@ -100,18 +110,18 @@ class SlurmCluster:
     def cancel(self, jobs: Sequence[Job]) -> None:
         """Cancel jobs with scancel."""
         if jobs:
-            _said_by("scancel", *(job.job_id for job in jobs))
+            _output_of("scancel", *(job.job_id for job in jobs))
 
 
 class LocalCluster:
     """Jobs that submitit runs as processes on this machine, for testing without a cluster."""
 
     def largest_array(self) -> int:
-        """As on a cluster."""
-        return _USUAL_ARRAY
+        """Return Slurm's default."""
+        return _DEFAULT_ARRAY
 
     def states(self, jobs: Sequence[Job]) -> dict[str, str]:
-        """State of each job. Also kills the remaining processes of a job that has ended."""
+        """Return the state of each job, and kill the remaining processes of ended jobs."""
         states = {job.job_id: job.state for job in jobs}
         for job_id, state in states.items():
             if state in OVER:
@@ -119,7 +129,7 @@ class LocalCluster:
         return states
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Kill each job, its supervisor first, as the supervisor would restart it."""
+        """Kill each job, its supervisor first, since the supervisor would restart it."""
         for job in jobs:
             if not job.done():
                 os.kill(int(job.job_id), signal.SIGKILL)
@@ -127,17 +137,128 @@ class LocalCluster:
 
 
 def _job_and_state(line: str) -> tuple[str, str]:
-    """A job and its state from a line of squeue: id, state, and the reason for it."""
+    """Parse a line of squeue: id, state and the reason for the state."""
     job_id, state, reason = [*line.split(maxsplit=2), ""][:3]
-    # The reason stays when such a job is cancelled.
+    # The reason remains when such a job is cancelled.
     is_held = state in WAITING and reason.strip() in _HELD_FOR
     return job_id, f"{HELD} {reason.strip()}" if is_held else state
 
 
-def _said_by(*command: str) -> str | None:
-    """The output of a Slurm command; None if it fails."""
+def _output_of(*command: str) -> str | None:
+    """Return the output of a Slurm command, or None if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
+
+
+_NUM_LAST_LINES = 3
+_LAST_BYTES = 8192
+# Messages of slurmstepd after the kernel or Slurm has killed processes of a job.
+_OUT_OF_MEMORY = re.compile(r"oom[_-]kill|exceeded (job )?memory limit", re.IGNORECASE)
+_REPORT = re.compile(r"(\d{4})-(\d{6})\.json")
+
+
+@dataclass
+class SubmittedPack:
+    """A pack with a submitted job, and the driver's position in its reports."""
+
+    pack: LaunchedPack
+    job: Job
+    attempt: int = 0
+    next_report: int = 1
+    is_started: bool = False
+    is_forgotten: bool = False  # the driver has its last report, or has given up on it
+    ended: float | None = None  # when the trial's processes are known to have ended, so that it may be retried
+    last: Report | None = None
+    over_since: float | None = None
+    state: str = ""
+
+    def read(self, reports: Path) -> Iterator[Event]:
+        """Yield new reports below ``reports`` in order, without superseded attempts; PackLost for a damaged one."""
+        folder = reports / self.pack.pack_id
+        for name in sorted(names_in(folder)):
+            match = _REPORT.fullmatch(name)
+            if match is None:
+                continue  # still being written
+            attempt, number = map(int, match.groups())
+            if number == 0:
+                if attempt > self.attempt:
+                    self.attempt, self.next_report = attempt, 1
+                    yield PackStarted(self.pack.pack_id) if not self.is_started else self.heartbeat()
+                    self.is_started = True
+            elif attempt < self.attempt:
+                remove([folder / name])
+            elif (attempt, number) == (self.attempt, self.next_report):
+                try:
+                    report = _report_in(folder / name, self.pack.pack_id)
+                except ValueError as error:
+                    yield PackLost(self.pack.pack_id, f"report {name} of its job is damaged: {error}")
+                    return
+                if report is None:
+                    return
+                remove([folder / name])
+                self.next_report, self.last = number + 1, report
+                yield report
+                if report.ending is not None:
+                    self.is_forgotten, self.ended = True, time.monotonic()
+                    shutil.rmtree(folder, ignore_errors=True)
+                    return
+
+    def heartbeat(self) -> Report:
+        """Return a report without news, for a pack that waits to be restarted."""
+        steps, seconds = (self.last.member_steps, self.last.seconds) if self.last is not None else (0, 0.0)
+        return Report(self.pack.pack_id, steps, 0, seconds)
+
+    def held(self) -> PackLost:
+        """Return the event for a job that Slurm holds, which would wait forever."""
+        reason = self.state.partition(" ")[2]
+        return PackLost(self.pack.pack_id, f"Slurm could not start its job {self.job.job_id} and holds it: {reason}")
+
+    def lost(self) -> PackLost:
+        """Return the event for a job that ended without a last report."""
+        # If squeue no longer lists the job, this asks accounting for its state.
+        state = self.job.state if self.state == "GONE" else self.state
+        shown = state.split()[0] if state.strip() else "UNKNOWN"
+        last_lines = _last_lines(self.job.paths.stderr)
+        reason = f"its job {self.job.job_id} ended without a last report ({shown})"
+        if last_lines:
+            reason += f": {last_lines}"
+        if shown == "OUT_OF_MEMORY" or _OUT_OF_MEMORY.search(last_lines):
+            reason += f"; {MORE_MEMORY}"
+        return PackLost(self.pack.pack_id, reason)
+
+
+def names_in(folder: Path) -> set[str]:
+    """Return the files in ``folder`` now, including files that another machine has written."""
+    with contextlib.suppress(OSError):
+        folder.chmod(folder.stat().st_mode & 0o7777)  # makes an NFS client drop its cache
+    try:
+        return set(os.listdir(folder))
+    except OSError:
+        return set()
+
+
+def _report_in(path: Path, pack_id: str) -> Report | None:
+    """Return the report in a file, or None if it cannot be read now. Raises ValueError for any other content."""
+    try:
+        text = path.read_bytes()
+    except OSError:
+        return None
+    report = from_json(text)
+    if report.pack_id != pack_id:
+        raise ValueError(f"it belongs to pack {report.pack_id[:20]!r}")
+    return report
+
+
+def _last_lines(log: Path) -> str:
+    """Return the last lines of a job's standard error, joined."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _LAST_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return printable(" / ".join([line.strip()[:200] for line in lines if line.strip()][-_NUM_LAST_LINES:]))

@@ -1,4 +1,4 @@
-"""The `--slurm KEY=VALUE` options of the command line, translated for submitit."""
+"""The `--slurm KEY=VALUE` options of the command line, and their translation for submitit."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ COMMANDS = ("sbatch", "squeue", "scancel", "srun")
 CLUSTERS = ("local", "slurm")
 _LOCAL_MINUTES = 7 * 24 * 60
 _SIGNAL_DELAY_S = 90
-# Set by the resources of the sweep file, or fixed by the executor.
-_NOT_OPTIONS = {
+# Set by `resources` in the sweep file, or fixed by the executor.
+_RESERVED = {
     *("cpus_per_gpu", "cpus_per_task", "gpus_per_node", "gpus_per_task", "nodes", "ntasks_per_node", "num_gpus"),
     *("additional_parameters", "array_parallelism", "stderr_to_stdout", "use_srun"),
 }
 
 
 def read_options(texts: Iterable[str]) -> dict[str, str]:
-    """The options given as KEY=VALUE on the command line. Raises InputError."""
+    """Parse the KEY=VALUE options of the command line. Raises InputError."""
     options: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -33,8 +33,11 @@ def read_options(texts: Iterable[str]) -> dict[str, str]:
 
 
 def submission_parameters(options: Mapping[str, str], submitit_knows: Collection[str], cpus: int, gpus: int) -> dict:
-    """Parameters of submitit's AutoExecutor for jobs of ``cpus`` and ``gpus``. Raises InputError for the options."""
-    known = (set(submitit_knows) | {"cluster", "mem_gb"}) - _NOT_OPTIONS
+    """Return the parameters of submitit's AutoExecutor for jobs of ``cpus`` and ``gpus``.
+
+    Raises InputError for invalid options.
+    """
+    known = (set(submitit_knows) | {"cluster", "mem_gb"}) - _RESERVED
     problems = [problem for key, text in options.items() if (problem := _problem(key, text, known))]
     if problems:
         raise InputError(*problems)
@@ -67,20 +70,20 @@ def is_local(options: Mapping[str, str]) -> bool:
 
 
 def _problem(key: str, text: str, known: Collection[str]) -> Problem | None:
-    """The problem of --slurm KEY=TEXT, if any."""
-    if key in _NOT_OPTIONS:
-        return Problem("--slurm", key, "is set by `resources` or by sweep itself", "set `resources`, or leave it out")
+    """Return the problem of --slurm KEY=TEXT, or None."""
+    if key in _RESERVED:
+        return Problem("--slurm", key, "is set by `resources` or fixed by sweep", "set `resources`, or omit it")
     if key not in known:
-        there = ", ".join(sorted(known))
-        return Problem("--slurm", key, f"is unknown; there are: {there}", did_you_mean(key, known))
+        choices = ", ".join(sorted(known))
+        return Problem("--slurm", key, f"is unknown; choose one of: {choices}", did_you_mean(key, known))
     if not text or not text.isprintable():
         return Problem("--slurm", key, f"{text!r} is not a valid value", "write KEY=VALUE")
     if key == "cluster" and text not in CLUSTERS:
-        message = f"{text!r} is unknown; there are: {', '.join(CLUSTERS)}"
+        message = f"{text!r} is unknown; choose one of: {', '.join(CLUSTERS)}"
         return Problem("--slurm", key, message, did_you_mean(text, CLUSTERS))
     if key in ("time", "signal_delay_s") and not re.fullmatch("[1-9][0-9]{0,6}", text):
         unit = "minutes" if key == "time" else "seconds"
-        return Problem("--slurm", key, f"{text!r} is not a number of {unit}", f"write e.g. {key}=120")
+        return Problem("--slurm", key, f"{text!r} is not a positive integer, in {unit}", f"write e.g. {key}=120")
     if key == "mem_gb" and not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", text):
         return Problem("--slurm", key, f"{text!r} is not a number of GB", "write e.g. mem_gb=16")
     if key == "srun_args":
@@ -92,13 +95,13 @@ def _problem(key: str, text: str, known: Collection[str]) -> Problem | None:
 
 
 def _check_slurm(options: Mapping[str, str]) -> None:
-    """Raise InputError if this is not a login node, or if jobs have no time limit."""
+    """Raise InputError if Slurm's commands are missing here, or if jobs have no time limit."""
     missing = [command for command in COMMANDS if shutil.which(command) is None]
     if missing:
-        what = f"needs Slurm, and {', '.join(missing)} cannot be found"
+        what = f"needs Slurm, but cannot find {', '.join(missing)}"
         remedy = "run it on a login node of the cluster, or test it here with --slurm cluster=local"
         raise InputError(Problem("--executor", "slurm", what, remedy))
     if "time" not in options:
-        what = "is missing: the time limit of a trial's job, in minutes"
-        remedy = "write e.g. --slurm time=240; a command with objective.resume continues in the next job"
+        what = "is missing; it limits the time of a trial's job, in minutes"
+        remedy = "set e.g. --slurm time=240; with objective.resume a trial continues in its next job"
         raise InputError(Problem("--slurm", "time", what, remedy))

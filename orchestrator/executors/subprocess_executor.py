@@ -1,7 +1,7 @@
-"""Runs another executor in a separate process, so that its failure cannot end the driver.
+"""Run another executor in a separate process, so that its failure cannot end the driver.
 
 Ray's libraries take over signals, and abort the process that loaded them when a part of Ray dies. The driver holds the
-ledger, the terminal and the signals, so it must survive the end of Ray.
+ledger, the terminal and the signals, so it must survive Ray.
 """
 
 from __future__ import annotations
@@ -46,16 +46,17 @@ class SubprocessExecutor:
         environment: Mapping[str, str],
         may_be_killed: bool = False,
     ) -> None:
-        """Start it and wait until it is ready. Raises its errors, or ExecutorError when it dies.
+        """Start the process and wait until it is ready. Raises the executor's errors, or ExecutorError if it dies.
 
-        One that ``may_be_killed`` holds nothing outside its own processes and scratch folder, so `close` kills it.
+        An executor that ``may_be_killed`` holds nothing outside of its processes and scratch folder, so `close` kills
+        it.
         """
         self.name, self._may_be_killed = name, may_be_killed
         for mark in set(leftovers().values()):
             end_marked(mark)  # left by drivers that were killed
         self.mark = new_mark()
         ours, theirs = socket.socketpair()
-        # Ray's own messages, whose last line may be the only hint why it died.
+        # For Ray's own messages, since the last one may be the only hint why Ray died.
         self._log: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         command = [sys.executable, "-m", "orchestrator.executors.subprocess_executor", str(theirs.fileno())]
         with theirs:
@@ -83,7 +84,7 @@ class SubprocessExecutor:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     def submit(self, pack: Pack) -> None:
@@ -91,7 +92,7 @@ class SubprocessExecutor:
         self._send(("submit", pack))
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """Events so far, waiting for the first. Raises ExecutorError when it failed or its process died."""
+        """Return events so far, waiting for the first. Raises ExecutorError if it failed or its process died."""
         if not self._connection.poll(timeout_s):
             return []
         kind, value = self._receive()
@@ -101,7 +102,7 @@ class SubprocessExecutor:
         return events
 
     def pause(self) -> None:
-        """Drop queued packs; running ones end with a checkpoint."""
+        """Drop queued packs; running packs end with a checkpoint."""
         self._send(("pause",))
 
     def kill(self, pack_id: str) -> None:
@@ -109,7 +110,7 @@ class SubprocessExecutor:
         self._send(("kill", pack_id))
 
     def close(self) -> None:
-        """Ask it to end unless that is a waste of time, then kill it and everything it started."""
+        """Ask the executor to end unless it may be killed, then kill its process and all descendants."""
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         if not self._may_be_killed:
             with contextlib.suppress(ExecutorError, subprocess.TimeoutExpired):
@@ -118,7 +119,7 @@ class SubprocessExecutor:
         self._end()
 
     def _end(self) -> None:
-        # Ray's agents overwrite their environment, and their mark with it, with another title.
+        # Ray's agents overwrite their environment, including the mark, with their title.
         descendants = tree_of(self.pid)
         if self._process.poll() is None:
             self._process.kill()
@@ -143,7 +144,7 @@ class SubprocessExecutor:
             raise ExecutorError(self._death()) from error
 
     def _death(self) -> str:
-        """Why its process ended, as far as known."""
+        """Say why the process ended, as far as known."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
         code = self._process.returncode
@@ -157,7 +158,7 @@ class SubprocessExecutor:
 
 
 def serve(connection: Connection) -> None:
-    """Serve the executor over ``connection`` until the driver asks to close, or has ended."""
+    """Serve the executor over ``connection`` until the driver asks to close or has ended."""
     module, factory, arguments = connection.recv()
     try:
         executor: Executor = getattr(importlib.import_module(module), factory)(**arguments)
@@ -179,7 +180,7 @@ def serve(connection: Connection) -> None:
 
 
 def _serve(connection: Connection, executor: Executor) -> None:
-    # Read in a separate thread: if both sides only wrote, each would wait for the other to read.
+    # Read in a separate thread, since two sides that both write would wait for each other to read.
     messages: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(connection, messages), daemon=True, name="driver").start()
     slots = executor.slots
@@ -196,7 +197,7 @@ def _serve(connection: Connection, executor: Executor) -> None:
 
 
 def _read(connection: Connection, messages: queue.SimpleQueue[tuple[Any, ...]]) -> None:
-    """Pass on the driver's messages; a closed connection means close."""
+    """Forward the driver's messages; a closed connection means close."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             messages.put(connection.recv())

@@ -44,9 +44,8 @@ from orchestrator.base.processes import children, is_alive, marked
 from orchestrator.base.reports import Completed, Failed, PackLost, PackStarted, Paused, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.executors.slurm import SlurmExecutor
-from orchestrator.executors.slurm_cluster import SlurmCluster
-from orchestrator.executors.slurm_job import Outbox
-from orchestrator.executors.slurm_placed import SubmittedPack
+from orchestrator.executors.slurm_cluster import SlurmCluster, SubmittedPack
+from orchestrator.executors.slurm_worker import Outbox
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.sweepfile.spec import build_sweep
@@ -187,7 +186,7 @@ def test_a_trial_runs_once_at_a_time_and_closing_leaves_no_process(tmp_path: Pat
         again = replace(pack, pack_id="again")
         executor.submit(again)
         executor.poll(0.5)
-        assert "again" not in executor._submitted
+        assert "again" not in executor._jobs
         executor.kill(pack.pack_id)
         events = events_until(executor, lambda events: (tmp_path / "pid-0.1").exists())
         assert not is_alive(script)
@@ -213,7 +212,7 @@ class Job:
 def test_reports_come_in_order_and_those_of_an_attempt_that_was_replaced_count_no_more(tmp_path: Path) -> None:
     pack = only_pack(sweep_in(tmp_path), tmp_path)
     with closing(executor_for(tmp_path / "results")) as executor:
-        executor._submitted[pack.pack_id] = SubmittedPack(pack, Job("0", tmp_path))
+        executor._jobs[pack.pack_id] = SubmittedPack(pack, Job("0", tmp_path))
         folder = executor._folder / "reports" / pack.pack_id
         first = Outbox(folder, "slurm", "1_0")
         first.write(Report(pack.pack_id, 1, 1, 1.0))
@@ -238,10 +237,10 @@ def test_reports_come_in_order_and_those_of_an_attempt_that_was_replaced_count_n
 def test_a_pack_that_waits_to_be_started_again_gives_signs_of_life(tmp_path: Path) -> None:
     pack, job = only_pack(sweep_in(tmp_path), tmp_path), Job("0", tmp_path)
     with closing(executor_for(tmp_path / "results")) as executor:
-        executor._submitted[pack.pack_id] = SubmittedPack(pack, job)
+        executor._jobs[pack.pack_id] = SubmittedPack(pack, job)
         job.state = "PENDING"
         assert executor.poll(0.3) == []
-        executor._submitted[pack.pack_id].is_started = True
+        executor._jobs[pack.pack_id].is_started = True
         (sign,) = executor.poll(1.0)
         assert (sign.pack_id, sign.member_steps, sign.ending) == (pack.pack_id, 0, None)
 
@@ -250,7 +249,7 @@ def test_more_jobs_report_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyP
     sent = []
     with closing(executor_for(tmp_path / "results", parallel=300)) as executor:
         monkeypatch.setattr(executor._submitit, "map_array", lambda _, packs: sent.extend(packs) or [])
-        executor._submitted.clear()
+        executor._jobs.clear()
         pack = only_pack(sweep_in(tmp_path), tmp_path)
         for number in range(300):
             executor.submit(replace(pack, pack_id=str(number), members=()))
@@ -506,12 +505,12 @@ def test_gpus_are_asked_for_once(tmp_path: Path, fake: FakeSlurm) -> None:
     [
         ({"partion": "gpu", **LOCAL}, ["partion", "there are: account,", "did you mean `partition`?"]),
         ({"nodes": "2", **LOCAL}, ["nodes", "resources"]),
-        ({"cluster": "locl"}, ["'locl' is unknown; there are: local, slurm", "did you mean `local`?"]),
-        ({"time": "2:00:00", **LOCAL}, ["'2:00:00' is not a number of minutes"]),
+        ({"cluster": "locl"}, ["'locl' is unknown; choose one of: local, slurm", "did you mean `local`?"]),
+        ({"time": "2:00:00", **LOCAL}, ["'2:00:00' is not a positive integer, in minutes"]),
         ({"mem_gb": "much", **LOCAL}, ["'much' is not a number of GB"]),
         ({"comment": "a\nrm -r .", **LOCAL}, ["is not a valid value"]),
         ({"srun_args": "'", **LOCAL}, ["No closing quotation"]),
-        ({"time": "60"}, ["sbatch, squeue, scancel, srun cannot be found", "--slurm cluster=local"]),
+        ({"time": "60"}, ["needs Slurm, but cannot find sbatch, squeue, scancel, srun", "--slurm cluster=local"]),
     ],
 )
 def test_options_that_cannot_be_are_refused(

@@ -1,4 +1,4 @@
-"""What a Slurm job does on its node: train its pack, write reports to files, and end before its time limit."""
+"""A Slurm job on its node: train a pack, write reports to files, and end before the time limit."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from orchestrator.worker.run import run_pack
 
 REPORTS = "reports"
 MORE_MEMORY = "its job ran out of memory (raise --slurm mem_gb=)"
-# Slurm may send the signal before a job's time limit earlier than requested, by at most this.
+# Slurm may send the signal before a job's time limit by this much earlier than requested.
 _SLACK_S = 60.0
-# Sent for submitit before the time limit and, on some clusters, at preemption. submitit reads the same variable.
+# Slurm sends it before the time limit and, on some clusters, at preemption. submitit reads the same variable.
 _WARNING = signal.Signals[f"SIG{os.environ.get('SUBMITIT_PREEMPT_SIGNAL', 'USR2')}"]
-_LAST_WORDS_S = 2.0
-_LONGEST_WAIT_S = 120.0  # for a job to end after Slurm has sent SIGTERM
+_LAST_REPORT_S = 2.0
+_MAX_WAIT_S = 120.0  # for a job to end after Slurm has sent SIGTERM
 _STEP_S = 0.05
 _SECONDS_BETWEEN_SIGNALS = 1.0
 
 
 class TrialJob:
-    """Trains one pack in a thread, so that the main thread can handle signals: only the main thread receives them."""
+    """Trains one pack in a thread, since only the main thread receives signals."""
 
     def __init__(self, folder: str, token: str, minutes: int, signal_delay_s: int) -> None:
-        """A job below ``folder`` that runs while the driver's ``token`` exists, for at most ``minutes``."""
+        """A job below ``folder`` that may run while the driver's ``token`` exists, for at most ``minutes``."""
         self.arguments = (folder, token, minutes, signal_delay_s)
         self._folder, self._token = Path(folder), Path(folder) / token
         self._minutes, self._signal_delay_s = minutes, signal_delay_s
@@ -48,17 +48,17 @@ class TrialJob:
 
     @property
     def outbox(self) -> Outbox:
-        """Where reports go, once training has started."""
+        """Where reports go; only after training has started."""
         assert self._outbox is not None
         return self._outbox
 
     def train(self, pack: LaunchedPack, cluster: str, job_id: str) -> None:
         """Train ``pack`` and write its reports for the driver."""
         if cluster != "local":
-            os.environ[MARK] = new_mark()  # a driver's mark from another machine would look like that of a dead driver
+            os.environ[MARK] = new_mark()  # a driver's mark from another machine would look like a dead driver's
         self._began = time.monotonic()
-        # First register this job, then check whether it may run. A new driver does the reverse: it first withdraws the
-        # permission, then looks for registered jobs.
+        # Register this job before checking its permission. A new driver does the reverse: it withdraws the permission
+        # before it looks for registered jobs.
         self._outbox = Outbox(self._folder / REPORTS / pack.pack_id, cluster, job_id)
         if not self._is_wanted():
             return
@@ -67,13 +67,13 @@ class TrialJob:
         threading.Thread(target=self._train, args=(pack,), daemon=True, name="trial").start()
         try:
             while not self._is_over:
-                time.sleep(_STEP_S)  # a signal handler may exit here, which is unsafe while holding a lock
+                time.sleep(_STEP_S)  # a signal handler may exit here, which would be unsafe with a lock held
         finally:
             self._launcher.kill()
         if self._failure is not None:
             raise self._failure
-        # Slurm would not requeue a preempted job that exits by itself at this point.
-        deadline = time.monotonic() + _LONGEST_WAIT_S
+        # Slurm would not requeue a preempted job that exits by itself now.
+        deadline = time.monotonic() + _MAX_WAIT_S
         while self._is_ending and self._is_wanted() and time.monotonic() < deadline:
             time.sleep(_STEP_S)
 
@@ -86,13 +86,13 @@ class TrialJob:
         self._end_trial()
         self._wait(pack.launch.grace_s)
         self._launcher.kill()
-        self._wait(_LAST_WORDS_S)
+        self._wait(_LAST_REPORT_S)
         seconds = time.monotonic() - self._began
         is_time_over = seconds > 60 * self._minutes - self._signal_delay_s - _SLACK_S
         if is_time_over and pack.launch.checkpoint is None:
             error = (
                 f"its job's {self._minutes} minutes were not enough, and without objective.resume"
-                " another job would start it from the beginning (raise --slurm time=)"
+                " the next job would start over (raise --slurm time=)"
             )
             self.outbox.write(Report(pack.pack_id, 0, 0, seconds, ending=Failed(error)))
             return False
@@ -103,11 +103,11 @@ class TrialJob:
         try:
             for report in run_pack(pack, lambda: not self._is_wanted(), self._launcher):
                 if report.ending is not None:
-                    last = report  # held back until all processes of the trial have ended
+                    last = report  # held back until all of the trial's processes have ended
                 elif not self._is_ending:
                     self.outbox.write(report)
             if last is not None and isinstance(last.ending, Lost) and not self._is_ending:
-                # A signal to all processes of the job may reach the trial's processes before this one.
+                # A signal to the whole job may reach the trial's processes before this one.
                 time.sleep(_SECONDS_BETWEEN_SIGNALS)
                 if num_oom_kills() > num_killed:
                     last = replace(last, ending=replace(last.ending, error=f"{last.ending.error}; {MORE_MEMORY}"))
@@ -119,18 +119,18 @@ class TrialJob:
             self._is_over = True
 
     def _is_wanted(self) -> bool:
-        """Whether the driver wants this job to run and no later attempt at the pack has started."""
+        """Whether the driver still permits this job and no later attempt at the pack has started."""
         try:
             with open(self._token):  # asks the file server, unlike exists()
                 pass
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
-            pass  # do not lose a trial because the file server is temporarily unavailable
+            pass  # do not lose a trial while the file server is temporarily unavailable
         return not self.outbox.is_outdated()
 
     def _end_trial(self) -> None:
-        """Ask the trial's processes to end. Its later reports are discarded."""
+        """Ask the trial's processes to end; its later reports are discarded."""
         self._is_ending = True
         self._launcher.terminate()
 
@@ -141,11 +141,11 @@ class TrialJob:
 
 
 def num_oom_kills() -> int:
-    """How many processes of this job's control group the kernel has killed for memory; 0 where it cannot be told."""
+    """Return how many processes of this job's control group the kernel has killed for memory; 0 if unknown."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, group = line.split(":", 2)
-            if controllers in ("", "memory"):  # the second is the older version
+            if controllers in ("", "memory"):  # the second is version 1
                 kind, name = ("memory", "memory.oom_control") if controllers else ("", "memory.events")
                 counts = Path("/sys/fs/cgroup", kind, group.lstrip("/"), name)
                 if counts.is_file():
@@ -154,10 +154,10 @@ def num_oom_kills() -> int:
 
 
 class JobLauncher(LocalLauncher):
-    """This machine, and the processes started there: a signal handler can end them while another thread reads."""
+    """Starts processes on this machine; a signal handler can end them while another thread reads."""
 
     def __init__(self) -> None:
-        super().__init__()  # a job has one trial, which would gain nothing from a fork
+        super().__init__()  # without preloading: a job has a single trial
         self._started: list[Process] = []
         self._is_ending = False
 
@@ -165,7 +165,7 @@ class JobLauncher(LocalLauncher):
         """Start a process, unless the job is ending. Raises CannotStart."""
         if self._is_ending:
             raise CannotStart("the job is ending")
-        # Slurm sends the signal to all processes of the job. The trial would die of it, without its last checkpoint.
+        # Slurm sends the signal to all processes of the job; it would kill the trial before its last checkpoint.
         process = Child(command, folder, environment, log, ignored=_WARNING)
         self._started.append(process)
         if self._is_ending:
@@ -173,7 +173,7 @@ class JobLauncher(LocalLauncher):
         return process
 
     def terminate(self) -> None:
-        """Ask all processes to end, and start no more."""
+        """Ask all processes to end, and start no further ones."""
         self._is_ending = True
         for process in self._started:
             process.terminate()
@@ -186,10 +186,10 @@ class JobLauncher(LocalLauncher):
 
 
 class Outbox:
-    """Where one attempt at a pack writes its reports: files A-N.json; A-0 names its job."""
+    """The reports of one attempt at a pack: files A-N.json; A-0 names its job."""
 
     def __init__(self, folder: Path, cluster: str, job_id: str) -> None:
-        """Claim the next attempt by creating its first file, as the clocks of nodes differ. Raises StorageError."""
+        """Claim the next attempt by creating its first file, since clocks of nodes differ. Raises StorageError."""
         self._folder, self._attempt, self._num_reports = folder, 0, 0
         with storage_errors(folder):
             make_folder(folder)
@@ -206,7 +206,7 @@ class Outbox:
         atomic_write(self._path(self._attempt, self._num_reports), to_json(report))
 
     def is_outdated(self) -> bool:
-        """Whether a later attempt exists, because Slurm has lost contact with this node."""
+        """Whether a later attempt exists because Slurm has lost contact with this node."""
         return os.path.exists(self._path(self._attempt + 1, 0))
 
     def _path(self, attempt: int, number: int) -> Path:
