@@ -1,4 +1,7 @@
-"""The machine and versions of this process."""
+"""The machine, versions and optional libraries of this process.
+
+The package by itself reads logs and finished sweeps; training needs the libraries of the extra `run`.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,12 @@ import socket
 
 from orchestrator.base.errors import InputError, Problem
 
+# The extra that installs each library, by the name of its module.
+EXTRAS = {"mlflow": "run", "optuna": "run", "ray": "run", "sklearn": "run", "torch": "run"}
+
 
 def installed_version(package: str) -> str | None:
-    """The version of ``package``; None where it is not installed."""
+    """Return the version of ``package``, or None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -20,7 +26,7 @@ def installed_version(package: str) -> str | None:
 
 
 def describe_process() -> dict[str, str]:
-    """The machine and versions of this process, by name."""
+    """Return the machine and versions of this process, by name."""
     versions = {name: version for name in ("torch", "numpy", "ray") if (version := installed_version(name))}
     return {
         "host": socket.gethostname(),
@@ -31,28 +37,24 @@ def describe_process() -> dict[str, str]:
     }
 
 
-# The library, by the name of its module, and the extra that brings it.
-EXTRAS = {"mlflow": "run", "optuna": "run", "ray": "run", "sklearn": "run", "torch": "run"}
-
-
 def is_installed(library: str) -> bool:
-    """Whether ``library`` can be imported, without importing it."""
+    """Whether ``library`` can be imported; it is not imported."""
     return importlib.util.find_spec(library) is not None
 
 
 def install_command(library: str) -> str:
-    """What installs ``library``: its extra, or one of its own name."""
+    """Return the command that installs ``library``: through its extra, or an extra of its own name."""
     return f"pip install 'sweep-stability[{EXTRAS.get(library, library)}]'"
 
 
 def check_installed(what: str, library: str) -> None:
-    """Raise InputError if ``library``, which ``what`` needs, is not installed."""
+    """Raise InputError if ``library`` is not installed; ``what`` needs it."""
     if not is_installed(library):
         raise InputError(_problem(f"{what} needs the package {library}", library))
 
 
 def missing_library_error(error: ModuleNotFoundError) -> InputError | None:
-    """What to tell a user whose installation lacks the library of an extra; None for any other module."""
+    """Return the error for a user who lacks the library of an extra, or None for any other module."""
     library = (error.name or "").partition(".")[0]
     return InputError(_problem(f"this needs the package {library}", library)) if library in EXTRAS else None
 

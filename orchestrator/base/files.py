@@ -1,6 +1,6 @@
-"""Files under results/, private to their owner: atomic writes and locks; and output files named by the user.
+"""Files under results/, private to their owner: names, atomic writes, locks; and output files named by the user.
 
-Apart from this module only SQLite, MLflow, Weights & Biases and the trials of custom trainers write under results/.
+Apart from this module, only SQLite, MLflow, Weights & Biases and trials of custom trainers write under results/.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ FROZEN_SWEEP = "sweep.yaml"
 CHECKPOINTS = "checkpoints"
 JOBS = "slurm"  # folder of cluster jobs
 PICTURES = ("png", "svg", "pdf")
-COMPARISONS, REPLAYS = "compare", "replay"  # folders of pictures beside the sweeps'
+COMPARISONS, REPLAYS = "compare", "replay"  # folders of pictures next to the sweeps
 DIAGNOSES, EXPLANATION = "diagnosis", "explanation.png"  # pictures: a folder, a file
-REMEDIES, REMEDIES_PICTURE = "remedies", "remedies.png"  # a folder of a trial's forks in it, and their picture
+REMEDIES, REMEDIES_PICTURE = "remedies", "remedies.png"  # in it a folder for a trial's forks, and their picture
 REMEDY_MAP, REMEDY_TABLE = "remedies.png", "remedies.csv"  # the remedies of all unstable cells
 FORKS_OF_EACH = f"{REMEDIES}/*/ledger.db"  # the ledgers of trials' forks
 OPTUNA_STUDY = "optuna.db"
@@ -39,7 +39,7 @@ _LOCK = "lock"
 
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError under ``path`` into a StorageError that names path, cause and free space."""
+    """Turn an OSError under ``path`` into a StorageError with path, cause and free space."""
     try:
         yield
     except OSError as error:
@@ -47,7 +47,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def free_space(path: Path) -> str:
-    """Free space on the disk of ``path``, in brackets; empty if unknown."""
+    """Return the free space on the disk of ``path`` in brackets, or empty if unknown."""
     for folder in (path, *path.parents):
         with contextlib.suppress(OSError):
             stat = os.statvfs(folder)
@@ -56,36 +56,38 @@ def free_space(path: Path) -> str:
 
 
 def check_no_links(*paths: Path) -> None:
-    """Raise StorageError where one of ``paths`` is a link: writing there would change another place."""
+    """Raise StorageError if one of ``paths`` is a link, since writing there would change another folder."""
     for path in paths:
         if path.is_symlink():
-            raise StorageError(f"{path}: is a link to {os.readlink(path)}\n    remedy: put a real folder or file there")
+            raise StorageError(
+                f"{path}: is a link to {os.readlink(path)}\n    remedy: replace it with a real folder or file"
+            )
 
 
 def make_folder(folder: Path) -> None:
-    """Create ``folder`` and its missing parents, private to this user whatever the umask."""
+    """Create ``folder`` and its missing parents, private to this user regardless of the umask."""
     for missing in reversed([path for path in (folder, *folder.parents) if not path.is_dir()]):
         missing.mkdir(mode=0o700, exist_ok=True)
 
 
 def open_private(path: Path, mode: str) -> IO[Any]:
-    """Open ``path`` as ``open`` does; a file that this creates is private to this user whatever the umask."""
+    """Open ``path`` like ``open``; a created file is private to this user regardless of the umask."""
     return open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def make_private(path: Path) -> None:
-    """Create an empty private file if there is none, for a library that would create it with the umask.
+    """Create an empty private file if it is missing, for a library that would create it with the umask.
 
-    An existing file is not even opened: closing it would drop the locks that SQLite has on it in this process.
+    An existing file is not even opened, since closing it would drop SQLite's locks on it in this process.
     """
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def atomic_write(path: Path, content: bytes | str) -> None:
-    """Write a file under results/ so that a reader, or a crash, sees the old or the new file, never a part.
+    """Write a file under results/ atomically: readers and crashes leave the old or the new file, never a part.
 
-    File and folder are private to this user. Raises StorageError, also where the folder is a link.
+    File and folder are private to this user. Raises StorageError, also if the folder is a link.
     """
     check_no_links(path.parent)
     with storage_errors(path):
@@ -94,14 +96,16 @@ def atomic_write(path: Path, content: bytes | str) -> None:
 
 
 def write_output(path: Path, content: bytes | str) -> None:
-    """Write a file named by the user, as ``atomic_write`` does, with the mode of the umask. Creates no folder."""
+    """Write a file named by the user atomically, with the mode of the umask; the folder must exist."""
     with storage_errors(path):
         _replace(path, content, 0o666)
 
 
 def _replace(path: Path, content: bytes | str, mode: int) -> None:
     data = content.encode() if isinstance(content, str) else content
-    name = path.with_name(f".{uuid.uuid4().hex[:8]}.part")  # TensorBoard reads all that has tfevents in its name
+    name = path.with_name(
+        f".{uuid.uuid4().hex[:8]}.part"
+    )  # without the name: TensorBoard reads every file with tfevents in its name
     handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -116,41 +120,41 @@ def _replace(path: Path, content: bytes | str, mode: int) -> None:
 
 
 def check_output(path: Path | None, option: str = "--output") -> None:
-    """Raise InputError where a file cannot be written: its folder is missing, or it is a folder or a device."""
+    """Raise InputError if a file cannot be written: its folder is missing, or it is a folder or a device."""
     if path is None or (path == STANDARD_OUTPUT and option == "--json"):
         return
     if not path.parent.is_dir():
-        remedy = f"make it first (mkdir -p {shlex.quote(str(path.parent))}), or name another"
-        raise InputError(Problem(option, str(path), f"there is no folder {path.parent}", remedy))
+        remedy = f"create it (mkdir -p {shlex.quote(str(path.parent))}), or choose another path"
+        raise InputError(Problem(option, str(path), f"folder {path.parent} does not exist", remedy))
     if path.exists() and not path.is_file():
-        raise InputError(Problem(option, str(path), "is no plain file", "name another"))
+        raise InputError(Problem(option, str(path), "not a regular file", "choose another path"))
 
 
 def output_format(path: Path | None, formats: Sequence[str] = PICTURES, asked: str | None = None) -> str:
-    """The format of the file ``path`` (--output): its suffix, ``asked``, or else the first of ``formats``.
+    """Return the format of the file ``path`` (--output): its suffix, ``asked``, or the first of ``formats``.
 
-    Raises InputError where a format is not one of ``formats``, suffix and ``asked`` (--format) differ, or the folder of
-    ``path`` is missing.
+    Raises InputError if a format is not among ``formats``, if suffix and ``asked`` (--format) differ, or if the folder
+    of ``path`` is missing.
     """
-    *some, last = formats
+    *others, last = formats
     if asked is not None and asked not in formats:
-        choice = f"choose {', '.join(some)} or {last}"
-        raise InputError(Problem("--format", "", f"{asked!r} is unknown", choice))
+        remedy = f"choose {', '.join(others)} or {last}"
+        raise InputError(Problem("--format", "", f"{asked!r} is unknown", remedy))
     if path is None:
         return asked or formats[0]
     ending = path.suffix.removeprefix(".").lower()
     if ending not in formats:
-        endings = f"end it in {', '.join(f'.{one}' for one in some)} or .{last}"
-        raise InputError(Problem("--output", str(path), "has an ending that is no format", endings))
+        remedy = f"end it in {', '.join(f'.{name}' for name in others)} or .{last}"
+        raise InputError(Problem("--output", str(path), "has an unknown ending", remedy))
     if asked is not None and asked != ending:
-        remedy = f"leave out --format, or end it in .{asked}"
-        raise InputError(Problem("--output", str(path), f"its ending is not that of --format {asked}", remedy))
+        remedy = f"omit --format, or end it in .{asked}"
+        raise InputError(Problem("--output", str(path), f"its ending contradicts --format {asked}", remedy))
     check_output(path)
     return ending
 
 
 def frozen_text(folder: Path) -> str:
-    """The sweep file in ``folder`` as it was run; empty where there is none, as beside imported results."""
+    """Return the sweep file in ``folder`` as it was run; empty without one, as with imported results."""
     path = folder / FROZEN_SWEEP
     with storage_errors(path):
         return path.read_text(encoding="utf-8") if path.is_file() else ""
@@ -166,36 +170,36 @@ def write_checkpoint(folder: Path, content: bytes) -> tuple[str, str]:
 
 
 def read_checkpoint(folder: Path, name: str, sha256: str) -> bytes:
-    """The checkpoint ``name`` of the sweep in ``folder``, after verifying its content.
+    """Return the verified content of the checkpoint ``name`` of the sweep in ``folder``.
 
-    Raises StorageError where it is missing, a link, not in its folder, or has another checksum.
+    Raises StorageError if it is missing, a link, outside of its folder, or has another checksum.
     """
     path = folder / CHECKPOINTS / name
     if Path(name).name != name:
-        raise StorageError(f"{path}: a checkpoint has a plain name")
+        raise StorageError(f"{path}: the name of a checkpoint must not have a folder")
     with storage_errors(path):
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         with os.fdopen(handle, "rb") as file:
             content = file.read()
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise StorageError(f"{path}: is damaged, its checksum is not the one in the ledger")
+        raise StorageError(f"{path}: is damaged: its checksum differs from the ledger")
     return content
 
 
 def unneeded_checkpoints(folder: Path, needed: Collection[str]) -> list[Path]:
-    """Checkpoint files of the sweep in ``folder`` that are not ``needed``, and partly written ones."""
+    """Return checkpoint files of the sweep in ``folder`` that are not ``needed``, including partly written ones."""
     if not (folder / CHECKPOINTS).is_dir() or (folder / CHECKPOINTS).is_symlink():
         return []
     return sorted(path for path in (folder / CHECKPOINTS).iterdir() if path.name not in needed)
 
 
 def withdraw_jobs(folder: Path) -> None:
-    """Cancel the jobs of an earlier driver of the sweep in ``folder``, by removing their permission to run."""
+    """Cancel the jobs of an earlier driver of the sweep in ``folder`` by withdrawing their permission to run."""
     remove((folder / JOBS).glob("run-*"))
 
 
 def remove(paths: Iterable[Path]) -> None:
-    """Delete files; one that is missing or cannot be deleted is no error. Deletes links, not their targets."""
+    """Delete files, ignoring files that are missing or cannot be deleted. Deletes links, not their targets."""
     for path in paths:
         with contextlib.suppress(OSError):
             path.unlink()
@@ -212,9 +216,9 @@ def write_if_changed(path: Path, content: bytes | str) -> None:
 
 @contextlib.contextmanager
 def sweep_lock(folder: Path) -> Iterator[None]:
-    """Lock the sweep in ``folder``: one driver at a time. The lock ends with the process.
+    """Lock the sweep in ``folder`` for one driver; the lock ends with the process.
 
-    Raises InputError naming the holder when another process has it.
+    Raises InputError with the holder if another process has it.
     """
     check_no_links(folder, folder / LEDGER, folder / _LOCK)
     with storage_errors(folder):
@@ -237,7 +241,7 @@ def sweep_lock(folder: Path) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a driver has the sweep in ``folder``."""
+    """Whether a driver holds the sweep in ``folder``."""
     try:
         with open(folder / _LOCK) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -249,14 +253,14 @@ def is_locked(folder: Path) -> bool:
 
 
 def litter(folder: Path) -> list[Path]:
-    """Partly written files, left by interruptions, in the folder of a sweep and in its event files' folders."""
-    found = [*folder.glob(".*.*"), *folder.glob("tensorboard/**/.*.part")]
-    return sorted(path for path in found if path.is_file() or path.is_symlink())
+    """Return partly written files, left by interruptions, in the folder of a sweep and its folders of event files."""
+    paths = [*folder.glob(".*.*"), *folder.glob("tensorboard/**/.*.part")]
+    return sorted(path for path in paths if path.is_file() or path.is_symlink())
 
 
 @contextlib.contextmanager
 def waiting_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file ``path``, waiting for other holders to release it."""
+    """Hold the lock file ``path`` after waiting for its other holders."""
     with storage_errors(path):
         make_folder(path.parent)
         file = open_private(path, "a")
@@ -266,15 +270,15 @@ def waiting_lock(path: Path) -> Iterator[None]:
 
 
 def sweep_folder(name_or_folder: str, results: Path) -> Path:
-    """The results folder of a planned sweep, by name or path.
+    """Return the results folder of a planned sweep, by name or path.
 
-    Raises InputError when there is none, listing existing sweeps.
+    Raises InputError, with the existing sweeps, if there is none.
     """
     for folder in (results / name_or_folder, Path(name_or_folder)):
         if (folder / LEDGER).is_file():
             return folder
-    there = sorted(path.parent.name for path in results.glob(f"*/{LEDGER}"))
-    remedy = f"there are: {', '.join(there)}" if there else "`sweep run FILE` makes one"
-    if (name := Path(name_or_folder).stem) in there and name != name_or_folder:
+    names = sorted(path.parent.name for path in results.glob(f"*/{LEDGER}"))
+    remedy = f"existing sweeps: {', '.join(names)}" if names else "create one with `sweep run FILE`"
+    if (name := Path(name_or_folder).stem) in names and name != name_or_folder:
         remedy = f"did you mean `{name}`? {remedy}"
     raise InputError(Problem(str(results / name_or_folder), "", "holds no sweep", remedy))

@@ -1,8 +1,8 @@
-"""Processes that a run has started: found by a mark in their environment, and killed reliably.
+"""Find the processes that a run has started by a mark in their environment, and kill them reliably.
 
-A mark is inherited by all descendants, even if their parents have ended. It names the driver and its user, so that what
-a killed driver left running can be distinguished from processes of other drivers or users. psutil inspects processes;
-the rest is read from Linux's /proc.
+All descendants inherit a mark, even if their parents have ended. It names the driver and its user, so leftovers of a
+killed driver can be distinguished from processes of other drivers or users. psutil inspects processes; the rest is read
+from Linux's /proc.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pathlib import Path
 import psutil
 
 MARK = "SWEEP_RUN"
-SCRATCH = "sweep-tune-"  # prefix of a run's folder for temporary files; the pid of its process follows
+SCRATCH = "sweep-tune-"  # prefix of a run's temporary folder, followed by the id of its process
 
 
 def new_mark() -> str:
-    """A mark for processes that this one starts."""
+    """Return a new mark for processes that this one starts."""
     return f"{os.getpid()}.{_started(os.getpid())}.{uuid.uuid4().hex[:8]}.{os.getuid()}"
 
 
 def all_marked(variable: str = MARK) -> dict[int, str]:
-    """Every other process with a mark in ``variable`` that this user may inspect, with its mark."""
+    """Return the marks in ``variable`` of all other processes that this user may inspect, by process id."""
     return {process.pid: mark for process, mark in _with_marks(variable)}
 
 
@@ -40,24 +40,25 @@ def _with_marks(variable: str) -> Iterator[tuple[psutil.Process, str]]:
 
 
 def marked(mark: str, variable: str = MARK) -> list[int]:
-    """Processes that carry ``mark``, without this one."""
+    """Return the ids of other processes that carry ``mark``."""
     return [process.pid for process in _alive_with(mark, variable)]
 
 
 def _alive_with(mark: str, variable: str) -> list[psutil.Process]:
-    return [process for process, found in _with_marks(variable) if found == mark and is_alive(process.pid)]
+    return [process for process, other in _with_marks(variable) if other == mark and is_alive(process.pid)]
 
 
 def _own() -> dict[int, str]:
-    """Processes marked by drivers of this user, with their marks.
+    """The marks of processes that drivers of this user have started, by process id.
 
-    Root sees those of all users. A process in a container may be visible outside, where its driver has another pid.
+    Root sees processes of all users. A process in a container may be visible outside, where its driver has another id.
     """
-    return {pid: mark for pid, mark in all_marked().items() if mark.endswith(f".{os.getuid()}") and _is_beside(pid)}
+    user = f".{os.getuid()}"
+    return {pid: mark for pid, mark in all_marked().items() if mark.endswith(user) and _shares_namespace(pid)}
 
 
-def _is_beside(pid: int) -> bool:
-    """Whether ``pid`` is in the same pid namespace as this process."""
+def _shares_namespace(pid: int) -> bool:
+    """Whether ``pid`` is in the pid namespace of this process."""
     try:
         return os.readlink(f"/proc/{pid}/ns/pid") == os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -65,31 +66,31 @@ def _is_beside(pid: int) -> bool:
 
 
 def leftovers() -> dict[int, str]:
-    """Processes whose driver, one of this user's, is dead, with their marks."""
-    found = {}
+    """Return the marks of processes whose driver, of this user, is dead, by process id."""
+    marks = {}
     for pid, mark in _own().items():
         driver, _, rest = mark.partition(".")
         if driver.isdigit() and str(_started(int(driver))) != rest.partition(".")[0] and is_alive(pid):
-            found[pid] = mark
-    return found
+            marks[pid] = mark
+    return marks
 
 
 def listening() -> dict[str, str]:
-    """Addresses (host:port) on which processes of this user's drivers listen, with the names of the processes."""
-    own, found = _own(), {}
+    """Return the names of processes of this user's drivers that listen, by address (host:port)."""
+    own, names = _own(), {}
     for socket in psutil.net_connections("tcp") if own else ():
         if socket.status == psutil.CONN_LISTEN and socket.pid in own:
             address = ipaddress.ip_address(socket.laddr.ip)
             with contextlib.suppress(psutil.Error):
                 name = psutil.Process(socket.pid).name()
-                found[f"{getattr(address, 'ipv4_mapped', None) or address}:{socket.laddr.port}"] = name
-    return found
+                names[f"{getattr(address, 'ipv4_mapped', None) or address}:{socket.laddr.port}"] = name
+    return names
 
 
 def _started(pid: int) -> int:
-    """Start time of a process in clock ticks since boot; 0 when there is none.
+    """Return the start time of a process in clock ticks since boot; 0 if it does not exist.
 
-    psutil uses the wall clock, which may be changed while a driver lives: its processes would then seem left over.
+    psutil uses the wall clock. If that changed while a driver lives, its processes would seem left over.
     """
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
@@ -98,7 +99,7 @@ def _started(pid: int) -> int:
 
 
 def end_marked(mark: str, timeout_s: float = 2.0, variable: str = MARK) -> list[int]:
-    """Kill every process that carries ``mark``, including new ones meanwhile; returns those killed."""
+    """Kill every process that carries ``mark``, including new ones; returns the ids of killed processes."""
     killed: dict[int, None] = {}
     deadline = time.monotonic() + timeout_s
     while (left := _alive_with(mark, variable)) and time.monotonic() < deadline:
@@ -111,14 +112,14 @@ def end_marked(mark: str, timeout_s: float = 2.0, variable: str = MARK) -> list[
 
 
 def tree_of(pid: int) -> list[psutil.Process]:
-    """All descendants of a process."""
+    """Return all descendants of a process."""
     with contextlib.suppress(psutil.Error):
         return psutil.Process(pid).children(recursive=True)
     return []
 
 
 def end_all(processes: Iterable[psutil.Process]) -> None:
-    """Kill those that still run; an id that has been used again is left alone."""
+    """Kill ``processes`` that still run; a reused id is left alone."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.kill()
@@ -133,26 +134,26 @@ def is_alive(pid: int) -> bool:
 
 
 def children(pid: int) -> dict[int, str]:
-    """Direct children of ``pid`` with their names."""
-    found: dict[int, str] = {}
+    """Return the names of direct children of ``pid``, by id."""
+    names: dict[int, str] = {}
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(pid).children():
             with contextlib.suppress(psutil.Error):
-                found[child.pid] = child.name()
-    return found
+                names[child.pid] = child.name()
+    return names
 
 
 def scratch_of(pid: int) -> list[Path]:
-    """The scratch folders of a process."""
+    """Return the scratch folders of a process."""
     return list(Path("/tmp").glob(f"{SCRATCH}{pid}-*"))
 
 
 def dead_scratch(user_id: int) -> list[Path]:
-    """Scratch folders of this user's runs whose process has ended; other users' folders are ignored."""
-    found = []
+    """Return scratch folders of this user's runs whose process has ended."""
+    folders = []
     for path in Path("/tmp").glob(f"{SCRATCH}*"):
         pid = path.name.removeprefix(SCRATCH).partition("-")[0]
         is_ours = path.is_dir() and not path.is_symlink() and path.stat().st_uid == user_id
         if is_ours and pid.isdigit() and not is_alive(int(pid)):
-            found.append(path)
-    return found
+            folders.append(path)
+    return folders

@@ -503,7 +503,7 @@ def test_gpus_are_asked_for_once(tmp_path: Path, fake: FakeSlurm) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"partion": "gpu", **LOCAL}, ["partion", "there are: account,", "did you mean `partition`?"]),
+        ({"partion": "gpu", **LOCAL}, ["partion", "choose one of: account,", "did you mean `partition`?"]),
         ({"nodes": "2", **LOCAL}, ["nodes", "resources"]),
         ({"cluster": "locl"}, ["'locl' is unknown; choose one of: local, slurm", "did you mean `local`?"]),
         ({"time": "2:00:00", **LOCAL}, ["'2:00:00' is not a positive integer, in minutes"]),

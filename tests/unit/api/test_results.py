@@ -106,7 +106,7 @@ def test_a_sweep_is_loaded_by_its_name_or_its_folder_and_what_is_not_there_is_to
     assert orchestrator.load(folder.name, results=folder.parent).folder == folder
     monkeypatch.chdir(folder.parent)
     assert orchestrator.load("grid", results=".").name == orchestrator.load(folder).name == "case"
-    with pytest.raises(InputError, match="there are: grid"):
+    with pytest.raises(InputError, match="existing sweeps: grid"):
         orchestrator.load("gird", results=folder.parent)
 
 

@@ -55,7 +55,7 @@ def test_a_sweep_is_found_by_name_or_folder_and_a_wrong_name_lists_what_there_is
     folder.mkdir()
     (folder / "ledger.db").touch()
     assert sweep_folder("mine", tmp_path) == sweep_folder(str(folder), Path("elsewhere")) == folder
-    with pytest.raises(InputError, match="there are: mine"):
+    with pytest.raises(InputError, match="existing sweeps: mine"):
         sweep_folder("other", tmp_path)
 
 
@@ -130,7 +130,7 @@ def test_the_ending_of_a_file_is_its_format(tmp_path: Path, name, asked, expecte
         ("a.jpg", None, "end it in .png, .svg or .pdf"),
         ("a", "png", "end it in .png, .svg or .pdf"),
         (".png", None, "end it in .png, .svg or .pdf"),
-        ("a.png", "svg", "leave out --format, or end it in .svg"),
+        ("a.png", "svg", "omit --format, or end it in .svg"),
         ("a.png", "gif", "choose png, svg or pdf"),
         (None, "gif", "choose png, svg or pdf"),
     ],
@@ -144,11 +144,11 @@ def test_no_folder_is_made_for_a_file_that_a_person_names(tmp_path: Path) -> Non
     path = tmp_path / "new folder" / "a.png"
     with pytest.raises(InputError, match=r"mkdir -p '.*new folder'"):
         output_format(path)
-    with pytest.raises(InputError, match=r"--json: .*no folder"):
+    with pytest.raises(InputError, match=r"--json: .*does not exist"):
         check_output(path, "--json")
     (tmp_path / "b.png").mkdir()
     for other in (tmp_path / "b.png", Path("/dev/null")):
-        with pytest.raises(InputError, match="is no plain file"):
+        with pytest.raises(InputError, match="not a regular file"):
             check_output(other)
     assert [each.name for each in tmp_path.iterdir()] == ["b.png"]
     check_output(Path("in this folder.png"))
@@ -165,7 +165,7 @@ def test_the_file_of_a_sweep_in_place_of_its_name_is_understood(tmp_path: Path) 
     (tmp_path / "edge").mkdir()
     (tmp_path / "edge" / LEDGER).touch()
     for given in ("edge.yaml", "sweeps/edge.yaml"):
-        with pytest.raises(InputError, match="did you mean `edge`\\? there are: edge"):
+        with pytest.raises(InputError, match="did you mean `edge`\\? existing sweeps: edge"):
             sweep_folder(given, tmp_path)
     with pytest.raises(InputError) as refused:
         sweep_folder("other.yaml", tmp_path)

@@ -59,12 +59,12 @@ def test_files_are_refused_that_cannot_be_what_was_asked(sweep_command, tmp_path
     }
     for command, ending in commands.items():
         code, text = sweep_command(*command, f"newdir/x.{ending}")
-        assert (code, "there is no folder newdir" in text, "mkdir -p newdir" in text) == (2, True, True), text
+        assert (code, "folder newdir does not exist" in text, "mkdir -p newdir" in text) == (2, True, True), text
         if command[-1] == "--output" and command[0] != "init":
             code, text = sweep_command(*command, "x.jpg")
             assert (code, ".png, .svg" in text) == (2, True), text
     code, text = sweep_command("export", "heatmap", "edge", "--format", "svg", "--output", "x.png")
-    assert (code, "leave out --format" in text) == (2, True), text
+    assert (code, "omit --format" in text) == (2, True), text
     assert sorted(tmp_path.rglob("*")) == before
     for name, begins in (("x.svg", b"<?xml"), ("x.csv", b"lr,beta1,"), ("x.PDF", b"%PDF")):
         code, text = sweep_command("export", "heatmap", "edge", "--output", name)

@@ -314,7 +314,7 @@ def test_what_one_cell_does_not_take_is_left_out_there(region: Path) -> None:
         (["--try", "rate=x0.5"], "no such field"),
         (["--try", "lr=y"], "is not a number"),
         (["--executor", "none"], "'none' is unknown"),
-        (["--output", "map.txt"], "has an ending that is no format"),
+        (["--output", "map.txt"], "has an unknown ending"),
     ],
 )
 def test_what_no_cell_can_answer_is_refused_before_anything_trains(
