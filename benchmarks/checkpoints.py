@@ -15,7 +15,8 @@ import time
 
 import torch
 
-from objectives.base import OBJECTIVES, ExecutionPlan
+from objectives.models.facts import OBJECTIVES
+from objectives.protocol import ExecutionPlan
 from orchestrator.detection.detector import SpikeDetector
 from orchestrator.worker.checkpoints import CheckpointWriter, random_states
 

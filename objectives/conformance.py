@@ -22,7 +22,6 @@ import numpy as np
 import pytest
 import torch
 
-from objectives.base import RowSpec, Trainer
 from objectives.conformance_kit import (
     ALIKE,
     METRICS,
@@ -40,6 +39,7 @@ from objectives.conformance_kit import (
 )
 from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.schedules import schedule_factor
+from objectives.protocol import RowSpec, Trainer
 
 
 class ObjectiveConformance(ConformanceKit):

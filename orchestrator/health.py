@@ -15,6 +15,7 @@ import numpy as np
 
 from orchestrator.base.environment import install_command, installed_version, is_installed
 from orchestrator.base.errors import InputError, StorageError, SweepError
+from orchestrator.base.fields import hidden, reported
 from orchestrator.base.files import (
     CHECKPOINTS,
     FROZEN_SWEEP,
@@ -61,8 +62,13 @@ class Finding:
 
     level: Level
     text: str
-    repair: Callable[[], Any] | None = None
+    repair: Callable[[], Any] | None = hidden(default=None)
     remedy: str = ""
+
+    @reported
+    def has_repair(self) -> bool:
+        """Return whether --fix repairs it."""
+        return self.repair is not None
 
 
 def repair(findings: Sequence[Finding]) -> list[str]:

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from objectives.base import OBJECTIVES, ExecutionPlan, Trainer, TrainingConfig
+from objectives.models.facts import OBJECTIVES
+from objectives.protocol import ExecutionPlan, Trainer
+from objectives.training_config import TrainingConfig
 from orchestrator.base.packs import Member, Pack, StackedPack
 from orchestrator.base.reports import Report, Trace
 from orchestrator.base.trial_result import MemberResult

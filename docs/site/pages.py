@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import importlib
+import inspect
 import json
 import posixpath
 import re
@@ -167,18 +168,33 @@ def _name(parameter: Any) -> str:
 def _meaning(parameter: Any) -> str:
     is_told = parameter.default not in (None, False, (), []) and not callable(parameter.default)
     default = f" (default: {parameter.default})" if is_told else ""
-    return re.sub(r"([|<*_])", r"\\\1", f"{parameter.help or ''}{default}")
+    return _escaped(f"{parameter.help or ''}{default}")
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([|<*_])", r"\\\1", text)
 
 
 def python_page() -> str:
-    """The public names of the package, as directives that take them from their docstrings."""
+    """The public names of the package, as directives that take them from their docstrings, and the questions."""
     package, protocol = importlib.import_module("orchestrator"), importlib.import_module("objectives.base")
     parts = ["# Python\n", "`import orchestrator as sweep` gives these names.\n"]
     names = [name for name in package.__all__ if not name.startswith("_")]
     parts += [f"::: {getattr(package, name).__module__}.{name}\n" for name in names]
+    parts += ["## Questions about a sweep\n", "Each is a method of `load(NAME)`, and returns the command's answer.\n"]
+    questions = importlib.import_module("orchestrator.answers").query_classes("sweep")
+    parts += [_question(kind) for kind in questions if not hasattr(package.SweepResults, kind.query_name())]
     parts += ["## Objectives of your own\n", "A packed objective is an `Objective`, which makes trainers.\n"]
     parts += [f"::: {getattr(protocol, name).__module__}.{name}\n" for name in ("Objective", "Trainer")]
     return "\n".join(parts)
+
+
+def _question(kind: Any) -> str:
+    """A question as a method: its need, its details, and its arguments with their defaults."""
+    defaults = kind.defaults()
+    rows = [f"| `{name} = {defaults[name]!r}` | {_escaped(option.help)} |" for name, option in kind.options().items()]
+    table = ["| argument | meaning |", "| --- | --- |", *rows, ""] if rows else []
+    return "\n".join([f"### {kind.query_name()}\n", f"{inspect.cleandoc(kind.__doc__)}\n", *table])
 
 
 if __name__ == "__main__":

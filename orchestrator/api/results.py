@@ -4,40 +4,25 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
+from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 
-from orchestrator.api.told import (
-    ToldCellRemedies,
-    ToldComparison,
-    ToldDiagnosis,
-    ToldExplanation,
-    ToldFittedComparison,
-    ToldFront,
-    ToldRemedies,
-    in_words,
-)
+from orchestrator.answers import names as query_names
+from orchestrator.answers import query_class, query_classes
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER, sweep_folder
+from orchestrator.base.query import Query
 from orchestrator.base.space import Axis
-from orchestrator.causes.diagnosis import diagnose
-from orchestrator.causes.explanation import explain
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.boundary import RowBoundary, boundary
-from orchestrator.maps.compared import are_scattered
-from orchestrator.maps.comparison import compare
 from orchestrator.maps.curve_metrics import CURVE_METRICS, Measured, also_of, measured
-from orchestrator.maps.fitted_comparison import compare_fitted
-from orchestrator.maps.front import front
 from orchestrator.maps.labelled import labelled
-from orchestrator.maps.one_value import values_along
-from orchestrator.maps.recommendation import Recommendation, recommend
-from orchestrator.maps.sensitivity import Sensitivity, lr_sensitivity
 from orchestrator.maps.stability import stability_map, sweep_axes
 from orchestrator.maps.tables import map_table, trial_table
 from orchestrator.render.maps import fraction_axes, heatmap, map_figure
@@ -64,8 +49,19 @@ class SweepResults:
             raise InputError(Problem(str(folder), "", f"has no {LEDGER}", "give a sweep's folder: results/NAME"))
         self.name = self._read(lambda ledger: ledger.facts().get("name", self.folder.name))
 
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Return the method of a question about a sweep, such as ``boundary``. There is one for each module of answers.
+
+        Its arguments are the options of the command, and it returns the answer.
+        """
+        if name.startswith("_") or name not in query_names() or query_class(name).subject != "sweep":
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        return MethodType(_method(query_class(name)), self)
+
     def __dir__(self) -> list[str]:
-        return [*(name for name in vars(type(self)) if not name.startswith("_")), "folder", "name"]
+        own = [name for name in vars(type(self)) if not name.startswith("_")]
+        questions = [query.query_name() for query in query_classes("sweep")]
+        return [*dict.fromkeys([*own, *questions, "folder", "name"])]
 
     def _repr_html_(self) -> str:
         """For a notebook: outcomes, the map, and what to call next."""
@@ -138,7 +134,7 @@ class SweepResults:
         degraded: bool = False,
         ax: Axes | None = None,
     ) -> Figure | Axes:
-        """The stability map as a matplotlib figure: the fraction of stable seeds, and ``metric`` beside it.
+        """The stability map as a matplotlib figure: the fraction of stable seeds, and ``metric`` in a second panel.
 
         With ``ax`` only the fractions are drawn, into axes of your own, which are returned. Raises InputError for an
         axis or a metric that the sweep does not have.
@@ -153,130 +149,31 @@ class SweepResults:
     def to_xarray(self) -> xarray.Dataset:
         """The sweep as an xarray.Dataset over its axes: `stable_fraction` and `state` of cells, results by `seed`.
 
-        Raises InputError where its cells are no grid, or xarray is not installed.
+        Raises InputError if its cells are scattered, or if xarray is not installed.
         """
         return self._read(labelled)
 
-    def boundary(
-        self,
-        x: str | None = None,
-        y: str | None = None,
-        where: Mapping[str, Any] | None = None,
-        reduce: str = "worst",
-        degraded: bool = False,
-    ) -> list[RowBoundary]:
-        """The edges along ``x``, for each row of the map; with ``degraded`` degraded cells are over the edge."""
-        return self._read(
-            lambda ledger: boundary(stability_map(ledger, x, y, where=where, reduce=reduce, counts_degraded=degraded))
-        )
+    def ask(self, query: Query[Any]) -> Any:
+        """Return the answer to a question about this sweep: an instance of one of ``orchestrator.answers``.
 
-    def recommend(self, margin: float = 2.0, metric: str | None = None, degraded: bool = False) -> Recommendation:
-        """The setting of lowest loss that is stable on all seeds and a factor ``margin`` from every edge.
-
-        With ``degraded`` degraded cells are over the edge.
+        Raises InputError.
         """
-        return self._read(lambda ledger: recommend(ledger, margin, metric, degraded))
-
-    def front(
-        self,
-        metric: str | None = None,
-        against: str = "margin",
-        along: str | None = None,
-        target: float | None = None,
-        degraded: bool = False,
-    ) -> ToldFront:
-        """The settings that no other beats in both a low loss and ``against``; ``.members`` by ascending loss.
-
-        With ``degraded`` degraded cells are over the edge.
-        """
-        return self._read(lambda ledger: in_words(ToldFront, front(ledger, metric, against, along, target, degraded)))
-
-    def lr_sensitivity(self, axis: str = "lr", between: tuple[float, float] | None = None) -> list[Sensitivity]:
-        """What a wrong learning rate costs, for each setting of the other axes; ``between`` two learning rates."""
-        return self._read(lambda ledger: lr_sensitivity(ledger, axis, between))
+        return self._read(lambda ledger: query.ask(ledger, print))
 
     def compare(
         self,
         other: SweepResults | None = None,
-        x: str | None = None,
-        degraded: bool = False,
-        along: str | None = None,
-        base: Any = None,
-    ) -> ToldComparison | ToldFittedComparison:
-        """How ``other`` differs from this sweep: on the cells that both have, or on surfaces where cells are scattered.
+        *others: SweepResults,
+        **options: Any,
+    ) -> Any:
+        """Return how other sweeps differ from this one, or the values of the axis ``by`` of this one.
 
-        Or, without ``other``, how the values of the axis ``along`` differ from ``base``, by default the first. ``x`` is
-        the axis of the edge. Raises InputError where they share nothing, and unless one of both is given.
+        ``options`` are the options of `sweep compare`. Raises InputError if the sweeps share nothing.
         """
-        if (other is None) == (along is None) or (along is None and base is not None):
-            what = "compares with another sweep, or the values of an axis of this one"
-            raise InputError(Problem(".compare", "", what, "give other, or along and perhaps base"))
+        sweeps = [each for each in (self, other, *others) if each is not None]
         with ExitStack() as stack:
-            if along is not None:
-                ledgers: Sequence[LedgerReader] = values_along(self.folder / LEDGER, along, base, stack)
-            else:
-                folders = [each.folder for each in (self, other) if each is not None]
-                ledgers = [stack.enter_context(LedgerReader(folder / LEDGER)) for folder in folders]
-            if are_scattered(ledgers):
-                return in_words(ToldFittedComparison, compare_fitted(ledgers, x, degraded))
-            return in_words(ToldComparison, compare(ledgers, x, degraded))
-
-    def diagnose(self, trial: str | None = None, cell: Mapping[str, Any] | None = None) -> ToldDiagnosis | None:
-        """Why ``trial``, by its id or a unique prefix, became unstable; or the most typical one, of ``cell`` or of all.
-
-        None where all trials are stable. Raises InputError where there is no such trial or cell.
-        """
-        found = self._read(lambda ledger: diagnose(ledger, trial, cell))
-        return None if found is None else in_words(ToldDiagnosis, found, folder=self.folder)
-
-    def remedy(
-        self,
-        trial: str | None = None,
-        cell: Mapping[str, Any] | None = None,
-        tried: Sequence[str] = (),
-        at: Sequence[str] = (),
-        replicates: int = 3,
-        pairs: bool = True,
-        allow_import: bool = False,
-    ) -> ToldRemedies:
-        """What would have saved ``trial``, or the one that ``diagnose`` takes: remedies tried on forks of it.
-
-        Trains the forks that are missing, in this process. ``tried`` and ``at`` are as on the command line: "lr=x0.5",
-        "-50"; ``allow_import`` lets code be imported that the sweep's file names. Raises InputError for a trial that is
-        stable, and for a remedy that it does not take.
-        """
-        from orchestrator.causes.remedies.request import RemedyRequest
-        from orchestrator.causes.remedies.training import find_remedies  # they bring what trains
-
-        asked = RemedyRequest(tuple(tried), tuple(at), replicates, pairs, allow_import)
-        return in_words(ToldRemedies, find_remedies(self.folder, trial, cell or {}, asked))
-
-    def remedies(
-        self,
-        cell: Mapping[str, Any] | None = None,
-        tried: Sequence[str] = (),
-        at: Sequence[str] = (),
-        replicates: int = 3,
-        pairs: bool = False,
-        allow_import: bool = False,
-    ) -> ToldCellRemedies:
-        """The cheapest remedy of each cell of the map that is not stable, of those with the values of ``cell``.
-
-        ``.cells`` has an entry for each, and ``.table`` a row. Trains the forks that are missing, in this process;
-        ``allow_import`` is as in ``remedy``. Raises InputError where no cell is unstable, and for a remedy that no cell
-        takes.
-        """
-        from orchestrator.causes.remedies.training import (
-            RemedyRequest,
-            find_cell_remedies,  # they bring what trains
-        )
-
-        asked = RemedyRequest(tuple(tried), tuple(at), replicates, pairs, allow_import, each_cell=True)
-        return in_words(ToldCellRemedies, find_cell_remedies(self.folder, cell or {}, asked))
-
-    def explain(self, x: str | None = None, y: str | None = None) -> ToldExplanation:
-        """The mechanism that rules each cell of the map that is not stable."""
-        return self._read(lambda ledger: in_words(ToldExplanation, explain(ledger, x, y)))
+            ledgers = [stack.enter_context(LedgerReader(each.folder / LEDGER)) for each in sweeps]
+            return query_class("compare")(**options).ask(ledgers, print)
 
     def _require(self, trial_id: str) -> None:
         if trial_id not in set(self.trials["trial_id"]):
@@ -292,6 +189,26 @@ class SweepResults:
     def _read(self, action: Callable[[LedgerReader], _Result]) -> _Result:
         with LedgerReader(self.folder / LEDGER) as ledger:
             return action(ledger)
+
+
+def _method(kind: type[Query[Any]]) -> Callable[..., Any]:
+    """Return the method that asks a question, with its options as arguments."""
+    options, defaults = kind.options(), kind.defaults()
+
+    def method(self: SweepResults, *values: Any, **named: Any) -> Any:
+        given = dict(zip(options, values, strict=False))
+        return self.ask(kind(**given, **named))
+
+    parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=defaults[name]) for name in options
+    ]
+    method.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    method.__name__ = kind.query_name()
+    first, _, details = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")
+    lines = [f"{name}: {option.help}" for name, option in options.items()]
+    method.__doc__ = "\n\n".join(filter(None, (first, details, "\n".join(lines))))
+    return method
 
 
 def load(name: str | Path, results: str | Path = "results") -> SweepResults:

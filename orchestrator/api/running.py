@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from orchestrator.api.live_view import LiveView
 from orchestrator.api.results import SweepResults
-from orchestrator.base.errors import EXIT_INTERRUPTED
-from orchestrator.commands.arguments import overrides, read_sweep
-from orchestrator.commands.printing import show
-from orchestrator.commands.run import run as answer
+from orchestrator.api.sweep_files import overrides, read_sweep
+from orchestrator.base.environment import check_installed
+from orchestrator.base.errors import EXIT_INTERRUPTED, EXIT_OK, InputError, Problem
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER
+from orchestrator.driver.checks import check_runnable
+from orchestrator.driver.progress import Observer, Summary
+from orchestrator.driver.proposing import refining_sweep
+from orchestrator.driver.runner import run_sweep
+from orchestrator.driver.words import counts_line, length_text
+from orchestrator.executors import INLINE, Executor
 from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.related_cells import led
+from orchestrator.maps.stability import repeated_runs, repeats_text
+from orchestrator.mirrors.news import Message, News
+from orchestrator.mirrors.notifier import NotDelivered, Notifier, Sender
+from orchestrator.render.printing import Lines, show
+from orchestrator.render.text_map import text_map
+from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, build_sweep, check_import
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -38,14 +55,14 @@ def run(
     """Train the missing trials of ``sweep``, and return its results; running it again trains nothing.
 
     ``sweep`` is a sweep file, the name of a sweep that was run, or the content of a file as a dictionary. The options
-    are those of `sweep run`; ``seeds`` may also be their number. Raises InputError for what a file may not say, and
-    KeyboardInterrupt where a signal stopped the run, which the same call continues.
+    have the meaning they have in `sweep run`; ``seeds`` may also be their number. Raises InputError for content that a
+    file must not have, and KeyboardInterrupt if a signal stopped the run, which the same call continues.
     """
     found = _sweep(sweep, overrides(axis, drop, set, _seeds_text(seeds), steps, name), Path(results), allow_import)
     check_import(found, allow_import)
     folder = Path(results) / found.name
     load = executor_loader(executor, ExecutorOptions(folder, found.resources))
-    code = show(answer(found, Path(results), load, retry_errored))
+    code = show(run_lines(found, Path(results), load, retry_errored))
     if code == EXIT_INTERRUPTED or code > _SIGNAL:
         raise KeyboardInterrupt
     return SweepResults(folder)
@@ -62,3 +79,165 @@ def _seeds_text(seeds: int | Sequence[int] | None) -> str | None:
     if seeds is None:
         return None
     return ",".join(map(str, range(seeds) if isinstance(seeds, int) else seeds))
+
+
+def run_lines(
+    sweep: Sweep,
+    results: Path,
+    load_executor: Callable[[], Callable[[], Executor]],
+    retry_errored: bool,
+    *,
+    notify_test: bool = False,
+    page: bool = False,
+    port: int | None = None,
+) -> Lines:
+    """Train the missing trials of ``sweep`` and write its exports; the exit code says how it ended. Raises SweepError.
+
+    ``load_executor`` imports the executor, which takes seconds, and returns a function that starts it. ``notify_test``
+    sends a test message instead, and does nothing else. With ``page`` the sweep's page is served on loopback while it
+    runs, on ``port`` or a free one.
+    """
+    if notify_test:
+        return (yield from _notify_test(sweep))
+    from rich.console import Console
+
+    from orchestrator.mirrors.mirror import BackgroundMirror
+    from orchestrator.mirrors.tracker import tracker_class
+    from orchestrator.render.saving import import_ahead
+
+    folder = results / sweep.name
+    check_runnable(sweep, folder)
+    if not isinstance(sweep.objective, CustomTrainer):
+        check_installed(f"training {sweep.objective.name}", "torch")
+    trackers = [tracker_class(name) for name in sweep.tracking.to] if sweep.tracking.enabled else []
+    mirrors = [BackgroundMirror(folder, sweep.tracking, tracker) for tracker in trackers]
+    notifiers = _notifiers(sweep, folder)
+    view = LiveView(Console())
+    observers: list[Observer] = [view, *mirrors, *notifiers]
+    num = f"at most {sweep.max_trials}" if sweep.is_open else len(sweep.trials)
+    yield f"{sweep.name}: {num} trials of {sweep.objective.name}, {length_text(sweep.steps, sweep.tokens)} each"
+
+    beside: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if page:
+        from orchestrator.pages.server import address_of, listening_socket, page_beside
+
+        listener = listening_socket(port)
+        beside = page_beside(listener, results)
+        yield f"page at {address_of(listener, sweep.name)}"
+
+    def announced() -> Executor:
+        with view.starting():
+            start = load_executor()
+            for mirror in mirrors:
+                mirror.start()  # its first seconds of work overlap with the start of the workers
+            executor = start()
+        if executor.name != INLINE:
+            import_ahead()
+        return executor
+
+    try:
+        with beside:
+            summary = run_sweep(sweep, folder, announced, observers, retry_errored=retry_errored)
+    except Exception:
+        yield from _warnings(notifiers)  # an error ends the command, and its message must be out before
+        raise
+    if summary.trained:
+        yield f"trained for {summary.seconds:.0f} s"
+    elif summary.used_up is None:
+        yield "nothing to train: every trial has run"
+    from orchestrator.causes.remedies.told import told_answers
+    from orchestrator.pages.exports import are_current, existing_exports, export_all  # by now ahead in a thread
+
+    written = existing_exports(folder) if are_current(folder) else export_all(folder)
+    warnings = []
+    answers = told_answers(folder) if trackers else []
+    for tracker, mirror in zip(trackers, mirrors, strict=True):
+        if not mirror.is_current():
+            yield f"mirroring to {tracker.title} ..."
+            if (warning := mirror.finish([folder / FROZEN_SWEEP, *written], answers)) is not None:
+                own = "" if len(trackers) == 1 else f" --to {tracker.name}"
+                remedy = f"`sweep sync {sweep.name}{own}` writes what is missing"
+                warnings.append(f"warning: {warning}\n    remedy: {remedy}")
+    yield from _end(sweep, folder, summary, written)
+    yield from warnings
+    yield from _warnings(notifiers)
+    return summary.exit_code
+
+
+def _notifiers(sweep: Sweep, folder: Path) -> list[Notifier]:
+    """Return the notifier of the run, or none without `notify`. Raises InputError if it cannot be made."""
+    if sweep.notify is None:
+        return []
+    from orchestrator.mirrors.notifier import service_of
+
+    sender = Sender(service_of(sweep.notify, sweep.notify_place))
+    return [Notifier(News(sweep.notify.on, folder), sender)]
+
+
+def _warnings(notifiers: Sequence[Notifier]) -> Iterator[str]:
+    """Wait a moment for messages that are under way; one warning where they do not arrive."""
+    for notifier in notifiers:
+        if (failure := notifier.finish()) is not None:
+            yield f"warning: notify: {failure}\n    remedy: `sweep run FILE --notify-test` tries it"
+
+
+def _notify_test(sweep: Sweep) -> Lines:
+    """Send a test message. Raises NotDelivered when the service does not accept it."""
+    from orchestrator.mirrors.notifier import service_of
+
+    if sweep.notify is None:
+        remedy = "add notify: {url_from: NAME_OF_AN_ENVIRONMENT_VARIABLE} to the file"
+        raise InputError(Problem("--notify-test", "notify", "is missing in the sweep file", remedy))
+    sender = Sender(service_of(sweep.notify, sweep.notify_place))
+    sender.send(Message(f"{sweep.name}: test", "Messages of `sweep run` arrive here.", "info"))
+    if (failure := sender.finish()) is not None:
+        raise NotDelivered(f"notify: {failure}")
+    yield f"the service of {sweep.notify.url_from} accepted the test message"
+    return EXIT_OK
+
+
+def _end(sweep: Sweep, folder: Path, summary: Summary, written: Sequence[Path]) -> Lines:
+    """Outcomes, where results are, and what to do next."""
+    from orchestrator.mirrors.tracker import tracker_class
+
+    yield ""
+    with LedgerReader(folder / LEDGER) as ledger:
+        rows = ledger.trials()
+    if drawing := text_map(rows, led(sweep.axes)):
+        yield drawing
+    yield counts_line(Counter(row.label for row in rows))
+    if repeats := repeated_runs(rows):
+        yield f"{repeats_text(len(repeats))}: does the command pass {{seed}} on?"
+    for path in [*written, folder / LEDGER]:
+        yield f"{path.stem:>8}: {path}"
+    for name in sweep.tracking.to if sweep.tracking.enabled else ():
+        hint = "  (sweep ui)" if name == "mlflow" else ""
+        yield f"{name:>8}: {tracker_class(name).shown_store(folder, sweep.tracking)}{hint}"
+    if summary.used_up is not None and summary.stopped_by is None:
+        yield f"stopped: {summary.used_up} is used up; the same command with a larger budget goes on"
+    if summary.stopped_by is not None:
+        yield "stopped; the same command resumes the sweep"
+    if summary.counts["errored"]:
+        yield f"{summary.counts['errored']} trials errored: `sweep status {sweep.name}` says why"
+    return summary.exit_code
+
+
+def refining_lines(
+    folder: Path,
+    along: str | None,
+    num_more: int,
+    factor: float,
+    changes: Overrides,
+    executor: str,
+    address: str | None,
+    slurm: Sequence[str],
+    allow_import: bool,
+) -> Lines:
+    """Train at most ``num_more`` trials besides those in ``folder``, until the edge is known within ``factor``.
+
+    Raises SweepError.
+    """
+    sweep = refining_sweep(folder, along, num_more, factor, changes, allow_import)
+    check_import(sweep, allow_import)
+    load = executor_loader(executor, ExecutorOptions(folder, sweep.resources, address, tuple(slurm)))
+    return (yield from run_lines(sweep, folder.parent, load, False))

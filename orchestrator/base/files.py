@@ -12,7 +12,7 @@ import hashlib
 import os
 import shlex
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,6 +32,7 @@ FORKS_OF_EACH = f"{REMEDIES}/*/ledger.db"  # the ledgers of trials' forks
 OPTUNA_STUDY = "optuna.db"
 EDGE_PICTURE, EDGE_TABLE = "edge.png", "edge.csv"
 FRONT_PICTURE, FRONT_TABLE = "front.png", "front.csv"
+HEATMAP = "heatmap.png"  # the picture of the stability map
 EXPORTED = "exported"  # the state of the ledger that the exports show
 MIRRORED = "mirrored"  # the tracker's store that has the sweep, and the state of the ledger in it
 _LOCK = "lock"
@@ -128,29 +129,6 @@ def check_output(path: Path | None, option: str = "--output") -> None:
         raise InputError(Problem(option, str(path), f"folder {path.parent} does not exist", remedy))
     if path.exists() and not path.is_file():
         raise InputError(Problem(option, str(path), "not a regular file", "choose another path"))
-
-
-def output_format(path: Path | None, formats: Sequence[str] = PICTURES, asked: str | None = None) -> str:
-    """Return the format of the file ``path`` (--output): its suffix, ``asked``, or the first of ``formats``.
-
-    Raises InputError if a format is not among ``formats``, if suffix and ``asked`` (--format) differ, or if the folder
-    of ``path`` is missing.
-    """
-    *others, last = formats
-    if asked is not None and asked not in formats:
-        remedy = f"choose {', '.join(others)} or {last}"
-        raise InputError(Problem("--format", "", f"{asked!r} is unknown", remedy))
-    if path is None:
-        return asked or formats[0]
-    ending = path.suffix.removeprefix(".").lower()
-    if ending not in formats:
-        remedy = f"end it in {', '.join(f'.{name}' for name in others)} or .{last}"
-        raise InputError(Problem("--output", str(path), "has an unknown ending", remedy))
-    if asked is not None and asked != ending:
-        remedy = f"omit --format, or end it in .{asked}"
-        raise InputError(Problem("--output", str(path), f"its ending contradicts --format {asked}", remedy))
-    check_output(path)
-    return ending
 
 
 def frozen_text(folder: Path) -> str:

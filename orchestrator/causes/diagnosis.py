@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from objectives.base import OBJECTIVES, data_seed, data_step
 from objectives.control import acted
+from objectives.interventions import data_seed
+from objectives.models.facts import OBJECTIVES
+from objectives.protocol import data_step
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS, Outcome

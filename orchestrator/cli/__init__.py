@@ -1,6 +1,5 @@
 """The command line: `sweep` and its commands."""
 
-from orchestrator.cli.app import app
-from orchestrator.cli.entry import main
+from orchestrator.cli.app import app, main
 
 __all__ = ["app", "main"]

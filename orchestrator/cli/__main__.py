@@ -1,5 +1,5 @@
 """`python -m orchestrator.cli`: the command line without its console script."""
 
-from orchestrator.cli.entry import main
+from orchestrator.cli.app import main
 
 main()

@@ -6,22 +6,21 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import (
-    RESULTS,
-    JsonOption,
-    LogFormatOption,
-    NormColumnOption,
-    PatternOption,
-    ResultsOption,
-)
-from orchestrator.cli.upkeep import finish
-from orchestrator.commands.arguments import conditions, stopping_of, told_metrics
+from orchestrator.answers._logs import log_metrics, stopping_of
+from orchestrator.base.query import conditions
+from orchestrator.cli.options import RESULTS, JsonOption, ResultsOption, finish
 
-importing = typer.Typer()
+PatternOption = Annotated[
+    str | None,
+    typer.Option("--pattern", metavar="REGEX", help=r"named groups: `it (?P<step>\d+) L=(?P<loss>\S+)`"),
+]
+LogFormatOption = Annotated[str, typer.Option("--format", help="text, json, csv or tensorboard, if auto guesses wrong")]
+NormColumnOption = Annotated[
+    str | None, typer.Option("--grad-norm", metavar="NAME", help="the column of gradient norms")
+]
 
 
-@importing.command("import")
-def import_(
+def import_command(
     sources: Annotated[
         list[str],
         typer.Argument(
@@ -118,7 +117,7 @@ def import_(
     a settings file for each run, `sweep import runs/ --name theirs --x lr --y optimizer.beta2`, or from an experiment,
     `sweep import mlflow:theirs --name theirs --x lr`. The trials of optuna:sqlite:///theirs.db are rows of a table.
     """
-    from orchestrator.commands.import_ import import_ as command
+    from orchestrator.api.importing import import_results
     from orchestrator.importing.options import ImportOptions
 
     options = ImportOptions(
@@ -139,10 +138,10 @@ def import_(
         from_path=from_path,
         config=config,
         log=log,
-        told=told_metrics(pattern, format_, loss),
+        told=log_metrics(pattern, format_, loss),
         stopping=stopping_of(set_) if set_ else None,
         validation_loss=validation_loss,
         map=map_,
         diverged_above=diverged_above,
     )
-    finish(command(sources, name, options, results, json_, replaces=replace))
+    finish(import_results(sources, name, options, results, json_, replaces=replace), json_)

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.logs.columns import EPOCH, STEP_NAMES, may_be_loss
-from orchestrator.logs.lines import COUNTER, Pair, counters, json_numbers, text_pairs
+from orchestrator.logs.columns import COUNTER, EPOCH, STEP_NAMES, may_be_loss
+from orchestrator.logs.lines import Pair, counters, json_numbers, text_pairs
 
 EVALUATION = "eval"  # prefix of the names in a line of an evaluation
 _WORDS = r"test(?:ing)?|val|valid|validat(?:ion|ing|ed?)|eval|evaluat(?:ion|ing|ed?)|held[- ]?out"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from orchestrator.base.errors import InputError, SweepError
+from orchestrator.base.fields import hidden, reported
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER, frozen_text, is_locked
 from orchestrator.ledger.facts import IMPORTED_FACT
 from orchestrator.ledger.reader import LedgerReader, is_sampled
@@ -35,16 +35,17 @@ class EdgeRange:
 
 @dataclass(frozen=True, slots=True)
 class ListedSweep:
-    """One sweep: ``axes`` have their numbers of values, 0 where cells are scattered; ``changed`` is seconds since 1970.
+    """One sweep: ``axes`` have their numbers of values, 0 if cells are scattered.
 
-    ``question`` is what its file asks, and ``edge`` where the edge lies on a grid.
-    ``num_over`` of its trials are finished or errored. ``stable_share`` is that of the trials with an outcome, None
-    without one. ``problem`` says why its ledger cannot be read. One that ``is_imported`` was trained elsewhere.
+    ``changed_at`` is the time of its last change in seconds since 1970. ``question`` is what its file asks, and
+    ``edge`` where the edge lies on a grid. ``num_over`` of its trials are finished or errored. ``stable_share`` is that
+    of the trials with an outcome, None without one. ``problem`` says why its ledger cannot be read. One that
+    ``is_imported`` was trained elsewhere.
     """
 
     sweep: str
     is_running: bool
-    changed: float
+    changed_at: float = hidden()
     objective: str | None = None
     axes: Mapping[str, int] = field(default_factory=dict)
     num_trials: int = 0
@@ -55,6 +56,11 @@ class ListedSweep:
     is_imported: bool = False
     question: str = ""
     edge: EdgeRange | None = None
+
+    @reported
+    def changed(self) -> str:
+        """The time of the last change in UTC."""
+        return datetime.datetime.fromtimestamp(self.changed_at, datetime.UTC).isoformat(timespec="seconds")
 
     @property
     def axes_text(self) -> str:
@@ -67,13 +73,7 @@ def all_sweeps(results: Path) -> list[ListedSweep]:
     folders = (
         [folder for folder in sorted(results.iterdir()) if (folder / LEDGER).is_file()] if results.is_dir() else []
     )
-    return sorted(map(_listed, folders), key=lambda found: -found.changed)
-
-
-def listed_json(found: ListedSweep) -> dict[str, Any]:
-    """A sweep as plain values, with the time of its change in UTC."""
-    changed = datetime.datetime.fromtimestamp(found.changed, datetime.UTC)
-    return {**asdict(found), "changed": changed.isoformat(timespec="seconds")}
+    return sorted(map(_listed, folders), key=lambda found: -found.changed_at)
 
 
 def _listed(folder: Path) -> ListedSweep:

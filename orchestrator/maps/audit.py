@@ -35,12 +35,15 @@ class SlowAudit:
 class PlateauAudit:
     """Trials whose validation loss had stopped improving: those that ended there, and those that trained on.
 
-    ``num_wrong`` of the ``num_judged`` that trained on had a lower validation loss later.
+    ``num_wrong`` of the ``num_judged`` that trained on had a lower validation loss later; the rate and its 95 % Wilson
+    interval are None if none trained on.
     """
 
     num_ended: int
     num_judged: int
     num_wrong: int
+    wrong_rate: float | None
+    wrong_interval: tuple[float, float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,8 @@ def _plateau_audit(finished: Sequence[TrialResult]) -> PlateauAudit:
     met = [row for row in finished if row.plateau_step is not None]
     judged = [row for row in met if _steps_after(row, row.plateau_step) > 0]
     wrong = [row for row in judged if (row.best_validation_step or 0) > (row.plateau_step or 0)]
-    return PlateauAudit(len(met) - len(judged), len(judged), len(wrong))
+    rate, interval = (len(wrong) / len(judged), wilson(len(wrong), len(judged))) if judged else (None, None)
+    return PlateauAudit(len(met) - len(judged), len(judged), len(wrong), rate, interval)
 
 
 def _first_stop(row: TrialResult) -> int | None:
@@ -145,59 +149,3 @@ def _first_stop(row: TrialResult) -> int | None:
 def _steps_after(row: TrialResult, step: int | None) -> int:
     """Steps that a trial trained after ``step``, 0 where there is no such step."""
     return row.steps_done - step - 1 if row.steps_done is not None and step is not None else 0
-
-
-def audit_lines(balance: Audit) -> list[str]:
-    """The audit in words."""
-    planned = max(1, balance.steps_planned)
-    lines = [
-        f"stopped:  {balance.num_stopped} of {balance.num_finished} finished trials, "
-        f"which saved {balance.steps_saved:,} of {balance.steps_planned:,} member-steps "
-        f"({balance.steps_saved / planned:.0%})"
-    ]
-    if balance.wrong_rate is None or balance.wrong_interval is None:
-        lines.append(
-            "audited:  none was trained on after its verdict"
-            + ("; none of the chosen trials was lost" if balance.num_chosen else "; none was chosen (stopping.audit)")
-        )
-    else:
-        low, high = balance.wrong_interval
-        lines += [
-            f"audited:  {balance.num_judged} trials trained on after their verdict, "
-            f"for {balance.steps_after_verdicts:,} member-steps",
-            f"wrong:    {balance.num_wrong} of them came back: {balance.wrong_rate:.0%} "
-            f"(95 % interval {low:.0%} to {high:.0%})",
-        ]
-    if balance.slow is not None:
-        lines += _slow_lines(balance.slow)
-    if balance.plateaus is not None:
-        lines += _plateau_lines(balance.plateaus)
-    balance_line = f"balance:  {balance.net_steps_saved:,} member-steps saved in total"
-    if balance.seconds_saved is not None:
-        balance_line += f", about {abs(balance.seconds_saved):,.0f} s of one worker"
-        balance_line += "" if balance.seconds_saved >= 0 else " lost"
-    return [*lines, balance_line]
-
-
-def _plateau_lines(plateaus: PlateauAudit) -> list[str]:
-    ended = f"plateau:  {plateaus.num_ended} ended since their validation loss had stopped improving"
-    if not plateaus.num_judged:
-        return [f"{ended}; none trained on beyond that (stopping.audit)"]
-    share, (low, high) = plateaus.num_wrong / plateaus.num_judged, wilson(plateaus.num_wrong, plateaus.num_judged)
-    return [
-        f"{ended}, and {plateaus.num_judged} trained on beyond that",
-        f"wrong:    {plateaus.num_wrong} of these had a lower one later: {share:.0%} "
-        f"(95 % interval {low:.0%} to {high:.0%})",
-    ]
-
-
-def _slow_lines(slow: SlowAudit) -> list[str]:
-    pruned = f"slow:     {slow.num_pruned} of them were pruned"
-    if slow.wrong_rate is None or slow.wrong_interval is None:
-        return [f"{pruned}; none that was slow trained on to compare it with others (stopping.audit)"]
-    low, high = slow.wrong_interval
-    return [
-        f"{pruned}, and {slow.num_judged} that were slow trained on, for {slow.steps_audited:,} member-steps",
-        f"wrong:    {len(slow.wrong)} of these ended in the better half: {slow.wrong_rate:.0%} "
-        f"(95 % interval {low:.0%} to {high:.0%})",
-    ]

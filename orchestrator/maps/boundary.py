@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.fields import named, reported
 from orchestrator.base.space import Axis, is_ordered
 from orchestrator.base.vocabulary import DEGRADED, OSCILLATING, TOO_SLOW
 from orchestrator.base.words import columns, listed
@@ -70,10 +71,12 @@ def row_values(stability: StabilityMap) -> tuple[Any, ...]:
         remedy = "a grid (num: on each axis) has rows; the map of a sampled sweep shows its points"
         raise InputError(Problem(stability.name, "", "its cells are sampled, so there are no rows", remedy))
     if not is_ordered(stability.x_values):
-        raise InputError(Problem("--x", "", f"the values of {stability.x.name} have no order", "choose another axis"))
+        raise InputError(
+            Problem("--along", "", f"the values of {stability.x.name} have no order", "choose another axis")
+        )
     if stability.y is not None and stability.y.name in stability.x.zipped:
         message = f"{stability.y.name} advances with {stability.x.name}, so each row has one cell"
-        raise InputError(Problem("--y", "", message, "name another axis, or none"))
+        raise InputError(Problem("--across", "", message, "name another axis, or none"))
     return existing(stability.x, stability.x_values)
 
 
@@ -135,6 +138,13 @@ def lr_places(stability: StabilityMap, y: Any, word: str) -> tuple[Any, ...]:
     return tuple(x for x, cell in cells if cell is not None and cell.lr_health == word)
 
 
+def lr_words(stability: StabilityMap, y: Any) -> dict[str, list[Any]]:
+    """Return the learning rates of a row that are too slow or oscillating, if they lie along it."""
+    if stability.x.name not in LR_NAMES:
+        return {}
+    return {word.replace(" ", "_"): list(lr_places(stability, y, word)) for word in (TOO_SLOW, OSCILLATING)}
+
+
 def _missing_text(label: str, cell: MapCell | None) -> str:
     """A value whose cell is not known, with the results of its seeds so far."""
     if cell is None or cell.state == "not_run":
@@ -166,28 +176,13 @@ class Margin:
     edge: float | None
     last_stable: Any
     first_not_stable: Any
-    missing: tuple[Any, ...]
+    missing: tuple[Any, ...] = named("not_known")
     first_degraded: Any = None
 
-    @property
+    @reported
     def is_open(self) -> bool:
         """Whether everything up to the axis's end is stable."""
         return self.edge is None and not self.missing
-
-
-def margin_json(margin: Margin) -> dict[str, Any]:
-    """A margin as plain values; a factor may be infinite."""
-    return {
-        "axis": margin.axis,
-        "is_upwards": margin.is_upwards,
-        "is_open": margin.is_open,
-        "known": margin.known,
-        "last_stable": margin.last_stable,
-        "edge": margin.edge,
-        "first_not_stable": margin.first_not_stable,
-        "not_known": list(margin.missing),
-        "first_degraded": margin.first_degraded,
-    }
 
 
 def margins(

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.fields import reported
 from orchestrator.base.space import Axis, is_ordered
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.outcomes import cell_state
@@ -35,7 +36,7 @@ class Candidate:
     margins: tuple[Margin, ...]
     tied: Mapping[str, Any]
 
-    @property
+    @reported
     def margin(self) -> float:
         """The smallest factor up to which every cell is stable; infinite if that holds to the ends of all axes."""
         return smallest(self.margins)

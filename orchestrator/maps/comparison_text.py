@@ -12,14 +12,14 @@ import numpy as np
 from orchestrator.base.space import format_value, to_hashable
 from orchestrator.base.words import count
 from orchestrator.maps.comparison import Comparison, Difference, EdgeShift, Side
-from orchestrator.maps.gains_text import gains_json, gains_lines
+from orchestrator.maps.gains_text import gains_content, gains_lines
 from orchestrator.maps.paired_trials import Pairs
 
 _SIGNIFICANT = 0.05
 _FEW_SEEDS = 5  # from this number on, a bootstrap has some hundred different draws
 
 
-def comparison_json(found: Comparison) -> dict[str, Any]:
+def comparison_content(found: Comparison) -> dict[str, Any]:
     """The whole comparison of grids."""
     return {
         "is_fitted": False,
@@ -44,16 +44,16 @@ def comparison_json(found: Comparison) -> dict[str, Any]:
                 "interval": new.area_interval,
                 "num_seeds": new.num_seeds,
                 "num_turned": new.num_turned,
-                "pairs": pairs_json(new.pairs),
+                "pairs": pairs_content(new.pairs),
                 "edge": None if new.shift is None else asdict(new.shift),
-                "gains": gains_json(new.gains, found.axes),
+                "gains": gains_content(new.gains, found.axes),
             }
             for new in found.differences
         ],
     }
 
 
-def pairs_json(pairs: Pairs | None) -> dict[str, Any] | None:
+def pairs_content(pairs: Pairs | None) -> dict[str, Any] | None:
     """Trials that two sweeps share; null where they share none."""
     return None if pairs is None else asdict(pairs)
 

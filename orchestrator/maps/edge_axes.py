@@ -49,7 +49,7 @@ def edge_axes(
     where axes coincide, where there is nothing to draw the edge against, and where a further axis is not fixed.
     """
     where = where or {}
-    _check_names(axes, {"--x": along, "--y": across, "--facet": facet}, where)
+    _check_names(axes, {"--along": along, "--across": across, "--by": facet}, where)
     ranges = {name: _in_range(axes[name], value) for name, value in where.items() if _is_range(axes.get(name))}
     listed = {name: value for name, value in where.items() if name not in ranges}
     kept, selected = trials_where("--where", trials, axes, listed)
@@ -57,7 +57,9 @@ def edge_axes(
     leaders = [name for name in axes if name not in led(axes.values()) and name not in together(axes, where)]
     along = along or _first(_beside(axes, leaders, (across, facet)))
     if along is None:
-        raise InputError(Problem("--x", "", "no axis is left along which the edge could lie", "fix or name fewer axes"))
+        raise InputError(
+            Problem("--along", "", "no axis is left along which the edge could lie", "fix or name fewer axes")
+        )
     varying = _beside(
         axes, [name for name in leaders if _is_range(axes[name]) or len(found[name]) > 1], (along, across, facet)
     )
@@ -66,7 +68,7 @@ def edge_axes(
         varying = _beside(axes, varying, (across,))
     if across is None:
         what = f"no axis besides {along} is free, so there is nothing to draw the edge against"
-        raise InputError(Problem("--y", "", what, "`sweep boundary NAME` tells this one edge"))
+        raise InputError(Problem("--across", "", what, "`sweep boundary NAME` tells this one edge"))
     if facet is None and varying and 0 < len(axes[varying[0]].values) <= MOST_LINES:
         facet = varying[0]
     _refuse_free(_beside(axes, varying, (facet,)), facet)
@@ -97,7 +99,7 @@ def _refuse_free(names: Sequence[str], facet: str | None) -> None:
         return
     what = f"{', '.join(names)} {plural(len(names), 'is', 'are')} neither drawn nor fixed"
     fixes = " ".join(f"--where {name}=VALUE" for name in names)
-    lines = "" if facet is not None else f", or --facet {names[0]} for lines at values of it"
+    lines = "" if facet is not None else f", or --by {names[0]} for lines at values of it"
     raise InputError(Problem("--where", "", what, f"add {fixes}{lines}"))
 
 

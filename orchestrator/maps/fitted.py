@@ -19,7 +19,7 @@ from orchestrator.base.words import columns
 from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
-from orchestrator.maps.stability import distinct_runs, sweep_axes, trials_where
+from orchestrator.maps.stability import StabilityMap, distinct_runs, sweep_axes, trials_where
 from orchestrator.surface.lattice import Lattice, lattice_of
 from orchestrator.surface.surface import CONFIDENCE, Crossing, Latent, Surface, fit_surface
 
@@ -143,10 +143,10 @@ def fit(
     chosen = along or next((axis.name for axis in axes), "")
     if chosen not in [axis.name for axis in axes]:
         known = ", ".join(axis.name for axis in axes) or "none"
-        raise InputError(Problem("--x", "", f"{chosen!r} is not an axis that is free", f"axes: {known}"))
+        raise InputError(Problem("--along", "", f"{chosen!r} is not an axis that is free", f"axes: {known}"))
     axis = next(axis for axis in axes if axis.name == chosen)
     if axis.ends is None and not is_ordered(axis.values):
-        raise InputError(Problem("--x", "", f"the values of {chosen} have no order", "choose another axis"))
+        raise InputError(Problem("--along", "", f"the values of {chosen} have no order", "choose another axis"))
     judged = [row for row in distinct_runs(rows) if is_known(row.label)]
     if len(judged) < _FEWEST:
         what = f"{len(judged)} trials with an outcome are too few to fit a surface to"
@@ -184,6 +184,15 @@ def fitted_mesh(
     if y is None or set(axes) != {x, y} or any(axis.values for axis in axes.values()):
         return None
     return mesh_of(fitted, axes[x], axes[y])
+
+
+def map_mesh(ledger: LedgerReader, stability: StabilityMap, where: Mapping[str, Any] | None = None) -> Mesh | None:
+    """Return the surface behind the points of a map of scattered cells; None for a grid, and as ``fitted_mesh``."""
+    if not stability.is_sampled:
+        return None
+    chosen = {**(where or {}), **dict([stability.facet] if stability.facet else [])}
+    y = None if stability.y is None else stability.y.name
+    return fitted_mesh(ledger, stability.x.name, y, chosen, stability.counts_degraded)
 
 
 def mesh_of(fitted: Fit, x: Axis, y: Axis) -> Mesh:

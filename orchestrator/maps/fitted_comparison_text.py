@@ -9,7 +9,7 @@ import numpy as np
 
 from orchestrator.base.space import Axis
 from orchestrator.base.words import count, interval
-from orchestrator.maps.comparison_text import differs_lines, pairs_json, pairs_text, unlike_text
+from orchestrator.maps.comparison_text import differs_lines, pairs_content, pairs_text, unlike_text
 from orchestrator.maps.fitted import FittedRow, axis_number, row_text, setting_text
 from orchestrator.maps.fitted_comparison import (
     FittedComparison,
@@ -20,7 +20,7 @@ from orchestrator.maps.fitted_comparison import (
 )
 
 
-def fitted_comparison_json(found: FittedComparison) -> dict[str, Any]:
+def fitted_comparison_content(found: FittedComparison) -> dict[str, Any]:
     """The whole comparison of fitted surfaces."""
     return {
         "is_fitted": True,
@@ -41,7 +41,7 @@ def fitted_comparison_json(found: FittedComparison) -> dict[str, Any]:
                 "name": new.name,
                 "change": new.area_change,
                 "interval": new.area_interval,
-                "pairs": pairs_json(new.pairs),
+                "pairs": pairs_content(new.pairs),
                 "rows": [
                     {"setting": dict(row.before.setting), "factor": row.factor, "low": row.low, "high": row.high}
                     for row in new.rows

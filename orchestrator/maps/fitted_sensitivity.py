@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -15,7 +14,7 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis, format_value, is_number
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.fitted import as_range, setting_text, shown_settings
-from orchestrator.maps.sensitivity import capped_loss, lr_sensitivity, range_text, sensitivity_json, sensitivity_lines
+from orchestrator.maps.sensitivity import capped_loss, range_text
 from orchestrator.maps.stability import sweep_axes, usual_loss
 
 _PLACES = 129  # on the axis
@@ -135,54 +134,3 @@ def _unit(axis: Axis, value: Any) -> float:
     if not axis.values:
         return axis.unit(value)
     return axis.values.index(value) / max(1, len(axis.values) - 1)
-
-
-def sensitivity_answer(ledger: LedgerReader) -> list[str]:
-    """The sensitivity to ``lr`` in words. Raises InputError as ``words_and_data`` does."""
-    return words_and_data(ledger, "lr", None)[0]
-
-
-def words_and_data(
-    ledger: LedgerReader, axis: str, between: tuple[float, float] | None
-) -> tuple[list[str], dict[str, Any]]:
-    """The sensitivity in words and as plain data: of a grid's values, or of a range where cells are scattered.
-
-    Raises InputError as the two do.
-    """
-    if ledger.is_sampled:
-        fitted = fitted_lr_sensitivity(ledger, axis, between)
-        return fitted_sensitivity_lines(fitted), fitted_sensitivity_json(fitted)
-    found = lr_sensitivity(ledger, axis, between)
-    return sensitivity_lines(found, axis), sensitivity_json(found, axis)
-
-
-def fitted_sensitivity_json(found: FittedSensitivities) -> dict[str, Any]:
-    """The sensitivities as plain data; one that is not finite is null."""
-    settings = [
-        {
-            "setting": dict(each.setting),
-            "sensitivity": each.value if math.isfinite(each.value) else None,
-            "best": each.best,
-        }
-        for each in found.of_setting
-    ]
-    sparse = [{"low": low, "high": high, "num_cells": num} for low, high, num in found.sparse]
-    shared = {"axis": found.axis.name, "low": found.low, "high": found.high, "loss": found.loss}
-    return {**shared, "num_cells": found.num_cells, "settings": settings, "sparse": sparse}
-
-
-def fitted_sensitivity_lines(found: FittedSensitivities) -> list[str]:
-    """The sensitivities in words, the most forgiving setting first."""
-    low, high = map(format_value, (found.low, found.high))
-    lines = [
-        f"{found.axis.name} sensitivity from {low} to {high} (mean of min(loss, initial loss) less the lowest; "
-        f"{found.loss.replace('_', ' ')}; interpolated between {found.num_cells} cells):"
-    ]
-    for each in sorted(found.of_setting, key=lambda one: one.value if math.isfinite(one.value) else math.inf):
-        name = setting_text(each.setting, found.axes)
-        lines.append(f"  {name}: {each.value:.3g}, lowest loss at {found.axis.name}={each.best:.3g}")
-    lines += [
-        f"a guess for {found.axis.name} from {low:.3g} to {high:.3g}: {num} of {found.num_cells} cells are there"
-        for low, high, num in found.sparse
-    ]
-    return lines

@@ -11,6 +11,7 @@ import pandas as pd
 
 from orchestrator.base.columns import METRICS
 from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.fields import hidden, reported
 from orchestrator.base.space import Axis, format_value
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import Margin
@@ -77,15 +78,40 @@ class Front:
     from, where cells are scattered.
     """
 
-    name: str
+    sweep: str
     metric: str
     against: str
     along: str | None
     target: float | None
-    is_high: bool
-    axes: tuple[Axis, ...]
-    cells: tuple[FrontCell, ...]
-    fitted: Fit | None
+    is_high: bool = hidden()
+    axes: tuple[Axis, ...] = hidden()
+    cells: tuple[FrontCell, ...] = hidden()
+    fitted: Fit | None = hidden()
+
+    @reported
+    def is_fitted(self) -> bool:
+        """Whether margins are from a surface."""
+        return self.fitted is not None
+
+    @reported
+    def front(self) -> list[dict[str, Any]]:
+        """The members by ascending loss."""
+        return [self._row(cell) for cell in self.members]
+
+    @reported
+    def beaten(self) -> list[dict[str, Any]]:
+        """The candidates that are not on the front, by ascending loss, with the member that beats each."""
+        return [
+            {**self._row(cell), "beaten_by": cell.beaten_by.setting}
+            for cell in self.beaten_cells
+            if cell.beaten_by is not None
+        ]
+
+    def _row(self, cell: FrontCell) -> dict[str, Any]:
+        """A candidate; an open margin is infinite."""
+        loss, other = cell.numbers
+        row = {"setting": cell.setting, "num_seeds": cell.num_seeds, self.metric: loss, self.against: other}
+        return row | ({"is_open": math.isinf(other), "limit": cell.limit} if self.against == MARGIN else {})
 
     @property
     def members(self) -> list[FrontCell]:
@@ -94,7 +120,7 @@ class Front:
         return sorted(found, key=lambda cell: cell.numbers[0])
 
     @property
-    def beaten(self) -> list[FrontCell]:
+    def beaten_cells(self) -> list[FrontCell]:
         """The candidates that are not on the front, by ascending loss."""
         found = [cell for cell in self.cells if cell.kind == "beaten"]
         return sorted(found, key=lambda cell: cell.numbers[0])
@@ -245,31 +271,6 @@ def front_table(found: Front) -> pd.DataFrame:
     ]
     columns = [{"loss": found.metric, "against": found.against}.get(name, name) for name in FRONT_COLUMNS]
     return pd.DataFrame(rows, columns=[*(axis.name for axis in found.axes), *columns], dtype=object)
-
-
-def front_content(found: Front) -> dict[str, Any]:
-    """Everything for JSON: the members by ascending loss, then what they beat; an open margin has no number."""
-    return {
-        "sweep": found.name,
-        "metric": found.metric,
-        "against": found.against,
-        "along": found.along,
-        "target": found.target,
-        "is_fitted": found.fitted is not None,
-        "front": [_content(cell, found) for cell in found.members],
-        "beaten": [
-            {**_content(cell, found), "beaten_by": dict(cell.beaten_by.setting)}
-            for cell in found.beaten
-            if cell.beaten_by is not None
-        ],
-    }
-
-
-def _content(cell: FrontCell, found: Front) -> dict[str, Any]:
-    loss, other = cell.numbers
-    told: dict[str, Any] = {"setting": dict(cell.setting), "num_seeds": cell.num_seeds, found.metric: loss}
-    told[found.against] = other if math.isfinite(other) else None
-    return told | ({"is_open": math.isinf(other), "limit": cell.limit} if found.against == MARGIN else {})
 
 
 def _told(value: Any) -> Any:

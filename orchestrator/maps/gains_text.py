@@ -19,7 +19,7 @@ _NONE = "-"
 Named = tuple[str, Gains]  # the label of a value, and what it gains
 
 
-def gains_json(found: Gains | None, axes: Sequence[Axis]) -> dict[str, Any] | None:
+def gains_content(found: Gains | None, axes: Sequence[Axis]) -> dict[str, Any] | None:
     """What became of the runs of the base; null where there are no pairs to tell it from."""
     if found is None:
         return None

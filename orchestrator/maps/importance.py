@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.fields import hidden
 from orchestrator.base.space import Axis, is_number, on_natural_scale
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import OUTCOMES
-from orchestrator.base.words import columns
 from orchestrator.detection.outcomes import is_over_edge
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
@@ -19,9 +19,7 @@ from orchestrator.maps.permutation import permutation_shares
 from orchestrator.maps.stability import distinct_runs, sweep_axes, usual_loss
 from orchestrator.search.study import EVALUATORS, Parameter, importances
 
-TARGETS = ("stability", "loss")
 _SURFACE = "surface"  # of P(stable), fitted to the trials
-_TITLES = {"ped_anova": "PED-ANOVA", "fanova": "fANOVA", _SURFACE: "surface"}
 _BEST = 0.1  # share of the trials whose losses count as good
 _FEWEST = 5  # trials that PED-ANOVA compares with all
 
@@ -31,20 +29,20 @@ Shares = Mapping[str, Mapping[str, Mapping[str, float] | None]]
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """The share of each axis in what moves stability and the loss, by evaluator, from ``num`` trials.
+    """The share of each axis in what moves stability and the loss, by evaluator, from ``num_trials`` trials.
 
     The ``loss`` is the one by which settings are compared. It is taken by its rank, with the diverged trials tied for
     the last place, so that the size of a blow-up does not matter. ``num_best`` trials are what PED-ANOVA takes as good.
     """
 
-    name: str
-    axes: tuple[str, ...]
-    shares: Shares
-    loss: str
-    num: int
+    sweep: str
+    num_trials: int
     num_stable: int
     num_best: int
+    loss: str
+    shares: Shares
     doubts: tuple[str, ...]
+    axes: tuple[str, ...] = hidden()
 
 
 def importance(ledger: LedgerReader) -> Importance:
@@ -73,11 +71,11 @@ def importance(ledger: LedgerReader) -> Importance:
         of_stability = importances(parameters, rows, unstable, (num_stable - 0.5) / num)
     on_surface = permutation_shares(ledger) if 0 < num_stable < num else None
     return Importance(
-        name=name,
+        sweep=name,
         axes=tuple(axis.name for axis in axes),
         shares={"stability": {**of_stability, _SURFACE: on_surface}, "loss": of_loss},
         loss=loss,
-        num=num,
+        num_trials=num,
         num_stable=num_stable,
         num_best=num_best,
         doubts=tuple(_doubts(num, num_stable)),
@@ -117,48 +115,3 @@ def _doubts(num: int, num_stable: int) -> list[str]:
     fewer = min(num_stable, num - num_stable)
     kind = "stable" if num_stable == fewer else "not stable"
     return [f"only {fewer} of {num} trials are {kind}: too few to compare"] if fewer < _FEWEST else []
-
-
-def importance_lines(found: Importance) -> list[str]:
-    """The shares as a table, the axis that moves stability most first."""
-    loss = found.loss.replace("_", " ")
-    shown = [(target, evaluator) for target in TARGETS for evaluator in found.shares[target]]
-    firsts = [next(iter(found.shares[target])) for target in TARGETS]
-    rows = [
-        ["", *(target if evaluator in firsts else "" for target, evaluator in shown)],
-        ["", *(_TITLES[evaluator] for _, evaluator in shown)],
-    ]
-    for axis in sorted(found.axes, key=lambda axis: -_most(found, axis)):
-        of_axis = [shares and shares[axis] for target in TARGETS for shares in found.shares[target].values()]
-        rows.append([axis, *("-" if share is None else f"{share:.2f}" for share in of_axis)])
-    return [
-        f"{found.name}: which axis moves stability and which the loss, from {found.num} trials; a column adds up to 1",
-        *columns(rows, indent=2),
-        f"stability: {found.num_stable} of {found.num} trials are stable; loss: rank of the {loss}, diverged ones last",
-        f"PED-ANOVA: how the values of the {found.num_stable} stable trials, or of the {found.num_best} of lowest loss,"
-        " differ from those of all; fANOVA: the share of the variance that an axis explains on its own",
-        "surface: how much P(stable) of a fitted surface changes when the values of an axis are shuffled",
-        *(f"do not trust stability: {doubt}" for doubt in found.doubts),
-    ]
-
-
-def _most(found: Importance, axis: str) -> float:
-    """The mean share of an axis in stability, or in the loss where nothing moves stability."""
-    for target in TARGETS:
-        known = [shares[axis] for shares in found.shares[target].values() if shares is not None]
-        if known:
-            return sum(known) / len(known)
-    return 0.0
-
-
-def importance_json(found: Importance) -> dict[str, Any]:
-    """Everything that is known, as plain values."""
-    return {
-        "sweep": found.name,
-        "num_trials": found.num,
-        "num_stable": found.num_stable,
-        "num_best": found.num_best,
-        "loss": found.loss,
-        "shares": {target: dict(by_evaluator) for target, by_evaluator in found.shares.items()},
-        "doubts": list(found.doubts),
-    }

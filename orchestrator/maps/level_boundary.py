@@ -52,7 +52,7 @@ def level_boundary(stability: StabilityMap, level: float) -> list[LevelRow]:
     if all(row.kind == "not known" for row in rows):
         message = f"no cell has {stability.metric}"
         remedy = "those of the curvature need `telemetry: {curvature: 20}`; docs/maps.md says what each metric is"
-        raise InputError(Problem("--metric", stability.metric, message, remedy))
+        raise InputError(Problem("--level", stability.metric, message, remedy))
     return rows
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from scipy.special import expit
 
 from orchestrator.base.errors import InputError, Problem, did_you_mean
+from orchestrator.base.fields import hidden, reported
 from orchestrator.base.space import Axis, is_number, is_ordered, on_natural_scale, to_hashable
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, IMPORTED
@@ -34,14 +35,14 @@ _NEAREST = 4  # cells
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """A setting of the run that is no axis and differs from the sweep's; ``has`` says whether the sweep has it."""
+    """A setting of the run that is no axis and differs from the sweep's; ``is_known`` says whether the sweep has it."""
 
     name: str
     place: str
     run: Any
     sweep: Any
-    has: bool
-    remedy: str
+    is_known: bool
+    remedy: str = hidden()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,36 +52,46 @@ class NearCell:
     setting: Mapping[str, Any]
     state: str
     outcomes: Mapping[str, int]
-    final_loss: float | None
-    trial_ids: tuple[str, ...]
+    median_final_loss: float | None
+    trials: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
     """A run on a sweep's map.
 
-    ``side`` is stable where all ``num_around`` cells around the run are stable, not stable where none is, at the edge
-    between some of either. Where cells are scattered it follows from ``stable``, P(stable) with the ends of its 95 %
-    interval, of the surface ``fitted``. From a stable place ``margins`` lead to the edges, from another one ``ways``
-    lead to what is stable. Neither goes from a place outside the axes. ``axes`` have the run's values among theirs.
+    ``side`` is stable if all ``num_cells_around`` cells around the run are stable, not stable if none is, at the edge
+    if some are. If cells are scattered it follows from ``p_stable``, P(stable) with the ends of its 95 % interval, by
+    the surface ``fitted``. ``margins`` lead from a stable place to the edges, ``escapes`` from another one to stable
+    cells; a place outside the axes has neither. ``axes`` include the run's values.
     """
 
-    name: str
-    axes: tuple[Axis, ...]
-    place: RunPlace
+    sweep: str
     side: Side
-    num_around: int
-    num_degraded: int  # of the cells around it
-    stable: tuple[float, float, float] | None
-    fitted: Fit | None
+    num_cells_around: int
+    num_degraded_around: int
+    p_stable: Mapping[str, float] | None
     margins: tuple[Margin, ...]
-    ways: tuple[Way, ...]
+    escapes: tuple[Way, ...]
     cautions: tuple[Caution, ...]
-    not_given: tuple[str, ...]  # settings of the sweep that the run does not tell
+    not_given: tuple[str, ...]  # settings of the sweep that the run does not give
     notes: tuple[str, ...]
     nearest: tuple[NearCell, ...]
+    axes: tuple[Axis, ...] = hidden()
+    place: RunPlace = hidden()
+    fitted: Fit | None = hidden()
 
-    @property
+    @reported
+    def setting(self) -> Mapping[str, Any]:
+        """The run's value of each axis."""
+        return self.place.setting
+
+    @reported
+    def is_fitted(self) -> bool:
+        """Whether a surface was fitted, as cells are scattered."""
+        return self.fitted is not None
+
+    @reported
     def outside(self) -> tuple[Outside, ...]:
         """The values that their axes do not reach."""
         return self.place.outside
@@ -107,16 +118,16 @@ def locate(ledger: LedgerReader, run: RunSettings, counts_degraded: bool = False
     nearest_row = cells[ordered[0]][0]
     ties = ties_of(ledger)
     found = Located(
-        name=facts.get("name", ""),
+        sweep=facts.get("name", ""),
         axes=tuple(_with_value(axis, place.setting.get(axis.name)) for axis in axes),
         place=place,
         side="outside",
-        num_around=0,
-        num_degraded=0,
-        stable=None,
+        num_cells_around=0,
+        num_degraded_around=0,
+        p_stable=None,
         fitted=None,
         margins=(),
-        ways=(),
+        escapes=(),
         cautions=tuple(_cautions(run, nearest_row, set(place.setting))),
         not_given=tuple(
             name for name in _settings(nearest_row) if name not in run.values and name not in place.setting
@@ -155,10 +166,10 @@ def _on_grid(found: Located, axes: Sequence[Axis], states: Mapping[Key, str], co
     return replace(
         found,
         side=side,
-        num_around=len(corners),
-        num_degraded=sum(states[key] == DEGRADED for key in corners),
+        num_cells_around=len(corners),
+        num_degraded_around=sum(states[key] == DEGRADED for key in corners),
         margins=tuple(margins),
-        ways=tuple(ways),
+        escapes=tuple(ways),
     )
 
 
@@ -181,10 +192,10 @@ def _on_surface(found: Located, ledger: LedgerReader, counts_degraded: bool) -> 
     return replace(
         found,
         side=side,
-        stable=(at, low, high),
+        p_stable={"at": at, "low": low, "high": high},
         fitted=fitted,
         margins=tuple(fitted_margins(fitted, setting)) if is_inside else (),
-        ways=() if is_inside else tuple(fitted_ways(fitted, setting)),
+        escapes=() if is_inside else tuple(fitted_ways(fitted, setting)),
     )
 
 

@@ -71,11 +71,11 @@ def values_along(path: Path, axis: str, base: Any, stack: ExitStack) -> list[One
         axes = {each.name: each for each in sweep_axes(ledger)}
         is_scattered = ledger.is_sampled
     if axis not in axes:
-        raise InputError(Problem("--along", "", f"{axis!r} is not an axis", f"axes: {', '.join(axes) or 'none'}"))
+        raise InputError(Problem("--by", "", f"{axis!r} is not an axis", f"axes: {', '.join(axes) or 'none'}"))
     chosen = axes[axis]
 
     def refuse(message: str, remedy: str) -> InputError:
-        return InputError(Problem(f"--along {axis}", "", message, remedy))
+        return InputError(Problem(f"--by {axis}", "", message, remedy))
 
     if is_scattered and chosen.ends is not None:
         raise refuse("its cells are scattered over a range, and no two share a value", "choose an axis with values")

@@ -58,8 +58,8 @@ class Replayed:
             return 0.0
         return float(steps[-1] - self.record.lost_step) / float(steps[-1] - steps[0])
 
-    def as_json(self) -> dict[str, Any]:
-        """All results of a replay, for a JSON file. Numbers are finite or null."""
+    def summary(self) -> dict[str, Any]:
+        """Return all results of a replay."""
         record, result = self.record, self.result
         episodes = [
             {**asdict(e), **{name: _finite(getattr(e, name)) for name in ("peak_loss", "level")}}

@@ -140,5 +140,5 @@ def _range_text(axis: Axis) -> str:
 def _missing(axis: Axis) -> Problem:
     message = "is an axis of the sweep, and the run has no value for it"
     return Problem(
-        "--config, --set", axis.name, message, f"write --set {axis.name}=VALUE; the axis has {_range_text(axis)}"
+        "--config, --at", axis.name, message, f"write --at {axis.name}=VALUE; the axis has {_range_text(axis)}"
     )

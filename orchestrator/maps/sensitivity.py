@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import format_value, is_ordered
 from orchestrator.base.trial_result import TrialResult
@@ -113,39 +112,3 @@ def capped_loss(trial: TrialResult, loss: str) -> float | None:
     found = getattr(trial, loss) if getattr(trial, loss) is not None else trial.final_loss
     known = [one for one in (found, trial.initial_loss) if one is not None]
     return min(known, default=None)
-
-
-def sensitivity_lines(found: Sequence[Sensitivity], axis: str = "lr") -> list[str]:
-    """The sensitivities in words, the most forgiving setting first."""
-    if not found:
-        return ["no trial has finished"]
-    one = found[0]
-    kind = one.loss.replace("_", " ")
-    lines = [
-        f"{axis} sensitivity over {one.num_values} values from {format_value(one.low)} to {format_value(one.high)} "
-        f"(mean of min(loss, initial loss) less the lowest; {kind}):"
-    ]
-    for each in sorted(found, key=lambda s: math.inf if s.value is None else s.value):
-        name = Cell(each.setting).name or "all"
-        if each.value is None:
-            lines.append(f"  {name}: no seed has a loss at every {axis}")
-            continue
-        seeds = each.of_seed.values()
-        spread = f" (seeds {min(seeds):.3g} to {max(seeds):.3g})" if len(seeds) > 1 else " (one seed)"
-        lines.append(f"  {name}: {each.value:.3g}{spread}, lowest loss at {axis}={format_value(each.best)}")
-    return lines
-
-
-def sensitivity_json(found: Sequence[Sensitivity], axis: str) -> dict[str, Any]:
-    """The sensitivities as plain data."""
-    shared = {"low": found[0].low, "high": found[0].high, "loss": found[0].loss} if found else {}
-    settings = [
-        {
-            "setting": dict(each.setting),
-            "sensitivity": each.value,
-            "best": each.best,
-            "seeds": {str(seed): value for seed, value in each.of_seed.items()},
-        }
-        for each in found
-    ]
-    return {"axis": axis, **shared, "num_values": found[0].num_values if found else 0, "settings": settings}

@@ -200,9 +200,9 @@ def facet_maps(ledger: LedgerReader, facet: str, where: Mapping[str, Any], **opt
     """
     axes = {axis.name: axis for axis in sweep_axes(ledger)}
     if facet not in axes:
-        raise InputError(Problem("--facet", "", f"{facet!r} is not an axis", f"axes: {', '.join(axes)}"))
+        raise InputError(Problem("--by", "", f"{facet!r} is not an axis", f"axes: {', '.join(axes)}"))
     if facet in (*where, options.get("x"), options.get("y")):
-        raise InputError(Problem("--facet", "", f"{facet!r} is fixed or drawn already", "choose another axis"))
+        raise InputError(Problem("--by", "", f"{facet!r} is fixed or drawn already", "choose another axis"))
     maps = []
     for value, label in zip(axes[facet].values, value_labels(axes[facet].values), strict=True):
         stability = stability_map(ledger, where={**where, facet: value}, **options)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.fields import hidden, reported
 from orchestrator.base.intervals import CONFIDENCE, wilson
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import OUTCOMES
@@ -54,19 +55,25 @@ class Share:
 class Group:
     """Runs of one cell, or of one value of an axis, described by ``setting``.
 
-    ``shares`` are Kaplan-Meier's estimates at a few steps, None beyond the last step that was watched; ``curve`` has
-    them at every step at which one failed. ``hazard_bound`` is set where none has an onset: the greatest rate of onsets
-    per step, if constant, under which that has a chance of 5 %. ``predicted`` is P(stable to the step asked for).
+    ``at_steps`` are Kaplan-Meier's estimates at a few steps, None beyond the last step that was watched; ``curve`` has
+    them at every step with a failure. ``hazard_bound_per_step`` is None unless no run has an onset: the greatest rate
+    of onsets per step, if constant, that gives this result a chance of 5 %. ``predicted`` is P(stable to the step asked
+    for).
     """
 
     setting: Mapping[str, Any]
-    num: int
+    num_runs: int
     num_onsets: int
     watched: int
-    shares: tuple[Share | None, ...]
     curve: tuple[Share, ...]
-    hazard_bound: float | None
+    hazard_bound_per_step: float | None
     predicted: Share | None
+    at_steps: tuple[Share | None, ...] = hidden()
+
+    @reported
+    def shares(self) -> list[Share]:
+        """The estimates at those steps that were watched."""
+        return [share for share in self.at_steps if share is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +111,15 @@ class Backtest:
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """Survival of the sweep ``name``, from ``num`` runs watched for up to ``longest`` steps, predicted to ``until``.
+    """Survival of a sweep, from ``num_runs`` runs watched for up to ``longest`` steps, predicted to ``until``.
 
-    ``num_left_out`` trials have no outcome that tells. Without an onset there is no fit, no ``shape``, no effect.
-    ``doubts`` are the reasons why the prediction cannot be trusted.
+    The outcome of ``num_left_out`` trials says nothing about it. ``by`` is the axis that pools cells. Without an onset
+    there is no fit, no ``shape``, no effect. ``doubts`` are the reasons why the prediction cannot be trusted.
     """
 
-    name: str
-    axis: str | None
-    num: int
+    sweep: str
+    by: str | None
+    num_runs: int
     num_onsets: int
     num_failed_at_start: int
     num_left_out: int
@@ -120,22 +127,27 @@ class Survival:
     until: int
     steps: tuple[int, ...]
     groups: tuple[Group, ...]
-    shape: float | None
-    effects: tuple[Effect, ...]
-    backtest: Backtest | None
-    doubts: tuple[str, ...]
+    shape: float | None = hidden()
+    effects: tuple[Effect, ...] = hidden()
+    backtest: Backtest | None = None
+    doubts: tuple[str, ...] = ()
+
+    @reported
+    def fit(self) -> dict[str, Any]:
+        """The shape of the fit and its effects."""
+        return {"shape": self.shape, "effects": self.effects}
 
 
-def survival(ledger: LedgerReader, axis: str | None = None, until: int | None = None) -> Survival:
-    """How long the runs of the sweep stay stable, by cell or pooled by the values of ``axis``.
+def survival(ledger: LedgerReader, by: str | None = None, until: int | None = None) -> Survival:
+    """How long the runs of the sweep stay stable, by cell or pooled by the values of ``by``.
 
     The fit predicts to step ``until``, ten times the longest run by default. Raises InputError for an axis that the
     sweep does not have, for an ``until`` that was trained already, and where no trial has a result that tells.
     """
     axes, name = sweep_axes(ledger), ledger.facts().get("name", "")
-    if axis is not None and axis not in [one.name for one in axes]:
+    if by is not None and by not in [one.name for one in axes]:
         known = ", ".join(one.name for one in axes) or "none"
-        raise InputError(Problem("--axis", "", f"{axis!r} is not an axis", f"axes: {known}"))
+        raise InputError(Problem("--by", "", f"{by!r} is not an axis", f"axes: {known}"))
     check_has_curves(ledger, "only a curve says when a run left its trend")
     trials = ledger.trials()
     lives = lifetimes(trials)
@@ -153,16 +165,16 @@ def survival(ledger: LedgerReader, axis: str | None = None, until: int | None = 
     backtest = _backtest(lives, covariates, until)
     grouped: dict[tuple[Any, ...], list[Lifetime]] = {}
     for life in lives:
-        key = tuple(life.cell.items()) if axis is None else ((axis, life.cell[axis]),)
+        key = tuple(life.cell.items()) if by is None else ((by, life.cell[by]),)
         grouped.setdefault(key, []).append(life)
     groups = [_group(dict(key), members, steps, until, fit, covariates) for key, members in grouped.items()]
-    if axis is not None:
-        order = next(one.values for one in axes if one.name == axis)
-        groups.sort(key=lambda group: order.index(group.setting[axis]))
+    if by is not None:
+        order = next(axis.values for axis in axes if axis.name == by)
+        groups.sort(key=lambda group: order.index(group.setting[by]))
     return Survival(
-        name=name,
-        axis=axis,
-        num=len(lives),
+        sweep=name,
+        by=by,
+        num_runs=len(lives),
         num_onsets=sum(life.has_onset for life in lives),
         num_failed_at_start=sum(life.fails_at_start for life in lives),
         num_left_out=len(trials) - len(lives),
@@ -280,12 +292,12 @@ def _group(
         predicted = Share(until, *means)
     return Group(
         setting=setting,
-        num=len(lives),
+        num_runs=len(lives),
         num_onsets=sum(life.has_onset for life in lives),
         watched=max(life.steps for life in lives),
-        shares=tuple(kaplan_meier(lives, steps)),
+        at_steps=tuple(kaplan_meier(lives, steps)),
         curve=tuple(share for share in kaplan_meier(lives, failures) if share is not None),
-        hazard_bound=hazard_bound(lives),
+        hazard_bound_per_step=hazard_bound(lives),
         predicted=predicted,
     )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.fields import flat, reported
 from orchestrator.base.reports import Trace
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.warning.alarms import HORIZON, UnstableSpan, unstable_spans
@@ -81,7 +82,7 @@ class Instability:
     onset: int
     alarm: Alarm | None
 
-    @property
+    @reported
     def lead(self) -> int | None:
         """Steps from the alarm to the onset."""
         return None if self.alarm is None else self.onset - self.alarm.step
@@ -100,18 +101,18 @@ class UsedModel:
 class WarnedSweep:
     """What the warning would have said of each trial with readings, and how good that is.
 
-    ``num_unread`` trials have no telemetry; trials ``with_curvature`` were judged by a model that needs it.
+    ``num_unread`` trials have no telemetry; ``num_with_curvature`` were judged by a model that needs it.
     """
 
-    name: str
+    sweep: str
     num_runs: int
     num_unread: int
-    with_curvature: int
+    num_with_curvature: int
     models: tuple[UsedModel, ...]
     horizon: int
     instabilities: tuple[Instability, ...]
     false_alarms: tuple[Alarm, ...]
-    quality: Quality
+    quality: Quality = flat()
 
 
 def warn(ledger: LedgerReader) -> WarnedSweep:

@@ -13,8 +13,8 @@ from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.maps.curve_metrics import Measured
 from orchestrator.maps.stability import MapCell, from_best, map_cell
 from orchestrator.render import style
-from orchestrator.render.colours import colour_table, fraction_colours, ink, value_colours
 from orchestrator.render.labels import fraction_text, short_number
+from orchestrator.render.style import colour_table, fraction_colours, ink, value_colours
 
 # The panel of fractions shows the cells of a map of this metric.
 _METRIC = "final_loss"
@@ -43,7 +43,7 @@ def cells_and_panels(
     is_reduced = len(axes) > 2
     fractions = [cell.fraction_stable for cell in cells]
     texts = [fraction_text(cell) for cell in cells]
-    means = "stable seeds of those that have a result"
+    means = "stable seeds, of all with a result"
     panels = [_panel("fraction", FRACTION_TITLE, means, fractions, texts, cells, is_reduced)]
     panels[0] |= {"colours": "fraction", "range": [0, 1]}
     for name in dict.fromkeys([*METRICS, *measured]):
@@ -71,7 +71,7 @@ def _cell(at: tuple[int, ...], trials: list[TrialResult], measured: Measured, kn
 
 
 def _words(cell: MapCell) -> str:
-    """The labels of a cell's seeds, how many of them rose slowly, and the word on the learning rate."""
+    """The labels of a cell's seeds, the number that rose slowly, and the word on the learning rate."""
     counts = [f"{count} {label}" for label, count in cell.outcomes.items()]
     counts += [f"{cell.num_risen} with a slow rise"] if cell.num_risen else []
     return ", ".join([*counts, *([f"learning rate {cell.lr_health}"] if cell.lr_health else [])])

@@ -32,7 +32,7 @@ def points_per_curve(num_curves: int) -> int:
 
 
 def points_per_reading(num_readings: int) -> int:
-    """The same of readings of telemetry; 0 where there are too many of them."""
+    """The same of readings of telemetry; 0 if there are too many."""
     low, high = _READING_POINTS
     num = int(min(high, _BYTES_FOR_READINGS / (_BYTES_PER_POINT * max(1, num_readings))))
     return num if num >= low else 0
@@ -107,7 +107,7 @@ def _curves(trace: Mapping[str, np.ndarray], num_points: int) -> dict[str, Any]:
 
 
 def _of_telemetry(telemetry: Mapping[str, np.ndarray], names: list[str], num_points: int) -> dict[str, Any]:
-    """The curves of readings, of those of which there are two or more."""
+    """The curves of readings that have at least two points."""
     return {
         name: _thinned(telemetry["step"], telemetry[name], num_points)
         for name in names

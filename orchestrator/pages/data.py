@@ -20,6 +20,7 @@ from orchestrator.maps.curve_metrics import CURVE_METRICS, also_of
 from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.maps.related_cells import led
 from orchestrator.maps.stability import REDUCTIONS, sweep_axes
+from orchestrator.pages.asked import diagnoses, remedy_pictures
 from orchestrator.pages.cells import KnownCells, cells_and_panels, page_look
 from orchestrator.pages.curves import (
     CURVES,
@@ -29,7 +30,6 @@ from orchestrator.pages.curves import (
     points_per_reading,
     reading_names,
 )
-from orchestrator.pages.diagnoses import diagnoses, remedy_pictures
 from orchestrator.render.labels import axis_place, short_number, tick_texts
 
 # Columns shown for the seeds of a cell, by their headings.
@@ -76,7 +76,7 @@ def table_data(
     metrics: Sequence[Mapping[str, float]],
     known: KnownCells | None = None,
 ) -> dict[str, Any]:
-    """The page's data but for the curves; ``metrics`` are those of ``curves_and_readings`` for each of ``rows``.
+    """The page's data but for the curves; ``metrics`` come from ``curves_and_readings``, for each of ``rows``.
 
     ``known`` are cells of an earlier call, which are computed again only where their trials have changed.
     """
@@ -125,7 +125,7 @@ def as_script(data: Mapping[str, Any] | Sequence[Any]) -> str:
 
 
 def _marks(row: TrialResult) -> list[tuple[int, str]]:
-    """The steps at which a trial was judged or changed by a rule while it trained, each with a word or two."""
+    """The steps when a trial was judged or changed by a rule while it trained, each with a word or two."""
     verdicts = ((row.verdict_step, "lost"), (row.slow_step, "slow"), (row.plateau_step, "plateau"))
     changes = [(one["did"]["at"], change_in_words(one["did"])) for one in row.fired[:_MOST_CHANGES]]
     return [*((step, word) for step, word in verdicts if step is not None), *changes]

@@ -14,8 +14,8 @@ from orchestrator.base.space import Axis, number_text
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.edge_line import EdgeLines, EdgePoint, edge_lines, edge_table
-from orchestrator.pages.tables import frame_html
 from orchestrator.render.axis_scale import AxisScale
+from orchestrator.render.html import frame_html
 from orchestrator.render.labels import scale_label, tick_texts
 from orchestrator.render.style import GREY, SEED_COLOURS
 
@@ -26,7 +26,7 @@ _DIGITS = 3
 
 
 def edge_section(ledger: LedgerReader) -> str:
-    """The edge as HTML: what the page's script draws, and its numbers as a table; empty where there is no edge.
+    """The edge as HTML: what the page's script draws, and its numbers as a table; an empty text without an edge.
 
     There is none with one axis, without a row that crosses it, and where a further axis has too many values to be
     drawn.
@@ -43,8 +43,7 @@ def edge_section(ledger: LedgerReader) -> str:
     return (
         f"<h2>{html.escape(_title(found))}</h2>\n"
         f'<figure class="edge" id="edge" data-edge="{content}"></figure>\n'
-        '<details><summary>The edge as a table</summary><div class="wide">'
-        f"{frame_html(table.iloc[::every])}</div></details>"
+        f"<details><summary>The edge as a table</summary>{frame_html(table.iloc[::every])}</details>"
     )
 
 
@@ -116,5 +115,5 @@ def _point(
 
 
 def _text(axis: Axis, value: Any) -> str:
-    """A value of an axis, which need not be one of those that are listed."""
+    """A value of an axis, which need not be a listed one."""
     return value_label(axis, value) if value in axis.values else number_text(value, _DIGITS)

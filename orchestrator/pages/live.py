@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from orchestrator.maps.stability import stability_map, sweep_axes
 from orchestrator.pages.answers import answers_html
 from orchestrator.pages.asked import POINTS
 from orchestrator.pages.cells import KnownCells
-from orchestrator.pages.changes import changes
 from orchestrator.pages.curves import CURVES, VALIDATION, curves_and_readings
 from orchestrator.pages.data import table_data
 from orchestrator.pages.report import page_html
@@ -113,7 +113,7 @@ class LivePage:
         self._due = self._next(began, _REST)
 
     def _remake(self, ledger: LedgerReader, facts: dict[str, str]) -> None:
-        """Make the data of the page anew, as the next version of it."""
+        """Make the data of the page anew, as its next version."""
         self._rows, self._name = judged_trials(ledger, self._noise), facts.get("name", self._folder.name)
         axes = sweep_axes(ledger, self._rows)
         data = None
@@ -146,3 +146,30 @@ class LivePage:
                     measured[name][row.trial_id] = of_row[name]
             stability = stability_map(ledger, measured=measured)
         return answers_html(ledger, stability, frozen_text(self._folder))
+
+
+_MOST_CHANGED = 0.5  # of the entries of a column: beyond that all of it is sent
+_LEAST = 16  # entries of a list that is compared entry by entry
+
+# {"path", "value"}, or of a column {"path", "at", "to"}: the places that changed and what is there now.
+Change = dict[str, Any]
+
+
+def changes(before: Any, after: Any, path: tuple[str | int, ...] = ()) -> Iterator[Change]:
+    """What turns ``before`` into ``after``, two values of JSON; ``path`` leads to them."""
+    if before == after:
+        return
+    if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
+        for key in after:
+            yield from changes(before[key], after[key], (*path, key))
+        return
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        if after and all(isinstance(entry, dict) for entry in itertools.chain(before, after)):
+            for i, entry in enumerate(after):
+                yield from changes(before[i], entry, (*path, i))
+            return
+        at = [i for i, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
+        if len(after) >= _LEAST and len(at) <= _MOST_CHANGED * len(after):
+            yield {"path": list(path), "at": at, "to": [after[i] for i in at]}
+            return
+    yield {"path": list(path), "value": after}

@@ -5,17 +5,21 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import time
 from collections.abc import Mapping
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+from orchestrator.driver.words import age_text, outcomes_text
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.all_sweeps import ListedSweep, all_sweeps
 from orchestrator.maps.stability import StabilityMap
 from orchestrator.pages.answers import answers_html
 from orchestrator.pages.cells import style_sheet
 from orchestrator.pages.data import as_script, report_data
-from orchestrator.pages.imported import marked
-from orchestrator.pages.tables import counts_table
+from orchestrator.pages.summary import counts_table, marked
 
 # One script, in this order.
 _SCRIPTS = (
@@ -83,7 +87,7 @@ def content_policy(code: str = "", *, is_live: bool = False) -> str:
 
 
 _MAP = """<h2>Stability map</h2>
-<noscript><p>Without scripts there is no map here; its numbers are in the table below.</p></noscript>
+<noscript><p>The map needs scripts; its numbers are in the table below.</p></noscript>
 <div class="controls" id="controls"></div>
 <div class="beside">
 <div><h3 id="map-title"></h3>
@@ -100,3 +104,27 @@ _COMPARE = '\n<section id="compare" aria-label="comparison with another sweep" a
 
 def _page(name: str) -> str:
     return files("orchestrator.pages").joinpath("page", name).read_text(encoding="utf-8")
+
+
+_HEADS = ("sweep", "question", "axes", "trials", "stable", "edge", "last change")
+
+
+def index_html(results: Path) -> str:
+    """Every sweep in ``results`` with its axes, outcomes, stable share and age, the newest first."""
+    found = all_sweeps(results)
+    head = "".join(f'<th scope="col">{word}</th>' for word in _HEADS)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(map(_row, found))}</tbody></table>"
+    body = f'<h1>Sweeps</h1>\n<div class="wide">{table}</div>' if found else "<h1>Sweeps</h1>\n<p>None yet.</p>"
+    return document("Sweeps", content_policy(), f"<main>\n{body}\n</main>\n")
+
+
+def _row(sweep: ListedSweep) -> str:
+    """One sweep; of a ledger that cannot be read, the reason."""
+    link = f'<a href="/{quote(sweep.sweep, safe="")}/">{html.escape(sweep.sweep)}</a>'
+    age = "running" if sweep.is_running else f"{age_text(time.time() - sweep.changed_at)} ago"
+    trials = "" if sweep.problem else outcomes_text(sweep.outcomes, sweep.num_over, sweep.num_trials)
+    share = "" if sweep.stable_share is None else f"{sweep.stable_share:.0%}"
+    edge = sweep.edge.text if sweep.edge else ""
+    texts = (sweep.question, sweep.problem or sweep.axes_text, trials, share, edge, age)
+    cells = "".join(f"<td>{html.escape(text)}</td>" for text in texts)
+    return f"<tr><td>{link}</td>{cells}</tr>"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import socket
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,10 +18,11 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from orchestrator.base.errors import InputError, Problem, SweepError
 from orchestrator.base.files import LEDGER
+from orchestrator.base.processes import MARK, new_mark
 from orchestrator.pages import asked
 from orchestrator.pages.data import as_script
-from orchestrator.pages.index import index_html
 from orchestrator.pages.live import LivePage
+from orchestrator.pages.report import index_html
 
 HOST = "127.0.0.1"
 _MOST_CURVES = 1000  # asked for at a time
@@ -181,3 +185,38 @@ def serve(listener: socket.socket, results: Path, until: Callable[[], object] | 
         thread.start()
         until()
         server.shutdown()
+
+
+_GRACE_S = 5.0  # for the server to end
+# Ends with its standard input, whose other end the run holds: also where the run is killed.
+_BESIDE = "import sys; from orchestrator.pages.server import serve_beside; serve_beside(*sys.argv[1:])"
+
+
+@contextlib.contextmanager
+def page_beside(listener: socket.socket, results: Path) -> Iterator[None]:
+    """Serve the pages of ``results`` on ``listener`` from a process of its own, of low priority, during the block."""
+    command = [sys.executable, "-c", _BESIDE, str(listener.fileno()), str(results.absolute())]
+    with listener:
+        server = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, MARK: new_mark()},
+            pass_fds=[listener.fileno()],
+            start_new_session=True,  # Ctrl-C is for the run, which ends the page last
+        )
+    try:
+        yield
+    finally:
+        server.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(_GRACE_S)
+        server.kill()  # no effect if it has ended
+        server.communicate()
+
+
+def serve_beside(handle: str, results: str) -> None:
+    """Serve on the open socket ``handle`` until standard input ends."""
+    os.nice(10)
+    serve(socket.socket(fileno=int(handle)), Path(results), sys.stdin.read)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import datetime
 import html
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from orchestrator.base.files import is_locked
+from orchestrator.base.space import format_value
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.driver.words import format_seconds
+from orchestrator.ledger.facts import Imported, long_note
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.schema import PackRow
-from orchestrator.pages.imported import marked
-from orchestrator.pages.tables import cell_name, counts_table, table_html
+from orchestrator.render.html import table_html
 from orchestrator.render.labels import short_number
 
 _RUNNING_SHOWN = 12
@@ -63,7 +67,7 @@ def _running_line(
 
 
 def _troubles(rows: Sequence[TrialResult], packs: Sequence[PackRow]) -> str:
-    """Attempts that ended by a fault, the newest trials first, with what the ledger says of them; empty without."""
+    """Attempts that ended by a fault, the newest trials first, with their reasons; an empty text without any."""
     ended = sum(pack.ended in _TROUBLES for pack in packs)
     if not ended:
         return ""
@@ -72,3 +76,37 @@ def _troubles(rows: Sequence[TrialResult], packs: Sequence[PackRow]) -> str:
     shown = [(cell_name(row.cell, row.seed), row.status, row.reason or "") for row in failed[:_TROUBLES_SHOWN]]
     table = table_html(("trial", "is", "why"), shown) if shown else ""
     return f"\n<p>{ended} attempts ended by a fault.</p>\n{table}"
+
+
+def counts_table(rows: Sequence[TrialResult]) -> str:
+    """How many trials there are of each outcome or status."""
+    return table_html(("outcome or status", "trials"), Counter(row.label for row in rows).items())
+
+
+def cell_name(cell: Mapping[str, Any], seed: int) -> str:
+    """A trial in words: its values and its seed."""
+    return " ".join([*(f"{key}={format_value(value)}" for key, value in cell.items()), f"seed={seed}"])
+
+
+_LEFT_OUT_SHOWN = 50
+
+
+def marked(ledger: LedgerReader) -> str:
+    """The paragraph that marks imported results; empty for a sweep that was trained here."""
+    note = long_note(ledger.facts())
+    return "" if note is None else f"<p><strong>{html.escape(note[0].upper() + note[1:])}.</strong></p>\n"
+
+
+def imported_html(imported: Imported) -> str:
+    """Sources, columns and what was left out."""
+    when = datetime.datetime.fromtimestamp(imported.imported_at, datetime.UTC).isoformat(" ", timespec="seconds")
+    what = [
+        ("sources", ", ".join(imported.sources)),
+        ("columns", ", ".join(f"{name} = {column}" for name, column in imported.columns.items())),
+        ("outcomes by", imported.judged_by),
+        ("imported at", when),
+        ("runs", imported.num_runs),
+        ("left out", imported.num_left_out),
+    ]
+    shown = "\n".join(imported.left_out[:_LEFT_OUT_SHOWN])
+    return table_html(("what", "value"), what) + (f"<pre>{html.escape(shown)}</pre>" if shown else "")

@@ -28,7 +28,7 @@ class AxisScale:
 
     @classmethod
     def of(cls, axis: Axis) -> AxisScale:
-        """The scale of ``axis``; that of a list of numbers is the one that its values suggest."""
+        """The scale of ``axis``; for a list of numbers, the scale that its values suggest."""
         return cls(on_natural_scale(axis))
 
     @property
@@ -75,7 +75,7 @@ class AxisScale:
         return [value for value in self.axis.values if is_number(value)]
 
     def _ticks(self, low: float, high: float) -> tuple[list[float], list[str]]:
-        """Places and texts of ticks between two places; without that of none on an axis of numbers."""
+        """Places and texts of ticks between two places; without the place of none on an axis of numbers."""
         if self.axis.ends is None:
             values = self._numbers if self.is_numeric else list(self.axis.values)
             values = values[:: math.ceil(len(values) / _MOST_TICKS)]

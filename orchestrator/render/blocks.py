@@ -1,54 +1,76 @@
-"""The panels of several sweeps, side by side as far as a page is wide, and then in further blocks below."""
+"""The parts of an answer: headings, lines, tables, figures and cautions. Each medium renders them in its own way."""
 
 from __future__ import annotations
 
-import math
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
-_WIDEST = 16.0  # inches; two panels stand side by side however wide they are
-_CHARACTERS = 11  # of a title, to the inch
-_LINE = 0.18  # inches
-_COLOURS, _AROUND = 1.6, 1.7  # inches beside the panels, and for the title and the legend of the figure
-_MOST_NAMES = 4  # in the title of a figure
-_HEADS = 0.45  # inches of the titles and labels of each block but the first
+if TYPE_CHECKING:
+    from rich.text import Text
 
 
-def blocks(
-    num: int, rows: int, width: float, height: float, num_title_lines: int
-) -> tuple[Figure, list[list[list[Axes]]]]:
-    """A figure for ``num`` sweeps with ``rows`` panels each, of ``width`` x ``height`` inches, one above the other.
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A title above the blocks that follow."""
 
-    Returned with it are, for each of ``rows``, lists of the panels that stand side by side. The last list may have more
-    panels than sweeps, which stay empty and keep the colours beside them in line with those above.
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A sentence or more. ``indent`` is its depth below the line before it, in steps of two characters."""
+
+    text: str
+    indent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Caution:
+    """A sentence that limits what the answer may be used for; ``label`` introduces it."""
+
+    text: str
+    label: str = "caution"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of texts below a ``head``, which may be empty. ``right`` are the places of columns that align right."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    right: tuple[int, ...] = ()
+    indent: int = 0
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A picture made of characters, which is not wrapped; ``text`` has the colours of a terminal."""
+
+    text: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure as the bytes of a file, drawn by ``draw`` in the format it is given: png, svg or pdf.
+
+    ``path`` is where the command writes it if no other file is asked for; one that ``is_listed`` has a line there.
     """
-    num_blocks = math.ceil(num / max(2, int(_WIDEST // width)))
-    columns = math.ceil(num / num_blocks)
-    high = height + _LINE * num_title_lines + (_HEADS if num_blocks > 1 else 0.0)
-    size = (columns * width + _COLOURS, num_blocks * rows * high + _AROUND)
-    figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(num_blocks * rows, columns, squeeze=False)
-    found = [[list(grid[block * rows + row]) for block in range(num_blocks)] for row in range(rows)]
-    for panels in found:
-        for place in panels[-1][num - (num_blocks - 1) * columns :]:
-            place.axis("off")
-    return figure, found
+
+    draw: Callable[[str], bytes]
+    alt: str
+    path: Path | None = None
+    is_listed: bool = True
 
 
-def flat(panels: Sequence[Sequence[Axes]], num: int) -> list[Axes]:
-    """The panels of all ``num`` sweeps in their order."""
-    return [place for side_by_side in panels for place in side_by_side][:num]
+@dataclass(frozen=True, slots=True)
+class File:
+    """A text file that belongs to the answer, such as a small sweep that tests it. Its command writes it."""
+
+    path: Path
+    content: str
 
 
-def all_names(names: Sequence[str]) -> str:
-    """Names for the title of a figure, of many only the first: each panel has its own."""
-    return ", ".join(names) if len(names) <= _MOST_NAMES else f"{names[0]} and {len(names) - 1} others"
-
-
-def name_above(name: str, width: float) -> str:
-    """A name above a panel of ``width`` inches: whole, in lines where it has words."""
-    most = max(12, int(_CHARACTERS * width))
-    return textwrap.fill(name, most, break_on_hyphens=False) if " " in name else name[:most]
+Block = Heading | Line | Caution | Table | Drawing | Figure | File

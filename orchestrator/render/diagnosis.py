@@ -15,8 +15,7 @@ from orchestrator.causes.mechanisms.catalogue import title_of
 from orchestrator.causes.mechanisms.limits import DECAYED, LAGGING
 from orchestrator.causes.series import Series, known
 from orchestrator.causes.small_sweep import CURVATURE_EVERY
-from orchestrator.render.labels import plain
-from orchestrator.render.legend import legend_below
+from orchestrator.render.labels import legend_below, plain
 from orchestrator.render.saving import saved
 from orchestrator.render.style import (
     BROKEN,
@@ -46,7 +45,7 @@ def diagnosis_figure(found: Diagnosis, file_format: str) -> bytes:
 
 
 def _draw(found: Diagnosis) -> Figure:
-    """The whole run, and beside it the steps around the onset if they are a small part of it."""
+    """The whole run, and the steps around the onset in a second column if they are a small part."""
     evidence = found.evidence
     windows = [(0, max(2, evidence.end))]
     if evidence.onset is not None and evidence.end > _FAR * _BEFORE:

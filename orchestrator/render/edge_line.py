@@ -17,11 +17,10 @@ from matplotlib.patches import Patch
 
 from orchestrator.maps.edge_line import EdgeLine, EdgeLines, EdgePoint, linked
 from orchestrator.render.axis_scale import AxisScale
-from orchestrator.render.labels import plain
-from orchestrator.render.legend import legend_below
+from orchestrator.render.labels import legend_below, plain
+from orchestrator.render.panels import BAND_LABEL
 from orchestrator.render.saving import saved
 from orchestrator.render.style import BLACK, DPI, GREY, SEED_COLOURS, VALUE_COLOURS
-from orchestrator.render.surface import BAND_LABEL
 
 _COLOURS = (*SEED_COLOURS, BLACK)
 _MARKS = "osDPXhp*"
@@ -37,7 +36,7 @@ _THROUGHOUT = {"stable throughout": True, "not stable throughout": False}
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """How one line is drawn: how far it is shifted sideways, and at which place of a curve its first arrow is."""
+    """How one line is drawn: how far it is shifted sideways, and where on a curve its first arrow is."""
 
     colour: Any
     mark: str
@@ -121,7 +120,7 @@ def _middle(along: AxisScale, point: EdgePoint, found: EdgeLines) -> float:
 
 
 def _branches(along: AxisScale, line: EdgeLine, found: EdgeLines) -> list[list[EdgePoint]]:
-    """The edges of a line that continue each other, those of each direction apart."""
+    """The edges of a line that continue each other, for each direction."""
     branches = []
     for is_below in (True, False):
         rows = [[point for point in row if point.is_stable_below == is_below] for row in _rows(line)]

@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 from orchestrator.causes.explanation import UNEXPLAINED, Explanation
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.maps.stability import MapCell
-from orchestrator.render.legend import legend_below
+from orchestrator.render.labels import legend_below
 from orchestrator.render.maps import Panel, draw_panel, outcome_legend, panel_size
 from orchestrator.render.saving import saved
 from orchestrator.render.style import DPI, FRACTION_COLOURS, HATCH_WIDTH

@@ -14,12 +14,11 @@ from matplotlib.lines import Line2D
 from orchestrator.maps.fitted import Mesh
 from orchestrator.maps.fitted_comparison import FittedMeshes
 from orchestrator.maps.stability import MapCell, StabilityMap
-from orchestrator.render.blocks import all_names, blocks, flat, name_above
 from orchestrator.render.labels import label_positions
 from orchestrator.render.maps import FRACTION, Panel, add_colour_bar, draw_panel, finish, panel_size, shortened
+from orchestrator.render.panels import all_names, blocks, draw_edge, flat, name_above
 from orchestrator.render.saving import saved
 from orchestrator.render.style import DPI, EDGE_LABEL, EDGE_LINE, HATCH_WIDTH
-from orchestrator.render.surface import draw_edge
 
 _ONE_ROW = 1.0  # inches
 _FIRST_EDGE: dict[str, Any] = {"color": "black", "linewidth": 1.4, "linestyle": "dotted"}

@@ -15,8 +15,7 @@ from matplotlib.lines import Line2D
 from orchestrator.base.space import Axis
 from orchestrator.maps.front import MARGIN, Front, FrontCell
 from orchestrator.render.axis_scale import AxisScale
-from orchestrator.render.labels import plain
-from orchestrator.render.legend import legend_below
+from orchestrator.render.labels import legend_below, plain
 from orchestrator.render.saving import saved
 from orchestrator.render.style import BLUE, DPI, GREY, LOG_CURVES_FROM, PADDING, STATES, VERMILION
 
@@ -41,7 +40,7 @@ class _Canvas:
     top: float  # the row without a loss, or with the last one before a divergence
 
     def place(self, cell: FrontCell, share: float) -> tuple[float, float]:
-        """Where a cell lies; ``share``, in [0, 1], sets apart those that have no number of their own."""
+        """Where a cell lies; ``share``, in [0, 1], separates the cells without a number of their own."""
         y = self.up.place(cell.loss) if _has_loss(cell) else self.top
         if cell.against is None:
             return self.missing + self.apart * (share - 0.5), y
@@ -73,7 +72,7 @@ def _draw(found: Front) -> Figure:
     _finish_axes(canvas, found, drawn)
     detail = "" if found.along is None else f" along {found.along}"
     detail += "" if found.target is None else f", a training loss of {found.target:.4g}"
-    title = f"{found.name}: {_words(found.metric)} against {_words(found.against)}{detail}"
+    title = f"{found.sweep}: {_words(found.metric)} against {_words(found.against)}{detail}"
     title += f"; {len(drawn)} of {len(found.cells)} cells"
     figure.suptitle(plain(textwrap.fill(title, 90)), fontsize=11)
     legend_below(figure, [*_names(found), *_legend(found, drawn)], most_columns=2)

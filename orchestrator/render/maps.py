@@ -23,19 +23,18 @@ from orchestrator.base.space import Axis
 from orchestrator.detection.outcomes import is_known
 from orchestrator.maps.fitted import Mesh
 from orchestrator.maps.stability import MapCell, StabilityMap
-from orchestrator.render.blocks import all_names, blocks, flat, name_above
-from orchestrator.render.colours import fraction_colours, ink, is_clipped, value_colours, value_norm
 from orchestrator.render.labels import (
     axis_place,
     distinct_numbers,
     fraction_text,
     label_positions,
     label_ranks,
+    legend_below,
     short_number,
     tick_texts,
     value_text,
 )
-from orchestrator.render.legend import legend_below
+from orchestrator.render.panels import BAND_LABEL, BAND_LINE, all_names, blocks, draw_surface, flat, name_above
 from orchestrator.render.saving import saved
 from orchestrator.render.style import (
     BLANK,
@@ -49,8 +48,12 @@ from orchestrator.render.style import (
     RISE_LABEL,
     STATES,
     TEXT_ROOM,
+    fraction_colours,
+    ink,
+    is_clipped,
+    value_colours,
+    value_norm,
 )
-from orchestrator.render.surface import BAND_LABEL, BAND_LINE, draw_surface
 
 _STABLE_COLOURS = fraction_colours()
 _SHORT_LABEL = 16  # characters
@@ -72,7 +75,7 @@ _ARROWS = {"↑": r"\uparrow", "↓": r"\downarrow"}  # the signs of LR_SIGNS as
 
 
 def heatmap(maps: StabilityMap | Sequence[StabilityMap], file_format: str, meshes: Sequence[Mesh | None] = ()) -> bytes:
-    """The map as a picture: fraction of stable seeds, and a panel of the map's metric beside it; facets in columns.
+    """The map as a picture: fraction of stable seeds, and a panel of the map's metric; facets in columns.
 
     ``meshes`` are the fitted surfaces of maps whose cells are scattered.
 
@@ -172,7 +175,7 @@ class _DistinctTicks(Formatter):
 
 
 def add_colour_bar(figure: Figure, panel: Panel, places: list[Axes]) -> None:
-    """The colours of a panel beside the ``places`` that show it."""
+    """The colour bar of a panel, next to the ``places`` that show it."""
     bar = figure.colorbar(
         matplotlib.cm.ScalarMappable(panel.norm, panel.colours), ax=places, fraction=0.05, pad=0.02,
         format=_DistinctTicks(),
@@ -223,7 +226,7 @@ def panel_size(stability: StabilityMap) -> tuple[float, float]:
 
 
 def _room(axis: Axis | None, values: Sequence[Any]) -> float:
-    """The room in inches that long labels of an axis, such as interventions, take beyond that of numbers.
+    """The room in inches that long labels of an axis, such as interventions, take in addition to numbers.
 
     Along the columns they stand at 45 degrees.
     """
@@ -291,7 +294,7 @@ def _draw_cells(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
 
 
 def _draw_edges(axes: Axes, stability: StabilityMap) -> None:
-    """A line between a cell over the edge and a neighbour that is not; none beside cells that are not known."""
+    """A line between a cell over the edge and a neighbour that is not; none next to unknown cells."""
     is_over = {
         (column, row): stability.is_over_edge((x, y))
         for column, x in enumerate(stability.x_values)

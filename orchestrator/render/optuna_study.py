@@ -72,7 +72,7 @@ def _study_trial(row: TrialResult, axes: Sequence[Axis], loss: str, curve: Mappi
 
 
 def _state(row: TrialResult, values: tuple[float, ...] | None) -> str:
-    """Optuna's word for what became of a trial; one whose losses tell nothing has failed, for Optuna."""
+    """Optuna's word for the result of a trial; without losses that can be judged it has failed, for Optuna."""
     if values is not None:
         return "complete"
     if row.outcome or row.status == "errored":
@@ -81,7 +81,7 @@ def _state(row: TrialResult, values: tuple[float, ...] | None) -> str:
 
 
 def _values(row: TrialResult, loss: str) -> tuple[float, ...] | None:
-    """Loss and whether it was not stable; None without a result that tells."""
+    """Loss and whether it was not stable; None without an outcome that can be judged."""
     if row.outcome in (None, "unknown"):
         return None
     found = getattr(row, loss) if getattr(row, loss) is not None else row.final_loss

@@ -13,11 +13,9 @@ from matplotlib.patches import Patch, Rectangle
 from orchestrator.causes.mechanisms.catalogue import title_of
 from orchestrator.causes.remedies.answer_text import alone_name, short_loss
 from orchestrator.causes.remedies.results import Remedies, Tally
-from orchestrator.render.colours import fraction_colours, ink
-from orchestrator.render.labels import plain
-from orchestrator.render.legend import legend_below
+from orchestrator.render.labels import legend_below, plain
 from orchestrator.render.saving import saved
-from orchestrator.render.style import BLANK, DPI, HATCH, HATCH_COLOUR, HATCH_WIDTH
+from orchestrator.render.style import BLANK, DPI, HATCH, HATCH_COLOUR, HATCH_WIDTH, fraction_colours, ink
 
 _COLOURS = fraction_colours()
 _ROW, _COLUMN = 0.34, 1.0  # inches

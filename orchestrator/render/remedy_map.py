@@ -13,8 +13,7 @@ from matplotlib.patches import Patch
 from orchestrator.causes.remedies.cells import CellRemedies, CellRemedy
 from orchestrator.causes.remedies.remedy import KINDS
 from orchestrator.maps.stability import MapCell, StabilityMap
-from orchestrator.render.labels import plain
-from orchestrator.render.legend import legend_below
+from orchestrator.render.labels import legend_below, plain
 from orchestrator.render.maps import Panel, draw_panel, outcome_legend, panel_size
 from orchestrator.render.saving import saved
 from orchestrator.render.style import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from objectives.base import Objective
+from objectives.protocol import Objective
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.sweepfile.batch import PARTS, whole_batch
 from orchestrator.sweepfile.sections import SweepFile

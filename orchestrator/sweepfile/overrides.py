@@ -128,13 +128,13 @@ def _parse_axis(text: str) -> tuple[str, dict[str, Any]]:
     return name, section | ({"num": values[2]} if len(values) == 3 else {})
 
 
-def parse_set(text: str) -> tuple[tuple[str, ...], Any]:
-    """Split a `--set KEY=VALUE` into the path of its key and its value. Raises InputError."""
+def parse_set(text: str, option: str = "--set") -> tuple[tuple[str, ...], Any]:
+    """Return the key path and the value of the KEY=VALUE of an ``option``. Raises InputError."""
     key, equals, value = text.partition("=")
     if not equals or not all(key.split(".")) or key.count(".") >= _MAX_PARTS:
-        raise InputError(Problem(f"--set {text}", "", "is not KEY=VALUE", "write e.g. fixed.batch_size=16"))
+        raise InputError(Problem(f"{option} {text}", "", "is not KEY=VALUE", "write e.g. fixed.batch_size=16"))
     if value[:1] in "[{" and value:
-        return tuple(key.split(".")), parse_document(f"value: {value}", f"--set {text}").data["value"]
+        return tuple(key.split(".")), parse_document(f"value: {value}", f"{option} {text}").data["value"]
     return tuple(key.split(".")), parse_scalar(value)
 
 

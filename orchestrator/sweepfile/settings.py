@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from objectives.base import OBJECTIVES, TrainingConfig
 from objectives.fields import with_features_off
+from objectives.models.facts import OBJECTIVES
+from objectives.training_config import TrainingConfig
 from orchestrator.base.errors import InputError, Problem, did_you_mean
 from orchestrator.base.space import to_hashable
 from orchestrator.base.trial_result import TrialResult
@@ -69,7 +70,7 @@ def run_settings(file: Path | None, sets: Sequence[str]) -> RunSettings:
     its settings are ``fixed`` and ``steps``. Raises InputError with all problems found.
     """
     if file is None and not sets:
-        raise InputError(Problem("--config", "", "no setting is given", "write --config FILE, or --set lr=3e-3"))
+        raise InputError(Problem("--config", "", "no setting is given", "write --config FILE, or --at lr=3e-3"))
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     if file is not None:
@@ -77,13 +78,13 @@ def run_settings(file: Path | None, sets: Sequence[str]) -> RunSettings:
         for path, value in _settings_in(document).items():
             values[path[-1]], places[path[-1]] = value, document.place(path)
     for text in sets:
-        path, value = parse_set(text)
+        path, value = parse_set(text, "--at")
         name = path[-1]
         if path not in ((name,), ("fixed", name)):
             raise InputError(
-                Problem(f"--set {text}", ".".join(path), "is not the name of a setting", "write e.g. lr=3e-3")
+                Problem(f"--at {text}", ".".join(path), "is not the name of a setting", "write e.g. lr=3e-3")
             )
-        values[name], places[name] = value, f"--set {text}"
+        values[name], places[name] = value, f"--at {text}"
     values.pop(_SEED, None)
     if problems := [p for name, value in values.items() if (p := _value_problem(places[name], name, value))]:
         raise InputError(*problems)

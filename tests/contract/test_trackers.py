@@ -16,21 +16,14 @@ from sweep_cases import sweep_with
 
 from orchestrator.base.files import LEDGER
 from orchestrator.base.space import format_value
+from orchestrator.base.vocabulary import TRACKERS
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import stability_map, sweep_axes
 from orchestrator.mirrors.mirror import BackgroundMirror, Mirror
 from orchestrator.mirrors.records import running_record
-from orchestrator.mirrors.tracker import (
-    TRACKERS,
-    Point,
-    SweepRecord,
-    Tracker,
-    TrackingError,
-    TrialRecord,
-    tracker_class,
-)
+from orchestrator.mirrors.tracker import Point, SweepRecord, Tracker, TrackingError, TrialRecord, tracker_class
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.worker.packed_run import Pace
 

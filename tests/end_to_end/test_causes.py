@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.api.running import run
 from orchestrator.base.files import LEDGER
 from orchestrator.causes.diagnosis import examine
 from orchestrator.causes.mechanisms.batches import BAD_BATCH
@@ -15,10 +16,9 @@ from orchestrator.causes.mechanisms.memory import SHORT_MEMORY
 from orchestrator.causes.mechanisms.precision import HALF_PRECISION_OVERFLOW
 from orchestrator.causes.mechanisms.scales import EPSILON_FLOOR
 from orchestrator.causes.mechanisms.threshold import OVER_THE_THRESHOLD, SHARPENING, WARMUP_TOO_SHORT
-from orchestrator.commands.printing import show
-from orchestrator.commands.run import run
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.render.printing import show
 from orchestrator.sweepfile.spec import load_sweep
 
 CAUSES = Path(__file__).parents[2] / "sweeps/causes"

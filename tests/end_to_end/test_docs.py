@@ -28,7 +28,6 @@ from orchestrator.base.columns import (
 from orchestrator.base.space import format_value
 from orchestrator.base.vocabulary import OUTCOMES
 from orchestrator.cli import app
-from orchestrator.commands.live import text_map
 from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.maps.edge_axes import MOST_LINES
 from orchestrator.maps.edge_line import EDGE_COLUMNS, PLACES_ACROSS, Kind
@@ -36,6 +35,7 @@ from orchestrator.maps.front import FRONT_COLUMNS
 from orchestrator.maps.front import Kind as FrontKind
 from orchestrator.mirrors.news import PAUSE_S
 from orchestrator.mirrors.notifier import PATIENCE_S
+from orchestrator.render.text_map import text_map
 from orchestrator.sweepfile.overrides import parse_set
 from orchestrator.sweepfile.sections import (
     EVENTS,
@@ -343,7 +343,7 @@ def test_the_commands_and_the_notebook_of_the_maps_page_work_on_its_example(tmp_
     assert json.loads((tmp_path / "where.json").read_text())["setting"] == {"lr": 0.02, "beta2": 0.95}
     assert (tmp_path / "results" / "compare" / "fit_vs_fit_cosine.png").is_file()
     with contextlib.chdir(tmp_path):
-        done = CliRunner().invoke(app, ["compare", "changes", "--along", "interventions"])
+        done = CliRunner().invoke(app, ["compare", "changes", "--by", "interventions"])
     assert heads(done.output) == heads(blocks(GAINS, "text")[0])
     assert len(heads(done.output)) == 4
     assert (tmp_path / "results" / "fit" / "edge.png").is_file()

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.api.running import run
 from orchestrator.causes.mechanisms.memory import SHORT_MEMORY
 from orchestrator.causes.mechanisms.scales import EPSILON_FLOOR
 from orchestrator.causes.mechanisms.threshold import WARMUP_TOO_SHORT
 from orchestrator.causes.remedies.request import RemedyRequest
 from orchestrator.causes.remedies.training import find_remedies
-from orchestrator.commands.printing import show
-from orchestrator.commands.run import run
 from orchestrator.executors.inline import InlineExecutor
+from orchestrator.render.printing import show
 from orchestrator.sweepfile.spec import load_sweep
 
 CAUSES = Path(__file__).parents[2] / "sweeps/causes"

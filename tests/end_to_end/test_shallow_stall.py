@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orchestrator.api.running import run
 from orchestrator.base.files import LEDGER
 from orchestrator.causes.advice import advise
 from orchestrator.causes.diagnosis import Diagnosis, examine
 from orchestrator.causes.mechanisms.depth import SHALLOW_STALL
-from orchestrator.commands.printing import show
-from orchestrator.commands.run import run
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.render.printing import show
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import load_sweep
 

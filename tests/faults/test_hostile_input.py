@@ -269,7 +269,7 @@ def judged(path: Path) -> None:
     """Read a log and, where it is short, judge it; all that is written of it is finite."""
     log = read_log(path, ANY)
     replayed = replay_logs([log] if len(log.step_N) <= 500 else [], StoppingConfig())
-    json.dumps([one.as_json() for one in replayed], allow_nan=False)
+    json.dumps([one.summary() for one in replayed], allow_nan=False)
 
 
 def written(folder: Path, name: str, content: bytes) -> Path:

@@ -11,8 +11,8 @@ import pytest
 from fault_kit import need
 from faults.storage_victim import NEW, OLD
 
+from orchestrator.api.cleaning import gc
 from orchestrator.base.files import LEDGER, read_checkpoint
-from orchestrator.commands.gc import gc
 from orchestrator.ledger.writer import LedgerWriter
 
 ROOT = Path(__file__).parents[2]

@@ -40,6 +40,8 @@ explain case
 diagnose case
 compare case case
 export heatmap case
+map case --output map.csv
+edge case --output edge.png
 report case
 audit case
 front case

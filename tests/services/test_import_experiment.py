@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import orchestrator
+from orchestrator.api.importing import import_results
 from orchestrator.base.errors import InputError
-from orchestrator.commands.import_ import import_
 from orchestrator.importing.collecting import collect
 from orchestrator.importing.options import ImportOptions
 
@@ -38,7 +38,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_runs_of_an_experiment_become_a_sweep_with_curves(store: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
-    printed = "\n".join(map(str, import_(["mlflow:theirs"], "theirs", ImportOptions(x="lr"), tmp_path)))
+    printed = "\n".join(map(str, import_results(["mlflow:theirs"], "theirs", ImportOptions(x="lr"), tmp_path)))
     assert "imported 2 runs in 2 cells from mlflow:theirs" in printed
     assert "left out: 1 of 3" in printed
     found = orchestrator.load("theirs", tmp_path)

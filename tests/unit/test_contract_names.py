@@ -8,21 +8,25 @@ from pathlib import Path
 from typing import get_args
 
 from remedy_cases import LOWER, answer, forked, in_cell, told
+from sweep_cases import ledger_at, record, sweep_of
 from typer.main import get_command
 
 import orchestrator
-from objectives.base import OBJECTIVES
+from objectives.models.facts import OBJECTIVES
+from orchestrator import answers
 from orchestrator.api.results import SweepResults
+from orchestrator.base.columns import METRICS
 from orchestrator.base.vocabulary import OUTCOMES, Outcome
 from orchestrator.causes.remedies.cells_text import cell_remedies_table
 from orchestrator.causes.remedies.remedy import KINDS
 from orchestrator.cli import app
 from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.ledger.writer import LedgerWriter
+from orchestrator.logs.columns import MetricsConfig
 from orchestrator.maps.edge_line import EDGE_COLUMNS, Kind
 from orchestrator.maps.front import FRONT_COLUMNS, MARGIN, STEPS
 from orchestrator.maps.front import Kind as front_kinds
-from orchestrator.maps.stability import METRICS, REDUCTIONS
+from orchestrator.maps.stability import REDUCTIONS
 from orchestrator.search.by_optuna import MARGIN as METRIC_OF_EDGE
 from orchestrator.search.by_optuna import SEARCHES
 from orchestrator.sweepfile.batch import PARTS
@@ -34,11 +38,8 @@ from orchestrator.sweepfile.sections import (
     BatchSection,
     BudgetConfig,
     CheckpointConfig,
-    CustomTrainerSection,
-    MetricsConfig,
     NotifyConfig,
     ResourcesConfig,
-    ResumeConfig,
     SampleSection,
     SearchSection,
     SeedsSection,
@@ -49,9 +50,11 @@ from orchestrator.sweepfile.sections import (
     keys_of,
 )
 from orchestrator.sweepfile.ties import FUNCTIONS
+from orchestrator.sweepfile.trainer_section import CustomTrainerSection, ResumeConfig
 
 SWEEP_OPTIONS = {"--axis", "--drop", "--set", "--seeds", "--steps", "--name", "--results", "--allow-import"}
 LOG_OPTIONS = {"--step", "--loss", "--grad-norm"}
+FORK_OPTIONS = {"--fork", "--try", "--replicates", "--pairs", "--no-pairs", "--executor", "--allow-import"}
 COMMON_FIELDS = [
     "steps", "lr", "warmup", "beta1", "beta2", "beta2_half_life", "eps", "second_moment_start",
     "second_moment_scale", "weight_decay", "weight_decay_kind", "clip", "adagc", "adagc_warmup", "zclip",
@@ -68,80 +71,60 @@ def options(command) -> set[str]:
     return {name for name in names if name.startswith("--")} - {"--help"}
 
 
+# What every question has: the answer in a file, as JSON, and where results are.
+SHARED = {"--output", "--json", "--results"}
+QUESTIONS = {
+    "audit": set(),
+    "boundary": {"--along", "--across", "--where", "--reduce", "--degraded", "--level"},
+    "check": SWEEP_OPTIONS - {"--results"} | {"--losses", "--seconds"},
+    "compare": {"--by", "--base", "--x", "--y", "--reduce", "--degraded"},
+    "diagnose": {"--trial", "--cell"},
+    "doctor": {"--strict", "--fix"},
+    "edge": {"--along", "--across", "--by", "--where", "--degraded"},
+    "explain": {"--x", "--y"},
+    "front": {"--metric", "--against", "--along", "--target", "--degraded"},
+    "importance": set(),
+    "list": set(),
+    "locate": LOG_OPTIONS | {"--config", "--at", "--log", "--pattern", "--format", "--degraded"},
+    "map": {"--x", "--y", "--metric", "--where", "--reduce", "--by", "--degraded"},
+    "plan": SWEEP_OPTIONS - {"--results"},
+    "recommend": {"--margin", "--metric", "--degraded"},
+    "remedies": FORK_OPTIONS | {"--cell"},
+    "remedy": FORK_OPTIONS | {"--trial", "--cell"},
+    "replay": LOG_OPTIONS
+    | {"--set", "--figures", "--no-figures", "--norm-rises", "--no-norm-rises", "--pattern", "--format"},
+    "sensitivity": {"--along", "--range"},
+    "status": {"--watch"},
+    "survival": {"--by", "--until"},
+    "warn": set(),
+}
+ACTIONS = {
+    "run": SWEEP_OPTIONS
+    | {"--executor", "--address", "--cpus", "--gpus", "--pack", "--parallel", "--slurm", "--tracking-uri"}
+    | {"--retry-errored", "--notify-test", "--page", "--port", "--refine", "--factor", "--trials", "--along"},
+    "init": {"--objective", "--command", "--axis", "--drop", "--set", "--seeds", "--steps", "--from", "--output"},
+    "objectives": {"--match"},
+    "import": LOG_OPTIONS
+    | {"--name", "--x", "--y", "--axis", "--scale", "--outcome", "--validation-loss", "--initial-loss", "--map"}
+    | {"--diverged-above", "--seed", "--steps", "--where", "--run", "--from-path", "--config", "--log", "--pattern"}
+    | {"--format", "--set", "--scattered", "--grid", "--replace", "--json", "--results"},
+    "report": {"--results"},
+    "gc": {"--exports", "--dry-run", "--results"},
+    "sync": {"--results", "--tracking-uri", "--to"},
+    "ui": {"--results", "--tracking-uri", "--port"},
+    "page": {"--results", "--port", "--open"},
+}
+
+
 def test_commands_and_options() -> None:
     commands = get_command(app).commands
-    assert {name: options(command) for name, command in commands.items() if name != "export"} == {
-        "run": SWEEP_OPTIONS
-        | {
-            "--executor",
-            "--address",
-            "--cpus",
-            "--gpus",
-            "--pack",
-            "--parallel",
-            "--tracking-uri",
-            "--retry-errored",
-            "--slurm",
-            "--notify-test",
-            "--page",
-            "--port",
-        },
-        "plan": SWEEP_OPTIONS | {"--json"},
-        "init": {"--objective", "--command", "--axis", "--drop", "--set", "--seeds", "--steps", "--from", "--output"},
-        "objectives": {"--match"},
-        "status": {"--watch", "--json", "--results"},
-        "list": {"--json", "--results"},
-        "check": {"--axis", "--drop", "--set", "--losses", "--seconds", "--results", "--allow-import"},
-        "import": LOG_OPTIONS
-        | {"--name", "--x", "--y", "--axis", "--scale", "--outcome", "--validation-loss", "--initial-loss", "--map"}
-        | {"--diverged-above", "--seed", "--steps", "--where", "--run", "--from-path", "--config", "--log", "--pattern"}
-        | {"--format", "--set", "--scattered", "--grid", "--replace", "--json", "--results"},
-        "boundary": {"--x", "--y", "--where", "--reduce", "--degraded", "--metric", "--level", "--json", "--results"},
-        "diagnose": {"--trial", "--cell", "--output", "--json", "--results"},
-        "remedy": {
-            "--trial",
-            "--cell",
-            "--each-cell",
-            "--at",
-            "--try",
-            "--replicates",
-            "--pairs",
-            "--no-pairs",
-            "--output",
-            "--format",
-        }
-        | {"--executor", "--allow-import", "--json", "--results"},
-        "explain": {"--x", "--y", "--output", "--json", "--results"},
-        "recommend": {"--margin", "--metric", "--degraded", "--json", "--results"},
-        "sensitivity": {"--axis", "--range", "--json", "--results"},
-        "front": {"--metric", "--against", "--along", "--target", "--degraded", "--json", "--results"},
-        "importance": {"--json", "--results"},
-        "locate": LOG_OPTIONS
-        | {"--config", "--set", "--log", "--pattern", "--format", "--degraded", "--json", "--results"},
-        "survival": {"--axis", "--until", "--json", "--results"},
-        "warn": {"--json", "--results"},
-        "compare": {"--along", "--base", "--x", "--y", "--reduce", "--degraded", "--output", "--json", "--results"},
-        "report": {"--results"},
-        "replay": LOG_OPTIONS
-        | {"--set", "--json", "--figures", "--no-figures", "--norm-rises", "--no-norm-rises", "--pattern", "--format"}
-        | {"--results"},
-        "audit": {"--results"},
-        "doctor": {"--strict", "--fix", "--json", "--results"},
-        "gc": {"--exports", "--dry-run", "--results"},
-        "sync": {"--results", "--tracking-uri", "--to"},
-        "ui": {"--results", "--tracking-uri", "--port"},
-        "page": {"--results", "--port", "--open"},
-        "refine": {"--factor", "--trials", "--along", "--set", "--executor", "--allow-import", "--results"},
-    }
-    heatmap = commands["export"].commands["heatmap"]
-    drawn = {"--x", "--y", "--metric", "--format", "--where", "--reduce", "--facet", "--degraded", "--output"}
-    drawn |= {"--results"}
-    assert options(heatmap) == drawn
-    edge = {"--x", "--y", "--facet", "--where", "--degraded", "--output", "--results"}
-    assert options(commands["export"].commands["edge"]) == edge
-    front = {"--metric", "--against", "--along", "--target", "--degraded", "--output", "--results"}
-    assert options(commands["export"].commands["front"]) == front
-    assert options(commands["export"].commands["optuna"]) == {"--results"}
+    export = commands["export"].commands
+    assert {name: options(commands[name]) for name in commands if name != "export"} == {
+        **ACTIONS, **{name: own | SHARED for name, own in QUESTIONS.items()},
+    }  # fmt: skip
+    assert {name: options(command) for name, command in export.items()} == {
+        "heatmap": QUESTIONS["map"] | SHARED, "optuna": {"--results"},
+    }  # fmt: skip
 
 
 def test_keys_of_a_sweep_file() -> None:
@@ -279,14 +262,15 @@ def test_columns_of_the_remedies_of_all_cells() -> None:
     assert tuple(KINDS) == ("lr", "beta1", "beta2", "eps", "clip", "skip", "reset", "other")
 
 
-def test_names_of_the_results_in_a_notebook() -> None:
-    public = {name for name in dir(SweepResults) if not name.startswith("_")}
-    assert public == {
-        "axes", "boundary", "compare", "diagnose", "explain", "front", "lr_sensitivity", "map", "plot", "recommend",
-        "remedies", "remedy", "telemetry", "to_xarray", "trace", "trials",
+def test_names_of_the_results_in_a_notebook(tmp_path: Path) -> None:
+    with ledger_at(tmp_path / "case") as ledger:
+        record(ledger, sweep_of("axes: {lr: {values: [0.1, 1]}}\n"), ["stable", "diverged"])
+    results = orchestrator.load(tmp_path / "case")
+    questions = {query.query_name() for query in answers.query_classes("sweep")}
+    assert {*dir(results)} == questions | {
+        "ask", "axes", "compare", "folder", "map", "name", "plot", "telemetry", "to_xarray", "trace", "trials",
     }  # fmt: skip
-    # The words of the command line.
-    assert list(inspect.signature(SweepResults.recommend).parameters) == ["self", "margin", "metric", "degraded"]
+    assert list(inspect.signature(results.recommend).parameters)[-3:] == ["margin", "metric", "degraded"]
     assert list(inspect.signature(orchestrator.run).parameters) == [
         "sweep", "axis", "drop", "set", "seeds", "steps", "name", "results", "executor", "retry_errored",
         "allow_import",

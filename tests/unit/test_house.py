@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import answers
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("orchestrator", "objectives")
 MODULES = {
@@ -41,7 +43,8 @@ IMPORTERS = {
     "transformers": {"orchestrator.callbacks.transformers"},
     "lightning": {"orchestrator.callbacks.lightning"},
     "typer": {
-        f"orchestrator.cli.{name}" for name in ("answers", "app", "completion", "importing", "options", "upkeep")
+        f"orchestrator.cli.{name}"
+        for name in ("app", "asking", "exporting", "importing", "options", "training", "upkeep")
     },
 }
 
@@ -83,8 +86,8 @@ FLOOR_PLAN = (
     "orchestrator.causes",
     "orchestrator.health",
     "orchestrator.render",
+    "orchestrator.answers",
     "orchestrator.pages",
-    "orchestrator.commands",
     "orchestrator.api",
     "orchestrator",
     "orchestrator.cli",
@@ -192,7 +195,7 @@ ADDITIONS = re.findall(
 
 
 def test_contributing_says_how_to_add_each_kind_of_part() -> None:
-    kinds = ["tracker", "optimizer", "executor", "mechanism", "objective", "sample method", "search", "command"]
+    kinds = ["tracker", "optimizer", "executor", "mechanism", "objective", "sample method", "search", "answer"]
     assert [kind for kind, _, _ in ADDITIONS] == kinds
 
 
@@ -201,13 +204,13 @@ def test_what_an_addition_touches_exists_and_its_table_has_entries(kind: str, fi
     places = [name for name in re.findall(r"`([^`]+)`", f"{files} {line}") if "/" in name]
     assert all((ROOT / name).exists() for name in places), places
     assert len(re.findall(r"\b(?:a module|its \w+|a function)\b", files)) <= 2
-    table = re.match(r"`([A-Z]+)` in `([^`]+)`$", line)
-    if table is None:
-        assert kind == "command"
-        assert "@app.command()" in (ROOT / places[-1]).read_text()
-        return
-    module = table[2].removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    entries = getattr(importlib.import_module(module), table[1])
+    if line == "-":
+        assert kind == "answer"
+        entries = answers.names()
+    else:
+        table = re.match(r"`([A-Z]+)` in `([^`]+)`$", line)
+        module = table[2].removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        entries = getattr(importlib.import_module(module), table[1])
     assert entries
     assert all(isinstance(name, str) for name in entries)
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from objectives.base import OBJECTIVES, Objective
+from objectives.models.facts import OBJECTIVES
+from objectives.protocol import Objective
 from orchestrator.sweepfile.spec import load_sweep
 from orchestrator.sweepfile.starter import objective_rows
 from orchestrator.sweepfile.strict_yaml import parse_document, parse_scalar

@@ -37,9 +37,12 @@ def test_the_page_of_commands_has_every_option_and_the_page_of_python_every_publ
 
     commands = (pages / "commands.md").read_text()
     assert "## sweep export heatmap\n" in commands
+    assert "| `--across AXIS` | " in commands
     assert "| `--margin` | how far from every edge, as a factor of each axis (default: 2.0) |" in commands
     python = (pages / "python.md").read_text()
     assert set(re.findall(r"\.(\w+)$", python, re.MULTILINE)) >= {n for n in orchestrator.__all__ if n[0] != "_"}
+    assert "### boundary\n" in python
+    assert "| `margin = 2.0` | how far from every edge, as a factor of each axis |" in python
 
 
 def anchors(page: Path) -> set[str]:

@@ -14,6 +14,7 @@ from statistics import median
 
 import numpy as np
 
+from orchestrator.base.fields import reported
 from orchestrator.base.intervals import CONFIDENCE
 from orchestrator.detection.warning.alarms import HORIZON, UnstableSpan, alarms
 
@@ -75,27 +76,27 @@ class Quality:
     stable_steps: int  # of runs without any instability
     num_false_stable: int  # false alarms in those
 
-    @property
+    @reported
     def recall(self) -> float:
         """Share of the onsets with a warning."""
         return self.num_warned / self.num_onsets if self.num_onsets else float("nan")
 
-    @property
+    @reported
     def good_share(self) -> float:
         """Share of the onsets with a warning of a good lead."""
         return self.num_good / self.num_onsets if self.num_onsets else float("nan")
 
-    @property
+    @reported
     def precision(self) -> float:
         """Share of the alarms with an onset within the horizon."""
         return 1 - self.num_false / self.num_alarms if self.num_alarms else float("nan")
 
-    @property
+    @reported
     def false_per_1000(self) -> float:
         """False alarms per 1,000 calm steps."""
         return 1000 * self.num_false / self.calm_steps if self.calm_steps else float("nan")
 
-    @property
+    @reported
     def stable_false_per_1000(self) -> float:
         """The same in runs without any instability."""
         return 1000 * self.num_false_stable / self.stable_steps if self.stable_steps else float("nan")

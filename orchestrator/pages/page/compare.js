@@ -1,19 +1,21 @@
-// --- comparison with another sweep of the folder: the words of `sweep compare` ---------------------------
+// --- comparison with another sweep of the folder: the answer of `sweep compare` ---------------------------
 
 async function offerComparison() {
   const others = await ask("others").catch(() => []);
   if (!others.length) return;
   const box = element("select", { id: "other" }, element("option", { value: "" }, "no other"));
   for (const name of others) box.append(element("option", { value: name }, name));
-  const text = element("pre", {});
+  const text = element("div", { class: "answer" });
   text.hidden = true;
   box.addEventListener("change", async () => {
     const name = box.value;
     text.hidden = !name;
     if (!name) return;
     text.textContent = "…";
-    const said = await ask("comparison", { with: name }).then((answer) => answer.text, (error) => `no comparison: ${error.message}`);
-    if (box.value === name) text.textContent = said;
+    const said = await ask("comparison", { with: name }).then((answer) => answer.html, () => null);
+    if (box.value !== name) return;
+    if (said === null) text.textContent = "no comparison: the server does not answer";
+    else takeAnswer(text, said);
   });
   const label = element("label", { for: "other" }, `${data.name} against `, box);
   document.getElementById("compare").replaceChildren(element("h2", {}, "Comparison"), element("p", {}, label), text);

@@ -1,4 +1,9 @@
-// --- why the chosen trials became unstable: the words of `sweep diagnose` -------------------------------
+// --- why the chosen trials became unstable: the answer of `sweep diagnose` ------------------------------
+
+// The answer of a question: HTML whose texts are escaped.
+function takeAnswer(place, text) {
+  place.replaceChildren(...new DOMParser().parseFromString(text, "text/html").body.childNodes);
+}
 
 const told = new Map(); // text and picture of remedies, by trial and outcome
 const openness = new Map(); // trials whose diagnosis the reader has opened or closed
@@ -6,7 +11,7 @@ const openness = new Map(); // trials whose diagnosis the reader has opened or c
 async function diagnosisOf(i) {
   const key = `${trials.trial_id[i]} ${trials.outcome[i]}`;
   const id = trials.trial_id[i];
-  if (!told.has(key)) told.set(key, isLive() ? await ask("diagnosis", { trial: id }) : { text: data.diagnoses[id], remedy_picture: data.remedy_pictures[id] });
+  if (!told.has(key)) told.set(key, isLive() ? await ask("diagnosis", { trial: id }) : { html: data.diagnoses[id], remedy_picture: data.remedy_pictures[id] });
   return told.get(key);
 }
 
@@ -22,12 +27,12 @@ function drawDiagnoses(members) {
   const parts = shown.map((i, n) => {
     const id = trials.trial_id[i];
     const cell = selection.length > 1 ? ` of ${cellName(selection.find((c) => cells.members[c].includes(i)))}` : "";
-    const text = element("pre", {}, "…");
+    const text = element("div", { class: "answer" }, "…");
     const part = element("details", {}, element("summary", { id: `why-${id}` }, `diagnosis of seed ${trials.seed[i]}${cell}: ${trials.outcome[i]}`), text);
     const fill = async () => {
       try {
-        const { text: words, remedy_picture: picture } = await diagnosisOf(i);
-        text.textContent = words;
+        const { html: words, remedy_picture: picture } = await diagnosisOf(i);
+        takeAnswer(text, words);
         if (picture && !part.querySelector("img")) part.append(element("img", { src: picture, alt: "remedies by fork step, in numbers above" }));
       } catch (error) {
         text.textContent = `no diagnosis: ${error.message}`;

@@ -85,7 +85,7 @@ with LedgerWriter(old) as ledger:
         "tracker": [list(p) for p in trial_record(ledger, row, "auto", axes, "case").points if p.name == "num_kinks"],
     }}
 log = Log("run.csv", Columns("step", "loss"), np.arange(50), np.linspace(2, 1, 50), None)
-shown["json"] = replay_logs([log], StoppingConfig())[0].as_json()["num_kinks"]
+shown["json"] = replay_logs([log], StoppingConfig())[0].summary()["num_kinks"]
 print(json.dumps(shown))
 """
 

@@ -32,7 +32,8 @@ def test_free_memory_is_no_more_than_a_container_leaves() -> None:
 
 ODD = """
 import torch
-from objectives.base import OBJECTIVES, ExecutionPlan
+from objectives.models.facts import OBJECTIVES
+from objectives.protocol import ExecutionPlan
 from orchestrator.worker.machine import prepare_process
 
 prepare_process()

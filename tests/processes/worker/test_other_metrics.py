@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 from custom_cases import SWEEP, sweep_in, trained
 
+from orchestrator.answers.map import MapQuery
 from orchestrator.api.results import load
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.recommendation import recommend
-from orchestrator.pages.exports import export_all, export_heatmap
+from orchestrator.pages.exports import export_all
 
 # The training loss falls the fastest at lr 1, the validation loss at lr 0.1: an overfit.
 TRAIN = """
@@ -50,8 +51,8 @@ def test_they_are_kept_with_their_steps_and_their_last_values_are_columns_and_ma
     assert table["median_accuracy"][1] == pytest.approx(1.0, abs=1e-6)
     assert results.map()["median_accuracy"].tolist() == pytest.approx(table["median_accuracy"].tolist())
     assert "last value of accuracy that the trainer printed" in (folder / "report.html").read_text()
-    picture = export_heatmap(folder, metric="accuracy", output=tmp_path / "accuracy.svg").read_text()
-    assert "median accuracy, last value" in picture
+    picture = results.ask(MapQuery(metric="accuracy")).rendered("svg")
+    assert b"median accuracy, last value" in picture
 
 
 def test_recommend_compares_settings_by_the_validation_loss(tmp_path: Path) -> None:

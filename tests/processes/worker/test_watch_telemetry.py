@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from custom_cases import sweep_in, trained
 
-from orchestrator.commands.warn import warn
+from orchestrator import load
 from orchestrator.ledger.reader import LedgerReader
 
 LOOP = """
 import os, pathlib, signal, sys
 import torch
-from orchestrator.watch import Watch
+from orchestrator.detection.watch import Watch
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -98,5 +98,4 @@ def test_the_ledger_has_the_readings_that_the_loop_has_alone(tmp_path: Path, way
         # A resumed run measures its curvature from a cold start.
         if way != "resumed" or not name.startswith(("lambda", "curvature")):
             np.testing.assert_allclose(kept[name], value_N, rtol=1e-6, err_msg=name)
-    lines = list(warn(tmp_path / "results" / "mine", None))
-    assert any(line.startswith("mine: 1 run") for line in lines if isinstance(line, str)), lines
+    assert load(tmp_path / "results" / "mine").warn().num_runs == 1

@@ -83,9 +83,7 @@ def test_a_sweep_runs_to_its_map_and_has_the_results_of_the_inline_executor(tmp_
         sweep_in(tmp_path / folder)
         code, output = run(tmp_path / folder, "run", "mine.yaml", *arguments)
         assert code == 0, output
-        code, output = run(
-            tmp_path / folder, "export", "heatmap", "mine", "--format", "csv", "--output", "../" + folder + ".csv"
-        )
+        code, output = run(tmp_path / folder, "export", "heatmap", "mine", "--output", "../" + folder + ".csv")
         assert code == 0, output
     assert (tmp_path / "jobs.csv").read_text() == (tmp_path / "inline.csv").read_text()
     assert results_of(tmp_path / "jobs", "mine") == results_of(tmp_path / "inline", "mine")

@@ -19,12 +19,11 @@ from mlflow import MlflowClient
 from scipy.stats import binomtest
 from sweep_cases import QUADRATIC, finished
 
+from orchestrator.api.exporting import sync
+from orchestrator.api.running import run_lines
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.base.reports import Completed, Report
-from orchestrator.commands.printing import show
-from orchestrator.commands.run import run
-from orchestrator.commands.sync import sync
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.executors.inline import InlineExecutor
@@ -36,6 +35,7 @@ from orchestrator.mirrors.mirror import BackgroundMirror, Mirror
 from orchestrator.mirrors.mlflow_pages import server_command
 from orchestrator.mirrors.mlflow_store import folder_tag, read_run, rehome, shown_uri
 from orchestrator.mirrors.tracker import TrackingError
+from orchestrator.render.printing import show
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -61,7 +61,7 @@ def results(tmp_path: Path, empty_store: Path) -> Path:
 
 
 def train_and_mirror(sweep, results: Path) -> int:
-    return show(run(sweep, results, lambda: InlineExecutor, False))
+    return show(run_lines(sweep, results, lambda: InlineExecutor, False))
 
 
 def all_runs(results: Path):

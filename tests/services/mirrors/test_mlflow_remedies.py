@@ -18,7 +18,7 @@ axes: {lr: {values: [0.5, 3.0]}}
 fixed: {optimizer: sgd, beta1: 0.0, warmup: 40}
 tracking: {to: [mlflow]}
 """
-ASKED = ("--at", "0", "--replicates", "1", "--no-pairs")
+ASKED = ("--fork", "0", "--replicates", "1", "--no-pairs")
 
 
 @pytest.fixture

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import html
+import inspect
+import io
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,21 +14,14 @@ from matplotlib.figure import Figure
 from sweep_cases import ledger_at, record, sweep_of
 
 import orchestrator
+from orchestrator.answers.map import MapQuery
 from orchestrator.api.results import SweepResults
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
-from orchestrator.base.in_words import InWords
-from orchestrator.commands.compare import compare
-from orchestrator.commands.diagnose import diagnose
-from orchestrator.commands.explain import explain
-from orchestrator.commands.front import front
-from orchestrator.commands.printing import Answer
-from orchestrator.commands.recommend import recommend
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import sweep_axes
 from orchestrator.mirrors.records import trial_record
 from orchestrator.mirrors.sweep_records import sweep_record
-from orchestrator.pages.exports import export_heatmap
 
 GRID = "seeds: [0, 1, 2]\naxes:\n  lr: {values: [0.1, 0.2]}\n  clip: {values: [1.0, null]}\n"
 LABELS = ["stable"] * 3 + ["stable", "diverged", "spiked"] + ["diverged"] * 3 + ["planned"] * 3
@@ -84,14 +80,14 @@ tracking: {enabled: false}
         of_cells = [cell.metrics["late_edge_ratio"] for cell in sweep_record(ledger).cells]
     assert [point["late_edge_ratio"] for point in points] == known.trials.late_edge_ratio.tolist()
     assert of_cells == cells.median_late_edge_ratio.tolist()
-    exported = pd.read_csv(export_heatmap(tmp_path / "known", "csv", metric="late_edge_ratio"))
+    exported = pd.read_csv(io.StringIO(known.ask(MapQuery(metric="late_edge_ratio")).rendered("csv")))
     np.testing.assert_allclose(exported.median_late_edge_ratio, cells.median_late_edge_ratio, rtol=1e-12)
 
 
 def test_boundary_recommendation_and_sensitivity_are_at_hand(results) -> None:
-    assert [row.kind for row in results.boundary("lr", "clip")] == ["crosses", "not stable throughout"]
+    assert [row["kind"] for row in results.boundary("lr", "clip").rows] == ["crosses", "not stable throughout"]
     assert results.recommend(1.0).chosen.setting == {"lr": 0.1, "clip": 1.0}
-    assert len(results.lr_sensitivity()) == 2
+    assert len(results.sensitivity().settings) == 2
 
 
 def test_what_is_no_sweep_or_no_trial_is_refused(results, tmp_path: Path) -> None:
@@ -137,7 +133,7 @@ def test_a_notebook_shows_a_sweep_with_its_outcomes_its_map_and_what_to_call(res
     page = results._repr_html_()
     assert "<b>case</b>" in page
     assert "4 stable, 4 diverged, 1 spiked" in page
-    assert "data:image/png;base64," in page
+    assert "data:image/" in page
     for call in re.findall(r"<code>\.(\w+)", page):
         assert hasattr(results, call)
 
@@ -145,32 +141,30 @@ def test_a_notebook_shows_a_sweep_with_its_outcomes_its_map_and_what_to_call(res
 def test_answers_are_those_of_the_commands(results, tmp_path: Path) -> None:
     with ledger_at(tmp_path / "wider") as ledger:
         record(ledger, sweep_of(GRID, "name: wider\nobjective: quadratic\nsteps: 20\n"), ["stable"] * 12)
-    (difference,) = results.compare(orchestrator.load(tmp_path / "wider")).differences
+    (difference,) = results.compare(orchestrator.load(tmp_path / "wider")).result.differences
     assert difference.area_change > 0
     unstable = results.trials[results.trials.outcome == "diverged"].trial_id.iloc[0]
     assert results.diagnose(unstable[:8]).trial.trial_id == unstable
-    assert len(results.explain().causes) == 2
+    assert len(results.explain().result.causes) == 2
     assert results.recommend(margin=1).chosen.setting == {"lr": 0.1, "clip": 1.0}
 
 
-def test_a_notebook_shows_an_answer_as_the_lines_of_its_command(results, tmp_path: Path) -> None:
-    with ledger_at(tmp_path / "wider") as ledger:
-        record(ledger, sweep_of(GRID, "name: wider\nobjective: quadratic\nsteps: 20\n"), ["stable"] * 12)
-    wider = tmp_path / "wider"
-    picture = tmp_path / "picture.png"
-    compared = [results.folder, wider]
-    pairs: list[tuple[InWords | None, Answer]] = [
-        (results.recommend(margin=1), recommend(results.folder, 1, None, degraded=False)),
-        (results.front(), front(results.folder, None, "margin", None, None, degraded=False, json_file=None)),
-        (results.explain(), explain(results.folder, None, None, picture)),
-        (results.diagnose(), diagnose(results.folder, None, {}, picture, None)),
-        (results.compare(orchestrator.load(wider)), compare(compared, None, None, "worst", False, picture, tmp_path)),
-    ]
-    for answer, lines in pairs:
-        assert answer is not None
+def test_a_notebook_shows_an_answer_as_its_lines_and_as_html_with_figures(results) -> None:
+    for answer in (results.recommend(margin=1), results.front(), results.boundary(), results.diagnose()):
         shown: list[str] = []
         # IPython looks for it in the class itself before it takes the repr of a dataclass.
         vars(type(answer))["_repr_pretty_"](answer, SimpleNamespace(text=shown.append), False)
-        assert shown == [str(answer)]
-        own = str(answer).splitlines()
-        assert own == [str(line) for line in lines][: len(own)]
+        assert shown == [str(answer)] == ["\n".join(answer.lines())]
+    page = results.diagnose()._repr_html_()
+    assert "data:image/" in page
+    assert html.escape(results.diagnose().lines()[0]) in page
+
+
+def test_a_method_takes_the_options_of_the_command_by_place_or_name_and_says_what_they_are(results) -> None:
+    assert results.recommend(1.0).to_plain() == results.recommend(margin=1.0).to_plain()
+    assert list(inspect.signature(results.recommend).parameters)[-3:] == ["margin", "metric", "degraded"]
+    assert "how far from every edge" in inspect.getdoc(results.recommend)
+    with pytest.raises(TypeError, match="margins"):
+        results.recommend(margins=1.0)
+    with pytest.raises(AttributeError, match="recomend"):
+        results.recomend()

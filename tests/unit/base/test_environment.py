@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.base.environment import EXTRAS, check_installed, install_command, is_installed, missing_library_error
 from orchestrator.base.errors import InputError
-from orchestrator.cli import entry as cli
+from orchestrator.cli import app as cli
 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
 

@@ -16,7 +16,6 @@ from orchestrator.base.files import (
     make_folder,
     make_private,
     open_private,
-    output_format,
     sweep_folder,
     sweep_lock,
     write_if_changed,
@@ -113,38 +112,11 @@ def test_nothing_is_written_through_a_link_in_place_of_a_folder(tmp_path: Path) 
 # --- files that a person names -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "asked", "expected"),
-    [
-        (None, None, "png"), (None, "svg", "svg"), ("a.svg", None, "svg"), ("a.b.pdf", "pdf", "pdf"),
-        ("A.PNG", None, "png"), ("a.csv", None, "csv"),
-    ],
-)  # fmt: skip
-def test_the_ending_of_a_file_is_its_format(tmp_path: Path, name, asked, expected) -> None:
-    assert output_format(tmp_path / name if name else None, ("png", "svg", "pdf", "csv"), asked) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "asked", "says"),
-    [
-        ("a.jpg", None, "end it in .png, .svg or .pdf"),
-        ("a", "png", "end it in .png, .svg or .pdf"),
-        (".png", None, "end it in .png, .svg or .pdf"),
-        ("a.png", "svg", "omit --format, or end it in .svg"),
-        ("a.png", "gif", "choose png, svg or pdf"),
-        (None, "gif", "choose png, svg or pdf"),
-    ],
-)
-def test_an_ending_that_is_no_format_or_another_is_refused(tmp_path: Path, name, asked, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        output_format(tmp_path / name if name else None, asked=asked)
-
-
 def test_no_folder_is_made_for_a_file_that_a_person_names(tmp_path: Path) -> None:
     path = tmp_path / "new folder" / "a.png"
     with pytest.raises(InputError, match=r"mkdir -p '.*new folder'"):
-        output_format(path)
-    with pytest.raises(InputError, match=r"--json: .*does not exist"):
+        check_output(path)
+    with pytest.raises(InputError, match=r"--json: .*no folder"):
         check_output(path, "--json")
     (tmp_path / "b.png").mkdir()
     for other in (tmp_path / "b.png", Path("/dev/null")):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from diagnosis_cases import calm, noise, ratios, risen, row_of, series_of
 
-from objectives.base import OBJECTIVES
+from objectives.models.facts import OBJECTIVES
 from orchestrator.causes.diagnosis import rank
 from orchestrator.causes.diagnosis_text import diagnosis_lines, headline
 from orchestrator.causes.evidence import Evidence, gather

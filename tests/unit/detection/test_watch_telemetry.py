@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from orchestrator.watch import Watch
+from orchestrator.detection.watch import Watch
 
 
 @pytest.fixture

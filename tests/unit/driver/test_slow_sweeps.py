@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from sweep_cases import numbers, sweep_of, trial_row
 
+from orchestrator.answers.audit import AuditAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.base.packs import Pack, ReferenceTrial
@@ -18,7 +19,7 @@ from orchestrator.detection.slow import rung_thresholds, rungs_of
 from orchestrator.driver.packing import make_packs
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.audit import audit, audit_lines
+from orchestrator.maps.audit import audit
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.replay import replay_sweep
 from orchestrator.maps.stability import stability_map
@@ -169,10 +170,10 @@ def test_a_slow_trial_was_wrongly_found_so_if_it_ends_in_the_better_half_of_thos
     assert balance.slow.wrong == (table[3],)
     assert (balance.slow.num_pruned, balance.slow.num_judged, balance.slow.middle) == (4, 3, 2.0)
     assert (balance.steps_saved, balance.steps_audited, balance.num_stopped) == (240, 180, 4)
-    lines = audit_lines(balance)
+    lines = AuditAnswer("", balance).lines()
     assert "4 of them were pruned, and 3 that were slow trained on, for 180 member-steps" in lines[-3]
     assert "1 of these ended in the better half: 33% (95 % interval 6% to 79%)" in lines[-2]
-    without = audit_lines(audit([ended("stable", 1.0), ended("pruned", 4.0, 39)], None))
+    without = AuditAnswer("", audit([ended("stable", 1.0), ended("pruned", 4.0, 39)], None)).lines()
     assert "none that was slow trained on" in without[-2]
     assert audit([ended("stable", 1.0)], None).slow is None
 

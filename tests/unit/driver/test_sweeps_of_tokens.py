@@ -6,8 +6,8 @@ from pathlib import Path
 
 from sweep_cases import ledger_at, map_ledger
 
+from orchestrator.answers.plan import PlanQuery
 from orchestrator.base.files import LEDGER
-from orchestrator.commands.plan import plan
 from orchestrator.driver.progress import Progress
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import Sweep, build_sweep
@@ -42,7 +42,7 @@ def test_every_trial_trains_its_own_number_of_steps(train, rows) -> None:
 
 
 def test_the_plan_says_how_many_steps_the_tokens_are(tmp_path: Path) -> None:
-    lines = list(plan(batches(), tmp_path))
+    lines = PlanQuery().ask((batches(), tmp_path)).lines()
     assert lines[0] == "sweep:    batches (gpt, 256 tokens)"
     assert lines[1] == "steps:    8 .. 32, the tokens over batch times context, to the nearest step"
 

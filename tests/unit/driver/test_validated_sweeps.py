@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from sweep_cases import sweep_of
 
+from orchestrator.answers.audit import AuditAnswer
 from orchestrator.api.results import load
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
@@ -17,7 +18,7 @@ from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.health import examine_sweep
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.audit import audit, audit_lines
+from orchestrator.maps.audit import audit
 from orchestrator.maps.replay import replay_sweep
 from orchestrator.maps.stability import stability_map, sweep_axes
 from orchestrator.mirrors.records import trial_record
@@ -92,7 +93,7 @@ def test_trials_that_have_stopped_improving_end_and_keep_their_outcome(tmp_path:
     folder = trained(tmp_path, EVERY + "stopping: {validation_patience: 5}\n")
     with LedgerReader(folder / LEDGER) as ledger:
         rows, replayed = ledger.trials(), replay_sweep(ledger, load_sweep(folder / "sweep.yaml").stopping)
-        lines = audit_lines(audit(rows, None))
+        lines = AuditAnswer("", audit(rows, None)).lines()
     ended = [row for row in rows if row.plateau_step is not None]
     assert ended
     for row in ended:
@@ -110,7 +111,7 @@ def test_the_audit_counts_those_that_would_have_improved_later(tmp_path: Path) -
     folder = trained(tmp_path, EVERY + "stopping: {validation_patience: 1, audit: 1.0}\n")
     with LedgerReader(folder / LEDGER) as ledger:
         rows = ledger.trials()
-        lines = audit_lines(audit(rows, None))
+        lines = AuditAnswer("", audit(rows, None)).lines()
     met = [row for row in rows if row.plateau_step is not None]
     better = [row for row in met if (row.best_validation_step or 0) > (row.plateau_step or 0)]
     assert met

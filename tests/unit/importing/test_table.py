@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.api.importing import import_results
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
-from orchestrator.commands.import_ import import_
-from orchestrator.commands.printing import Answer
 from orchestrator.importing.collecting import collect
 from orchestrator.importing.options import ImportOptions
 from orchestrator.importing.outcomes import by_final_loss
@@ -26,6 +25,7 @@ from orchestrator.ledger.facts import imported_of, long_note
 from orchestrator.ledger.reader import LedgerReader, check_not_imported, is_imported
 from orchestrator.maps.boundary import boundary_lines
 from orchestrator.maps.stability import stability_map
+from orchestrator.render.printing import Lines
 
 HERE = Path("results")
 TABLE = "lr,warmup,loss\n1e-3,0,3.0\n1e-3,100,3.1\n1e-2,0,nan\n1e-2,100,2.9\n1e-1,0,inf\n1e-1,100,9.5\n"
@@ -52,7 +52,7 @@ def outcomes(ledger: LedgerReader) -> dict[tuple, str]:
     return {(*trial.cell.values(), trial.seed): trial.outcome for trial in ledger.trials()}
 
 
-def drained(answer: Answer) -> list[str]:
+def drained(answer: Lines) -> list[str]:
     return [str(line) for line in answer]
 
 
@@ -200,7 +200,7 @@ def test_imported_results_are_never_trained_on(tmp_path: Path) -> None:
 
 def test_a_name_that_no_sweep_may_have_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--name"):
-        drained(import_([written(tmp_path, TABLE)], "../up", BY_LOSS, tmp_path))
+        drained(import_results([written(tmp_path, TABLE)], "../up", BY_LOSS, tmp_path))
 
 
 @pytest.mark.parametrize(

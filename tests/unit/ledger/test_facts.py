@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from objectives.base import Objective, TrainingConfig, per_member, structural
+from objectives.fields import per_member, structural
+from objectives.protocol import Objective
+from objectives.training_config import TrainingConfig
 from orchestrator.ledger.facts import PackedObjective, packed_fact, packed_from_fact
 
 

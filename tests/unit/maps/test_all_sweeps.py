@@ -6,7 +6,7 @@ import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
 from orchestrator.maps.all_sweeps import EdgeRange, all_sweeps
-from orchestrator.pages.index import index_html
+from orchestrator.pages.report import index_html
 from orchestrator.sweepfile.strict_yaml import question_of
 
 AXES = "axes: {lr: {log: [0.01, 1], num: 3}, beta1: {values: [0.0, 0.5]}}\n"

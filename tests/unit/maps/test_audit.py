@@ -12,11 +12,17 @@ from hypothesis import strategies as st
 from sweep_cases import trial_row
 
 from orchestrator import cli
+from orchestrator.answers.audit import AuditAnswer
 from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.run_monitor import is_audited
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.audit import Audit, audit, audit_lines
+from orchestrator.maps.audit import Audit, audit
+
+
+def audit_lines(balance: Audit) -> list[str]:
+    return AuditAnswer("", balance).lines()
+
 
 # --- the numbers ---------------------------------------------------------------------------------
 
@@ -116,7 +122,7 @@ def test_the_lines_say_the_numbers() -> None:
     assert "85 of 800 member-steps (11%)" in lines[0]
     assert "3 trials" in lines[1]
     assert "200 member-steps" in lines[1]
-    assert "1 of them came back: 33% (95 % interval 6% to 79%)" in lines[2]
+    assert "1 recovered: 33% (95 % interval 6% to 79%)" in lines[2]
     assert "-115 member-steps" in lines[3]
     assert "12 s of one worker lost" in lines[3]
 
@@ -246,7 +252,7 @@ def test_the_command_says_what_the_ledger_says(results: Path, say) -> None:
     text = say("audit", "audited")
     assert f"{len(stopped)} of 36 finished trials" in text
     assert f"saved {saved:,} of 4,320 member-steps" in text
-    assert f"wrong:    {len(wrong)} of them came back" in text
+    assert f"wrong:    {len(wrong)} recovered" in text
     listed = re.findall(r"lr=(\S+) schedule=(\w+) seed=(\d+): lost at step (\d+), ended (\w+)", text)
     assert sorted(listed) == sorted(("2.4", "cosine", str(r.seed), str(r.verdict_step), "spiked") for r in wrong)
     assert wrong

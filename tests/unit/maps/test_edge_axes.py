@@ -65,9 +65,9 @@ def test_a_range_is_read_at_the_value_it_is_fixed_to() -> None:
 @pytest.mark.parametrize(
     ("axes", "options", "says"),
     [
-        ((LR, BETA2), {"along": "depth"}, "--x: 'depth' is not an axis"),
-        ((LR, BETA2), {"along": "lr", "across": "lr"}, "--y: 'lr' is also in --x"),
-        ((LR, BETA2), {"facet": "beta2", "where": {"beta2": "0.9"}}, "--facet: 'beta2' is also in --where"),
+        ((LR, BETA2), {"along": "depth"}, "--along: 'depth' is not an axis"),
+        ((LR, BETA2), {"along": "lr", "across": "lr"}, "--across: 'lr' is also in --along"),
+        ((LR, BETA2), {"facet": "beta2", "where": {"beta2": "0.9"}}, "--by: 'beta2' is also in --where"),
         ((LR, BETA2), {"where": {"depth": "3"}}, "--where: depth: is not an axis"),
         ((LR, BETA2), {"where": {"beta2": "0.5"}}, "no cell has 0.5"),
         ((LR,), {}, "no axis besides lr is free, so there is nothing to draw the edge against"),
@@ -75,7 +75,7 @@ def test_a_range_is_read_at_the_value_it_is_fixed_to() -> None:
         ((LR, BETA2), {"across": "lr", "facet": "beta2"}, "no axis is left along which"),
         ((LR, BETA2, MANY), {}, "batch_size is neither drawn nor fixed"),
         ((LR, BETA2, WORDS, CLIP), {}, "clip is neither drawn nor fixed\n    remedy: add --where clip=VALUE$"),
-        ((LR, BETA2, MANY, WORDS), {}, "add --where batch_size=VALUE --where optimizer=VALUE, or --facet batch_size"),
+        ((LR, BETA2, MANY, WORDS), {}, "add --where batch_size=VALUE --where optimizer=VALUE, or --by batch_size"),
         ((LR, BETA2, RANGE), {"where": {"eps": "1"}}, "choose a number from 1e-08 to 0.0001"),
         ((LR, BETA2, RANGE), {"where": {"eps": "low"}}, "low is not within its range"),
     ],

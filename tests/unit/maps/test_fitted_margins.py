@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
+from orchestrator.answers.recommend import RecommendAnswer
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import Margin
 from orchestrator.maps.fitted import fit
 from orchestrator.maps.fitted_margins import fitted_margins
-from orchestrator.maps.recommendation import Recommendation, recommend, recommendation_lines
+from orchestrator.maps.recommendation import Recommendation, recommend
 
 STEP = 1000 ** (1 / 16)
 AXES = "axes:\n  lr: {log: [0.001, 1.0], num: 17}\n  beta1: {linear: [0.1, 0.9], num: 5}\n"
@@ -74,7 +75,7 @@ def test_scattered_cells_recommend_nearly_what_a_grid_does(tmp_path: Path) -> No
     assert few.chosen is not None
     assert 1 / STEP**3 < few.chosen.setting["lr"] / grid.chosen.setting["lr"] < STEP**3
     assert edge_at(few.chosen.setting["beta1"]) / few.chosen.setting["lr"] > 2
-    lines = recommendation_lines(few)
+    lines = RecommendAnswer("", few).lines()
     assert any(line.startswith("  lr up: surely stable to 0.0") and "edge near 0.0" in line for line in lines)
     assert lines[-2] == "margins by a surface fitted to 160 trials; surely: within its 95 % interval"
     assert few.fitted is not None

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
+from orchestrator.answers.sensitivity import SensitivityQuery
 from orchestrator.base.errors import InputError
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.fitted_sensitivity import FittedSensitivities, fitted_lr_sensitivity, sensitivity_answer
+from orchestrator.maps.fitted_sensitivity import FittedSensitivities, fitted_lr_sensitivity
 from orchestrator.maps.sensitivity import lr_sensitivity
 
 LR = "lr: {log: [0.001, 1.0], num: 65}"
@@ -62,7 +63,7 @@ def test_a_loss_above_the_initial_one_counts_as_the_initial_one(tmp_path: Path) 
 
 def test_the_words_say_from_how_many_cells(tmp_path: Path) -> None:
     with ledger_with(tmp_path / "few", SAMPLED) as ledger:
-        first, second = sensitivity_answer(ledger)
+        first, second = SensitivityQuery().ask(ledger).lines()
     assert first.startswith("lr sensitivity from 0.001 to 1 ")
     assert first.endswith("interpolated between 96 cells):")
     assert second.startswith("  all cells: 0.7")
@@ -70,9 +71,11 @@ def test_the_words_say_from_how_many_cells(tmp_path: Path) -> None:
 
 def test_parts_of_the_range_with_few_cells_are_named(tmp_path: Path) -> None:
     with ledger_with(tmp_path / "few", SAMPLED.replace("96", "16")) as ledger:
-        assert sensitivity_answer(ledger)[2:] == ["a guess for lr from 0.001 to 1: 16 of 16 cells are there"]
+        assert SensitivityQuery().ask(ledger).lines()[2:] == [
+            "a guess for lr from 0.001 to 1: 16 of 16 cells are there"
+        ]
     with ledger_with(tmp_path / "many", SAMPLED) as ledger:
-        assert len(sensitivity_answer(ledger)) == 2
+        assert len(SensitivityQuery().ask(ledger).lines()) == 2
 
 
 def test_a_part_of_the_range_is_that_of_a_grid_over_it(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -11,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sweep_cases import ledger_at, map_ledger, record, sweep_of
 
+from orchestrator.answers.front import FrontAnswer
 from orchestrator.base.errors import InputError
-from orchestrator.maps.front import Front, front, front_content, front_table
-from orchestrator.maps.front_text import front_lines
+from orchestrator.maps.front import Front, front, front_table
 from orchestrator.maps.recommendation import recommend
 
 ROW = "axes: {lr: {log: [1e-3, 10], num: 5}}\n"
@@ -35,19 +34,19 @@ def test_no_candidate_beats_a_member_and_every_other_one_is_beaten_by_the_member
     tmp_path_factory, labels: list[str], losses: list[int]
 ) -> None:
     found = found_in(tmp_path_factory.mktemp("front"), labels, list(map(float, losses)), GRID)
-    candidates = [*found.members, *found.beaten]
+    candidates = [*found.members, *found.beaten_cells]
 
     def beats(one, other) -> bool:
         (loss, margin), (other_loss, other_margin) = one.numbers, other.numbers
         return loss <= other_loss and margin >= other_margin and one.numbers != other.numbers
 
     assert not any(beats(other, member) for member in found.members for other in candidates)
-    assert all(beats(cell.beaten_by, cell) and cell.beaten_by in found.members for cell in found.beaten)
+    assert all(beats(cell.beaten_by, cell) and cell.beaten_by in found.members for cell in found.beaten_cells)
     assert {cell.state for cell in candidates} <= {"stable"}
     stable = sum(cell.state == "stable" for cell in found.cells)
     assert len(candidates) == stable, "and each stable cell is one"
-    json.dumps(front_content(found), allow_nan=False)
-    assert len(list(front_lines(found))) >= 1
+    assert FrontAnswer(found).rendered("json")
+    assert FrontAnswer(found).lines()
 
 
 @pytest.mark.parametrize("body", [GRID, SCATTERED], ids=["grid", "scattered"])
@@ -84,7 +83,7 @@ def test_the_recommended_setting_is_the_first_of_the_front_that_is_far_enough(tm
 
 def test_it_says_what_each_step_costs_and_gives_and_what_is_beaten(tmp_path: Path) -> None:
     labels = ["stable", "stable", "stable", "stable", "diverged"]
-    assert list(front_lines(found_in(tmp_path, labels, [3.0, 4.0, 2.5, 2.0, None]))) == [
+    assert FrontAnswer(found_in(tmp_path, labels, [3.0, 4.0, 2.5, 2.0, None])).lines() == [
         "case: low final loss against a wide margin to the edge",
         "no setting beats these 3 in both, of 4 that are stable on all seeds:",
         "  lr=1: final loss 2, margin 1 (lr up): the lowest loss",
@@ -99,20 +98,20 @@ def test_it_says_what_each_step_costs_and_gives_and_what_is_beaten(tmp_path: Pat
 def test_where_no_edge_was_seen_the_lowest_loss_beats_all(tmp_path: Path) -> None:
     found = found_in(tmp_path, ["stable"] * 5, [5.0, 4.0, 3.0, 2.0, 1.0])
     assert [cell.numbers for cell in found.members] == [(1.0, math.inf)]
-    lines = list(front_lines(found))
+    lines = FrontAnswer(found).lines()
     assert "  lr=10: final loss 1, margin open: the lowest loss" in lines
     assert any(line.startswith("open: every direction is stable to the end") for line in lines)
-    (told,) = front_content(found)["front"]
+    (told,) = FrontAnswer(found).to_plain()["front"]
     assert (told["margin"], told["is_open"]) == (None, True)
 
 
 def test_nothing_stable_is_no_front(tmp_path: Path) -> None:
     for against in ("margin", "steps"):
         found = found_in(tmp_path / against, ["diverged"] * 5, [None] * 5, against=against)
-        assert list(front_lines(found)) == [
+        assert FrontAnswer(found).lines() == [
             "none: no cell of 5 can be compared, which needs all seeds stable (5 diverged)"
         ]
-        assert front_content(found)["front"] == []
+        assert found.front == []
 
 
 def test_the_table_has_every_cell_and_numbers_of_the_candidates(tmp_path: Path) -> None:
@@ -136,7 +135,7 @@ def test_steps_are_those_to_a_target_that_all_settings_reach(tmp_path: Path) -> 
         assert sooner < found.members[0].numbers[1] <= 19
         with pytest.raises(InputError, match="raise the target"):
             front(ledger, "final_loss", "steps", target=0.5)
-    assert "case: low final loss against few steps to a training loss of 1.5" in list(front_lines(found))
+    assert "case: low final loss against few steps to a training loss of 1.5" in FrontAnswer(found).lines()
 
 
 def test_a_column_is_to_be_low_and_the_share_learned_high(tmp_path: Path) -> None:
@@ -144,7 +143,7 @@ def test_a_column_is_to_be_low_and_the_share_learned_high(tmp_path: Path) -> Non
     found = found_in(tmp_path, labels, losses, against="learned_share")
     assert len(found.members) == 1, "who has the lowest loss has learned most"
     found = found_in(tmp_path / "steps", labels, losses, against="steps_done")
-    assert "all 3 have the same steps done, so there is nothing to weigh" in list(front_lines(found))
+    assert "all 3 have the same steps done, so there is nothing to weigh" in FrontAnswer(found).lines()
 
 
 @pytest.mark.parametrize(

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
-from typer.testing import CliRunner
 
 import orchestrator
-from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis
-from orchestrator.cli import app
-from orchestrator.maps.comparison import compare
-from orchestrator.maps.comparison_text import comparison_json, comparison_lines
 from orchestrator.maps.gains import BestCell, Gains
 from orchestrator.maps.gains_text import gains_lines
-from orchestrator.maps.one_value import values_along
 
 AXES = (Axis("lr", "log", (0.1, 1.0)), Axis("beta1", "linear", (0.9,)))
 HALF = Gains(
@@ -124,11 +118,13 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_command_prints_the_tables_for_the_values_of_an_axis(folder: Path, tmp_path: Path) -> None:
+def test_the_command_prints_the_tables_for_the_values_of_an_axis(
+    folder: Path, tmp_path: Path, command_line: Callable
+) -> None:
     options = ["--results", str(folder.parent), "--json", str(tmp_path / "told.json")]
-    done = CliRunner().invoke(app, ["compare", "changes", "--along", "interventions", *options])
-    assert done.exit_code == 0, done.output
-    turned, losses = rows_of([line.rstrip() for line in done.output.splitlines()])
+    code, said = command_line("compare", "changes", "--by", "interventions", *options)
+    assert code == 0, said
+    turned, losses = rows_of(said.splitlines())
     assert turned == [
         "lr x0.5 at 10        2/3  21-94%  0/3   0-56%  -0.05 (no interval)",
         "reset moments at 10  0/3   0-56%  3/3 44-100%                    -",
@@ -138,22 +134,10 @@ def test_the_command_prints_the_tables_for_the_values_of_an_axis(folder: Path, t
         "lr x0.5 at 10          0.5  0.05  lr=0.1",
         "reset moments at 10      -     -  no cell is stable on every seed",
     ]
-    assert "differs: interventions = none, lr x0.5 at 10, reset moments at 10" in done.output.splitlines()
+    assert "differs: interventions = none, lr x0.5 at 10, reset moments at 10" in said.splitlines()
     gains = [new["gains"] for new in json.loads((tmp_path / "told.json").read_text())["differences"]]
     assert [(each["saved"], each["harmed"], each["loss_change"]) for each in gains] == [(2, 0, -0.05), (0, 3, None)]
     assert gains[0]["best_setting"] == {"lr": 0.1}
-
-
-def test_the_notebook_compares_the_values_of_an_axis_as_the_command_does(folder: Path) -> None:
-    results = orchestrator.load(folder)
-    with contextlib.ExitStack() as stack:
-        found = compare(values_along(folder / "ledger.db", "interventions", "reset moments at 10", stack))
-    base = [{"at": 10, "reset": "moments"}]
-    assert str(results.compare(along="interventions", base=base)) == "\n".join(comparison_lines(found))
-    with pytest.raises(InputError, match="give other, or along"):
-        results.compare()
-    with pytest.raises(InputError, match="give other, or along"):
-        results.compare(results, along="interventions")
 
 
 def test_sweeps_of_their_own_have_gains_in_json_alone(folder: Path, tmp_path: Path) -> None:
@@ -163,8 +147,8 @@ def test_sweeps_of_their_own_have_gains_in_json_alone(folder: Path, tmp_path: Pa
     with ledger_at(tmp_path / "other") as ledger:
         map_ledger(ledger, sweep_of(text, ""), ["stable"] * 4)
     found = orchestrator.load(folder).compare(orchestrator.load(tmp_path / "other"))
-    assert not any("runs saved" in line for line in comparison_lines(found))
-    (difference,) = comparison_json(found)["differences"]
+    assert not any("runs saved" in line for line in found.lines())
+    (difference,) = found.to_plain()["differences"]
     gains = difference["gains"]
     assert (gains["num_pairs"], gains["unstable"], gains["saved"], gains["stable"]) == (4, 3, 3, 1)
     assert gains["best_setting"]["lr"] == 0.1

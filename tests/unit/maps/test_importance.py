@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of, trial_row
 
+from orchestrator.answers.importance import ImportanceAnswer
 from orchestrator.base.errors import InputError
-from orchestrator.maps.importance import importance, importance_json, importance_lines, loss_ranks
+from orchestrator.maps.importance import importance, loss_ranks
 
 GRID = "seeds: [0, 1]\naxes: {lr: {log: [1e-3, 1], num: 5}, clip: {values: [1.0, 2.0, null]}}\n"
 SCATTERED = (
@@ -33,7 +33,7 @@ def test_an_axis_that_does_nothing_has_the_lowest_share(tmp_path: Path, body: st
             assert shares is not None
             assert shares["clip"] < 0.1
     assert found.doubts == ()
-    assert json.loads(json.dumps(importance_json(found), allow_nan=False))["shares"]["loss"]["fanova"]["lr"] > 0.9
+    assert found.shares["loss"]["fanova"]["lr"] > 0.9
 
 
 def test_diverged_trials_share_the_last_place_however_low_their_loss() -> None:
@@ -50,11 +50,11 @@ def test_diverged_trials_share_the_last_place_however_low_their_loss() -> None:
 def test_the_words_name_the_strongest_axis_first_and_what_was_compared(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         fill(ledger, GRID)
-        lines = importance_lines(importance(ledger))
+        lines = ImportanceAnswer(importance(ledger)).lines()
     assert "from 30 trials" in lines[0]
     assert [line.split()[0] for line in lines[3:5]] == ["lr", "clip"]
     assert lines[5] == "stability: 18 of 30 trials are stable; loss: rank of the final loss, diverged ones last"
-    assert "the 18 stable trials, or of the 5 of lowest loss" in lines[6]
+    assert "the 18 stable trials, or of the 5 with the lowest loss" in lines[6]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_what_cannot_be_told_is_said(tmp_path: Path, labels: list[str], doubt: s
         found = importance(ledger)
     assert found.doubts == (doubt,)
     assert (found.shares["stability"]["fanova"] is None) == (len(set(labels)) == 1)
-    assert importance_lines(found)[-1] == f"do not trust stability: {doubt}"
+    assert ImportanceAnswer(found).lines()[-1] == f"do not trust stability: {doubt}"
 
 
 def test_a_sweep_with_nothing_to_compare_is_refused(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import ledger_at, map_ledger, record, sweep_of
 
+from orchestrator.answers.locate import LocateAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.maps.located import Located, locate
-from orchestrator.maps.located_text import located_json, located_lines
 from orchestrator.maps.recommendation import recommend
 from orchestrator.sweepfile.settings import RunSettings
 
@@ -44,6 +44,10 @@ def located(folder: Path, body: str, labels: list[str], degraded: bool = False, 
         return locate(ledger, run_with(**values), degraded)
 
 
+def lines_of(found: Located) -> list[str]:
+    return LocateAnswer(found, None, Path("results/case")).lines()
+
+
 @pytest.mark.parametrize("body", [GRID, RELATED], ids=["grid", "related axes"])
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
@@ -56,9 +60,9 @@ def test_on_a_stable_cell_the_factors_are_the_margins_of_recommend(tmp_path_fact
         known = recommend(ledger, 1.0, "final_loss", counts_degraded)
         for candidate in known.candidates:
             found = locate(ledger, run_with(**candidate.setting), counts_degraded)
-            assert (found.side, found.num_around) == ("stable", 1)
+            assert (found.side, found.num_cells_around) == ("stable", 1)
             assert found.margins == candidate.margins
-            assert found.ways == ()
+            assert found.escapes == ()
             assert dict(found.nearest[0].setting) == candidate.setting
 
 
@@ -90,9 +94,9 @@ def test_from_beyond_the_edge_the_ways_lead_back_to_stable_cells(tmp_path: Path)
     labels = ["stable" if lr < 0.05 or beta2 < 0.95 else "diverged" for lr in LR for beta2 in BETA2]
     found = located(tmp_path, SMALL, labels, lr=0.5, beta2=0.995)
     assert (found.side, found.margins) == ("not stable", ())
-    ways = {(way.axis, way.is_upwards): (way.stable_from, round(way.factor, 6)) for way in found.ways}
+    ways = {(way.axis, way.is_upwards): (way.stable_from, round(way.factor, 6)) for way in found.escapes}
     assert ways == {("lr", False): (1e-2, 50), ("beta2", False): (0.9, 20)}
-    lines = list(located_lines(found, Path("results/case")))
+    lines = lines_of(found)
     assert lines[1] == "outside stable territory: none of the 4 cells around it is stable"
     assert "  lr down: stable from 0.01 (factor 50)" in lines
 
@@ -103,46 +107,46 @@ LR, BETA2 = (1e-3, 1e-2, 1e-1, 1.0), (0.9, 0.99, 0.999)
 def test_between_stable_and_not_stable_cells_a_run_is_at_the_edge(tmp_path: Path) -> None:
     labels = ["stable" if lr < 0.05 else "diverged" for lr in LR for _ in BETA2]
     found = located(tmp_path, SMALL, labels, lr=0.05, beta2=0.99)
-    assert (found.side, found.num_around) == ("at the edge", 2)
-    assert [(way.axis, way.stable_from) for way in found.ways] == [("lr", 1e-2)]
+    assert (found.side, found.num_cells_around) == ("at the edge", 2)
+    assert [(way.axis, way.stable_from) for way in found.escapes] == [("lr", 1e-2)]
 
 
 def test_what_is_not_known_around_a_run_is_told_and_not_taken_for_stable(tmp_path: Path) -> None:
     labels = ["planned" if (lr, beta2) == (1e-2, 0.99) else "stable" for lr in LR for beta2 in BETA2]
     found = located(tmp_path, SMALL, labels, lr=5e-3, beta2=0.95)
     assert found.side == "not known"
-    assert "not known" in "\n".join(located_lines(found, Path("results/case")))
+    assert "not known" in "\n".join(lines_of(found))
 
 
 def test_a_value_beyond_its_axis_is_told_and_nothing_is_extrapolated(tmp_path: Path) -> None:
     found = located(tmp_path, SMALL, ["stable"] * 12, lr=2.0, beta2=0.99)
-    assert (found.side, found.margins, found.ways) == ("outside", (), ())
+    assert (found.side, found.margins, found.escapes) == ("outside", (), ())
     assert dict(found.nearest[0].setting) == {"lr": 1.0, "beta2": 0.99}
-    lines = list(located_lines(found, Path("results/case")))
+    lines = lines_of(found)
     assert lines[1] == "outside the axes: lr = 2, where the sweep has 0.001 .. 1"
 
 
 def test_a_value_as_tables_print_it_means_that_of_the_cell(tmp_path: Path) -> None:
     body = "axes: {lr: {log: [1e-3, 3], num: 8}}\n"
     found = located(tmp_path, body, ["stable"] * 8, lr=0.0309168)
-    assert found.num_around == 1
+    assert found.num_cells_around == 1
     assert found.place.setting["lr"] == found.nearest[0].setting["lr"]
 
 
 def test_settings_that_differ_from_the_sweep_are_cautions_with_their_lines(tmp_path: Path) -> None:
     same = {"eps": 1e-8, "steps": 20}
     found = located(tmp_path, SMALL, ["stable"] * 12, lr=0.1, beta2=0.99, **same, warmup=7, batch=32)
-    told = {caution.name: (caution.place, caution.run, caution.sweep, caution.has) for caution in found.cautions}
+    told = {caution.name: (caution.place, caution.run, caution.sweep, caution.is_known) for caution in found.cautions}
     assert told == {"warmup": ("mine.yaml:5", 7, 0, True), "batch": ("mine.yaml:6", 32, None, False)}
-    lines = list(located_lines(found, Path("results/case")))
+    lines = lines_of(found)
     assert "caution: mine.yaml:5: warmup = 7, where the sweep has 0" in lines
-    assert any(line.startswith("caution: mine.yaml:6: batch = 32 is no setting of the sweep") for line in lines)
+    assert any(line.startswith("caution: mine.yaml:6: batch = 32 is not a setting of the sweep") for line in lines)
 
 
 def test_degraded_cells_count_as_the_edge_where_that_is_asked_for(tmp_path: Path) -> None:
     labels = ["degraded" if lr < 5e-3 else "stable" for lr in LR for _ in BETA2]
     as_stable = located(tmp_path / "a", SMALL, labels, lr=2e-3, beta2=0.99)
-    assert (as_stable.side, as_stable.num_degraded) == ("stable", 1)
+    assert (as_stable.side, as_stable.num_degraded_around) == ("stable", 1)
     assert located(tmp_path / "b", SMALL, labels, degraded=True, lr=2e-3, beta2=0.99).side == "at the edge"
 
 
@@ -176,13 +180,12 @@ def test_where_cells_are_scattered_a_fitted_surface_answers(tmp_path: Path, lr: 
         map_ledger(ledger, sweep, labels)
         found = locate(ledger, run_with(lr=lr, beta2=0.97))
     assert found.side == side
-    assert found.stable[1] <= found.stable[0] <= found.stable[2]
+    assert found.p_stable["low"] <= found.p_stable["at"] <= found.p_stable["high"]
     edges = [margin for margin in found.margins if margin.axis == "lr" and margin.is_upwards]
-    ways = [way for way in found.ways if way.axis == "lr"]
+    ways = [way for way in found.escapes if way.axis == "lr"]
     if side == "stable":
         assert edges[0].first_not_stable == pytest.approx(0.05, rel=0.5)
     if side == "not stable":
         assert ways[0].stable_from == pytest.approx(0.05, rel=0.5)
-    json = located_json(found)
-    assert (json["is_fitted"], json["side"]) == (True, side)
-    assert "by a fitted surface" in "\n".join(located_lines(found, Path("results/case")))
+    assert found.is_fitted
+    assert "by a fitted surface" in "\n".join(lines_of(found))

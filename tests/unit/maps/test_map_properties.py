@@ -27,7 +27,6 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.base.vocabulary import OUTCOMES
 from orchestrator.cli import app
-from orchestrator.commands.live import text_map
 from orchestrator.detection.outcomes import cell_state
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary, boundary_lines
@@ -37,6 +36,7 @@ from orchestrator.maps.stability import facet_maps, stability_map, sweep_axes
 from orchestrator.maps.tables import map_table
 from orchestrator.pages.data import report_data
 from orchestrator.render.maps import _draw_edges
+from orchestrator.render.text_map import text_map
 from orchestrator.sweepfile.spec import Sweep
 
 FAULTS = ("errored",)

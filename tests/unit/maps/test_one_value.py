@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
+from orchestrator.answers.compare import CompareQuery
+from orchestrator.answers.compare import Comparison as Answer
 from orchestrator.base.errors import InputError
-from orchestrator.commands.compare import compare
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import comparison
 from orchestrator.maps.comparison_text import comparison_lines
@@ -38,6 +39,13 @@ def lines_along(folder: Path, axis: str, base: str | None = None) -> list[str]:
     with contextlib.ExitStack() as stack:
         ledgers = values_along(folder / "ledger.db", axis, base, stack)
         return comparison_lines(comparison.compare(ledgers))
+
+
+def asked(*folders: Path, **options) -> Answer:
+    """The answer of `sweep compare`."""
+    with contextlib.ExitStack() as stack:
+        ledgers = [stack.enter_context(LedgerReader(folder / "ledger.db")) for folder in folders]
+        return CompareQuery(**options).ask(ledgers)
 
 
 def test_values_are_compared_as_sweeps_in_which_they_are_fixed(tmp_path: Path) -> None:
@@ -104,22 +112,22 @@ def test_an_axis_that_exists_for_one_value_only_leaves_nothing_to_compare(tmp_pa
         lines_along(folder, "optimizer")
 
 
-def test_the_command_writes_words_and_a_picture(tmp_path: Path) -> None:
-    folder, results = whole(tmp_path), tmp_path / "results"
-    lines = list(compare([folder], None, None, "worst", False, None, results, "optimizer"))
-    picture = results / "compare" / "whole_along_optimizer.png"
-    assert lines[-1] == f"picture: {picture}"
+def test_the_command_writes_words_and_a_picture(tmp_path: Path, command_line: Callable) -> None:
+    code, said = command_line("compare", str(whole(tmp_path)), "--by", "optimizer")
+    assert code == 0
+    picture = tmp_path / "compare" / "whole_by_optimizer.png"
+    assert said.splitlines()[-1] == f"picture: {picture}"
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_values_are_compared_on_fitted_surfaces_where_cells_are_scattered(tmp_path: Path) -> None:
     body = "sample: {method: sobol, num: 60}\naxes: {lr: {log: [0.01, 1.0]}, optimizer: {values: [sgd, adamw]}}\n"
     folder = swept(tmp_path / "scattered", body, lambda cell: cell["lr"] < EDGES[cell["optimizer"]])
-    lines = list(compare([folder], None, None, "worst", False, tmp_path / "one.svg", tmp_path, "optimizer", "sgd"))
+    lines = asked(folder, by="optimizer", base="sgd").lines()
     assert lines[0] == "compared: lr 0.01 to 1, which all cover"
     assert any("optimizer=adamw against optimizer=sgd" in line for line in lines)
-    with pytest.raises(InputError, match="--along lr: its cells are scattered over a range"):
-        list(compare([folder], None, None, "worst", False, None, tmp_path, "lr"))
+    with pytest.raises(InputError, match="--by lr: its cells are scattered over a range"):
+        asked(folder, by="lr")
 
 
 def test_cells_that_a_search_spread_are_counted_for_each_value(tmp_path: Path) -> None:
@@ -134,24 +142,24 @@ def test_cells_that_a_search_spread_are_counted_for_each_value(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("along", "base", "says"),
+    ("by", "base", "says"),
     [
-        ("momentum", None, "--along: 'momentum' is not an axis"),
+        ("momentum", None, "--by: 'momentum' is not an axis"),
         ("optimizer", "adam", "no cell has adam"),
-        (None, "sgd", "--base sgd: is a value of the axis of --along, which is not given"),
+        (None, "sgd", "--base sgd: is a value of the axis of --by, which is not given"),
         (None, None, "one sweep cannot be compared"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(tmp_path: Path, along: str | None, base: str | None, says: str) -> None:
+def test_what_cannot_be_compared_is_refused(tmp_path: Path, by: str | None, base: str | None, says: str) -> None:
     with pytest.raises(InputError) as caught:
-        list(compare([whole(tmp_path)], None, None, "worst", False, None, tmp_path, along, base))
+        asked(whole(tmp_path), by=by, base=base)
     assert says in str(caught.value)
 
 
 def test_an_axis_is_compared_in_one_sweep_with_another_axis_and_few_values(tmp_path: Path) -> None:
     folder = whole(tmp_path)
     with pytest.raises(InputError, match="compares the values of an axis in one sweep, and 2 are given"):
-        list(compare([folder, folder], None, None, "worst", False, None, tmp_path, "optimizer"))
+        asked(folder, folder, by="optimizer")
     alone = swept(tmp_path / "alone", LR, lambda cell: True)
     with pytest.raises(InputError, match="there is no other axis"):
         lines_along(alone, "lr")

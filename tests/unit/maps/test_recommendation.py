@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, map_ledger, record, sweep_of
 
+from orchestrator.answers.recommend import RecommendAnswer
 from orchestrator.base.errors import InputError
-from orchestrator.maps.recommendation import recommend, recommendation_lines
+from orchestrator.maps.recommendation import Recommendation, recommend
 
 ROW = "axes: {lr: {log: [1e-3, 10], num: 5}}\n"
 
@@ -17,12 +18,16 @@ def recommended(folder: Path, labels: list[str], losses: list[float | None], bod
         return recommend(ledger, **{"metric": "final_loss", **options})
 
 
+def lines_of(found: Recommendation) -> list[str]:
+    return RecommendAnswer("", found).lines()
+
+
 def test_it_is_the_lowest_loss_that_is_far_enough_from_the_edge(tmp_path: Path) -> None:
     labels = ["stable", "stable", "stable", "diverged", "diverged"]
     found = recommended(tmp_path, labels, [3.0, 2.0, 1.0, None, None])
     assert found.chosen.setting == {"lr": pytest.approx(1e-2)}
     assert (found.chosen.loss, found.chosen.margin) == (2.0, pytest.approx(10))
-    lines = recommendation_lines(found)
+    lines = lines_of(found)
     assert lines[0] == "lr=0.01: median final loss 2, 1 of 1 seeds stable"
     assert "  lr up: stable to 0.1 (factor 10), not at 1 (factor 100)" in lines
     assert "  lr down: open: stable to 0.001 (factor 10), where what was tried ends" in lines
@@ -37,7 +42,7 @@ def test_a_stable_direction_says_from_where_on_little_is_learned(tmp_path: Path)
     found = recommended(tmp_path, labels, losses, body)
     down, up = found.chosen.margins
     assert (down.first_degraded, up.first_degraded) == (pytest.approx(1e-5), None)
-    lines = recommendation_lines(found)
+    lines = lines_of(found)
     assert "  lr down: open: stable to 1e-6 (factor 1e+03), degraded from 1e-5, where what was tried ends" in lines
     counted = recommended(tmp_path / "counted", labels, losses, body, counts_degraded=True)
     assert all(margin.first_degraded is None for margin in counted.chosen.margins), "there it is the edge"
@@ -54,11 +59,11 @@ def test_more_margin_costs_loss(tmp_path: Path) -> None:
 def test_none_is_an_answer_and_says_what_would_pass(tmp_path: Path) -> None:
     found = recommended(tmp_path, ["stable", "diverged", "stable", "stable", "spiked"], [1.0] * 5)
     assert found.chosen is None
-    lines = recommendation_lines(found)
+    lines = lines_of(found)
     assert lines[0].startswith("none: each of the 3 cells that are stable on all seeds has an edge")
     assert lines[-1].startswith("--margin 1 would take it")
     nothing = recommended(tmp_path / "no", ["diverged"] * 5, [None] * 5)
-    assert recommendation_lines(nothing) == ["none: no cell of 5 is stable on all the seeds that were asked for"]
+    assert lines_of(nothing) == ["none: no cell of 5 is stable on all the seeds that were asked for"]
 
 
 def test_a_cell_with_a_seed_that_spiked_or_has_not_run_is_no_candidate(tmp_path: Path) -> None:
@@ -98,7 +103,7 @@ def test_an_untried_cell_within_the_margin_is_no_margin(tmp_path: Path) -> None:
     labels, losses = ["stable", "planned", "diverged"], [1.0, None, None]
     assert recommended(tmp_path / "8", labels, losses, body, at_least=8.0).chosen is None
     found = recommended(tmp_path / "1", labels, losses, body, at_least=1.0)
-    lines = recommendation_lines(found)
+    lines = lines_of(found)
     assert lines[0].startswith("lr=0.1: ")
     assert "  lr up: stable to 0.1 (factor 1), not known at 0.2, not at 0.4 (factor 4)" in lines
     assert "  lr down: open: it is the axis's end" in lines
@@ -111,4 +116,4 @@ def test_what_has_no_result_is_no_open_end(tmp_path: Path, missing: str) -> None
         map_ledger(ledger, sweep_of(body), ["stable", missing], [1.0, None])
         found = recommend(ledger, 2.0)
     assert found.chosen is None
-    assert recommendation_lines(found)[0].startswith("none: the one cell that is stable on all seeds has an edge")
+    assert lines_of(found)[0].startswith("none: the one cell that is stable on all seeds has an edge")

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
+from orchestrator.answers.recommend import RecommendAnswer
 from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis
-from orchestrator.commands.live import text_map
 from orchestrator.maps.boundary import boundary, boundary_lines
 from orchestrator.maps.comparison import Comparison, compare, shared_maps
-from orchestrator.maps.recommendation import recommend, recommendation_lines
+from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.related_cells import led, state_beside
 from orchestrator.maps.sensitivity import lr_sensitivity
 from orchestrator.maps.stability import stability_map, sweep_axes
@@ -21,6 +21,7 @@ from orchestrator.maps.tables import map_table, trial_table
 from orchestrator.mirrors.sweep_records import sweep_record
 from orchestrator.pages.report import report_html
 from orchestrator.render.maps import heatmap
+from orchestrator.render.text_map import text_map
 
 TIED = """
 axes: {lr: {log: [0.01, 10], num: 4}, batch_size: {values: [8, 32]}}
@@ -81,7 +82,7 @@ def test_the_setting_to_take_names_what_is_trained_with(tied) -> None:
         {"lr": 0.1, "batch_size": 32},
         {"effective_lr": 0.1, "warmup": 8},
     )
-    assert recommendation_lines(found)[0].startswith("lr=0.1 batch_size=32 (effective_lr=0.1 warmup=8):")
+    assert RecommendAnswer("", found).lines()[0].startswith("lr=0.1 batch_size=32 (effective_lr=0.1 warmup=8):")
 
 
 def test_trackers_get_both_values_and_do_not_call_a_tied_field_fixed(tied) -> None:
@@ -129,7 +130,7 @@ def test_the_edge_along_any_of_them_lies_between_neighbours_of_all(zipped) -> No
 def test_a_map_over_two_of_them_is_a_diagonal_which_has_no_rows(zipped) -> None:
     found = stability_map(zipped, "lr", "batch_size")
     assert sorted(found.cells) == [(0.01, 64), (0.1, 32), (1.0, 16), (10.0, 8)]
-    with pytest.raises(InputError, match=r"--y: batch_size advances with lr[\s\S]*name another axis, or none"):
+    with pytest.raises(InputError, match=r"--across: batch_size advances with lr[\s\S]*name another axis, or none"):
         boundary(found)
 
 

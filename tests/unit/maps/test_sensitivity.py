@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from sweep_cases import finished, ledger_at, sweep_of
 
+from orchestrator.answers.sensitivity import SensitivityQuery
 from orchestrator.base.errors import InputError
 from orchestrator.base.reports import Completed, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
-from orchestrator.maps.sensitivity import lr_sensitivity, sensitivity_lines
+from orchestrator.maps.sensitivity import lr_sensitivity
 
 TWO = "seeds: [0, 1]\naxes: {lr: {values: [0.1, 0.2, 0.4]}, clip: {values: [1.0, null]}}\n"
 
@@ -59,7 +60,7 @@ def test_it_is_the_mean_of_the_capped_losses_less_the_lowest(tmp_path: Path) -> 
 def test_the_words_state_range_loss_and_spread(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         fill(ledger, RESULTS)
-        lines = sensitivity_lines(lr_sensitivity(ledger))
+        lines = SensitivityQuery().ask(ledger).lines()
     assert "over 3 values from 0.1 to 0.4" in lines[0]
     assert "validation loss" in lines[0]
     assert lines[1:] == [
@@ -88,7 +89,7 @@ def test_it_needs_an_axis_of_learning_rates(tmp_path: Path, body: str) -> None:
 def test_a_sweep_without_results_says_so(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         fill(ledger, {})
-        assert sensitivity_lines(lr_sensitivity(ledger)) == ["no trial has finished"]
+        assert SensitivityQuery().ask(ledger).lines() == ["no trial has finished"]
 
 
 def test_an_axis_of_words_has_no_sensitivity(tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_a_seed_without_any_finite_loss_is_left_out(tmp_path: Path) -> None:
         assert found.of_seed == {1: 0.0}
         with contextlib.closing(sqlite3.connect(ledger.path)) as db, db:
             db.execute("UPDATE trials SET final_loss = NULL, validation_loss = NULL")
-        lines = sensitivity_lines(lr_sensitivity(ledger))
+        lines = SensitivityQuery().ask(ledger).lines()
     assert lines[1:] == ["  all: no seed has a loss at every lr"]
 
 

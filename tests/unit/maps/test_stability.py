@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
+from orchestrator.base.columns import METRICS
 from orchestrator.base.errors import InputError
 from orchestrator.detection.outcomes import cell_state
 from orchestrator.maps.boundary import boundary_lines
-from orchestrator.maps.stability import METRICS, facet_maps, stability_map
+from orchestrator.maps.stability import facet_maps, stability_map
 from orchestrator.maps.tables import map_table, trial_table
 
 # Four cells of three seeds; the order of trials is cell by cell.

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 import random
 from pathlib import Path
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import finished, ledger_at, map_ledger, sweep_of, trial_row
 
+from orchestrator.answers.survival import SurvivalAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.base.intervals import Z_SCORE, wilson
@@ -29,7 +29,6 @@ from orchestrator.maps.survival import (
     predicted_share,
     survival,
 )
-from orchestrator.maps.survival_text import survival_json, survival_lines
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -173,8 +172,8 @@ def cells(ledger) -> list:
 def test_pooling_keeps_every_run_and_gives_the_shares_of_an_axis(filled) -> None:
     found = survival(filled, "clip")
     assert [group.setting for group in found.groups] == [{"clip": 1.0}, {"clip": None}]
-    assert sum(group.num for group in found.groups) == found.num == len(filled.trials())
-    whole = {group.setting["clip"]: group.shares[-1] for group in found.groups}
+    assert sum(group.num_runs for group in found.groups) == found.num_runs == len(filled.trials())
+    whole = {group.setting["clip"]: group.at_steps[-1] for group in found.groups}
     for clip, share in whole.items():
         of_value = [row.outcome == "stable" for row in filled.trials() if row.cell["clip"] == clip]
         assert share is not None
@@ -187,7 +186,7 @@ def test_the_shares_at_the_last_step_are_those_of_the_map(filled) -> None:
     stability = stability_map(filled)
     for group in survival(filled).groups:
         cell = stability.cells[group.setting["lr"], group.setting["clip"]]
-        share = group.shares[-1]
+        share = group.at_steps[-1]
         assert share is not None
         assert (share.share, share.low, share.high) == pytest.approx((cell.fraction_stable, *cell.interval))
 
@@ -203,13 +202,13 @@ def test_a_run_with_an_onset_is_predicted_to_have_one(filled) -> None:
 
 def test_words_and_json_say_what_is_known_and_what_is_not(filled) -> None:
     found = survival(filled, None, 20_000)
-    lines = list(survival_lines(found))
+    lines = SurvivalAnswer(found).lines()
     assert "Kaplan-Meier" in lines[1]
     assert lines[2].split("  ")[-1].strip() == "to 20000"
     assert any("may be as low as" in line for line in lines)
     assert any(line.startswith("tried on this sweep: its first 50 steps predict which") for line in lines)
     assert not any("do not trust" in line for line in lines)
-    told = json.loads(json.dumps(survival_json(found), allow_nan=False))
+    told = SurvivalAnswer(found).to_plain()
     assert told["fit"]["effects"][0]["axis"] == "lr"
     assert len(told["groups"]) == len(found.groups)
 
@@ -220,7 +219,7 @@ def test_few_onsets_are_said_to_be_too_few(tmp_path: Path) -> None:
         found = survival(ledger)
     assert found.num_onsets == 1
     assert found.doubts[0] == "1 onset is too few for a fit of 2 numbers: it needs 10"
-    assert any(line.startswith("do not trust the prediction: 1 onset") for line in survival_lines(found))
+    assert any(line.startswith("do not trust the prediction: 1 onset") for line in SurvivalAnswer(found).lines())
 
 
 def test_without_an_onset_there_is_no_prediction(tmp_path: Path) -> None:
@@ -228,9 +227,9 @@ def test_without_an_onset_there_is_no_prediction(tmp_path: Path) -> None:
         sweep = sweep_of("axes: {lr: {values: [0.1, 0.2]}}\n")
         map_ledger(ledger, sweep, ["stable", "planned"])
         found = survival(ledger)
-    assert (found.num, found.num_left_out, found.effects, found.groups[0].predicted) == (1, 1, (), None)
-    lines = list(survival_lines(found))
-    assert "1 without an outcome that tells are left out" in lines[0]
+    assert (found.num_runs, found.num_left_out, found.effects, found.groups[0].predicted) == (1, 1, (), None)
+    lines = SurvivalAnswer(found).lines()
+    assert "1 left out, whose outcome says nothing" in lines[0]
     assert lines[3] == "  lr=0.1  1.00 (0.21-1.00)  1.00 (0.21-1.00)  1.00 (0.21-1.00)  1.00 (0.21-1.00)  -"
     assert lines[-1] == "no prediction: no run has an onset, so there is nothing to fit"
 
@@ -238,8 +237,8 @@ def test_without_an_onset_there_is_no_prediction(tmp_path: Path) -> None:
 def test_many_cells_are_cut_in_print(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         map_ledger(ledger, sweep_of("axes: {lr: {log: [1e-3, 1], num: 50}}\n"), ["stable"] * 50)
-        lines = list(survival_lines(survival(ledger)))
-    assert "  and 10 more: --axis NAME pools cells, --json FILE has all of them" in lines
+        lines = SurvivalAnswer(survival(ledger)).lines()
+    assert "  and 10 more: --by AXIS pools cells, --json FILE has all of them" in lines
 
 
 def test_what_cannot_be_answered_is_refused(tmp_path: Path) -> None:

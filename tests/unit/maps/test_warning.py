@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sweep_cases import finished, ledger_at, sweep_of
 
+from orchestrator.answers.warn import WarnAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.base.reports import Completed, Report
 from orchestrator.detection.warning.alarms import UnstableSpan
@@ -17,7 +18,6 @@ from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import warning
-from orchestrator.maps.warning_text import warned_json, warned_lines
 
 STEPS = 400
 BASE = "name: case\nobjective: quadratic\nsteps: 400\nseeds: [0]\naxes: {lr: {values: [1.0, 2.0, 3.0]}}\n"
@@ -85,14 +85,14 @@ def test_an_alarm_on_a_stable_trial_is_false(ledger: LedgerReader) -> None:
 def test_the_answer_in_words_and_as_json_has_both(ledger: LedgerReader) -> None:
     with ledger:
         found = warning.warn(ledger)
-    lines = list(warned_lines(found))
+    lines = WarnAnswer(found).lines()
     assert lines[0] == "case: 3 runs, 1 instability"
     assert lines[1].startswith("model trend: the trend of the curvature")
-    assert lines[2] == "  alarm where the risk of the next 50 steps is 10.0% or more"
+    assert lines[2] == "  alarm if the risk of the next 50 steps is 10.0% or more"
     assert lines[3] == "warned of 1 of 1 (100%, 95 % interval 21% to 100%)"
     assert lines[4].startswith("  1 by 20 steps or more (100%, 95 % interval 21% to 100%); median lead ")
     assert any(line.startswith("1 false alarm in 1,100 calm steps: 0.91 per 1,000 steps") for line in lines)
-    told = warned_json(found)
+    told = WarnAnswer(found).to_plain()
     assert (told["num_warned"], len(told["false_alarms"]), told["num_with_curvature"]) == (1, 1, 3)
     assert told["models"] == [{"name": "trend", "threshold": 0.1, "num_runs": 3}]
     assert told["intervals"]["num_warned"]["high"] == 1.0
@@ -105,7 +105,7 @@ def test_a_table_has_a_head_for_each_column_and_fits_a_terminal(ledger: LedgerRe
     instabilities = tuple(
         replace(one, trial=replace(one.trial, cell=long), alarm=one.alarm) for one in found.instabilities
     )
-    lines = list(warned_lines(replace(found, instabilities=instabilities)))
+    lines = WarnAnswer(replace(found, instabilities=instabilities)).lines(80)
     assert max(len(line) for line in lines) <= 80
     (head,) = [line for line in lines if "onset" in line]
     assert head.split() == ["trial", "seed", "alarm", "onset", "lead", "risk", "why", "cell"]

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.pages.changes import changes
+from orchestrator.pages.live import changes
 
 LEAVES = st.none() | st.integers(0, 3) | st.sampled_from(["a", "b"])
 VALUES = st.recursive(

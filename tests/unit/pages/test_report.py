@@ -6,14 +6,15 @@ from pathlib import Path
 
 from sweep_cases import finished, ledger_at, record, sweep_of
 
+from orchestrator.answers.audit import AuditAnswer
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.base.reports import Completed, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.maps.audit import audit, audit_lines
+from orchestrator.maps.audit import audit
 from orchestrator.maps.stability import stability_map
-from orchestrator.pages.exports import are_current, existing_exports, export_all, export_heatmap
+from orchestrator.pages.exports import are_current, existing_exports, export_all
 from orchestrator.pages.report import report_html
 
 GRID = "axes: {lr: {values: [0.1, 0.2]}, eps: {values: [1e-8, 1e-4]}}\n"
@@ -73,11 +74,11 @@ def test_the_page_says_what_stopping_early_saved_and_how_often_it_was_wrong(tmp_
         done = tuple(finished(t, *case[:1], **case[1]) for t, case in zip(pack.trial_ids, results.items(), strict=True))
         ledger.record(Report(pack.pack_id, 60, 0, 2.0, finished=done, ending=Completed()))
         text = report_html(ledger, stability_map(ledger), "name: case\n")
-        lines = audit_lines(audit(ledger.trials(), 30.0))
+        lines = AuditAnswer("", audit(ledger.trials(), 30.0)).lines()
     section = re.search("<h2>Early stopping</h2>\n(.*?)<h2>", text, re.DOTALL).group(1)
     assert re.findall("<p>(.*?)</p>", section) == lines
     assert "1 of 4 finished trials, which saved 12 of 80 member-steps (15%)" in lines[0]
-    assert "1 of them came back: 100% (95 % interval 21% to 100%)" in lines[2]
+    assert "1 recovered: 100% (95 % interval 21% to 100%)" in lines[2]
 
 
 def test_a_page_without_audit_says_how_to_have_one(tmp_path: Path) -> None:
@@ -106,14 +107,6 @@ def test_exports_are_made_again_only_after_something_changed(tmp_path: Path) -> 
 def test_exports_of_one_ledger_are_the_same_bytes(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in exported(tmp_path)}
     assert {path.name: path.read_bytes() for path in export_all(tmp_path)} == before
-
-
-def test_the_map_as_csv_goes_where_it_is_asked(tmp_path: Path) -> None:
-    exported(tmp_path)
-    path = export_heatmap(tmp_path, "csv", output=tmp_path / "map of mine.csv")
-    rows = path.read_text().splitlines()
-    assert re.match("lr,eps,num_seeds", rows[0])
-    assert len(rows) == 5
 
 
 def test_a_sweep_without_axes_has_a_report_and_no_map(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from sweep_cases import ledger_at, map_ledger, sweep_of
 from orchestrator.base.cell import Trial
 from orchestrator.maps.edge_line import EdgeLines, edge_lines
 from orchestrator.render.edge_line import _draw, edge_picture
-from orchestrator.render.surface import BAND_LABEL
+from orchestrator.render.panels import BAND_LABEL
 
 LR = "  lr: {log: [0.001, 1.0], num: 13}\n"
 GRID = f"axes:\n{LR}  beta1: {{linear: [0.0, 0.9], num: 4}}\n"

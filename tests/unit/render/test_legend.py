@@ -7,7 +7,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from orchestrator.render.legend import legend_below, num_columns
+from orchestrator.render.labels import legend_below, num_columns
 from orchestrator.render.style import EDGE_LABEL, STATES
 
 LABELS = [*(look.label for look in STATES.values()), EDGE_LABEL, "too slow: a higher learning rate ends lower"]

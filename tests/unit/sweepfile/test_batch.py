@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sweep_cases import sweep_of
 
+from orchestrator.answers.plan import PlanQuery
 from orchestrator.base.errors import InputError
-from orchestrator.commands.plan import plan
 from orchestrator.sweepfile.batch import PARTS, whole_batch
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -82,7 +82,8 @@ def test_the_file_in_the_results_makes_the_same_trials() -> None:
 
 def test_the_plan_shows_what_follows(tmp_path: Path) -> None:
     sweep = sweep_of("batch: {micro: 8, workers: 4}\naxes: {global_batch: {values: [32, 256]}}\n", OWN)
-    assert "batch:    accumulation = global_batch / (micro_batch x 4 workers): 1 .. 8" in list(plan(sweep, tmp_path))
+    lines = PlanQuery().ask((sweep, tmp_path)).lines()
+    assert "batch:    accumulation = global_batch / (micro_batch x 4 workers): 1 .. 8" in lines
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from objectives.base import QuadraticConfig
 from objectives.interventions import changes_in_words
+from objectives.models.facts.quadratic import QuadraticConfig
 from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
+from orchestrator.base.query import cell_conditions
 from orchestrator.base.space import Axis, canonical_json, format_value, to_hashable, to_plain
-from orchestrator.commands.arguments import cell_of
 from orchestrator.maps.axis_values import value_labels, value_meant
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -197,8 +197,11 @@ def test_a_long_list_is_called_by_its_first_entries_and_the_number_of_the_others
 
 def test_a_cell_is_chosen_by_values_with_commas() -> None:
     words = "reset moments at 3, skip 5 at 4"
-    assert cell_of(f"lr=0.1,interventions={words}, beta1=0") == {"lr": "0.1", "interventions": words, "beta1": "0"}
-    assert cell_of(None) == {}
+    assert cell_conditions(f"lr=0.1,interventions={words}, beta1=0") == {
+        "lr": "0.1",
+        "interventions": words,
+        "beta1": "0",
+    }
     for wrong in ("", "lr", "lr,beta1=0"):
         with pytest.raises(InputError, match="is not AXIS=VALUE"):
-            cell_of(wrong)
+            cell_conditions(wrong)

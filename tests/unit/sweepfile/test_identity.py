@@ -8,11 +8,15 @@ from field_cases import VALUES, needs_of
 from pack_cases import SMALL
 from sweep_cases import BASE, sweep_of
 
-from objectives.base import OBJECTIVES, ExecutionPlan, GptConfig, Objective, QuadraticConfig, TrainingConfig
 from objectives.fields import acting, condition_of, inert_fields, is_feature, per_member, when
+from objectives.models.facts import OBJECTIVES
+from objectives.models.facts.gpt import GptConfig
+from objectives.models.facts.quadratic import QuadraticConfig
 from objectives.optimizers.facts import OPTIMIZERS
+from objectives.protocol import ExecutionPlan, Objective
+from objectives.training_config import TrainingConfig
+from orchestrator.answers.plan import PlanQuery
 from orchestrator.base.errors import InputError
-from orchestrator.commands.plan import plan
 from orchestrator.driver.packing import structure_of
 from orchestrator.sweepfile.settings import settings_of
 from orchestrator.sweepfile.spec import Sweep
@@ -181,8 +185,8 @@ def test_every_cell_that_was_asked_for_is_a_trial_though_its_run_repeats_another
     ]  # fmt: skip
     assert len(set(ids(sweep))) == 4
     assert sweep.idle == {"spam_interval": 2}
-    (said,) = [line for line in plan(sweep, tmp_path) if "does not act" in line]
-    assert "spam_interval does not act in 2 of the cells" in said
+    (said,) = [line for line in PlanQuery().ask((sweep, tmp_path)).lines() if "no effect" in line]
+    assert "spam_interval has no effect in 2 of the cells" in said
     # The trials of an optimizer that reads the axis are those of a sweep of that optimizer alone.
     alone = sweep_of("axes: {spam_interval: {values: [7, 9]}}\nfixed: {optimizer: spam}\n")
     assert ids(alone) == ids(sweep)[2:]

@@ -10,18 +10,18 @@ from field_cases import VALUES, needs_of
 from pack_cases import SMALL
 from tiers import thinned
 
-from objectives.base import OBJECTIVES
+from objectives.models.facts import OBJECTIVES
 from orchestrator import load
+from orchestrator.answers.map import MapQuery
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import to_hashable
-from orchestrator.commands.live import text_map
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import stability_map, sweep_axes
 from orchestrator.maps.tables import map_table, trial_table
-from orchestrator.pages.exports import export_heatmap
 from orchestrator.pages.report import report_html
+from orchestrator.render.text_map import text_map
 from orchestrator.sweepfile.spec import build_sweep, load_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
@@ -78,11 +78,12 @@ def test_every_field_of_every_objective_can_be_swept_and_shown(objective: str, f
         rows = ledger.trials()
         assert [row.cell[field] for row in rows] == values
         assert field in report_html(ledger, stability, sweep.text)
-    assert export_heatmap(folder, "csv").read_text().count("\n") == 3
+        answer = MapQuery().ask(ledger)
+    assert len(answer.frame()) == 2
     drawing = text_map(rows)
     assert f"{field}: " in drawing.plain
     if objective == "gpt" and field in DRAWN:
-        assert export_heatmap(folder, "svg").read_text().startswith("<?xml")
+        assert answer.rendered("svg").startswith(b"<?xml")
     (folder / "again.yaml").write_text(sweep.text)
     assert [trial.trial_id for trial in load_sweep(folder / "again.yaml").trials] == [t.trial_id for t in sweep.trials]
 

@@ -23,7 +23,7 @@ def test_a_flat_file_and_the_fixed_of_a_sweep_file_say_the_same(tmp_path: Path) 
 def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
     found = settings_in(tmp_path, "lr: 3e-3\n", "lr=1e-2", "fixed.beta2=0.95")
     assert found.values == {"lr": 0.01, "beta2": 0.95}
-    assert found.places == {"lr": "--set lr=1e-2", "beta2": "--set fixed.beta2=0.95"}
+    assert found.places == {"lr": "--at lr=1e-2", "beta2": "--at fixed.beta2=0.95"}
     assert run_settings(None, ["lr=1e-2"]).values == {"lr": 0.01}
 
 
@@ -36,8 +36,8 @@ def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
         ("fixed: {lr: 1}\naxes: {beta2: {values: [0.9]}}\n", [], "mine.yaml:2: axes: are not settings of one run"),
         ("fixed: {lr: 1}\nstep: 3\n", [], "mine.yaml:2: step: is not a key .*\n.*`steps`"),
         ("fixed: 3\n", [], "mine.yaml:1: fixed: is not a mapping"),
-        ("lr: 1\n", ["lr"], "--set lr: is not KEY=VALUE"),
-        ("lr: 1\n", ["telemetry.every=3"], "--set telemetry.every=3: telemetry.every: is not the name of a setting"),
+        ("lr: 1\n", ["lr"], "--at lr: is not KEY=VALUE"),
+        ("lr: 1\n", ["telemetry.every=3"], "--at telemetry.every=3: telemetry.every: is no name of a setting"),
     ],
 )
 def test_what_is_no_flat_setting_is_refused_with_its_place(tmp_path: Path, text: str, sets: list, says: str) -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from objectives.base import OBJECTIVES
+from objectives.models.facts import OBJECTIVES
+from orchestrator.api.starting import init
+from orchestrator.api.sweep_files import read_sweep
 from orchestrator.base.errors import InputError
-from orchestrator.commands.arguments import read_sweep
-from orchestrator.commands.init import init
 from orchestrator.sweepfile import starter as module
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.sections import SweepFile

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sweep_cases import sweep_of
 
-from objectives.base import OBJECTIVES
+from objectives.models.facts import OBJECTIVES
 from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
 from orchestrator.sweepfile.objective_fields import ObjectiveFields

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from objectives.base import OBJECTIVES, ExecutionPlan
+from objectives.models.facts import OBJECTIVES
+from objectives.protocol import ExecutionPlan
 from orchestrator.worker import autotune
 from orchestrator.worker import machine as machines
 from orchestrator.worker.autotune import cached_choice, choose_plan

@@ -5,7 +5,8 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectives.base import QuadraticConfig, RowSpec
+from objectives.models.facts.quadratic import QuadraticConfig
+from objectives.protocol import RowSpec
 from orchestrator.worker.roster import Roster
 
 

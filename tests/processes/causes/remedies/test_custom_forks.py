@@ -217,7 +217,7 @@ def run(config, report):
     mine = swept(tmp_path, script, text, allow_import=True)
     with pytest.raises(InputError, match="--allow-import"):
         find_remedies(mine, None, {}, ASKED)
-    found = load(mine).remedy(tried=["lr=x0.25"], at=["-20"], pairs=False, allow_import=True)
+    found = load(mine).remedy(try_=("lr=x0.25",), fork=("-20",), pairs=False, allow_import=True)
     assert found.onset is not None
     assert found.fork_steps == [(found.onset - 20) // 10 * 10]
     assert [one.differs for one in found.repeats.resumed] == [None]
@@ -250,7 +250,7 @@ def test_a_trainer_that_cannot_be_resumed_is_an_error_that_says_why(
 def test_a_command_that_is_killed_at_any_moment_goes_on_and_gives_the_same_answer(tmp_path: Path) -> None:
     script = TRAIN.replace('"pause", 0.004', '"pause", 0.02')
     mine = swept(tmp_path, script)
-    arguments = ["remedy", "mine", "--at", "-20,-5", "--try", "lr=x0.5,x0.25", "--json", "answer.json"]
+    arguments = ["remedy", "mine", "--fork", "-20,-5", "--try", "lr=x0.5,x0.25", "--json", "answer.json"]
     command = [sys.executable, "-m", "orchestrator.cli", *arguments]
     killed = 0
     for delay in (2.0, 3.0, 4.0, 5.0, 3.5):  # in the control, while its checkpoints are tried out, and in forks

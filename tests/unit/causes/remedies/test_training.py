@@ -21,20 +21,14 @@ from orchestrator.base.vocabulary import CUSTOM_KINDS
 from orchestrator.causes.remedies import training
 from orchestrator.causes.remedies.answer_text import remedies_json
 from orchestrator.causes.remedies.forking import fork_sweep
-from orchestrator.causes.remedies.reading import forks_folder, same_curve
+from orchestrator.causes.remedies.reading import current_remedies, forks_folder, same_curve
 from orchestrator.causes.remedies.request import RemedyRequest
 from orchestrator.causes.remedies.results import Remedies
-from orchestrator.causes.remedies.training import (
-    current_remedies,
-    diagnose_unstable,
-    find_cell_remedies,
-    find_remedies,
-    region_to_remedy,
-)
+from orchestrator.causes.remedies.training import diagnose_unstable, find_cell_remedies, find_remedies, region_to_remedy
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.pages.asked import diagnosis as asked_for_diagnosis
+from orchestrator.pages.asked import diagnosis_html, remedy_picture
 from orchestrator.pages.data import report_data
-from orchestrator.pages.diagnoses import diagnosis_text, remedy_picture
 from orchestrator.render.remedies import remedies_figure
 
 # Gradient descent on a quadratic of curvature up to 1 is stable below lr = 2: 3 is beyond, which the warmup reaches
@@ -167,7 +161,7 @@ def test_python_answers_as_the_command_line_does_and_diagnose_shows_it(
     assert "cheapest: lr x0.5" in printed
     with LedgerReader(beyond / LEDGER) as ledger:
         rows = ledger.trials()
-        page, data = diagnosis_text(ledger, found.trial, rows), report_data(ledger)
+        page, data = diagnosis_html(ledger, found.trial, rows), report_data(ledger)
         (stable,) = [row for row in rows if row.outcome == "stable"]
         assert remedy_picture(ledger, stable, rows) == ""
     assert "cheapest: lr x0.5" in page

@@ -7,13 +7,15 @@ import pytorch_optimizer
 import torch
 from sweep_cases import sweep_of
 
-from objectives.base import OBJECTIVES, ExecutionPlan, TrainingConfig
+from objectives.models.facts import OBJECTIVES
 from objectives.optimizers.foreign import ForeignOptimizer, make_optimizer
 from objectives.optimizers.libraries import problem_with
 from objectives.optimizers.packed_optimizer import PackedOptimizer
+from objectives.protocol import ExecutionPlan
 from objectives.stacking.layout import Layout
+from objectives.training_config import TrainingConfig
+from orchestrator.answers.plan import PlanQuery
 from orchestrator.base.errors import InputError
-from orchestrator.commands.plan import plan
 from orchestrator.driver.checks import check_optimizers
 from orchestrator.driver.packing import expected_width, make_packs
 from orchestrator.worker.autotune import measure_widths
@@ -318,7 +320,7 @@ def test_members_of_a_library_train_one_at_a_time(pack, tmp_path) -> None:
     packs = make_packs(sweep, sweep.trials, 1)
     assert {p.width for p in packs} == {None}, "as it is measured, and only one is"
     assert max(len(p.members) for p in packs) > 1, "one start for many, one after the other"
-    lines = list(plan(sweep, tmp_path))
+    lines = PlanQuery().ask((sweep, tmp_path)).lines()
     assert "          torch.optim.NAdam comes from a library, and trains one member at a time" in lines
 
 
@@ -339,8 +341,8 @@ def test_only_one_member_at_a_time_is_timed() -> None:
 
 def test_a_sweep_that_names_what_there_is_not_is_refused_when_it_is_planned(tmp_path) -> None:
     sweep = sweep_of(NADAM.replace("NAdam", "Nadam"))
-    for refuses in (lambda: list(plan(sweep, tmp_path)), lambda: check_optimizers(sweep)):
-        with pytest.raises(InputError, match=r"torch has no optimizer torch.optim.Nadam\n.*there are: NAdam"):
+    for refuses in (lambda: PlanQuery().ask((sweep, tmp_path)), lambda: check_optimizers(sweep)):
+        with pytest.raises(InputError, match=r"torch.optim.Nadam is no optimizer of torch\n.*there are: NAdam"):
             refuses()
 
 

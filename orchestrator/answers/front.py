@@ -1,0 +1,140 @@
+"""The settings that no other beats in both loss and margin to the edge, or loss and steps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.answers._options import along_option, degraded_option, metric_option
+from orchestrator.base.fields import flat
+from orchestrator.base.query import Query, Say, option, silent
+from orchestrator.render.answer import Answer
+from orchestrator.render.blocks import Block, Figure, Line
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from orchestrator.ledger.reader import LedgerReader
+    from orchestrator.maps.front import Front, FrontCell
+
+_SHOWN = 5  # beaten settings that are listed
+_MARGIN = "margin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontQuery(Query["LedgerReader"]):
+    """Show the settings that no other beats in both a low loss and a wide margin to the edge, or few steps.
+
+    Only cells that are stable on all seeds count. For example `sweep front fit`, or `sweep front fit --against steps
+    --output front.png`.
+    """
+
+    metric: str | None = metric_option(
+        None,
+        "final_loss, validation_loss or best_loss; validation_loss by default if all trials have one, else final_loss",
+    )
+    against: str = option(
+        _MARGIN,
+        "margin (high), steps to a target loss (low), or a metric of maps or of a custom trainer (low)",
+        metavar="margin|steps|METRIC",
+    )
+    along: str | None = along_option("margins along this axis alone; by default along all")
+    target: float | None = option(
+        None, "training loss for --against steps; by default one that all settings reach", metavar="LOSS"
+    )
+    degraded: bool = degraded_option()
+
+    def ask(self, subject: LedgerReader, say: Say = silent) -> FrontAnswer:
+        """Return the front, and what it beats."""
+        from orchestrator.maps.front import front
+
+        return FrontAnswer(front(subject, self.metric, self.against, self.along, self.target, self.degraded))
+
+
+@dataclass(frozen=True, slots=True)
+class FrontAnswer(Answer):
+    """The front of a sweep in two numbers."""
+
+    result: Front = flat()
+
+    def frame(self) -> pd.DataFrame:
+        """Return a row for each cell in the order of the sweep."""
+        from orchestrator.maps.front import front_table
+
+        return front_table(self.result)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the settings by ascending loss, what each step costs and gives, and what they beat."""
+        result, members, beaten = self.result, self.result.members, self.result.beaten_cells
+        left = Counter(cell.state for cell in result.cells if cell.kind == "no candidate")
+        others = ", ".join(f"{count} {state}" for state, count in left.most_common())
+        if not members:
+            what = f"no cell of {len(result.cells)} can be compared, which needs all seeds stable ({others})"
+            yield Line(f"none: {what}")
+            return
+        num = len(members) + len(beaten)
+        which = "this one" if len(members) == 1 else f"these {len(members)}"
+        yield Line(f"{result.sweep}: low {_words(result.metric)} against {self._aim()}")
+        yield Line(f"no setting beats {which} in both, among {num} that are stable on all seeds:")
+        yield Line(f"{self._numbers(members[0])}: the lowest loss", 1)
+        for before, here in itertools.pairwise(members):
+            yield Line(f"{self._numbers(here)}: {self._step(before, here)}", 1)
+        if len({cell.numbers[1] for cell in (*members, *beaten)}) == 1 and num > 1:
+            yield Line(f"all {num} have the same {_words(result.against)}, so there is nothing to weigh")
+        if beaten:
+            yield Line(f"beaten by one of these: {len(beaten)}")
+            for cell in beaten[:_SHOWN]:
+                assert cell.beaten_by is not None
+                yield Line(f"{self._numbers(cell)}: by {cell.beaten_by.name}", 1)
+            if len(beaten) > _SHOWN:
+                yield Line(f"... and {len(beaten) - _SHOWN} more", 1)
+        if any(result.against == _MARGIN and math.isinf(cell.numbers[1]) for cell in members):
+            yield Line("open: every direction is stable to the end of what was tried; more values would show how far")
+        if result.fitted is not None:
+            num_trials = result.fitted.num_trials
+            yield Line(f"margins by a surface fitted to {num_trials} trials, as far as its 95 % interval is stable")
+        if others:
+            yield Line(f"no candidates: {left.total()} of {len(result.cells)} cells ({others})")
+        yield Figure(self._drawn, "the front among all cells")
+
+    def _drawn(self, file_format: str) -> bytes:
+        from orchestrator.render.front import front_picture
+
+        return front_picture(self.result, file_format)
+
+    def _aim(self) -> str:
+        result = self.result
+        if result.against == _MARGIN:
+            return f"a wide margin to the edge{'' if result.along is None else f' along {result.along}'}"
+        if result.target is not None:
+            return f"few steps to a training loss of {result.target:.4g}"
+        return f"{'high' if result.is_high else 'low'} {_words(result.against)}"
+
+    def _numbers(self, cell: FrontCell) -> str:
+        loss, other = cell.numbers
+        against = f"{_words(self.result.against)} {other:.6g}"
+        if self.result.against == _MARGIN:
+            against = "margin open" if math.isinf(other) else f"margin {other:.3g} ({cell.limit})"
+        return f"{cell.name}: {_words(self.result.metric)} {loss:.4g}, {against}"
+
+    def _step(self, before: FrontCell, here: FrontCell) -> str:
+        """What ``here`` costs in loss and gives, compared with the member of the front before it."""
+        (loss_before, other_before), (loss, other) = before.numbers, here.numbers
+        if loss == loss_before:
+            return "as good as the one before"
+        share = f" ({100 * (loss / loss_before - 1):.3g} %)" if loss_before > 0 else ""
+        cost = f"costs {loss - loss_before:.3g}{share} of loss"
+        if self.result.against != _MARGIN:
+            change = other - other_before
+            return f"{cost} for {abs(change):.4g} {'more' if change > 0 else 'less'} {_words(self.result.against)}"
+        if math.isinf(other):
+            return f"{cost} for an open margin"
+        return f"{cost} for a margin {other / other_before:.3g} times as wide"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

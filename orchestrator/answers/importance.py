@@ -1,0 +1,90 @@
+"""Which axis moves stability, and which the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from orchestrator.base.environment import is_installed
+from orchestrator.base.fields import flat
+from orchestrator.base.query import Query, Say, silent
+from orchestrator.render.answer import Answer
+from orchestrator.render.blocks import Block, Caution, Line, Table
+
+if TYPE_CHECKING:
+    from orchestrator.ledger.reader import LedgerReader
+    from orchestrator.maps.importance import Importance
+
+TARGETS = ("stability", "loss")
+_TITLES = {"ped_anova": "PED-ANOVA", "fanova": "fANOVA", "surface": "surface"}
+_LIBRARIES = ("optuna", "sklearn")
+_MOST_COMPARED = 2000  # trials for a page
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportanceQuery(Query["LedgerReader"]):
+    """Show which axis moves stability and which the loss, with the diverged runs included.
+
+    Shares are by PED-ANOVA, by fANOVA and by a fitted surface. For example `sweep importance fit --json shares.json`.
+    """
+
+    section: ClassVar[str] = "Which axis matters"
+
+    def ask(self, subject: LedgerReader, say: Say = silent) -> ImportanceAnswer:
+        """Return the share of each axis."""
+        from orchestrator.maps.importance import importance
+
+        return ImportanceAnswer(importance(subject))
+
+    @classmethod
+    def is_on_page(cls, subject: LedgerReader) -> bool:
+        """Whether a page has it: not for very many trials, nor without the libraries that compute it."""
+        return len(subject.statuses()) <= _MOST_COMPARED and all(map(is_installed, _LIBRARIES))
+
+
+@dataclass(frozen=True, slots=True)
+class ImportanceAnswer(Answer):
+    """The shares of the axes in what moves stability and the loss."""
+
+    result: Importance = flat()
+
+    @property
+    def is_worth_showing(self) -> bool:
+        """Whether a page shows it: with several axes, and no doubt."""
+        return len(self.result.axes) > 1 and not self.result.doubts
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the shares as a table, the axis that moves stability most first."""
+        result = self.result
+        columns = [(target, evaluator) for target in TARGETS for evaluator in result.shares[target]]
+        rows = []
+        for axis in sorted(result.axes, key=lambda axis: -self._most(axis)):
+            shares = [result.shares[target][evaluator] for target, evaluator in columns]
+            rows.append((axis, *("-" if share is None else f"{share[axis]:.2f}" for share in shares)))
+        head = ("", *(f"{target}: {_TITLES[evaluator]}" for target, evaluator in columns))
+        yield Line(
+            f"{result.sweep}: which axis moves stability and which the loss, from {result.num_trials} trials; a column "
+            "adds up to 1"
+        )
+        yield Table(head, tuple(rows), indent=1)
+        loss = result.loss.replace("_", " ")
+        yield Line(
+            f"stability: {result.num_stable} of {result.num_trials} trials are stable; loss: rank of the {loss}, "
+            "diverged ones last"
+        )
+        yield Line(
+            f"PED-ANOVA: how the values of the {result.num_stable} stable trials, or of the {result.num_best} with the "
+            "lowest loss, differ from all; fANOVA: the share of the variance that an axis explains on its own"
+        )
+        yield Line("surface: how much P(stable) of a fitted surface changes when the values of an axis are shuffled")
+        for doubt in result.doubts:
+            yield Caution(doubt, "do not trust stability")
+
+    def _most(self, axis: str) -> float:
+        """The mean share of an axis in stability, or in the loss if nothing moves stability."""
+        for target in TARGETS:
+            known = [shares[axis] for shares in self.result.shares[target].values() if shares is not None]
+            if known:
+                return sum(known) / len(known)
+        return 0.0

@@ -1,0 +1,115 @@
+"""The stability map: outcomes over two axes, as a picture and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from orchestrator.answers._options import (
+    by_option,
+    degraded_option,
+    metric_option,
+    reduce_option,
+    where_option,
+    x_option,
+    y_option,
+)
+from orchestrator.base.fields import hidden, reported
+from orchestrator.base.files import HEATMAP
+from orchestrator.base.query import Query, Say, silent
+from orchestrator.render.answer import Answer
+from orchestrator.render.blocks import Block, Drawing, Figure, Line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
+    from orchestrator.ledger.reader import LedgerReader
+    from orchestrator.maps.fitted import Mesh
+    from orchestrator.maps.stability import StabilityMap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapQuery(Query["LedgerReader"]):
+    """Draw the stability map: the fraction of stable seeds, and a metric in a second panel.
+
+    Writes results/NAME/heatmap.png, or the file of --output; a .csv has a row for each cell. For example `sweep map
+    lr_warmup --output map.svg`, or `sweep export heatmap lr_warmup`, which is the same.
+    """
+
+    panel: ClassVar[str] = "look"
+
+    x: str | None = x_option()
+    y: str | None = y_option()
+    metric: str = metric_option(
+        "final_loss", "second panel: final_loss, validation_loss, learned_share, onset_step, spike_score, ..."
+    )
+    where: Mapping[str, Any] = where_option()
+    reduce: str = reduce_option()
+    by: str | None = by_option("one map for each value of this axis")
+    degraded: bool = degraded_option()
+
+    def ask(self, subject: LedgerReader, say: Say = silent) -> MapAnswer:
+        """Return the map, or one for each value of an axis."""
+        from orchestrator.maps.curve_metrics import OF_TELEMETRY, also_of, measured
+        from orchestrator.maps.fitted import map_mesh
+        from orchestrator.maps.stability import facet_maps, stability_map
+
+        wanted = dict.fromkeys([self.metric, *OF_TELEMETRY, *also_of(subject.trials())])
+        options: dict[str, Any] = {"x": self.x, "y": self.y, "metric": self.metric, "reduce": self.reduce}
+        options |= {"counts_degraded": self.degraded, "measured": measured(subject, wanted, subject.statuses())}
+        if self.by is None:
+            maps = [stability_map(subject, where=self.where, **options)]
+        else:
+            maps = facet_maps(subject, self.by, self.where, **options)
+        meshes = [map_mesh(subject, each, self.where) for each in maps]
+        return MapAnswer(maps[0].name, tuple(maps), tuple(meshes), subject.path.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class MapAnswer(Answer):
+    """One map of a sweep, or one for each value of an axis."""
+
+    sweep: str
+    maps: tuple[StabilityMap, ...] = hidden()
+    meshes: tuple[Mesh | None, ...] = hidden()
+    folder: Path = hidden()
+
+    @reported
+    def cells(self) -> list[dict[str, Any]]:
+        """A row for each cell."""
+        return self.frame().to_dict("records")
+
+    def frame(self) -> pd.DataFrame:
+        """Return a row for each cell; of several maps the value of their axis comes first."""
+        import pandas as pd
+
+        from orchestrator.maps.tables import map_table
+
+        tables = [map_table(stability) for stability in self.maps]
+        for table, stability in zip(tables, self.maps, strict=True):
+            if stability.facet is not None:
+                table.insert(0, *stability.facet)
+        return pd.concat(tables, ignore_index=True) if len(tables) > 1 else tables[0]
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the map as text if it fits, and as a figure."""
+        from orchestrator.render.text_map import drawn_map
+
+        first = self.maps[0]
+        against = "" if first.y is None else f" against {first.y.name}"
+        note = f" ({first.note})" if first.note else ""
+        yield Line(f"{self.sweep}: the stability map over {first.x.name}{against}{note}")
+        for stability in self.maps:
+            if stability.facet is not None:
+                yield Line(" = ".join(stability.facet))
+            if (drawing := drawn_map(stability)) is not None:
+                yield Drawing(drawing)
+        yield Figure(self._drawn, "stability map", self.folder / HEATMAP)
+
+    def _drawn(self, file_format: str) -> bytes:
+        from orchestrator.render.maps import heatmap
+
+        return heatmap(self.maps, file_format, self.meshes)

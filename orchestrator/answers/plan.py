@@ -1,0 +1,148 @@
+"""What `sweep run` would train, without training it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from orchestrator.base.fields import flat, hidden
+from orchestrator.base.query import Query, Say, Subject, silent
+from orchestrator.base.space import Axis, format_value
+from orchestrator.render.answer import Answer
+from orchestrator.render.blocks import Block, Line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orchestrator.driver.planning import Plan
+    from orchestrator.sweepfile.spec import Sweep
+
+_STRUCTURES_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanQuery(Query["tuple[Sweep, Path]"]):
+    """Show what `run` would train: cells, packs, existing results, estimated time.
+
+    For example `sweep plan mine.yaml --set resources.pack=8`.
+    """
+
+    panel: ClassVar[str] = "train"
+    subject: ClassVar[Subject] = "file"
+
+    def ask(self, subject: tuple[Sweep, Path], say: Say = silent) -> PlanAnswer:
+        """Return the plan of a sweep whose results would be in a folder."""
+        from orchestrator.driver.planning import plan_of
+
+        return PlanAnswer(plan_of(*subject), subject[0])
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAnswer(Answer):
+    """What a sweep would train, and for how long."""
+
+    result: Plan = flat()
+    file: Sweep = hidden()
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the question, what exists, and what is left to train."""
+        yield from map(Line, self._question())
+        yield from map(Line, self._work())
+
+    def _question(self) -> Iterator[str]:
+        from orchestrator.driver.words import length_text
+        from orchestrator.sweepfile.custom_trainer import CustomTrainer
+
+        sweep = self.file
+        num_cells = len({tuple(trial.cell.items()) for trial in sweep.trials})
+        yield f"sweep:    {sweep.name} ({sweep.objective.name}, {length_text(sweep.steps, sweep.tokens)})"
+        if sweep.tokens is not None:
+            steps = f"at most {sweep.steps:,}" if sweep.is_open else _extent([t.steps for t in sweep.trials])[2:]
+            yield f"steps:    {steps}, the tokens over batch times context, to the nearest step"
+        for axis in sweep.axes:
+            shown = ", ".join(map(format_value, axis.values)) if axis.values else f"{axis.ends}"
+            yield f"axis:     {axis.name} [{axis.scale}] {shown}{_relation(axis)}"
+        known = () if sweep.is_open else sweep.trials  # the cells of a search are not known yet
+        for name, tie in sweep.maker.ties.items():
+            yield f"tie:      {name} = {tie.text}{_extent([trial.config.get(name) for trial in known])}"
+        yield from self._batch()
+        if sweep.is_open:
+            yield f"trials:   at most {sweep.max_trials}, chosen while results come in; {num_cells} cells come first"
+        else:
+            yield f"trials:   {num_cells} cells x {len(sweep.seeds)} seeds = {len(sweep.trials)}"
+        if limits := sweep.budget.model_dump(exclude_none=True):
+            yield f"budget:   {', '.join(f'{key} {value}' for key, value in limits.items())}, over all runs"
+        own = sweep.objective
+        if isinstance(own, CustomTrainer) and len(sweep.seeds) > 1 and not own.uses("seed"):
+            yield f"          no {{seed}} in the command: the {len(sweep.seeds)} seeds of a cell train the same run,"
+            yield "          unless the script takes its seed from Watch; pass {seed} on, or train one seed"
+        if isinstance(own, CustomTrainer):
+            yield "          `sweep check FILE` runs one trial for a moment and shows what would be read"
+        for name, number in sweep.idle.items():
+            yield f"          {name} has no effect in {number} of the cells: they repeat runs, and are trained anyway"
+
+    def _batch(self) -> Iterator[str]:
+        """What follows from the parts of a global batch."""
+        from orchestrator.sweepfile.batch import formula
+        from orchestrator.sweepfile.custom_trainer import CustomTrainer
+
+        sweep, own = self.file, self.file.objective
+        if isinstance(own, CustomTrainer) and own.batch_workers is not None:
+            name, text = formula({*sweep.fixed, *sweep.axis_names, *sweep.maker.ties}, own.batch_workers)
+            known = () if sweep.is_open else sweep.trials
+            yield f"batch:    {name} = {text}{_extent([trial.config[name] for trial in known])}"
+
+    def _work(self) -> Iterator[str]:
+        from orchestrator.driver.checks import library_optimizers
+
+        plan, sweep = self.result, self.file
+        there = ", ".join(f"{count} {status}" for status, count in plan.existing.items()) or "nothing yet"
+        yield f"exists:   {there}"
+        if plan.num_removed:
+            yield f"removed:  {plan.num_removed} trials in the ledger are no longer in the sweep; the map omits them"
+        sizes = sorted(Counter(plan.packs).items(), reverse=True)
+        shown = f" ({', '.join(f'{count} of {size}' for size, count in sizes)} members)" if sizes else ""
+        yield f"to train: {plan.to_train} trials in {len(plan.packs)} packs{shown}"
+        for choice in plan.choices[:_STRUCTURES_SHOWN]:
+            yield f"way:      {choice.reason if choice else 'measured when the first pack starts, in a second or two'}"
+        if len(plan.choices) > _STRUCTURES_SHOWN:
+            yield f"          ... and {len(plan.choices) - _STRUCTURES_SHOWN} more structures"
+        for name in library_optimizers(sweep, plan.missing):
+            yield f"          {name} comes from a library, and trains one member at a time"
+        gpus = f" and {sweep.resources.gpus:g} GPU" if sweep.resources.gpus else ""
+        yield f"workers:  {plan.workers} packs at a time, {sweep.resources.cpus} CPU{gpus} each"
+        yield f"time:     {self._time()}"
+
+    def _time(self) -> str:
+        from orchestrator.driver.words import format_seconds
+        from orchestrator.sweepfile.custom_trainer import CustomTrainer
+
+        plan, speed = self.result, self.result.member_steps_per_second
+        if not plan.to_train:
+            return "none, there is nothing to train"
+        if speed is None and isinstance(self.file.objective, CustomTrainer):
+            return "`sweep check FILE` estimates it from one trial"
+        if speed is None or plan.seconds is None:
+            return "known once the first pack has been timed"
+        how = "as in the last run" if plan.has_run else "measured with one alone"
+        rate = f"{speed:,.0f} member-steps/s a worker, {how}"
+        return f"about {format_seconds(plan.seconds)} without early ends ({rate})"
+
+
+def _relation(axis: Axis) -> str:
+    """How an axis depends on others, in words."""
+    if axis.zipped:
+        return f", together with {', '.join(name for name in axis.zipped if name != axis.name)}"
+    conditions = [f"{name} is {' or '.join(map(format_value, values))}" for name, values in axis.when]
+    return f", where {' and '.join(conditions)}" if conditions else ""
+
+
+def _extent(values: Sequence[Any]) -> str:
+    """The lowest and the highest of ``values``; empty without a number."""
+    numbers = [value for value in values if value is not None]
+    if not numbers:
+        return ""
+    low, high = format_value(min(numbers)), format_value(max(numbers))
+    return f": {low}" if low == high else f": {low} .. {high}"

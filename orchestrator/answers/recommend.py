@@ -1,0 +1,105 @@
+"""The setting with the lowest loss that is stable on every seed and far enough from the edge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from orchestrator.answers._margins import margin_text
+from orchestrator.answers._options import degraded_option, metric_option
+from orchestrator.base.fields import flat
+from orchestrator.base.query import Query, Say, option, silent
+from orchestrator.render.answer import Answer
+from orchestrator.render.blocks import Block, Line
+
+if TYPE_CHECKING:
+    from orchestrator.ledger.reader import LedgerReader
+    from orchestrator.maps.candidates import Candidate
+    from orchestrator.maps.recommendation import Recommendation
+
+_SHOWN = 3  # candidates that are listed though an edge is too near
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecommendQuery(Query["LedgerReader"]):
+    """Recommend the setting with the lowest loss that is stable on all seeds and far enough from the edge.
+
+    For example `sweep recommend lr_warmup --margin 3`.
+    """
+
+    section: ClassVar[str] = "Recommended setting"
+
+    margin: float = option(2.0, "how far from every edge, as a factor of each axis")
+    metric: str | None = metric_option(
+        None,
+        "final_loss, validation_loss or best_loss; validation_loss by default if all trials have one, else final_loss",
+    )
+    degraded: bool = degraded_option()
+
+    def ask(self, subject: LedgerReader, say: Say = silent) -> RecommendAnswer:
+        """Return the recommended setting, or the reason why there is none."""
+        from orchestrator.maps.recommendation import recommend
+
+        found = recommend(subject, self.margin, self.metric, self.degraded)
+        return RecommendAnswer(subject.facts().get("name", ""), found)
+
+
+@dataclass(frozen=True, slots=True)
+class RecommendAnswer(Answer):
+    """The recommended setting, and what it was chosen from."""
+
+    sweep: str
+    result: Recommendation = flat()
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the setting and its margins, then what was better but nearer to an edge."""
+        if self.result.chosen is None:
+            yield from self._none()
+            return
+        chosen = self.result.chosen
+        seeds = f"{chosen.num_seeds} of {chosen.num_seeds} seeds stable"
+        yield Line(f"{chosen.name}: median {self._loss_name} {chosen.loss:.4g}, {seeds}")
+        for margin in chosen.margins:
+            yield Line(margin_text(margin, self.result.axes, self.result.fitted), 1)
+        for name in self.result.without_order:
+            yield Line(f"{name}: its values have no order, so it has no margin", 1)
+        if any(margin.is_open for margin in chosen.margins):
+            yield Line("open directions pass, but nothing is known beyond them: add values to the axis to find out", 1)
+        nearer = self.result.candidates[: self.result.candidates.index(chosen)]
+        if nearer:
+            yield Line(f"lower loss, but with an edge or an unknown cell within a factor {self.result.margin:g}:")
+            for candidate in nearer[:_SHOWN]:
+                yield self._candidate(candidate)
+            if len(nearer) > _SHOWN:
+                yield Line(f"... and {len(nearer) - _SHOWN} more", 1)
+        if self.result.fitted is not None:
+            num = self.result.fitted.num_trials
+            yield Line(f"margins by a surface fitted to {num} trials; surely: within its 95 % interval")
+        yield Line(
+            f"chosen from {len(self.result.candidates)} cells of {self.result.num_cells} that are stable on all seeds"
+        )
+
+    @property
+    def _loss_name(self) -> str:
+        return self.result.metric.replace("_", " ")
+
+    def _none(self) -> Iterator[Block]:
+        if not self.result.candidates:
+            yield Line(f"none: no cell of {self.result.num_cells} is stable on all the seeds that were asked for")
+            return
+        num = len(self.result.candidates)
+        whose = f"each of the {num} cells that are" if num > 1 else "the one cell that is"
+        within = f"within a factor {self.result.margin:g}"
+        widest = max(self.result.candidates, key=lambda candidate: (candidate.margin, -candidate.loss))
+        yield Line(f"none: {whose} stable on all seeds has an edge or an unknown cell {within}")
+        yield Line("the farthest:")
+        yield self._candidate(widest)
+        for margin in widest.margins:
+            yield Line(margin_text(margin, self.result.axes, self.result.fitted), 2)
+        yield Line(f"--margin {widest.margin:.3g} would take it; a finer grid may show more room")
+
+    def _candidate(self, candidate: Candidate) -> Line:
+        return Line(
+            f"{candidate.name}: median {self._loss_name} {candidate.loss:.4g}, margin {candidate.margin:.3g}", 1
+        )

@@ -1,0 +1,138 @@
+"""The state of a sweep: outcomes, the map as text, and what failed."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED
+from orchestrator.base.fields import hidden, reported
+from orchestrator.base.query import Query, Say, option, silent
+from orchestrator.base.space import format_value
+from orchestrator.render.answer import Answer
+from orchestrator.render.blocks import Block, Drawing, Line
+from orchestrator.render.text import block_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.text import Text
+
+    from orchestrator.base.trial_result import TrialResult
+    from orchestrator.ledger.facts import Imported
+    from orchestrator.ledger.reader import LedgerReader
+
+_FAILED_SHOWN = 5
+_FRAME_S = 2.0  # of a state that is watched
+_LINES_OF_ERROR = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusQuery(Query["LedgerReader"]):
+    """Show the state of a sweep: outcomes, failures, the map as text.
+
+    For example `sweep status lr_warmup --watch`.
+    """
+
+    panel: ClassVar[str] = "look"
+
+    watch: bool = option(False, "draw it again every two seconds until the run ends")
+
+    def ask(self, subject: LedgerReader, say: Say = silent) -> Status:
+        """Return the state of the sweep; with ``watch`` after its run has ended, drawing it on a terminal meanwhile."""
+        if self.watch:
+            _watch(subject.path)
+        return _state(subject)
+
+
+def _watch(path: Path) -> None:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from orchestrator.base.files import is_locked
+    from orchestrator.ledger.reader import LedgerReader
+
+    with Live(auto_refresh=False, transient=True) as live:
+        while is_locked(path.parent):
+            with LedgerReader(path) as ledger:
+                blocks = list(_state(ledger).blocks())
+            texts = (each.text if isinstance(each, Drawing) else Text("\n".join(block_lines(each))) for each in blocks)
+            live.update(Group(*texts), refresh=True)
+            time.sleep(_FRAME_S)
+
+
+def _state(ledger: LedgerReader) -> Status:
+    from orchestrator.base.files import is_locked
+    from orchestrator.ledger.facts import imported_of, long_note
+    from orchestrator.maps.lr_curves import judged_trials
+    from orchestrator.maps.related_cells import led
+    from orchestrator.maps.stability import sweep_axes
+    from orchestrator.render.text_map import text_map
+
+    facts, rows = ledger.facts(), judged_trials(ledger)
+    folder = ledger.path.parent
+    return Status(
+        sweep=facts.get("name", folder.name),
+        objective=facts.get("objective", ""),
+        imported=imported_of(facts),
+        is_running=is_locked(folder),
+        num_trials=len(rows),
+        statuses=Counter(row.status for row in rows),
+        outcomes=Counter(row.outcome for row in rows if row.outcome is not None),
+        labels=Counter(row.label for row in rows),
+        failures=tuple(row for row in rows if row.status in ("errored", "lost")),
+        origin=long_note(facts) or "",
+        drawing=text_map(rows, led(sweep_axes(ledger, rows))),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Status(Answer):
+    """How many trials have each status and outcome, and which ones failed."""
+
+    sweep: str
+    objective: str
+    imported: Imported | None
+    is_running: bool
+    num_trials: int
+    statuses: Mapping[str, int]
+    outcomes: Mapping[str, int]
+    labels: Mapping[str, int] = hidden()
+    failures: tuple[TrialResult, ...] = hidden()
+    origin: str = hidden()
+    drawing: Text | None = hidden()
+
+    @reported
+    def failed(self) -> list[dict[str, Any]]:
+        """The trials that errored or were lost."""
+        names = ("trial_id", "status", "cell", "seed", "reason", "error")
+        return [{name: getattr(row, name) for name in names} for row in self.failures]
+
+    @property
+    def exit_code(self) -> int:
+        """The code for trials that failed, if there are any."""
+        return EXIT_SOME_FAILED if self.failures else EXIT_OK
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the outcomes, the map, and the first failures with the end of their errors."""
+        from orchestrator.driver.words import counts_line
+
+        yield Line(f"{self.sweep}: {self.num_trials} trials of {self.objective}")
+        if self.origin:
+            yield Line(self.origin)
+        yield Line(counts_line(self.labels))
+        if self.drawing is not None:
+            yield Drawing(self.drawing)
+        if not self.is_running and (left := self.statuses.get("running", 0)):
+            yield Line(f"{left} trials were in training when their driver died; `sweep run` resumes them")
+        for row in self.failures[:_FAILED_SHOWN]:
+            cell = " ".join(f"{key}={format_value(value)}" for key, value in row.cell.items())
+            yield Line(f"{row.status} {row.trial_id} ({cell} seed={row.seed}): {row.reason}")
+            for line in row.error.splitlines()[-_LINES_OF_ERROR:] if row.error else ():
+                yield Line(line, 2)
+        if len(self.failures) > _FAILED_SHOWN:
+            yield Line(f"... and {len(self.failures) - _FAILED_SHOWN} more")

@@ -1,0 +1,221 @@
+"""Questions as commands: their fields become options, their answers are printed and written."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+
+import typer
+
+from orchestrator.base.errors import printable
+from orchestrator.base.files import (
+    LEDGER,
+    PICTURES,
+    STANDARD_OUTPUT,
+    atomic_write,
+    check_no_links,
+    check_output,
+    sweep_folder,
+    write_output,
+)
+from orchestrator.base.query import Option, Query
+from orchestrator.cli.options import (
+    RESULTS,
+    AllowImportOption,
+    AxisOption,
+    DropOption,
+    FileArgument,
+    JsonOption,
+    NameArgument,
+    NamesArgument,
+    OptionalNameArgument,
+    OutputOption,
+    PathsArgument,
+    ResultsOption,
+    SeedsOption,
+    SetOption,
+    StepsOption,
+    SweepNameOption,
+)
+
+if TYPE_CHECKING:
+    from orchestrator.render.answer import Answer
+
+# What the command of a question takes besides its options, by what it is asked of: name, annotation and default.
+_ARGUMENTS: Mapping[str, tuple[tuple[str, Any, Any], ...]] = {
+    "sweep": (("name", NameArgument, inspect.Parameter.empty),),
+    "sweeps": (("names", NamesArgument, inspect.Parameter.empty),),
+    "logs": (("paths", PathsArgument, inspect.Parameter.empty),),
+    "machine": (("name", OptionalNameArgument, None),),
+    "results": (),
+    "file": (
+        ("file", FileArgument, inspect.Parameter.empty),
+        ("axis", AxisOption, []),
+        ("drop", DropOption, []),
+        ("set_", SetOption, []),
+        ("seeds", SeedsOption, None),
+        ("steps", StepsOption, None),
+        ("name", SweepNameOption, None),
+        ("allow_import", AllowImportOption, False),
+    ),
+}
+_SHARED = (("output", OutputOption, None), ("json_", JsonOption, None), ("results", ResultsOption, RESULTS))
+
+
+def command_of(query_class: type[Query[Any]]) -> Callable[..., None]:
+    """Return the function of a question's command, with its signature and its help."""
+
+    def command(**values: Any) -> None:
+        given = {name: values.pop(name) for name, _, _ in (*_ARGUMENTS[query_class.subject], *_SHARED)}
+        raise typer.Exit(asked(query_class.from_texts(values), given))
+
+    options, types, defaults = query_class.options(), query_class.types(), query_class.defaults()
+    own = [
+        (name, Annotated[_typed(types[name]), _parameter(name, each)], _default(types[name], defaults[name]))
+        for name, each in options.items()
+    ]
+    arguments = _ARGUMENTS[query_class.subject]
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+        for name, annotation, default in (*arguments, *own, *_SHARED)
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    command.__doc__ = query_class.__doc__
+    command.__name__ = query_class.query_name()
+    return command
+
+
+def _parameter(name: str, option: Option) -> Any:
+    """The typer parameter of a field."""
+    shown: dict[str, Any] = {"metavar": option.metavar, "help": option.help}
+    shown |= {"min": option.minimum, "max": option.maximum, "rich_help_panel": option.panel}
+    if option.is_argument:
+        return typer.Argument(**shown)
+    flag = option.flag or f"--{name.rstrip('_').replace('_', '-')}"
+    flags = f"{flag}/{option.opposite}" if option.opposite else flag
+    return typer.Option(flags, show_default=not option.opposite, **shown)
+
+
+def _typed(kind: Any) -> Any:
+    """The type that the command line reads for a field of the type ``kind``: a text, unless it is simpler."""
+    members = [each for each in get_args(kind) if each is not type(None)] if isinstance(kind, UnionType) else [kind]
+    (inner,) = members
+    origin = get_origin(inner) or inner
+    if inner in (str, int, float, bool, Path):
+        return kind
+    if inner == tuple[str, ...] or (origin in (dict, Mapping) and not isinstance(kind, UnionType)):
+        return list[str]
+    return str | None
+
+
+def _default(kind: Any, default: Any) -> Any:
+    if _typed(kind) == list[str]:
+        return []
+    return default
+
+
+def asked(query: Query[Any], given: Mapping[str, Any]) -> int:
+    """Ask ``query``, print the answer, write its files, and return the exit code. Raises SweepError."""
+    from orchestrator.render.answer import output_ending
+
+    json_file, output = given["json_"], given["output"]
+    check_output(json_file, "--json")
+    output_ending(output)
+    with ExitStack() as stack:
+        subject, folders = _subject(query, given, stack)
+        answer = query.ask(subject, _say)
+    show(answer, output, json_file, folders)
+    if query.updates_mirrors:
+        from orchestrator.api.exporting import mirrored
+
+        for folder in folders:
+            for line in mirrored(folder):
+                print(printable(str(line)), file=sys.stderr if json_file == STANDARD_OUTPUT else sys.stdout, flush=True)
+    return answer.exit_code
+
+
+def _subject(query: Query[Any], given: Mapping[str, Any], stack: ExitStack) -> tuple[Any, list[Path]]:
+    """What ``query`` is asked of, and the folders of the sweeps among it."""
+    from orchestrator.ledger.reader import LedgerReader
+
+    results: Path = given["results"]
+    match query.subject:
+        case "sweep":
+            folder = sweep_folder(given["name"], results)
+            return stack.enter_context(LedgerReader(folder / LEDGER)), [folder]
+        case "sweeps":
+            folders = [sweep_folder(name, results) for name in given["names"]]
+            return [stack.enter_context(LedgerReader(folder / LEDGER)) for folder in folders], folders
+        case "file":
+            from orchestrator.api.sweep_files import overrides, read_sweep
+            from orchestrator.sweepfile.spec import check_import
+
+            names = ("axis", "drop", "set_", "seeds", "steps", "name")
+            changes = overrides(*(given[name] for name in names))
+            sweep = read_sweep(given["file"], results, changes, given["allow_import"])
+            if query.imports_code:
+                check_import(sweep, given["allow_import"])
+            return (sweep, results), []
+        case "machine":
+            return (sweep_folder(given["name"], results) if given["name"] else None, results), []
+        case "logs":
+            return (given["paths"], results), []
+        case _:
+            return results, []
+
+
+def _say(text: str) -> None:
+    """Print a line about progress, apart from the answer."""
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def show(answer: Answer, output: Path | None, json_file: Path | None, folders: Iterable[Path]) -> None:
+    """Print ``answer``, write what `--output` and `--json` ask for, or else the figures and files that it has.
+
+    With `--json -` standard output has the JSON alone, and the text goes to standard error.
+    """
+    from orchestrator.ledger.reader import origin_notes
+    from orchestrator.render.terminal import print_blocks
+
+    text_to = sys.stderr if json_file == STANDARD_OUTPUT else sys.stdout
+    blocks = list(answer.blocks())
+    print_blocks(blocks, text_to)
+    for line in [*origin_notes(*folders), *_written(answer, blocks, output, json_file)]:
+        print(printable(line), file=text_to, flush=True)
+
+
+def _written(answer: Answer, blocks: Iterable[Any], output: Path | None, json_file: Path | None) -> list[str]:
+    """Write the files of an answer, and return a line for each."""
+    from orchestrator.render.answer import output_ending
+    from orchestrator.render.blocks import Figure, File
+
+    lines = []
+    ending = output_ending(output)
+    for block in blocks:
+        if isinstance(block, File):
+            _write_own(block.path, block.content)
+        elif isinstance(block, Figure) and block.path is not None and ending not in PICTURES:
+            _write_own(block.path, block.draw(block.path.suffix[1:]))
+            lines += [f"picture: {block.path}"] if block.is_listed else []
+    if output is not None:
+        write_output(output, answer.rendered(ending))
+        lines.append(f"wrote {output}")
+    if json_file == STANDARD_OUTPUT:
+        sys.stdout.write(str(answer.rendered("json")))
+        sys.stdout.flush()
+    elif json_file is not None:
+        write_output(json_file, answer.rendered("json"))
+        lines.append(f"wrote {json_file}")
+    return lines
+
+
+def _write_own(path: Path, content: bytes | str) -> None:
+    """Write a file that belongs to a sweep into its folder."""
+    check_no_links(path.parent.parent, path.parent, path)
+    atomic_write(path, content)

@@ -1,0 +1,176 @@
+"""Commands around training: init, run and objectives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.cli.options import (
+    RESULTS,
+    AllowImportOption,
+    AxisOption,
+    DropOption,
+    FileArgument,
+    PortOption,
+    ResultsOption,
+    SeedsOption,
+    SetOption,
+    StepsOption,
+    SweepNameOption,
+    finish,
+)
+
+_REFINE, _WHERE = "Refine the edge of a sweep that was trained", "Where it runs"
+_FACTOR, _MORE_TRIALS = 1.2, 64  # of --refine
+
+
+def init_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="name of the new sweep; writes NAME.yaml")],
+    objective: Annotated[str | None, typer.Option(help="what to train; gpt by default")] = None,
+    command: Annotated[
+        str | None, typer.Option(help="your own script instead: `python train.py --lr={lr} --seed={seed}`")
+    ] = None,
+    axis: AxisOption = [],  # noqa: B006
+    drop: DropOption = [],  # noqa: B006
+    set_: SetOption = [],  # noqa: B006
+    seeds: SeedsOption = None,
+    steps: StepsOption = None,
+    shipped: Annotated[
+        str | None, typer.Option("--from", metavar="SWEEP", help="copy a sweep that ships, such as lr_warmup")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="the file to write instead")] = None,
+) -> None:
+    """Write a commented sweep file as a starting point.
+
+    For example `sweep init mine --axis lr=log:1e-3,1,7 --steps 200`, or `sweep init mine --from lr_warmup`.
+    """
+    from orchestrator.api.starting import init
+    from orchestrator.api.sweep_files import overrides
+
+    finish(init(name, objective, command, overrides(axis, drop, set_, seeds, steps), output, shipped))
+
+
+def run_command(
+    file: FileArgument,
+    axis: AxisOption = [],  # noqa: B006
+    drop: DropOption = [],  # noqa: B006
+    set_: SetOption = [],  # noqa: B006
+    seeds: SeedsOption = None,
+    steps: StepsOption = None,
+    name: SweepNameOption = None,
+    refine: Annotated[
+        bool,
+        typer.Option("--refine", help="add trials where the edge is uncertain, by a search", rich_help_panel=_REFINE),
+    ] = False,
+    factor: Annotated[
+        float | None,
+        typer.Option(
+            min=1.001, help="stop when the edge is known within this factor; 1.2 by default", rich_help_panel=_REFINE
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=100_000, help="train at most this many more trials; 64 by default", rich_help_panel=_REFINE
+        ),
+    ] = None,
+    along: Annotated[
+        str | None,
+        typer.Option(metavar="AXIS", help="the axis of the edge; the first by default", rich_help_panel=_REFINE),
+    ] = None,
+    results: ResultsOption = RESULTS,
+    executor: Annotated[
+        str, typer.Option(help="ray, slurm, or inline to train in this process", rich_help_panel=_WHERE)
+    ] = "ray",
+    address: Annotated[
+        str | None, typer.Option(help="a running Ray cluster; a private one otherwise", rich_help_panel=_WHERE)
+    ] = None,
+    cpus: Annotated[int | None, typer.Option(help="CPU cores of one pack", rich_help_panel=_WHERE)] = None,
+    gpus: Annotated[
+        float | None, typer.Option(help="GPUs of one pack, may be a fraction", rich_help_panel=_WHERE)
+    ] = None,
+    pack: Annotated[
+        str | None, typer.Option(help="members of one pack: auto or a number", rich_help_panel=_WHERE)
+    ] = None,
+    parallel: Annotated[int | None, typer.Option(help="packs trained at a time", rich_help_panel=_WHERE)] = None,
+    slurm: Annotated[
+        list[str],
+        typer.Option(
+            "--slurm",
+            metavar="KEY=VALUE",
+            help="for jobs: time=MINUTES, partition=..., account=...; cluster=local runs jobs on this machine",
+            rich_help_panel=_WHERE,
+        ),
+    ] = [],  # noqa: B006
+    tracking_uri: Annotated[str | None, typer.Option(help="MLflow tracking URI")] = None,
+    retry_errored: Annotated[bool, typer.Option("--retry-errored", help="train errored trials again")] = False,
+    allow_import: AllowImportOption = False,
+    notify_test: Annotated[
+        bool, typer.Option("--notify-test", help="send a test message through notify.url_from, and train nothing")
+    ] = False,
+    page: Annotated[bool, typer.Option("--page", help="serve the sweep's page during the run")] = False,
+    port: PortOption = None,
+) -> None:
+    """Train the missing trials of a sweep, then write its map, picture and report.
+
+    For example `sweep run lr_warmup`, which ships, or `sweep run mine.yaml --seeds 0,1 --page`. Running a sweep again
+    trains only what is missing. `sweep run lr_warmup --refine --trials 40` then finds its edge more precisely.
+    """
+    from orchestrator.api.running import refining_lines, run_lines
+    from orchestrator.api.sweep_files import overrides, read_sweep
+    from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
+    from orchestrator.sweepfile.spec import check_import
+
+    options = {
+        "resources.cpus": cpus,
+        "resources.gpus": gpus,
+        "resources.pack": pack,
+        "resources.parallel": parallel,
+        "tracking.uri": tracking_uri,
+    }
+    sets = [*set_, *(f"{key}={value}" for key, value in options.items() if value is not None)]
+    changes = overrides(axis, drop, sets, seeds, steps, name)
+    for option, value in {"--factor": factor, "--trials": trials, "--along": along}.items():
+        if value is not None and not refine:
+            raise InputError(Problem(option, str(value), "is an option of --refine", "add --refine, or leave it out"))
+    if port is not None and not page:
+        raise InputError(Problem("--port", str(port), "is the port of a page that is not served", "add --page"))
+    if refine:
+        from orchestrator.base.files import sweep_folder
+
+        folder = sweep_folder(file, results)
+        finish(
+            refining_lines(
+                folder,
+                along,
+                trials or _MORE_TRIALS,
+                factor or _FACTOR,
+                changes,
+                executor,
+                address,
+                slurm,
+                allow_import,
+            )
+        )
+    sweep = read_sweep(file, results, changes, allow_import)
+    check_import(sweep, allow_import)
+    load = executor_loader(executor, ExecutorOptions(results / sweep.name, sweep.resources, address, tuple(slurm)))
+    finish(run_lines(sweep, results, load, retry_errored, notify_test=notify_test, page=page, port=port))
+
+
+def objectives_command(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="only this objective")] = None,
+    match: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="only fields with this in their name or meaning")
+    ] = None,
+) -> None:
+    """List the objectives and their fields, with unit, default and domain.
+
+    For example `sweep objectives gpt --match lr`.
+    """
+    from orchestrator.api.starting import objectives
+
+    finish(objectives(name, match))

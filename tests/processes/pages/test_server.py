@@ -1,0 +1,82 @@
+"""Servers of pages as commands start and end them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from local_server import wait_for
+from sweep_cases import ledger_at, record, sweep_of
+
+from orchestrator.base.files import FROZEN_SWEEP
+from orchestrator.pages.server import address_of, listening_socket, page_beside
+
+GRID = "axes: {lr: {values: [0.1, 0.2]}}\n"
+KILLED = """
+import os, sys, time
+from pathlib import Path
+from orchestrator.pages.server import page_beside
+from orchestrator.pages.server import listening_socket
+with page_beside(listening_socket(None), Path(sys.argv[1])):
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    (tmp_path / "case").mkdir()
+    sweep = sweep_of(GRID)
+    with ledger_at(tmp_path / "case") as ledger:
+        record(ledger, sweep, ["stable", "diverged"])
+    (tmp_path / "case" / FROZEN_SWEEP).write_text(sweep.text)
+    return tmp_path
+
+
+def test_a_page_beside_a_run_is_served_and_ends_with_it(results: Path) -> None:
+    listener = listening_socket(None)
+    port = listener.getsockname()[1]
+    address = address_of(listener, "case")
+    with page_beside(listener, results):
+        wait_for(address)
+    assert psutil.Process().children() == []
+    listening_socket(port).close()  # which raises an error where something still listens
+
+
+@pytest.mark.slow
+def test_a_page_ends_when_its_run_is_killed(results: Path) -> None:
+    run = subprocess.Popen([sys.executable, "-c", KILLED, str(results)], stdout=subprocess.PIPE, text=True)
+    assert run.stdout.readline() == "ready\n"
+    (server,) = psutil.Process(run.pid).children()
+    run.kill()
+    run.communicate()
+    psutil.wait_procs([server], timeout=30)
+    assert not server.is_running()
+
+
+@pytest.mark.parametrize(("arguments", "ending"), [(["case"], "/case/"), ([], "/")])
+def test_sweep_page_says_its_address_and_ends_well_by_ctrl_c(results: Path, arguments: list[str], ending: str) -> None:
+    command = [sys.executable, "-m", "orchestrator.cli", "page", *arguments, "--results", str(results)]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    address = server.stdout.readline().split()[2]
+    assert address.endswith(ending)
+    wait_for(address)
+    os.kill(server.pid, signal.SIGINT)
+    server.communicate(timeout=30)
+    assert server.returncode == 0
+
+
+def test_a_port_without_a_page_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: Callable[..., tuple[int, str]]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "case.yaml").write_text(sweep_of(GRID).text)
+    code, text = command_line("run", "case.yaml", "--executor", "inline", "--port", "8000")
+    assert code == 2
+    assert "add --page" in text

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from sweep_cases import search_with, sweep_with
+
+from orchestrator.answers.plan import PlanQuery
+from orchestrator.sweepfile.spec import Sweep
+
+
+def plan(sweep: Sweep, results: Path) -> list[str]:
+    return PlanQuery().ask((sweep, results)).lines()
+
+
+def test_a_search_says_how_many_trials_it_may_train_and_how_many_come_first(tmp_path: Path, train) -> None:
+    lines = plan(search_with(), tmp_path)
+    assert "trials:   at most 24, chosen while results come in; 4 cells come first" in lines
+    assert any(line.startswith("to train: 4 trials") for line in lines)
+    train(search_with())
+    lines = plan(search_with(), tmp_path)
+    assert "exists:   24 finished" in lines
+    assert "time:     none, there is nothing to train" in lines
+
+
+def test_limits_of_the_budget_are_shown(tmp_path: Path) -> None:
+    lines = plan(sweep_with("budget.trials=5", "budget.minutes=1.5"), tmp_path)
+    assert "budget:   trials 5, minutes 1.5, over all runs" in lines
+    assert not [line for line in plan(sweep_with(), tmp_path) if line.startswith("budget")]
