@@ -8,8 +8,8 @@ from pathlib import Path
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.base.query import Say
 from orchestrator.base.trial_result import MemberResult
+from orchestrator.base.words import format_seconds
 from orchestrator.driver.progress import Progress
-from orchestrator.driver.words import format_seconds
 from orchestrator.sweepfile.sections import ResourcesConfig
 from orchestrator.sweepfile.spec import load_sections
 

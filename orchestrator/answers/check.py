@@ -151,8 +151,8 @@ class CheckAnswer(Answer):
 
     def _time(self) -> str:
         """How long a whole trial and the sweep would take, from when steps were read."""
+        from orchestrator.base.words import format_seconds
         from orchestrator.driver.packing import planned_workers
-        from orchestrator.driver.words import format_seconds
 
         sweep = self.file
         (first_s, first), (last_s, last) = self.seen[0], self.seen[-1]

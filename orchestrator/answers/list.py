@@ -51,7 +51,7 @@ class SweepList(Answer):
 
 
 def _row(sweep: ListedSweep) -> tuple[str, ...]:
-    from orchestrator.driver.words import age_text, outcomes_text
+    from orchestrator.base.words import age_text, outcomes_text
 
     age = "running" if sweep.is_running else age_text(time.time() - sweep.changed_at)
     if sweep.problem is not None:

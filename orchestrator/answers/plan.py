@@ -52,7 +52,7 @@ class PlanAnswer(Answer):
         yield from map(Line, self._work())
 
     def _question(self) -> Iterator[str]:
-        from orchestrator.driver.words import length_text
+        from orchestrator.base.words import length_text
         from orchestrator.sweepfile.custom_trainer import CustomTrainer
 
         sweep = self.file
@@ -116,7 +116,7 @@ class PlanAnswer(Answer):
         yield f"time:     {self._time()}"
 
     def _time(self) -> str:
-        from orchestrator.driver.words import format_seconds
+        from orchestrator.base.words import format_seconds
         from orchestrator.sweepfile.custom_trainer import CustomTrainer
 
         plan, speed = self.result, self.result.member_steps_per_second

@@ -50,11 +50,11 @@ class RemedyQuery(Query["LedgerReader"]):
         """Train the forks that are missing, and return what saved the run."""
         from orchestrator.answers._forks import ProgressLines, resources_of
         from orchestrator.base.environment import check_installed
+        from orchestrator.base.words import format_seconds
         from orchestrator.causes.diagnosis_text import headline
         from orchestrator.causes.remedies.reading import current_remedies, forks_folder
         from orchestrator.causes.remedies.request import RemedyRequest
         from orchestrator.causes.remedies.training import diagnose_unstable, train_remedies
-        from orchestrator.driver.words import format_seconds
         from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
 
         folder = subject.path.parent

@@ -119,7 +119,7 @@ class Status(Answer):
 
     def blocks(self) -> Iterator[Block]:
         """Yield the outcomes, the map, and the first failures with the end of their errors."""
-        from orchestrator.driver.words import counts_line
+        from orchestrator.base.words import counts_line
 
         yield Line(f"{self.sweep}: {self.num_trials} trials of {self.objective}")
         if self.origin:

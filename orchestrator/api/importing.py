@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.base.errors import EXIT_OK
 from orchestrator.base.files import LEDGER, check_no_links, check_output
 from orchestrator.base.space import Axis
-from orchestrator.driver.words import counts_line
+from orchestrator.base.words import counts_line
 from orchestrator.importing.collecting import Import, collect
 from orchestrator.importing.options import ImportOptions
 from orchestrator.importing.recording import Collected, checked_name, record

@@ -16,9 +16,9 @@ from orchestrator.base.cell import Trial
 from orchestrator.base.errors import printable
 from orchestrator.base.trial_result import MemberResult, TrialResult
 from orchestrator.base.vocabulary import OUTCOMES, PRUNED
+from orchestrator.base.words import format_seconds
 from orchestrator.driver.limits import PAUSE_S
 from orchestrator.driver.progress import Progress
-from orchestrator.driver.words import format_seconds
 from orchestrator.maps.related_cells import led
 from orchestrator.render.text_map import text_map
 

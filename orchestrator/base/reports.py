@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # commands that read no curve start without it
 
 # One member's curve: column name -> 1-D array, all of equal length, "step" among them.
 Trace = Mapping[str, "np.ndarray"]
+_MAX_CAUSE = 300  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,16 @@ class Lost:
 
     error: str
     is_hung: bool = False  # silent for too long
+
+
+def last_line(error: str) -> str:
+    """Return the last line of an ending's error, which names the cause."""
+    return error.strip().splitlines()[-1]
+
+
+def cause_of(error: str) -> str:
+    """Return the last line of an ending's error, cut to a length that can be shown."""
+    return last_line(error)[:_MAX_CAUSE]
 
 
 Ending = Completed | Paused | Failed | OutOfMemory | Refused | Lost

@@ -1,11 +1,12 @@
-"""The words that answers and messages share: plurals, shortened lists, columns of text and intervals."""
+"""The words that answers and messages share: plurals, lists, columns of text, intervals, counts and durations."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 WIDTH = 80  # characters of a line that is printed
+_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def plural(num: float, noun: str, several: str = "") -> str:
@@ -53,3 +54,33 @@ def interval(low: float | None, high: float | None, spec: str = ".3g", to: str =
     if low is not None:
         return f"at least {low:{spec}}"
     return "open" if high is None else f"at most {high:{spec}}"
+
+
+def counts_line(counts: Mapping[str, int]) -> str:
+    """The number of trials by outcome or status, the most frequent first: ``10 stable, 2 diverged``."""
+    ranked = sorted(counts.items(), key=lambda item: -item[1])
+    return ", ".join(f"{count} {name}" for name, count in ranked) or "no trials"
+
+
+def outcomes_text(outcomes: Mapping[str, int], num_over: int, num_trials: int) -> str:
+    """Trials by outcome, with the number of ended trials unless all have ended."""
+    text = counts_line(outcomes) if outcomes else "none is over"
+    return text if num_over >= num_trials else f"{num_over} of {num_trials} over: {text}"
+
+
+def length_text(steps: int, tokens: float | None) -> str:
+    """The length of each trial: its tokens if the sweep file sets them, else its steps."""
+    return f"{steps} steps" if tokens is None else f"{tokens:,.0f} tokens"
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration as M:SS, or H:MM:SS from one hour."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def age_text(seconds: float) -> str:
+    """An age in its largest unit: ``3 h``."""
+    unit, length = next((unit for unit in _UNITS if seconds >= unit[1]), _UNITS[-1])
+    return f"{max(0, int(seconds // length))} {unit}"

@@ -33,6 +33,8 @@ from orchestrator.base.reports import (
     Paused,
     Refused,
     Report,
+    cause_of,
+    last_line,
 )
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.driver.limits import PAUSE_S, Budget, FailFast, stop_signals
@@ -40,7 +42,6 @@ from orchestrator.driver.packing import dispatched, make_packs, pack_of, plan_te
 from orchestrator.driver.progress import Observer, Progress, Summary
 from orchestrator.driver.proposing import Proposer, missing_trials
 from orchestrator.driver.provenance import driver_facts
-from orchestrator.driver.words import cause_of, last_line
 from orchestrator.executors import Executor
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.sweepfile.spec import Sweep

@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 
 from orchestrator.base.cell import Cell, Trial
 from orchestrator.base.trial_result import MemberResult
+from orchestrator.base.words import counts_line, format_seconds
 from orchestrator.driver.progress import Progress
-from orchestrator.driver.words import counts_line, format_seconds
 
 PAUSE_S = 60.0  # between two messages; only the last one does not wait
 _MOST_CELLS = 5  # named in one message

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from orchestrator.driver.words import age_text, outcomes_text
+from orchestrator.base.words import age_text, outcomes_text
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.all_sweeps import ListedSweep, all_sweeps
 from orchestrator.maps.stability import StabilityMap

@@ -14,7 +14,7 @@ import numpy as np
 from orchestrator.base.files import is_locked
 from orchestrator.base.space import format_value
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.driver.words import format_seconds
+from orchestrator.base.words import format_seconds
 from orchestrator.ledger.facts import Imported, long_note
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.schema import PackRow

@@ -1,6 +1,17 @@
 from __future__ import annotations
 
-from orchestrator.base.words import columns, count, interval, joined, listed, plural, shortened, wrapped
+from orchestrator.base.words import (
+    columns,
+    count,
+    counts_line,
+    format_seconds,
+    interval,
+    joined,
+    listed,
+    plural,
+    shortened,
+    wrapped,
+)
 
 
 def test_numbers_agree_with_their_nouns() -> None:
@@ -34,3 +45,12 @@ def test_an_interval_may_be_open() -> None:
     assert interval(0.12345, 2) == "0.123 to 2"
     assert interval(0.1, 0.2, ".0%", "-") == "10%-20%"
     assert [interval(1, None), interval(None, 1), interval(None, None)] == ["at least 1", "at most 1", "open"]
+
+
+def test_time_reads_as_a_clock() -> None:
+    assert [format_seconds(seconds) for seconds in (0, 61, 3600 + 62)] == ["0:00", "1:01", "1:01:02"]
+
+
+def test_counts_are_told_with_the_most_frequent_first() -> None:
+    assert counts_line({"diverged": 2, "stable": 10}) == "10 stable, 2 diverged"
+    assert counts_line({}) == "no trials"

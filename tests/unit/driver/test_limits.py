@@ -1,0 +1,69 @@
+"""Budgets that end a run before its last trial."""
+
+from __future__ import annotations
+
+from sweep_cases import numbers, search_with, sweep_with
+
+from orchestrator.driver.limits import Budget
+from orchestrator.driver.progress import Progress
+from orchestrator.sweepfile.sections import BudgetConfig
+
+
+def test_a_budget_of_trials_is_kept_and_a_larger_one_goes_on(train, rows) -> None:
+    summary = train(sweep_with("budget.trials=5", "resources.pack=2"))
+    assert (summary.trained, summary.used_up, summary.exit_code) == (5, "budget.trials = 5", 0)
+    assert [row.status for row in rows("edge")].count("finished") == 5
+    assert train(sweep_with("budget.trials=5", "resources.pack=2")).trained == 0
+    assert train(sweep_with("budget.trials=50", "resources.pack=2")).trained == 7
+    train(sweep_with("name=calm"))
+    assert numbers(rows("edge")) == numbers(rows("calm"))
+
+
+def test_a_budget_of_steps_ends_the_run_and_the_rest_follows_under_a_larger_one(train, rows) -> None:
+    summary = train(sweep_with("budget.member_steps=100", "resources.pack=2"))
+    assert summary.used_up == "budget.member_steps = 100"
+    done = [row.status for row in rows("edge")].count("finished")
+    assert 0 < done < 12
+    assert train(sweep_with("budget.member_steps=100", "resources.pack=2")).trained == 0
+    assert train(sweep_with("resources.pack=2")).used_up is None
+    train(sweep_with("name=calm"))
+    assert numbers(rows("edge")) == numbers(rows("calm"))
+
+
+def test_minutes_count_over_all_runs(train) -> None:
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 5.0
+        return now[0]
+
+    budget = ("budget.minutes=3", "resources.pack=1")
+    summary = train(sweep_with(*budget), clock=clock, wall_clock=clock)
+    assert summary.used_up == "budget.minutes = 3"
+    again = train(sweep_with(*budget), clock=clock, wall_clock=clock)
+    assert again.used_up == "budget.minutes = 3"
+    assert again.trained <= summary.trained
+
+
+def test_after_a_time_nothing_is_started(train, rows) -> None:
+    assert train(sweep_with("budget.until=2001-01-01T00:00")).used_up == "budget.until = 2001-01-01T00:00"
+    assert {row.status for row in rows("edge")} == {"planned"}
+    assert train(sweep_with("budget.until=2901-01-01T00:00")).used_up is None
+
+
+def test_hours_of_gpus_are_hours_of_packs_times_their_gpus() -> None:
+    now = [0.0]
+    budget = Budget(BudgetConfig(gpu_hours=2.5), 0.5, lambda: 0.0, 0, 0.0, 3600.0, set())
+    progress = Progress(search_with(), {}, {}, {}, 0, lambda: now[0], 0.0)
+    now[0] = 1800.0
+    assert not budget.is_used_up(progress, 4), "one hour before, and one of 4 half GPUs for half an hour"
+    now[0] = 2700.0
+    assert budget.is_used_up(progress, 4)
+    assert budget.used_up == "budget.gpu_hours = 2.5"
+
+
+def test_a_search_stops_at_its_budget_too(train, rows) -> None:
+    summary = train(search_with("budget.trials=10"))
+    assert (summary.used_up, [row.status for row in rows("sought")].count("finished")) == ("budget.trials = 10", 10)
+    assert train(search_with()).exit_code == 0
+    assert len(rows("sought")) == 24
