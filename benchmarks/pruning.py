@@ -89,19 +89,21 @@ def pruned(sweep: Stored, slow: SlowConfig, width: int, workers: int) -> dict[st
     found: dict[str, MemberResult] = {}
     for place, pack in enumerate(packs):
         over = [row.trial_id for earlier in packs[: max(0, place - workers + 1)] for row in earlier]
-        bars = rung_thresholds(slow, pack[0].steps, list(_rivals(found[trial_id] for trial_id in over)))
-        found |= {row.trial_id: _judged(row, sweep.traces[row.trial_id], config, bars) for row in pack}
+        thresholds = rung_thresholds(slow, pack[0].steps, list(_references(found[trial_id] for trial_id in over)))
+        found |= {row.trial_id: _judged(row, sweep.traces[row.trial_id], config, thresholds) for row in pack}
     return found
 
 
-def _rivals(results: Iterator[MemberResult]) -> Iterator[ReferenceTrial]:
+def _references(results: Iterator[MemberResult]) -> Iterator[ReferenceTrial]:
     for one in results:
         if one.outcome in (*RAN_ON, PRUNED):
             yield ReferenceTrial(one.rung_losses, one.outcome != PRUNED)
 
 
-def _judged(row: TrialResult, trace: Trace, config: StoppingConfig, bars: Sequence[RungThreshold]) -> MemberResult:
-    monitor = RunMonitor(config, rung_thresholds=bars)
+def _judged(
+    row: TrialResult, trace: Trace, config: StoppingConfig, thresholds: Sequence[RungThreshold]
+) -> MemberResult:
+    monitor = RunMonitor(config, rung_thresholds=thresholds)
     columns = {name: trace[name][:, None] for name in JUDGED if name in trace}
     steps_done = int(monitor.update(columns, trace["step"][:, None]).num_steps_K[0])
     return member_result(row.trial_id, monitor.record(), config, steps_done, np.nan, monitor.rung_progress())

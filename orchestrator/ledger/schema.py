@@ -78,7 +78,7 @@ CREATE TABLE checkpoints (         -- the newest two of each pack that may have 
     ages TEXT NOT NULL,            -- JSON: trial -> steps behind it
     PRIMARY KEY (pack_id, number)
 );
-CREATE TABLE traces (              -- curves, in pieces as they arrived     
+CREATE TABLE traces (              -- curves, in pieces as they arrived
     trial_id TEXT NOT NULL REFERENCES trials,
     pack_id TEXT NOT NULL REFERENCES packs,
     first_step INTEGER NOT NULL,

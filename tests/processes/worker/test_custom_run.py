@@ -415,8 +415,8 @@ for step in range(60):
 
 def slow_pack(tmp_path: Path, bar: float):
     text = ONE + "stopping: {slow: {method: median, startup_trials: 0}}\n"
-    bars = tuple(RungThreshold(steps, bar, 3) for steps in range(6, 60, 6))
-    return replace(only_pack(sweep_in(tmp_path, SLOW, text), tmp_path), rung_thresholds=bars)
+    thresholds = tuple(RungThreshold(steps, bar, 3) for steps in range(6, 60, 6))
+    return replace(only_pack(sweep_in(tmp_path, SLOW, text), tmp_path), rung_thresholds=thresholds)
 
 
 def test_a_slow_run_is_ended_at_its_rung(tmp_path: Path) -> None:
@@ -440,11 +440,11 @@ def test_a_run_that_resumes_is_not_pruned_for_what_an_earlier_attempt_was_not(tm
     )
     text = text.replace('"{seed}"]', '"{seed}", "{folder}"]')
     pack = only_pack(sweep_in(tmp_path, script, text), tmp_path)
-    bars = tuple(RungThreshold(steps, 4.0, 3) for steps in range(6, 60, 6))
-    reports = run_pack(replace(pack, rung_thresholds=bars, launch=replace(pack.launch, report_s=0.1)))
+    thresholds = tuple(RungThreshold(steps, 4.0, 3) for steps in range(6, 60, 6))
+    reports = run_pack(replace(pack, rung_thresholds=thresholds, launch=replace(pack.launch, report_s=0.1)))
     while next(reports).member_steps < 20:
         pass
     reports.close()
-    stricter = tuple(replace(bar, loss=2.0) for bar in bars)
+    stricter = tuple(replace(threshold, loss=2.0) for threshold in thresholds)
     (result,) = list(run_pack(replace(pack, rung_thresholds=stricter)))[-1].finished
     assert (result.outcome, result.slow_step, result.rung_losses) == ("pruned", 23, (3.0,) * 4)

@@ -225,6 +225,6 @@ def test_a_replay_refuses_a_rule_that_needs_other_trials(command_line: Callable[
 def test_the_bar_of_a_median_is_among_those_that_ran_to_their_end() -> None:
     slow = slow_sweep().stopping.slow
     assert slow is not None
-    rivals = [ReferenceTrial((1.0,) * 9, True), ReferenceTrial((3.0,) * 9, True), ReferenceTrial((9.0,), False)]
-    assert [bar.loss for bar in rung_thresholds(slow, 60, rivals)] == [2.0] * 9
-    assert all(math.isinf(bar.loss) for bar in rung_thresholds(slow, 60, rivals[:1]))
+    trials = [ReferenceTrial((1.0,) * 9, True), ReferenceTrial((3.0,) * 9, True), ReferenceTrial((9.0,), False)]
+    assert [threshold.loss for threshold in rung_thresholds(slow, 60, trials)] == [2.0] * 9
+    assert all(math.isinf(threshold.loss) for threshold in rung_thresholds(slow, 60, trials[:1]))

@@ -17,7 +17,7 @@ from orchestrator.worker.packed_run import Pace
 
 EACH_LOOK = Pace(report_s=0.0)
 # The middle of what the members below have at these steps, so that some are above it.
-BARS = {
+THRESHOLDS = {
     "gpt": (RungThreshold(15, 5.2, 5), RungThreshold(25, 4.05, 5)),
     "function_fit": (RungThreshold(15, 1.0, 5), RungThreshold(25, 0.8, 5)),
     "quadratic": (RungThreshold(15, 0.3, 5), RungThreshold(25, 0.002, 5)),
@@ -32,7 +32,7 @@ LRS = {
 def slow_pack(objective: str, **stopping) -> Pack:
     pack = pack_with(objective, [{"lr": lr} for lr in LRS[objective]], 7, [0, 0, 1, 2, 0, 1, 2])
     slow = {"slow": SlowConfig(method="median", startup_trials=0), **stopping}
-    return replace(pack, stopping=STOPPING.model_copy(update=slow).model_dump(), rung_thresholds=BARS[objective])
+    return replace(pack, stopping=STOPPING.model_copy(update=slow).model_dump(), rung_thresholds=THRESHOLDS[objective])
 
 
 def whole(reports: Sequence[Report]) -> tuple[dict, dict]:
@@ -56,7 +56,9 @@ def test_who_shares_a_pack_changes_nothing_about_who_is_pruned(objective: str, a
         is_pruned = finished.slow_step is not None and not finished.is_audited
         assert (finished.outcome == "pruned") == is_pruned
         if is_pruned:
-            assert finished.steps_done == finished.slow_step + 1 in {bar.steps for bar in pack.rung_thresholds}
+            assert (
+                finished.steps_done == finished.slow_step + 1 in {threshold.steps for threshold in pack.rung_thresholds}
+            )
             assert finished.validation_loss is None
         assert all(loss == float(loss) for loss in finished.rung_losses)
 
@@ -81,8 +83,8 @@ def test_a_pack_that_dies_goes_on_with_the_bars_that_it_had(num_reports: int) ->
             break
     assert last is not None
     done = frozenset(finished.trial_id for report in seen for finished in report.finished)
-    # By now other trials have ended, which would have set other bars.
-    others = tuple(RungThreshold(bar.steps, 0.0, 99) for bar in pack.rung_thresholds)
+    # By now other trials have ended, which would have set other thresholds.
+    others = tuple(RungThreshold(threshold.steps, 0.0, 99) for threshold in pack.rung_thresholds)
     going_on = replace(pack, resume=last, skip=done, rung_thresholds=others)
     after = list(worker.run_pack(going_on, pace=EACH_LOOK))
     assert {**results(seen), **results(after)} == undisturbed[0]
