@@ -17,7 +17,7 @@ def log_metrics(pattern: str | None, format_: str, loss: str | None) -> MetricsC
     from pydantic import ValidationError
 
     from orchestrator.logs.columns import MetricsConfig
-    from orchestrator.logs.line_formats import compiled
+    from orchestrator.logs.line_formats import compiled_pattern
 
     try:
         metrics = MetricsConfig.model_validate({"pattern": pattern, "format": format_, "loss": loss})
@@ -26,7 +26,7 @@ def log_metrics(pattern: str | None, format_: str, loss: str | None) -> MetricsC
         remedy = "see `sweep replay --help`"
         raise InputError(Problem(f"--{details['loc'][0]}", "", details["msg"], remedy)) from None
     if metrics.pattern is not None:
-        compiled(metrics)
+        compiled_pattern(metrics)
     return metrics
 
 

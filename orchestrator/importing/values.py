@@ -11,7 +11,8 @@ from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import SCALES, Axis, Scale, is_number, on_natural_scale
-from orchestrator.logs.columns import find_name, listed
+from orchestrator.base.words import listed
+from orchestrator.logs.columns import MAX_LISTED, find_name
 
 EMPTY = object()  # a cell without a value
 _NONE = ("none", "null")
@@ -56,9 +57,9 @@ def column_named(option: str, wanted: str, columns: Sequence[str]) -> str:
     if found is None and len(inner) == 1:
         return inner[0]
     if found is None and inner:
-        raise InputError(Problem(option, wanted, f"may be any of {listed(inner)}", "write the whole name"))
+        raise InputError(Problem(option, wanted, f"may be any of {listed(inner, MAX_LISTED)}", "write the whole name"))
     if found is None:
-        raise InputError(Problem(option, wanted, "is no column", f"columns: {listed(list(columns))}"))
+        raise InputError(Problem(option, wanted, "is no column", f"columns: {listed(list(columns), MAX_LISTED)}"))
     return found
 
 
@@ -141,7 +142,7 @@ def axis_of(name: str, values: Sequence[Any], scale: Scale | None, *, is_scatter
         or (chosen == "log1m" and not (low >= 0 and high < 1))
     ):
         needed = {"log": "positive numbers", "log1m": "numbers from 0 to below 1"}.get(chosen, "numbers")
-        message = f"{chosen} needs {needed}, and the values are {listed([str(value) for value in values])}"
+        message = f"{chosen} needs {needed}, and the values are {listed([str(value) for value in values], MAX_LISTED)}"
         raise InputError(Problem("--scale", f"{name}={chosen}", message, f"say --scale {name}=values"))
     return Axis(name, chosen, tuple(values), (low, high) if low < high else None)
 

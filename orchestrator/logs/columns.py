@@ -1,20 +1,17 @@
-"""Which column of a log is the step, the training loss or the gradient norm.
+"""Names of the columns of a log: the usual names of step, training loss and gradient norm, or names given by the user.
 
-Columns are found by their usual names, or named by the user. Where several are possible, nothing is guessed.
+If several columns are possible, nothing is guessed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
-
-from orchestrator.base.errors import InputError, Problem
 
 EPOCH = "epoch"
 VALIDATION_NAMES = ("validation_loss", "val_loss", "valid_loss", "eval_loss", "eval/loss", "val/loss", "valid/loss",
@@ -33,93 +30,21 @@ NORM_NAMES = ("grad_norm", "train/grad_norm", "gradnorm", "gnorm", "gradient_nor
               "train/gradient_norm", "optim/grad_norm", "l2_norm/grad/global", "train_l2_norm/grad/global",
               "train/l2_norm/grad/global")  # fmt: skip
 _NOT_TRAINING = re.compile(r"(?<![a-z])(val|eval|test|held|dev|scale|aux|z_?loss|best|ema|std)|scale$|_min$|_max$")
-_SHOWN_COLUMNS = 12
-_COMPARED_COLUMNS = 50
+MAX_LISTED = 12  # columns that a message lists
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Names of the columns of a log; None for a column to be found, or one that does not exist."""
+    """Names of the columns of a log; None for a column that is to be found, or that does not exist."""
 
     step: str | None = None
     loss: str | None = None
     grad_norm: str | None = None
 
-
-def choose(where: str, names: list[str], rows_of: Callable[[str], np.ndarray], wanted: Columns) -> Columns:
-    """The columns to use among ``names``, the fullest first; ``rows_of`` gives the rows with a value in a column.
-
-    Raises InputError, which names ``where``, when a wanted name is missing or the loss is ambiguous.
-    """
-    if not names:
-        problem = Problem(where, "", "holds no numbers with names", "a line such as `step 10 loss 3.2` is a log")
-        raise InputError(problem)
-    loss = _named(where, "--loss", wanted.loss, names) or first_usual(LOSS_NAMES, names) or _only_loss(where, names)
-    step = _named(where, "--step", wanted.step, names)
-    if step is None:
-        rows = rows_of(loss)
-        usual = [n for n in names if plain_name(n) in STEP_NAMES and n != loss][:_COMPARED_COLUMNS]
-        shared = {n: len(np.intersect1d(rows_of(n), rows)) for n in usual}
-        step = max(usual, key=lambda n: (shared[n], -STEP_NAMES.index(plain_name(n))), default=None)
-    grad_norm = _named(where, "--grad-norm", wanted.grad_norm, names) or first_usual(NORM_NAMES, names)
-    return Columns(step, loss, grad_norm)
-
-
-@lru_cache(4096)
-def plain_name(name: str) -> str:
-    """``name`` in the form in which names are compared: lower case, words joined by underscores."""
-    return re.sub(r"[\s\-.]+", "_", name.strip().lower())
-
-
-def find_name(names: Collection[str], wanted: str) -> str | None:
-    """``wanted`` among ``names``, or a name that differs only in case and separators."""
-    if wanted in names:
-        return wanted
-    return next((name for name in names if plain_name(name) == plain_name(wanted)), None)
-
-
-def first_usual(usual: Iterable[str], names: list[str]) -> str | None:
-    """The first of the ``usual`` names that is among ``names``, in the spelling found there."""
-    plain = {plain_name(n): n for n in reversed(names)}
-    return next((plain[candidate] for candidate in usual if candidate in plain), None)
-
-
-def training_losses(names: Iterable[str]) -> list[str]:
-    """The ``names`` that can be a training loss, usual name or not."""
-    candidates = [n for n in names if "loss" in plain_name(n) and not _NOT_TRAINING.search(plain_name(n))]
-    return [n for n in candidates if "train" in plain_name(n)] or candidates
-
-
-def may_be_loss(name: str, wanted: str | None) -> bool:
-    """Whether ``name`` is the loss that the user named, or without one can be a training loss."""
-    if wanted is not None:
-        return plain_name(name) == plain_name(wanted)
-    return plain_name(name) in LOSS_NAMES or bool(training_losses([name]))
-
-
-def listed(names: list[str]) -> str:
-    """``names`` for a message: the first dozen, and the number of others."""
-    more = f" and {len(names) - _SHOWN_COLUMNS} more" if len(names) > _SHOWN_COLUMNS else ""
-    return ", ".join(names[:_SHOWN_COLUMNS]) + more
-
-
-def _named(where: str, option: str, wanted: str | None, names: list[str]) -> str | None:
-    if wanted is None:
-        return None
-    if (found := find_name(names, wanted)) is None:
-        raise InputError(Problem(where, option, f"no column {wanted!r}", f"columns: {listed(names)}"))
-    return found
-
-
-def _only_loss(where: str, names: list[str]) -> str:
-    """The only column whose name can be that of a training loss."""
-    candidates = training_losses(names)
-    if len(candidates) == 1:
-        return candidates[0]
-    found = (
-        f"several may be the loss: {listed(candidates)}" if candidates else "no column is a training loss by its name"
-    )
-    raise InputError(Problem(where, "", found, f"say --loss NAME; columns: {listed(names)}"))
+    @property
+    def given(self) -> list[str]:
+        """The names that are not None."""
+        return [name for name in (self.step, self.loss, self.grad_norm) if name is not None]
 
 
 class MetricsConfig(BaseModel):
@@ -143,10 +68,42 @@ class MetricsConfig(BaseModel):
     grad_norm: str | None = Field(None, description="name of the gradient norm; null for the usual ones")
     validation_loss: str | None = Field(None, description="name of the validation loss; null for the usual ones")
     every: int | None = Field(
-        None, gt=0, description="steps between two losses, where the trainer prints none; null counts losses"
+        None, gt=0, description="steps between two losses, if the trainer prints no steps; null counts losses"
     )
     also: list[Annotated[str, Field(min_length=1)]] = Field(
         [],
         max_length=100,
         description="other metrics to keep, with their own steps; the last values are columns and metrics of maps",
     )
+
+
+@lru_cache(4096)
+def plain_name(name: str) -> str:
+    """Return ``name`` in the form in which names are compared: lower case, words joined by underscores."""
+    return re.sub(r"[\s\-.]+", "_", name.strip().lower())
+
+
+def find_name(names: Collection[str], wanted: str) -> str | None:
+    """Return ``wanted``, or the first of ``names`` that differs only in case and separators, or None."""
+    if wanted in names:
+        return wanted
+    return next((name for name in names if plain_name(name) == plain_name(wanted)), None)
+
+
+def first_usual(usual: Iterable[str], names: list[str]) -> str | None:
+    """Return the first of the ``usual`` names that is among ``names``, as spelled there, or None."""
+    plain = {plain_name(n): n for n in reversed(names)}
+    return next((plain[candidate] for candidate in usual if candidate in plain), None)
+
+
+def training_losses(names: Iterable[str]) -> list[str]:
+    """Return the ``names`` that can be a training loss, usual or not."""
+    candidates = [n for n in names if "loss" in plain_name(n) and not _NOT_TRAINING.search(plain_name(n))]
+    return [n for n in candidates if "train" in plain_name(n)] or candidates
+
+
+def may_be_loss(name: str, wanted: str | None) -> bool:
+    """Whether ``name`` is the loss ``wanted`` by the user, or can be a training loss if none is wanted."""
+    if wanted is not None:
+        return plain_name(name) == plain_name(wanted)
+    return plain_name(name) in LOSS_NAMES or bool(training_losses([name]))

@@ -1,4 +1,4 @@
-"""TensorBoard event files: their record frames and the scalars in them, as they arrive."""
+"""TensorBoard event files: the frames of records, and the scalars in them, as they arrive."""
 
 from __future__ import annotations
 
@@ -6,38 +6,37 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-LONGEST_RECORD = 64 * 1024**2  # a longer one counts as damage if the file's size is unknown
+MAX_RECORD_BYTES = 64 * 1024**2  # a longer record counts as damage if the file's size is unknown
 _HEAD = 64  # bytes that identify an event file
 _FRAME = struct.Struct("<QI")  # length of a record and its checksum; then the record and another checksum
 _CHECKSUM_SIZE = 4
 
 
 class Events:
-    """Scalars of event files, with those of one step in one row.
+    """Rows of scalars from event files, one row for each step.
 
-    A late scalar, after a later step has begun, gets its own row. A name that occurs twice in a step starts another
-    row.
+    A late scalar, after a later step has begun, gets its own row. A name that occurs twice in a step starts a new row.
     """
 
-    def __init__(self, longest: int = LONGEST_RECORD) -> None:
+    def __init__(self, max_bytes: int = MAX_RECORD_BYTES) -> None:
         self.damage = ""
         self.num_odd = 0
-        self._longest = longest
+        self._max_bytes = max_bytes
         self._is_lost = False
         self._buffer = bytearray()
         self._step: int | None = None
         self._row: dict[str, float] = {}
 
     def rows(self, content: bytes) -> Iterator[dict[str, float]]:
-        """Rows of the steps that are complete with ``content``."""
+        """Yield the rows of steps that ``content`` completes."""
         if self._is_lost:
             return
         self._buffer += content
         used = 0
         for begin, end in event_frames(self._buffer):
             if end > len(self._buffer):
-                if end - begin > self._longest:
-                    self.damage, self._is_lost = "events end in what is none", True
+                if end - begin > self._max_bytes:
+                    self.damage, self._is_lost = "the file ends in bytes that are not an event", True
                 break
             used = end
             try:
@@ -54,7 +53,7 @@ class Events:
             self._buffer.clear()
 
     def finish(self) -> Iterator[dict[str, float]]:
-        """The row of the last step; a truncated record is left out."""
+        """Yield the row of the last step, without a truncated record."""
         if self._buffer:
             self.num_odd += 1
             self._buffer.clear()
@@ -79,7 +78,7 @@ class Events:
 
 
 def begins_as_events(content: bytes) -> bool | None:
-    """Whether the content starts like an event file; None while undecided."""
+    """Whether ``content`` starts like an event file; None while undecided."""
     if not _may_become_event_file(content):
         return False
     return is_event_file(content) or (None if len(content) < _HEAD else False)
@@ -91,12 +90,12 @@ def is_event_file(head: bytes) -> bool:
 
 
 def _may_become_event_file(head: bytes) -> bool:
-    """Whether it starts with the length of a short record; never true for text, so text is not delayed."""
+    """Whether ``head`` starts with the length of a short record; text does not, so it is not delayed."""
     return not head[2:8].strip(b"\0")
 
 
 def event_frames(content: bytes | bytearray) -> Iterator[tuple[int, int]]:
-    """Start and end of the frame of each record; the last may end beyond ``content``."""
+    """Yield start and end of the frame of each record; the last may end beyond ``content``."""
     begin = 0
     while begin + _FRAME.size <= len(content):
         length, _ = _FRAME.unpack_from(content, begin)
@@ -106,13 +105,13 @@ def event_frames(content: bytes | bytearray) -> Iterator[tuple[int, int]]:
 
 
 def _scalars(frame: bytes) -> tuple[int, list[tuple[str, float]]]:
-    """Step, names and numbers of the record in ``frame``. Raises ValueError if it is damaged."""
+    """Return step, names and numbers of the record in ``frame``. Raises ValueError if it is damaged."""
     from tensorboardX.proto.event_pb2 import Event  # installed with Ray
 
     length, _ = _FRAME.unpack_from(frame)
     try:
         event = Event.FromString(frame[_FRAME.size : _FRAME.size + length])
-    except Exception as error:  # each version of the protobuf runtime has other error types
+    except Exception as error:  # the error type depends on the version of the protobuf runtime
         raise ValueError(str(error)) from None
     scalars = ((value.tag, _scalar(value)) for value in event.summary.value)
     return event.step, [(tag, number) for tag, number in scalars if number is not None]

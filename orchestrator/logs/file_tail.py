@@ -1,4 +1,4 @@
-"""What is appended to a file, or to the files of a glob, while a training script runs."""
+"""Follow a file, or the files of a glob, that a running training script appends to."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import stat
 from dataclasses import dataclass
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.logs.event_files import LONGEST_RECORD, begins_as_events, event_frames
+from orchestrator.logs.event_files import MAX_RECORD_BYTES, begins_as_events, event_frames
 
 _NUM_COMPARED = 64  # bytes before the new ones, which show that a file is still the same
 
 
 @dataclass(slots=True)
 class _Followed:
-    """How far a file was read, and the last bytes read."""
+    """A file, how far it was read, and the last bytes read."""
 
     identity: tuple[int, int]
     position: int = 0
@@ -24,30 +24,30 @@ class _Followed:
 
 
 class FileTail:
-    """What is appended to a file, or to the files of a glob, which may not exist yet.
+    """Reads the new content of a file, or of the files of a glob, which may not exist yet.
 
     Files of a glob are read in the order of their names. A file that shrinks, is replaced or is rewritten is read from
-    its beginning. Content after another file's unfinished line starts a new line. Of event files only whole records are
-    read, and of several text files only whole lines, so that pieces of two files do not mix.
+    its beginning. Content after another file's unfinished line starts a new line. Event files are read in whole
+    records, and several text files in whole lines, so that pieces of two files do not mix.
     """
 
     def __init__(self, pattern: str, part_bytes: int = 4 * 1024**2) -> None:
-        """``part_bytes`` is the most that one call reads, but for a single record that is longer."""
+        """One call reads at most ``part_bytes``, except for a single record that is longer."""
         self._pattern, self._part_bytes = pattern, part_bytes
         self._files: dict[str, _Followed] = {}
         self._before: _Followed | None = None
 
     def read(self) -> bytes:
-        """New content since the last call, of one file and at most one part or one record; empty if there is none.
+        """Return new content of one file since the last call: at most one part or one record, or empty bytes.
 
-        Raises InputError for a file that may not be read and, if it is named itself, for a folder or a device. Other
-        errors of a file system may be temporary: they count as no content.
+        Raises InputError for a file without permission to read and, if the pattern is a path, for a folder or a device.
+        Other file system errors may be temporary: they count as no content.
         """
         is_named = os.path.lexists(self._pattern)
         paths = [self._pattern] if is_named else sorted(glob.glob(self._pattern, recursive=True))
         for path in paths:
             try:
-                content = self._news(path, is_named, len(paths) == 1)
+                content = self._new_content(path, is_named, len(paths) == 1)
             except PermissionError as error:
                 problem = Problem(path, "", f"cannot be read: {error.strerror}", "check that you may read it")
                 raise InputError(problem) from None
@@ -57,11 +57,11 @@ class FileTail:
                 return content
         return b""
 
-    def _news(self, path: str, is_named: bool, is_alone: bool) -> bytes:
+    def _new_content(self, path: str, is_named: bool, is_alone: bool) -> bytes:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
             if is_named:
-                raise InputError(Problem(path, "", "is no file", "name a file, or those of a folder as `folder/*`"))
+                raise InputError(Problem(path, "", "is not a regular file", "name a file, or files as `folder/*`"))
             return b""
         identity = (status.st_dev, status.st_ino)
         seen = self._files.get(path)
@@ -84,7 +84,7 @@ class FileTail:
         return self._after(seen, _whole(content, seen.is_events, is_alone or len(content) >= self._part_bytes))
 
     def _after(self, seen: _Followed, content: bytes) -> bytes:
-        """The new ``content``, separated from an unfinished line of another file."""
+        """Separate new ``content`` from an unfinished line of another file."""
         if not content:
             return b""
         seen.position += len(content)
@@ -96,13 +96,13 @@ class FileTail:
 
 
 def _missing_of_record(content: bytes, size: int) -> int:
-    """Missing bytes of a first record that is larger than what was read, if ``size`` bytes hold all of it."""
+    """Return how many bytes of a first record were not read yet, if all of the record is in ``size`` bytes."""
     _, end = next(event_frames(content), (0, 0))
-    return max(0, end - len(content)) if end <= min(size, LONGEST_RECORD) else 0
+    return max(0, end - len(content)) if end <= min(size, MAX_RECORD_BYTES) else 0
 
 
 def _whole(content: bytes, is_events: bool | None, may_end_inside_a_line: bool) -> bytes:
-    """The part of ``content`` that is not held back."""
+    """Return the part of ``content`` that is not held back."""
     if is_events is None:
         return b""
     if is_events:

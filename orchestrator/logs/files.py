@@ -1,7 +1,7 @@
-"""A whole training log of any origin -> steps, losses and gradient norms.
+"""Read a whole training log of any origin: steps, losses and gradient norms.
 
-The format is detected from the beginning of the file. The file is then read by the streaming reader of its format; the
-columns are chosen once all of it is known.
+The format is detected from the beginning of the file, which the streaming reader of that format then reads. Columns are
+chosen once all of the file is known.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import BinaryIO
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.logs.columns import Columns, MetricsConfig, may_be_loss
 from orchestrator.logs.event_files import Events, is_event_file
-from orchestrator.logs.line_formats import JsonLines, Mixed, told_reader
-from orchestrator.logs.lines import LONGEST_LINE, Lines, Reader, json_numbers, without_colours
+from orchestrator.logs.line_formats import JsonLines, Mixed, reader_of
+from orchestrator.logs.lines import MAX_LINE_BYTES, Lines, Reader, json_numbers, without_colours
 from orchestrator.logs.separated import Csv, delimiter_of
 from orchestrator.logs.series import row_of_json
 from orchestrator.logs.tables import Log, Table, make_log
@@ -31,16 +31,16 @@ _LOG_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".log", ".txt", "
 
 
 def find_logs(path: Path) -> list[Path]:
-    """The files that may be logs: ``path`` itself, or those in a folder and its subfolders, in order."""
+    """Return the files that may be logs: ``path`` itself, or files in a folder and its subfolders, in order."""
     if not os.path.exists(path):  # unlike pathlib, no error for a name that is too long
         raise InputError(Problem(str(path), "", "no such file or folder", "give a log, a folder, or a sweep's name"))
     if not path.is_dir():
         return [path]
-    found = [p for p in sorted(path.rglob("*")) if p.is_file() and _may_be_log(p.relative_to(path))]
-    if not found:
+    logs = [p for p in sorted(path.rglob("*")) if p.is_file() and _may_be_log(p.relative_to(path))]
+    if not logs:
         kinds = ", ".join(_LOG_SUFFIXES)
         raise InputError(Problem(str(path), "", "holds no logs", f"looked for {kinds} and TensorBoard event files"))
-    return found
+    return logs
 
 
 def _may_be_log(path: Path) -> bool:
@@ -49,38 +49,40 @@ def _may_be_log(path: Path) -> bool:
     return "tfevents" in path.name or path.suffix.lower() in _LOG_SUFFIXES
 
 
-def read_log(path: Path, wanted: Columns, told: MetricsConfig | None = None) -> Log:
-    """The training run in the file at ``path``, read with the pattern or the format that was ``told``, if any.
+def read_log(path: Path, wanted: Columns, metrics: MetricsConfig | None = None) -> Log:
+    """Read the training run in the file at ``path``, with the pattern or the format of ``metrics``, if given.
 
-    Raises InputError, naming the file and what was found in it, when it is not a log or its columns are ambiguous.
+    Raises InputError, with the file and its columns, if it is not a log or its columns are ambiguous.
     """
     try:
-        table = _read_table(path, wanted, told or MetricsConfig())
+        table = _read_table(path, wanted, metrics or MetricsConfig())
     except OSError as error:
         problem = Problem(str(path), "", f"cannot be read: {error.strerror or error}", "check that you may read it")
         raise InputError(problem) from None
     return make_log(str(path), table, wanted)
 
 
-def _read_table(path: Path, wanted: Columns, told: MetricsConfig) -> Table:
+def _read_table(path: Path, wanted: Columns, metrics: MetricsConfig) -> Table:
     size = path.stat().st_size
     if size == 0:
-        raise InputError(Problem(str(path), "", "is empty", "is the output still held back, or elsewhere?"))
+        raise InputError(Problem(str(path), "", "is empty", "is the output buffered, or elsewhere?"))
     if size > MAX_BYTES:
         shown = f"{size / 1024**3:.1f} GiB"
         raise InputError(Problem(str(path), "", f"is {shown}, more than the 1 GiB that is read", "thin it first"))
     with open(path, "rb") as file:
-        head = file.read(2 * LONGEST_LINE)  # two lines, which identify a table
+        head = file.read(2 * MAX_LINE_BYTES)  # two lines identify a table
         file.seek(0)
-        if is_event_file(head) or told.format == "tensorboard":
+        if is_event_file(head) or metrics.format == "tensorboard":
             return _read_events(file, size)
         encoding = _encoding(head[:_HEAD])
         if encoding is None:
-            problem = Problem(str(path), "", "is a binary file, not a log", "TensorBoard event files are understood")
+            problem = Problem(
+                str(path), "", "is a binary file, not a log", "of binary files, TensorBoard event files are read"
+            )
             raise InputError(problem)
-        if told.pattern is not None or told.format != "auto":
+        if metrics.pattern is not None or metrics.format != "auto":
             is_loss = partial(may_be_loss, wanted=wanted.loss)
-            return _read_lines(file, encoding, told_reader(told, is_loss, _named(wanted)))
+            return _read_lines(file, encoding, reader_of(metrics, is_loss, wanted.given))
         reader = _reader(path, head.decode(encoding, "replace"), wanted)
         if reader is None:
             return _read_json(path, file.read().decode(encoding, "replace"))
@@ -94,7 +96,7 @@ def _encoding(head: bytes) -> str | None:
 
 
 def _reader(path: Path, head: str, wanted: Columns) -> Reader | None:
-    """The reader of the format seen in ``head``; None for a JSON document."""
+    """Return the reader of the format detected in ``head``, or None for a JSON document."""
     text = without_colours(head).lstrip()
     lines = re.split(r"[\r\n]+", text)
     if text.startswith(("{", "[")):
@@ -108,12 +110,7 @@ def _reader(path: Path, head: str, wanted: Columns) -> Reader | None:
     delimiter = delimiter_of([line for line in lines if line.strip() and not line.startswith("#")][:2])
     if delimiter is not None:
         return Csv(partial(may_be_loss, wanted=wanted.loss), delimiter)
-    return Mixed(_named(wanted))
-
-
-def _named(wanted: Columns) -> list[str]:
-    """The names that the user gave."""
-    return [name for name in (wanted.step, wanted.loss, wanted.grad_norm) if name is not None]
+    return Mixed(wanted.given)
 
 
 def _read_lines(file: BinaryIO, encoding: str, reader: Reader) -> Table:
@@ -123,12 +120,12 @@ def _read_lines(file: BinaryIO, encoding: str, reader: Reader) -> Table:
             table.add(row)
     for row in lines.finish():
         table.add(row)
-    table.num_odd_lines, table.question, table.num_left_out = reader.num_odd, reader.question, reader.left_out()
+    table.num_odd_lines, table.question, table.num_left_out = reader.num_odd, reader.question, reader.num_left_out()
     return table
 
 
 def _blocks(file: BinaryIO, encoding: str) -> Iterator[bytes]:
-    """All of ``file`` as UTF-8."""
+    """Yield all of ``file`` as UTF-8."""
     if encoding != "utf-16":
         yield from iter(partial(file.read, _BLOCK), b"")
         return
@@ -139,8 +136,8 @@ def _blocks(file: BinaryIO, encoding: str) -> Iterator[bytes]:
 
 
 def _read_events(file: BinaryIO, size: int) -> Table:
-    """Scalars of a TensorBoard event file, up to a truncated record."""
-    table, events = Table(), Events(longest=size)
+    """Read the scalars of a TensorBoard event file, up to a truncated record."""
+    table, events = Table(), Events(max_bytes=size)
     while block := file.read(_BLOCK):
         for row in events.rows(block):
             table.add(row)
@@ -151,7 +148,7 @@ def _read_events(file: BinaryIO, size: int) -> Table:
 
 
 def _read_json(path: Path, text: str) -> Table:
-    """A JSON document: `log_history` of the Hugging Face trainer, a list of objects, or lists by name."""
+    """Read a JSON document: `log_history` of the Hugging Face trainer, a list of objects, or lists by name."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Bytes as they arrive -> lines, for the reader of a format."""
+"""Lines of a log: split from bytes as they arrive, and the names and numbers in a line, a cell or a JSON object."""
 
 from __future__ import annotations
 
@@ -11,12 +11,35 @@ from typing import Any, NamedTuple
 
 from orchestrator.logs.columns import COUNTER, EPOCH, STEP_NAMES, plain_name
 
-NUM_LAST_LINES = 30
-LONGEST_LINE = 1024**2  # bytes; longer lines are truncated
-_LAST_BYTES = 8000  # of each of the last lines, including colour codes
-_MARK = b"\xef\xbb\xbf"  # UTF-8 byte order mark at the start of a file
+MAX_LAST_LINES = 30
+MAX_LINE_BYTES = 1024**2  # longer lines are truncated
+MAX_NAME = 250  # characters of a metric's name, as in MLflow
+_MAX_LAST_BYTES = 8000  # of each of the last lines, including colour codes
+_MAX_TEXT = 4000  # characters searched in a line
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+_NUMBER = r"[-+]?(?:\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
+_WORD = r"(?!(?:nan|inf|infinity|info|debug|warning)\b)[A-Za-z_][\w/.\-]{0,249}+"
+# What wraps a number that was printed as a tensor or an array: tensor(2.3, ...), np.float64(2.3), [2.3].
+_WRAPPED = r"(?:(?:\w{1,12}\.)?(?:tensor|[a-z]{0,12}array|[a-z]{0,6}float\d{0,3})\(\s*+|\[\s*+){0,2}"
+# A name of up to three words, an optional colon or equals sign, a number with an optional unit. Both may be quoted.
+_PAIR = re.compile(
+    rf"(?<![\w.])({_WORD}(?: {_WORD}){{0,2}})(?=[\"'\s(:=\[])[\"']?\s*+(?:\([^)\d:=]*+\))?+\s*+[:=]?\s*+[\"']?"
+    rf"{_WRAPPED}({_NUMBER})(?=[A-Za-z%]{{0,3}}(?![\w.]\w))",
+    re.IGNORECASE,
+)
+# The progress of a loop, 10/300; not a date, a time of day after a date, or a ratio of decimals.
+_COUNTER = re.compile(r"(?<![\w./:-])(\d{1,15}) ?/ {0,12}(\d{1,15})(?![\w./]| ?\d+:\d)")
+_NAME_BEFORE = re.compile(r"([A-Za-z][\w/]*)[\s(\[:=]*$")
+_PROGRESS = ("progress", "done", "completed", "finished", "training", "train")  # words before a counter of a loop
+_NAME_WITHIN = 40  # characters before a counter
+_NUMBER_ALONE = re.compile(_NUMBER, re.IGNORECASE)
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 Row = Mapping[str, float]
+
+
+# --- from bytes to lines ---------------------------------------------------------------------------
 
 
 class Reader(ABC):
@@ -26,95 +49,76 @@ class Reader(ABC):
 
     @abstractmethod
     def rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
-        """Rows of nonempty lines."""
+        """Yield the rows of nonempty lines."""
 
     def finish(self) -> Iterable[Row]:
-        """Rows of the lines held back."""
+        """Return the rows of lines that were held back."""
         return ()
 
-    def left_out(self) -> int:
-        """Lines with a loss that are not of the training series."""
+    def num_left_out(self) -> int:
+        """Return the number of lines with a loss that are not part of the training series."""
         return 0
 
     def question(self, loss: str) -> str | None:
-        """What must be asked about the lines so far that have the ``loss``, if anything."""
+        """Return what the user must be asked about the lines so far with the column ``loss``, or None."""
         return None
 
 
 class Lines:
     """Splits incoming bytes at newlines and the carriage returns of progress bars, and passes lines to a reader.
 
-    Lines are truncated to ``longest`` bytes: no line of a log is that long.
+    Lines are truncated to ``max_bytes``, which no line of a log reaches.
     """
 
-    def __init__(self, reader: Reader, longest: int = LONGEST_LINE) -> None:
+    def __init__(self, reader: Reader, max_bytes: int = MAX_LINE_BYTES) -> None:
         self.num_lines = 0
-        self.last: deque[bytes] = deque(maxlen=NUM_LAST_LINES)
+        self.last: deque[bytes] = deque(maxlen=MAX_LAST_LINES)
         self._reader = reader
-        self._longest = longest
+        self._max_bytes = max_bytes
         self._rest = bytearray()
 
     def rows(self, content: bytes) -> Iterable[Row]:
-        """Rows of the lines that are complete with ``content``."""
+        """Return the rows of the lines that end in ``content``."""
         lines = content.replace(b"\r", b"\n").split(b"\n")
         if len(lines) > 1:
             lines[0] = bytes(self._rest + lines[0])
             self._rest.clear()
-        self._rest += lines.pop()[: self._longest - len(self._rest)]
-        return self._read([line[: self._longest] for line in lines if line])
+        self._rest += lines.pop()[: self._max_bytes - len(self._rest)]
+        return self._read([line[: self._max_bytes] for line in lines if line])
 
     def finish(self) -> Iterator[Row]:
-        """Rows of the unterminated last line, and of lines that the reader held back."""
+        """Yield the rows of the unterminated last line, and of lines that the reader held back."""
         yield from self.rows(b"\n")
         yield from self._reader.finish()
 
     def _read(self, lines: list[bytes]) -> Iterable[Row]:
         if lines and not self.num_lines:
-            lines[0] = lines[0].removeprefix(_MARK)
+            lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
         self.num_lines += len(lines)
-        self.last.extend(line[:_LAST_BYTES] for line in lines[-NUM_LAST_LINES:])
+        self.last.extend(line[:_MAX_LAST_BYTES] for line in lines[-MAX_LAST_LINES:])
         return self._reader.rows(lines)
 
 
+def without_colours(text: str) -> str:
+    """Remove terminal colour codes from ``text``."""
+    return _COLOURS.sub("", text) if "\x1b" in text else text
+
+
 def text_of(line: bytes) -> str:
-    """A line as text without colour codes."""
+    """Decode a line, and remove colour codes."""
     return without_colours(line.decode(errors="replace"))
 
 
 def texts_of(lines: Sequence[bytes]) -> list[str]:
-    """Lines as text without colour codes; decoding many together is faster."""
+    """Decode lines together, which is faster, and remove colour codes."""
     return text_of(b"\n".join(lines)).split("\n") if lines else []
 
 
-LONGEST_NAME = 250  # characters of a metric's name, as in MLflow
-_LONGEST_TEXT = 4000  # characters searched in a line
-
-_NUMBER = r"[-+]?(?:\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
-_WORD = r"(?!(?:nan|inf|infinity|info|debug|warning)\b)[A-Za-z_][\w/.\-]{0,249}+"
-# What a number is wrapped in where a tensor or an array was printed: tensor(2.3, ...), np.float64(2.3), [2.3].
-_WRAPPED = r"(?:(?:\w{1,12}\.)?(?:tensor|[a-z]{0,12}array|[a-z]{0,6}float\d{0,3})\(\s*+|\[\s*+){0,2}"
-# A name of up to three words, an optional colon or equals sign, a number with an optional unit. Both may be quoted.
-_PAIR = re.compile(
-    rf"(?<![\w.])({_WORD}(?: {_WORD}){{0,2}})(?=[\"'\s(:=\[])[\"']?\s*+(?:\([^)\d:=]*+\))?+\s*+[:=]?\s*+[\"']?"
-    rf"{_WRAPPED}({_NUMBER})(?=[A-Za-z%]{{0,3}}(?![\w.]\w))",
-    re.IGNORECASE,
-)
-# How far a loop has come, 10/300; no date, no time of day behind a date, no share of decimals.
-_COUNTER = re.compile(r"(?<![\w./:-])(\d{1,15}) ?/ {0,12}(\d{1,15})(?![\w./]| ?\d+:\d)")
-_NAME_BEFORE = re.compile(r"([A-Za-z][\w/]*)[\s(\[:=]*$")
-_PROGRESS = ("progress", "done", "completed", "finished", "training", "train")  # words before a counter of a loop
-_NAME_WITHIN = 40  # characters before a counter
-_NUMBER_ALONE = re.compile(_NUMBER, re.IGNORECASE)
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-
-
-def without_colours(text: str) -> str:
-    """``text`` without terminal colour codes."""
-    return _COLOURS.sub("", text) if "\x1b" in text else text
+# --- names and numbers -----------------------------------------------------------------------------
 
 
 class Pair(NamedTuple):
-    """A name in its plain form, the number that follows it, and where the name begins."""
+    """A name in its plain form, the number after it, and where the name begins."""
 
     name: str
     value: float
@@ -122,26 +126,26 @@ class Pair(NamedTuple):
 
 
 def text_pairs(line: str) -> Iterator[Pair]:
-    """Names with the numbers that follow them."""
-    for match in _PAIR.finditer(line[:_LONGEST_TEXT]):
+    """Yield names with the numbers that follow them."""
+    for match in _PAIR.finditer(line[:_MAX_TEXT]):
         yield Pair(plain_name(match[1]), float(match[2].replace(",", "")), match.start())
 
 
 def counters(line: str, before: int) -> Iterator[tuple[str, float]]:
-    """Counters such as 10/300 under the name of the step or the epoch before them, or as COUNTER.
+    """Yield counters such as 10/300 with the name of the step or the epoch in front of them, or as COUNTER.
 
-    They begin at a place ``before``, or behind it in square brackets or in front of those of a progress bar. A counter
-    with another name is of something else: `correct: 12/64`.
+    They begin before the index ``before``; after it they are in square brackets, or in front of the brackets of a
+    progress bar. A counter with another name counts something else: `correct: 12/64`.
     """
-    for match in _COUNTER.finditer(line[:_LONGEST_TEXT]):
+    for match in _COUNTER.finditer(line[:_MAX_TEXT]):
         value = float(match[1])
         if value > float(match[2]):
             continue
         is_enclosed = line[: match.start()].rstrip().endswith("[") or line[match.end() :].startswith(" [")
         if match.start() > before and not is_enclosed:
             continue
-        named = _NAME_BEFORE.search(line[max(0, match.start() - _NAME_WITHIN) : match.start()])
-        names = plain_name(named[1]).split("/") if named else []
+        name = _NAME_BEFORE.search(line[max(0, match.start() - _NAME_WITHIN) : match.start()])
+        names = plain_name(name[1]).split("/") if name else []
         if len(names) == 2 and names[0] == EPOCH and names[1] in STEP_NAMES:  # Epoch/Step: 3/120
             yield EPOCH, value
             yield names[1], float(match[2])
@@ -152,7 +156,7 @@ def counters(line: str, before: int) -> Iterator[tuple[str, float]]:
 
 
 def number_of(cell: str) -> float | None:
-    """The number that fills ``cell``, possibly quoted; None for anything else."""
+    """Return the number that fills ``cell``, possibly quoted, or None."""
     try:
         return float(cell) if "_" not in cell else None
     except ValueError:
@@ -160,16 +164,16 @@ def number_of(cell: str) -> float | None:
         return float(text.replace(",", "")) if _NUMBER_ALONE.fullmatch(text) else None
 
 
-def json_numbers(found: Mapping[str, Any]) -> dict[str, float]:
-    """Names and numbers of a JSON object; nested names are joined by a slash; the first of two duplicates counts."""
+def json_numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return names and numbers of a JSON object; a slash joins nested names; the first of two duplicates counts."""
     row: dict[str, float] = {}
-    _add_numbers(row, found, "")
+    _add_numbers(row, values, "")
     return row
 
 
-def _add_numbers(row: dict[str, float], found: Mapping[str, Any], prefix: str) -> None:
-    for key, value in found.items():
-        if len(prefix) + len(key) > LONGEST_NAME:
+def _add_numbers(row: dict[str, float], values: Mapping[str, Any], prefix: str) -> None:
+    for key, value in values.items():
+        if len(prefix) + len(key) > MAX_NAME:
             continue
         name, kind = prefix + key, type(value)
         number = None

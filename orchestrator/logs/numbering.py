@@ -1,4 +1,4 @@
-"""Increasing steps from the numbers beside the losses, in the order in which they were printed."""
+"""Increasing steps from the numbers that were printed with the losses, in their order."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ NUM_FIRST = 5  # points that decide whether a counter counts steps
 
 
 def counts_steps(values: Sequence[float]) -> bool:
-    """Whether a counter such as 10/300 has these ``values`` at the first points because it counts their steps."""
+    """Whether a counter such as 10/300 with these ``values`` at the first points counts their steps."""
     num_back = sum(after < before for before, after in itertools.pairwise(values))
     return len(set(values)) > 1 and num_back <= 1
 
 
 class Numbering:
-    """Steps that increase. Those of a counter begin again whenever it goes back; named ones in a later epoch only."""
+    """Makes steps increase. A counter begins again whenever it goes back, a named step only in a later epoch."""
 
     def __init__(self, every: int = 1) -> None:
-        """``every`` is the distance of points that have no number."""
+        """``every`` is the distance between points without a number."""
         self._every = every
         self.last: int | None = None
         self._num_dropped = self._num_numbered = 0
@@ -27,10 +27,10 @@ class Numbering:
         self._epoch = math.inf
         self._value = -math.inf  # the last one that was printed
 
-    def place(self, value: float | None, epoch: float | None, *, is_counter: bool = False) -> int | None:
-        """Step of the next point, or None where it is not above the last one's.
+    def next_step(self, value: float | None, epoch: float | None, *, is_counter: bool = False) -> int | None:
+        """Return the step of the next point, or None if it is not greater than the last one.
 
-        A row without an integer step gets the next number. Where steps begin again, they continue from the last one.
+        A row without an integer step gets the next number. Steps that begin again continue from the last one.
         """
         last = -1 if self.last is None else self.last
         if value is None or not abs(value) + self._offset < 2**53 or abs(value - round(value)) > 1e-6:
@@ -58,10 +58,10 @@ class Numbering:
         return round(value) <= self._first and epoch is not None and epoch > self._epoch
 
     def notes(self, has_steps: bool) -> Iterator[str]:
-        """How steps were changed, if at all."""
+        """Yield how steps were changed, if at all."""
         if has_steps and self._num_numbered:
-            yield f"{self._num_numbered} points without a whole number of steps were numbered on"
+            yield f"{self._num_numbered} points without an integer step were numbered"
         if self._offset:
-            yield "steps begin again with each epoch: they are counted on"
+            yield "steps begin again with each epoch: they continue from the last one"
         if self._num_dropped:
             yield f"{self._num_dropped} points at the same or an earlier step were left out"

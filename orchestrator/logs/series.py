@@ -1,7 +1,7 @@
-"""Which lines of a text are one series: a training loss is printed by one kind of line.
+"""The lines of a text that form one series: one kind of line prints the training loss.
 
-Lines of an evaluation get names of their own, and so do lines of another kind that print the same names; the lines of
-all processes but one are left out.
+Lines of an evaluation get a prefix to their names, and so do lines of another kind that print the same names. Of
+several processes, the lines of the first are read.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 from orchestrator.logs.columns import COUNTER, EPOCH, STEP_NAMES, may_be_loss
 from orchestrator.logs.lines import Pair, counters, json_numbers, text_pairs
 
-EVALUATION = "eval"  # prefix of the names in a line of an evaluation
+EVALUATION = "eval"  # prefix of names in a line of an evaluation
 _WORDS = r"test(?:ing)?|val|valid|validat(?:ion|ing|ed?)|eval|evaluat(?:ion|ing|ed?)|held[- ]?out"
 _EVALUATION_WORD = re.compile(_WORDS, re.IGNORECASE)
-# The beginning of a line, behind times, levels of a logger and brackets; and what directly precedes a loss.
+# The first word of a line, after times, levels of a logger and brackets; and the words directly before a loss.
 _HEAD = re.compile(
     r"^(?:[\s|:>*=#-]|\[[^\]]{0,80}\]|\d[\d:.,/TZ+-]*|(?:info|debug|warning|error)\b)*+"
     rf"(?:{_WORDS})\b(?![/_.=-]\w)",
@@ -29,27 +29,28 @@ _DIRECTLY = re.compile(
 _FIELD = re.compile(r"[|,;\t]| - ")
 _RANK = re.compile(r"(?:^\W{0,3}|\[)rank[\s:=_]{0,2}(\d+)(?!\d*[\w.])", re.IGNORECASE)
 _RANK_WITHIN = 160  # characters
-# Words before a loss that say nothing about the kind of the line: levels of a logger, and parts of times.
-_EMPTY = {
+# Words before a loss that say nothing about the kind of a line: levels of a logger, and parts of times.
+_IGNORED = {
     "info", "warning", "debug", "error", "am", "pm", "utc", "gmt", "t", "z", "s", "ms", "sec", "secs", "second",
     "seconds", "min", "mins", "minute", "minutes", "h", "hour", "hours", "day", "days", "rank", "eta", "mon", "tue",
     "wed", "thu", "fri", "sat", "sun", "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov",
     "dec", "it", "kit", "mit", "b", "kb", "mb", "gb", "kib", "mib", "gib", "k", "m", "g", "nan", "inf", "none",
 }  # fmt: skip
 _NUM_WORDS = 6
-_TELLING = 2  # names from which two lines with the same ones, and the same first word, are of one kind
-_MOST_FORMS = 50
-_FEW = 3  # lines from which the first kind keeps its place; before, a kind of more lines takes it
-# Keys of a JSON object that say what it is of.
+_MIN_SHARED = 2  # equal names that make two lines with the same first word one kind
+_MAX_FORMS = 50
+_MIN_LINES = 3  # before the first kind has so many lines, a kind with more lines replaces it
+# Keys of a JSON object that say to which split it belongs.
 _SPLITS = ("split", "mode", "phase", "stage", "set", "subset", "dataset", "type", "kind", "event")
-_LONGEST_LABEL = 80  # characters
-_JOINED = 50  # lines of another kind in a row after which the training prints like that from now on
-_DOUBTFUL, _SHARE = 10, 1 / 3  # lines of another kind, also as a share of the first, from which it is not known
+_MAX_LABEL = 80  # characters
+_SWITCH_AFTER = 50  # lines of another kind in a row mean that the training now prints like that
+# So many lines of another kind, also as a share of the first kind, make the training loss ambiguous.
+_AMBIGUOUS_LINES, _AMBIGUOUS_SHARE = 10, 1 / 3
 
 
 @dataclass
 class _Kind:
-    """Lines that print the same: they share the words before the loss or the names, or some have more of both."""
+    """Lines of one kind: equal words before the loss, similar names, or words and names that include the others'."""
 
     words: set[tuple[str, ...]] = field(default_factory=set)
     names: set[frozenset[str]] = field(default_factory=set)
@@ -60,7 +61,7 @@ class _Kind:
         if words in self.words:
             return True
         begins_alike = any(known[:1] == words[:1] for known in self.words)
-        if begins_alike and names in self.names and len(names - {COUNTER, EPOCH}) >= _TELLING:
+        if begins_alike and names in self.names and len(names - {COUNTER, EPOCH}) >= _MIN_SHARED:
             return True
         of_line = set(words)
         return any(of_line <= set(known) or set(known) <= of_line for known in self.words if known and of_line) and any(
@@ -69,7 +70,7 @@ class _Kind:
 
     def add(self, words: tuple[str, ...], names: frozenset[str]) -> None:
         self.num_lines += 1
-        if len(self.words) < _MOST_FORMS and len(self.names) < _MOST_FORMS:
+        if len(self.words) < _MAX_FORMS and len(self.names) < _MAX_FORMS:
             self.words.add(words)
             self.names.add(names)
 
@@ -80,8 +81,8 @@ class _Kind:
 
     @property
     def label(self) -> str:
-        """Its words as a name."""
-        return "_".join(next(iter(self.words), ()))[:_LONGEST_LABEL] or "other"
+        """The words of the kind as a name."""
+        return "_".join(next(iter(self.words), ()))[:_MAX_LABEL] or "other"
 
     @property
     def is_training(self) -> bool:
@@ -89,17 +90,17 @@ class _Kind:
 
 
 class SeriesOfText:
-    """Rows of lines of text, in order; the names of lines that are not of the training series get a prefix."""
+    """Turns lines of text into rows, in order; names get a prefix in lines outside of the training series."""
 
     def __init__(self) -> None:
-        # The kinds of lines with each name of a loss as their first; the first kind keeps its names.
+        # The kinds of lines by their first loss; the first kind keeps its names.
         self._kinds: dict[str, list[_Kind]] = {}
         self._rank: str | None = None
-        self._num_in_a_row = 0  # lines of other kinds since the last one of the first
-        self.num_left_out = 0  # lines with a loss of other kinds and other ranks
+        self._num_in_a_row = 0  # lines of other kinds since the last line of the first kind
+        self.num_left_out = 0  # lines with a loss that have another kind or rank
 
     def row(self, text: str) -> Mapping[str, float]:
-        """The names and numbers of one line, empty if it counts for nothing."""
+        """Return names and numbers of one line, empty if the line does not count."""
         pairs = list(text_pairs(text))
         row = _numbered(text, pairs)
         loss = next((pair for pair in pairs if may_be_loss(pair.name, None)), None)
@@ -110,11 +111,11 @@ class SeriesOfText:
             return {}
         if _is_evaluation(text, loss):
             return _prefixed(row, EVALUATION)
-        if loss.name not in self._kinds and len(self._kinds) >= _MOST_FORMS:
+        if loss.name not in self._kinds and len(self._kinds) >= _MAX_FORMS:
             return row  # no log has so many losses
         kind, kinds = self._kind_of(text, loss, row), self._kinds[loss.name]
         self._num_in_a_row = 0 if kind is kinds[0] else self._num_in_a_row + 1
-        if self._num_in_a_row >= _JOINED:
+        if self._num_in_a_row >= _SWITCH_AFTER:
             kinds[0].join(kind)
             self._kinds[loss.name] = [other for other in kinds if other is not kind]
             self._num_in_a_row = 0
@@ -125,12 +126,12 @@ class SeriesOfText:
         return _prefixed(row, kind.label)
 
     def question(self, loss: str) -> str | None:
-        """What must be asked: two kinds of lines have the ``loss``, and nothing tells which is the training's."""
+        """Return a question if two kinds of lines have the ``loss`` and either may be the training's, or None."""
         kinds = self._kinds.get(loss, [])
         for kind in kinds[1:]:
             first = kinds[0]
-            is_told = (first.is_training and not kind.is_training) or (first.has_steps and not kind.has_steps)
-            if not is_told and kind.num_lines >= max(_DOUBTFUL, _SHARE * first.num_lines):
+            is_clear = (first.is_training and not kind.is_training) or (first.has_steps and not kind.has_steps)
+            if not is_clear and kind.num_lines >= max(_AMBIGUOUS_LINES, _AMBIGUOUS_SHARE * first.num_lines):
                 other = f"{kind.label}/{loss}"
                 return (
                     f"two kinds of lines have a loss, {loss!r} in {first.num_lines} and {other!r} in {kind.num_lines}"
@@ -138,43 +139,43 @@ class SeriesOfText:
         return None
 
     def _is_of_another_rank(self, text: str) -> bool:
-        found = _RANK.search(text[:_RANK_WITHIN])
-        if found is None:
+        match = _RANK.search(text[:_RANK_WITHIN])
+        if match is None:
             return False
-        self._rank = self._rank or found[1]
-        return int(found[1]) != int(self._rank)
+        self._rank = self._rank or match[1]
+        return int(match[1]) != int(self._rank)
 
     def _kind_of(self, text: str, loss: Pair, row: Mapping[str, float]) -> _Kind:
         before = re.findall(r"[a-z]+", text[: loss.start].lower())
-        words = tuple([word for word in before if word not in _EMPTY][-_NUM_WORDS:])
+        words = tuple([word for word in before if word not in _IGNORED][-_NUM_WORDS:])
         names = frozenset(row)
         kinds = self._kinds.setdefault(loss.name, [_Kind({words}, {names})])
         kind = next((kind for kind in kinds if kind.fits(words, names)), None)
         if kind is None:
             kind = _Kind()
-            if len(kinds) < _MOST_FORMS:
+            if len(kinds) < _MAX_FORMS:
                 kinds.append(kind)
         kind.add(words, names)
         kind.has_steps = kind.has_steps or any(name in STEP_NAMES for name in row)
         first = kinds[0]
-        is_rare = first.num_lines < _FEW and kind.num_lines > first.num_lines
+        is_rare = first.num_lines < _MIN_LINES and kind.num_lines > first.num_lines
         if kind is not first and (is_rare or (kind.is_training and not first.is_training)) and kind in kinds:
             kinds.remove(kind)
             kinds.insert(0, kind)
         return kind
 
 
-def row_of_json(found: Mapping[str, Any]) -> Mapping[str, float]:
-    """Names and numbers of a JSON object; those of an evaluation have names of their own."""
-    row = json_numbers(found)
-    splits = (found.get(key) for key in _SPLITS)
+def row_of_json(values: Mapping[str, Any]) -> Mapping[str, float]:
+    """Return names and numbers of a JSON object; names of an evaluation get a prefix."""
+    row = json_numbers(values)
+    splits = (values.get(key) for key in _SPLITS)
     if any(isinstance(split, str) and _EVALUATION_WORD.fullmatch(split) for split in splits):
         return _prefixed(row, EVALUATION)
     return row
 
 
 def _numbered(text: str, pairs: list[Pair]) -> dict[str, float]:
-    """The first number of each name, the epoch, and the last counter such as 10/300."""
+    """Return the first number of each name, the epoch, and the last counter such as 10/300."""
     row: dict[str, float] = {}
     for pair in pairs:
         row.setdefault(pair.name, pair.value)
@@ -192,9 +193,9 @@ def _numbered(text: str, pairs: list[Pair]) -> dict[str, float]:
 
 
 def _is_evaluation(text: str, loss: Pair) -> bool:
-    """Whether the line is of an evaluation: its first word says so, or the one directly before the loss.
+    """Whether the first word of the line, or the one directly before the loss, names an evaluation.
 
-    Elsewhere such a word is of something else: `step 3 | val acc 0.5 | loss 2.3` is of training.
+    Such a word elsewhere does not count: `step 3 | val acc 0.5 | loss 2.3` is a line of the training.
     """
     before = text[: loss.start]
     field = _FIELD.split(before)[-1]
@@ -202,5 +203,5 @@ def _is_evaluation(text: str, loss: Pair) -> bool:
 
 
 def _prefixed(row: Mapping[str, float], prefix: str) -> dict[str, float]:
-    """The row under names of its own; it has no step, which would be taken for that of later lines."""
+    """Prefix the names of a row, including its step, which later lines would take for theirs; drop its epoch."""
     return {f"{prefix}/{name}": value for name, value in row.items() if name != EPOCH}

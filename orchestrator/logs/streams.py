@@ -1,7 +1,7 @@
-"""The output of a running training script -> points: a step, a loss and a gradient norm.
+"""From the output of a running training script to points: a step, a loss and a gradient norm.
 
 Bytes arrive in pieces of any size, from standard output or from growing files. The loss column is chosen from the first
-few rows, by the same names as in a complete log, or named by the user.
+few rows, by the same names as in a complete log, or given by the user.
 """
 
 from __future__ import annotations
@@ -13,31 +13,33 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.base.errors import printable
+from orchestrator.base.words import listed
 from orchestrator.logs.columns import (
     COUNTER,
     EPOCH,
     LOSS_NAMES,
+    MAX_LISTED,
     NORM_NAMES,
     STEP_NAMES,
     VALIDATION_NAMES,
+    Columns,
     MetricsConfig,
     find_name,
     first_usual,
-    listed,
     may_be_loss,
     plain_name,
     training_losses,
 )
 from orchestrator.logs.event_files import Events, begins_as_events
-from orchestrator.logs.line_formats import compiled, told_reader
-from orchestrator.logs.lines import LONGEST_LINE, NUM_LAST_LINES, Lines, Reader, Row, without_colours
+from orchestrator.logs.line_formats import compiled_pattern, reader_of
+from orchestrator.logs.lines import MAX_LAST_LINES, MAX_LINE_BYTES, Lines, Reader, Row, without_colours
 from orchestrator.logs.numbering import NUM_FIRST, Numbering, counts_steps
 from orchestrator.logs.series import EVALUATION
 
 _BLOCK = 1024**2  # bytes split into lines at a time
-_LAST_LINE = 500  # characters
+_MAX_LAST_LINE = 500  # characters
 VALIDATION = "validation_loss"  # name of its readings, whatever the trainer calls it
-# In a line of an evaluation the others count its own batches.
+# Steps in a line of an evaluation, where the other usual names count its own batches.
 _OWN_STEPS = tuple(name for name in STEP_NAMES if name not in (COUNTER, "batch", "it", "i"))
 _MAX_NAMES = 1000  # that are remembered
 
@@ -46,7 +48,7 @@ _MAX_NAMES = 1000  # that are remembered
 class Point:
     """One step of a curve. Loss and norm may be any float, including NaN and infinities.
 
-    Without a gradient norm since the last point, the last finite one is used.
+    If no gradient norm was printed since the last point, the last finite one is used.
     """
 
     step: int
@@ -57,111 +59,110 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Finite values, by name, that were printed at a step: validation losses, and metrics that the user named."""
+    """Finite values by name that were printed at a step: validation losses, and metrics that the user asked for."""
 
     step: int
     values: Mapping[str, float]
 
 
 class MetricStream:
-    """Points from all output of a run, as it arrives. How it is split into pieces makes no difference.
+    """Turns the output of a run into points, as it arrives, however it is split into pieces.
 
-    Raises InputError for a pattern that is not a regular expression or has no group for the loss.
+    Raises InputError for a pattern that is not a valid regular expression or has no group for the loss.
     """
 
-    def __init__(self, metrics: MetricsConfig, longest_line: int = LONGEST_LINE) -> None:
-        self._columns = _Columns(metrics)
-        self._reader = _reader(metrics, self._columns)
-        self._lines = Lines(self._reader, longest_line)
+    def __init__(self, metrics: MetricsConfig, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+        self._maker = _PointMaker(metrics)
+        self._reader = _reader(metrics, self._maker)
+        self._lines = Lines(self._reader, max_line_bytes)
         self._is_named = metrics.loss is not None
-        is_told = metrics.pattern is not None or metrics.format != "auto"
-        self._head: bytes | None = None if is_told else b""
+        is_given = metrics.pattern is not None or metrics.format != "auto"
+        self._head: bytes | None = None if is_given else b""
         self._events = Events() if metrics.pattern is None and metrics.format == "tensorboard" else None
 
     @property
     def num_lines(self) -> int:
-        """Nonempty lines so far; event records do not count."""
+        """The number of nonempty lines so far, without event records."""
         return self._lines.num_lines
 
     @property
     def last_lines(self) -> deque[str]:
         """The last lines as text without colour codes, each truncated to a few rows of a terminal."""
         texts = (without_colours(line.decode(errors="replace")) for line in self._lines.last)
-        return deque((text[:_LAST_LINE] for text in texts), NUM_LAST_LINES)
+        return deque((text[:_MAX_LAST_LINE] for text in texts), MAX_LAST_LINES)
 
     @property
     def note(self) -> str:
-        """Which columns were chosen and what was left out, or why there are no points."""
+        """The chosen columns and what was left out, or why there are no points."""
         damage = self._events.damage if self._events is not None else ""
-        num = self._reader.left_out()
+        num = self._reader.num_left_out()
         left_out = f"{num:,} lines of another kind or rank left out" if num else ""
-        return "; ".join(filter(None, [self._columns.note(), left_out, damage]))
+        return "; ".join(filter(None, [self._maker.note(), left_out, damage]))
 
     @property
     def question(self) -> str | None:
-        """What must be asked before the losses so far can be trusted; None where the loss is clear or was named."""
-        loss = None if self._is_named else self._columns.loss
+        """What the user must be asked before the losses can be trusted; None if the loss is clear or was given."""
+        loss = None if self._is_named else self._maker.loss
         return None if loss is None else self._reader.question(loss)
 
     @property
     def validation_loss(self) -> float | None:
         """The last finite validation loss, if there was one."""
-        return self._columns.validation_loss
+        return self._maker.validation_loss
 
     def taken_readings(self) -> list[Reading]:
-        """Readings since the last call; steps do not decrease."""
-        return self._columns.taken_readings()
+        """Return the readings since the last call; steps do not decrease."""
+        return self._maker.taken_readings()
 
     def feed(self, content: bytes) -> list[Point]:
-        """Points that are complete with ``content``, which may end within a line or a character."""
+        """Return the points that ``content`` completes; it may end within a line or a character."""
         points: list[Point] = []
         for at in range(0, len(content), _BLOCK):
             for row in self._rows(content[at : at + _BLOCK]):
-                points += self._columns.take(row)
+                points += self._maker.take(row)
         return points
 
     def finish(self) -> list[Point]:
-        """Points that were held back, at the end of the run."""
+        """Return the points that were held back until the end of the run."""
         points: list[Point] = []
         for row in self._last_rows():
-            points += self._columns.take(row)
-        return points + self._columns.finish()
+            points += self._maker.take(row)
+        return points + self._maker.finish()
 
     def _rows(self, content: bytes) -> Iterable[Row]:
         if self._head is not None:
             self._head += content
             if begins_as_events(self._head) is None:
                 return ()
-            content = self._told()
+            content = self._release_head()
         return self._lines.rows(content) if self._events is None else self._events.rows(content)
 
-    def _told(self) -> bytes:
-        """Content held back until it is known whether it is an event file."""
+    def _release_head(self) -> bytes:
+        """Return the content that was held back to detect an event file."""
         content, self._head = self._head or b"", None
         if begins_as_events(content):
             self._events = Events()
         return content
 
     def _last_rows(self) -> list[Row]:
-        rows = [] if self._head is None else list(self._rows(self._told()))
+        rows = [] if self._head is None else list(self._rows(self._release_head()))
         return [*rows, *(self._lines.finish() if self._events is None else self._events.finish())]
 
 
-def _reader(metrics: MetricsConfig, columns: _Columns) -> Reader:
-    named = [name for name in (metrics.step, metrics.loss, metrics.grad_norm) if name is not None]
+def _reader(metrics: MetricsConfig, maker: _PointMaker) -> Reader:
     if metrics.pattern is not None:
-        columns.choose_among(list(compiled(metrics).groupindex))
-    return told_reader(metrics, columns.is_loss, named)
+        maker.choose_among(list(compiled_pattern(metrics).groupindex))
+    return reader_of(metrics, maker.is_loss, Columns(metrics.step, metrics.loss, metrics.grad_norm).given)
 
 
-# --- which column is what --------------------------------------------------------------------------
+# --- the columns -----------------------------------------------------------------------------------
 
 _Role = Literal["step", "loss", "grad_norm", ""]
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A row with a loss; steps and norms include those of rows since the previous one."""
+    """A row with a loss, and the steps and norms of all rows since the previous such row."""
 
     row: Row
     steps: Row
@@ -169,8 +170,8 @@ class _Held:
     epoch: float | None
 
 
-class _Columns:
-    """Rows in, points out, once the columns are chosen."""
+class _PointMaker:
+    """Turns rows into points, once the columns are chosen."""
 
     def __init__(self, metrics: MetricsConfig) -> None:
         step, loss = metrics.step, metrics.loss
@@ -180,7 +181,7 @@ class _Columns:
         self._also = metrics.also
         self._readings: list[Reading] = []
         self._last_reading = 0  # its step
-        self._read: dict[str, None] = {}  # which of the metrics of ``also`` were found
+        self._read: dict[str, None] = {}  # the metrics of ``also`` that were found
         self._is_settled = step is not None and loss is not None
         self._roles: dict[str, _Role] = {}
         self._steps: dict[str, float] = {}
@@ -195,22 +196,22 @@ class _Columns:
 
     @property
     def loss(self) -> str | None:
-        """The name of the loss, once it is chosen or where it was named."""
+        """The name of the loss, if it was chosen or given."""
         return self._wanted["loss"]
 
     def choose_among(self, names: list[str]) -> None:
-        """Choose immediately among ``names``, which are final."""
+        """Choose immediately among ``names``, to which none will be added."""
         self._wanted["loss"] = self._wanted["loss"] or "loss"
         if self._wanted["step"] is None:
             self._wanted["step"] = first_usual(STEP_NAMES, names)
         self._is_settled = True
 
     def is_loss(self, name: str) -> bool:
-        """Whether a column's name may be that of the loss."""
+        """Whether the column ``name`` may be the loss."""
         return self._role(name) == "loss"
 
     def take(self, row: Row) -> list[Point]:
-        """Points that are complete with ``row``."""
+        """Return the points that ``row`` completes."""
         losses = []
         self._epoch = row.get(EPOCH, self._epoch)
         for name, value in row.items():
@@ -238,7 +239,7 @@ class _Columns:
         return self._release()
 
     def _read_others(self, row: Row) -> None:
-        """Keep what is neither loss nor norm and was asked for."""
+        """Keep validation losses and the metrics that the user asked for."""
         names, values = list(row), {}
         validation = first_usual(self._validation, names)
         if validation is not None and math.isfinite(row[validation]):
@@ -252,7 +253,7 @@ class _Columns:
             self._readings.append(Reading(self._step_of(row, names), values))
 
     def _step_of(self, row: Row, names: list[str]) -> int:
-        """The step of a row that may be of an evaluation: its own where it has one, else that of the last loss."""
+        """Return the step of a row that may belong to an evaluation: its own if it has one, else the last loss's."""
         of_loss = max(0, len(self._held) - 1) if self._numbering.last is None else self._numbering.last
         last = max(of_loss, self._readings[-1].step if self._readings else 0, self._last_reading)
         wanted = _OWN_STEPS if self._wanted["step"] is None else (self._wanted["step"], *_OWN_STEPS)
@@ -262,18 +263,18 @@ class _Columns:
         return round(value) if is_step else last
 
     def taken_readings(self) -> list[Reading]:
-        """Readings since the last call; steps do not decrease."""
+        """Return the readings since the last call; steps do not decrease."""
         readings, self._readings = self._readings, []
         if readings:
             self._last_reading = readings[-1].step
         return readings
 
     def finish(self) -> list[Point]:
-        """Points of the rows that were held back."""
+        """Return the points of rows that were held back."""
         return self._release()
 
     def note(self) -> str:
-        """Which columns are used, or why none is."""
+        """Return the columns in use, or why there are none."""
         if self._numbering.last is not None:
             wanted = self._wanted
             step = f"step: {wanted['step']}" if wanted["step"] else "no column of steps: points are numbered from 0"
@@ -285,16 +286,18 @@ class _Columns:
         if not names:
             return "no line with a name and a number"
         if self._wanted["loss"] is not None and find_name(names, self._wanted["loss"]) is None:
-            return printable(f"no line with {self._wanted['loss']!r}: names seen: {listed(names)}")
+            return printable(f"no line with {self._wanted['loss']!r}: names seen: {listed(names, MAX_LISTED)}")
         if self._held:
-            return printable(f"fewer than {NUM_FIRST} lines with a loss so far: names seen: {listed(names)}")
+            return printable(
+                f"fewer than {NUM_FIRST} lines with a loss so far: names seen: {listed(names, MAX_LISTED)}"
+            )
         losses = training_losses(self._losses)
         if len(losses) > 1:
-            return printable(f"several may be the loss: {listed(losses)}; say which under metrics: loss")
-        return printable(f"no line with a loss: names seen: {listed(names)}")
+            return printable(f"several may be the loss: {listed(losses, MAX_LISTED)}; say which under metrics: loss")
+        return printable(f"no line with a loss: names seen: {listed(names, MAX_LISTED)}")
 
     def _is_clear(self, row: Row) -> bool:
-        """Whether no later row can have a better loss column, and this one has a single name for its step."""
+        """Whether no later row can have a better loss column, and this one has exactly one name for its step."""
         names = [plain_name(name) for name in row]
         steps = [name for name in names if name in STEP_NAMES and name != COUNTER]
         return self._wanted["loss"] is None and LOSS_NAMES[0] in names and len(steps) == 1
@@ -318,11 +321,11 @@ class _Columns:
         return plain in usual if wanted is None else plain == plain_name(wanted)
 
     def _release(self) -> list[Point]:
-        """Points of the held rows; none if the loss column is ambiguous."""
+        """Return the points of the held rows, or none if the loss column is ambiguous."""
         held, self._held = self._held, []
         if held and not self._is_settled and not self._choose(held):
-            return []  # only a new name can resolve this, so these rows never become points
-        return [point for one in held if (point := self._point(one)) is not None]
+            return []  # only a new name can resolve this, so these rows are lost
+        return [point for row in held if (point := self._point(row)) is not None]
 
     def _choose(self, held: list[_Held]) -> bool:
         loss = self._wanted["loss"]
@@ -334,7 +337,7 @@ class _Columns:
                 return False
             self._wanted["loss"] = loss
         if self._wanted["step"] is None:
-            self._wanted["step"] = _usual_step([one for one in held if find_name(one.row, loss)])
+            self._wanted["step"] = _usual_step([row for row in held if find_name(row.row, loss)])
         self._is_settled = True
         self._roles.clear()
         return True
@@ -346,8 +349,8 @@ class _Columns:
             return None
         step = wanted["step"] and find_name(held.steps, wanted["step"])
         value = held.steps[step] if step else None
-        place = self._numbering.place(value, held.epoch, is_counter=wanted["step"] == COUNTER)
-        if place is None:
+        number = self._numbering.next_step(value, held.epoch, is_counter=wanted["step"] == COUNTER)
+        if number is None:
             return None
         if wanted["grad_norm"] is None:
             norm = first_usual(NORM_NAMES, list(held.norms))
@@ -355,19 +358,19 @@ class _Columns:
             norm = find_name(held.norms, wanted["grad_norm"])
         self._norm = norm or self._norm
         others = {name: value for name, value in row.items() if name not in (loss, step, norm)}
-        return Point(place, row[loss], held.norms[norm] if norm else None, others)
+        return Point(number, row[loss], held.norms[norm] if norm else None, others)
 
 
 def _count(names: Iterable[str], counts: Counter[str]) -> None:
-    """Add ``names`` to ``counts``, whose size is limited."""
+    """Add ``names`` to ``counts``, up to a limited size."""
     counts.update(name for name in names if name in counts or len(counts) < _MAX_NAMES)
 
 
 def _usual_step(held: list[_Held]) -> str | None:
-    """The usual step name in most of the rows, or else one that occurred between each of them and the next."""
-    counter = [one.steps[COUNTER] for one in held if COUNTER in one.steps]
+    """Return the usual step name in most of the rows, or else one that occurs before each of them, or None."""
+    counter = [row.steps[COUNTER] for row in held if COUNTER in row.steps]
     left_out = set() if counts_steps(counter) else {COUNTER}
-    own = Counter(name for one in held for name in one.steps if name in one.row and name not in left_out)
-    between = Counter(name for one in held for name in one.steps if name not in left_out)
+    own = Counter(name for row in held for name in row.steps if name in row.row and name not in left_out)
+    between = Counter(name for row in held for name in row.steps if name not in left_out)
     counts = own or Counter({name: num for name, num in between.items() if num == len(held) > 1})
     return max(counts, key=lambda name: (counts[name], -STEP_NAMES.index(plain_name(name))), default=None)

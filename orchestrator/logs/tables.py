@@ -1,7 +1,7 @@
-"""Named columns of numbers, each with gaps -> one training run: its steps, losses and gradient norms.
+"""From the named columns of a whole log, each with gaps, to one training run: steps, losses and gradient norms.
 
-All of a log is known here, so a resumed run is counted from the step it returned to, and a gradient norm may follow the
-loss of its step.
+Since all of the log is known, a resumed run continues from the step to which it returned, and a gradient norm may
+follow the loss of its step.
 """
 
 from __future__ import annotations
@@ -13,17 +13,31 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.logs.columns import COUNTER, EPOCH, Columns, choose, find_name, listed
+from orchestrator.base.words import listed
+from orchestrator.logs.columns import (
+    COUNTER,
+    EPOCH,
+    LOSS_NAMES,
+    MAX_LISTED,
+    NORM_NAMES,
+    STEP_NAMES,
+    Columns,
+    find_name,
+    first_usual,
+    plain_name,
+    training_losses,
+)
 from orchestrator.logs.numbering import NUM_FIRST, Numbering, counts_steps
 
-_INFINITE = 1e100
+_INFINITE = 1e100  # MLflow stores infinity as a number near the largest float
+_MAX_COMPARED = 50  # columns of steps
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One training run: increasing steps, a loss for each, gradient norms or None.
+    """One training run: increasing steps, a loss for each, and gradient norms or None.
 
-    Where a loss has no gradient norm, the last one logged before is used. ``notes`` say what was left out.
+    A loss without a gradient norm has the last one logged before it. ``notes`` say what was left out.
     """
 
     name: str
@@ -39,10 +53,10 @@ class Table:
 
     def __init__(self) -> None:
         self.num_odd_lines = 0
-        self.num_left_out = 0  # lines with a loss of another kind or rank
-        self.question: Callable[[str], str | None] = lambda loss: None  # what must be asked about the lines of a loss
+        self.num_left_out = 0  # lines with a loss that have another kind or rank
+        self.question: Callable[[str], str | None] = lambda loss: None  # for the user, about the lines of a loss
         self._num_rows = 0
-        # Rows with the same names, of which a log has few kinds, are stored together: their places and values.
+        # Rows with equal names, of which a log has few kinds, are stored together: their numbers and values.
         self._kinds: dict[tuple[str, ...], tuple[array[int], array[float]]] = {}
 
     def add(self, row: Mapping[str, float]) -> None:
@@ -56,14 +70,14 @@ class Table:
         self._num_rows += 1
 
     def columns(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """By name, the fullest first: rows with a value in the column, and the values."""
+        """Return, by name, the rows with a value in the column, and the values; the fullest column comes first."""
         parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
         for names, (rows, values) in self._kinds.items():
-            places, table = np.asarray(rows), np.asarray(values).reshape(-1, max(len(names), 1))
+            row_N, table = np.asarray(rows), np.asarray(values).reshape(-1, max(len(names), 1))
             for i, name in enumerate(names):
-                parts.setdefault(name, []).append((places, table[:, i]))
-        found = {name: _in_order(of) for name, of in parts.items()}
-        return dict(sorted(found.items(), key=lambda item: -len(item[1][0])))
+                parts.setdefault(name, []).append((row_N, table[:, i]))
+        merged = {name: _in_order(of) for name, of in parts.items()}
+        return dict(sorted(merged.items(), key=lambda item: -len(item[1][0])))
 
 
 def _in_order(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
@@ -76,12 +90,12 @@ _Cells = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
 def make_log(name: str, table: Table, wanted: Columns) -> Log:
-    """The log in ``table``. Raises InputError, which names ``name``, when its columns are ambiguous."""
+    """Return the log in ``table``. Raises InputError, which names ``name``, if its columns are ambiguous."""
     cells = table.columns()
-    chosen = choose(name, list(cells), lambda column: cells[column][0], wanted)
-    assert chosen.loss is not None, "a log without a loss is refused"
+    chosen = _choose(name, cells, wanted)
+    assert chosen.loss is not None, "a log without a loss is rejected"
     if wanted.loss is None and (question := table.question(chosen.loss)) is not None:
-        raise InputError(Problem(name, "", question, f"say --loss NAME; columns: {listed(list(cells))}"))
+        raise InputError(Problem(name, "", question, f"say --loss NAME; columns: {listed(list(cells), MAX_LISTED)}"))
     loss_rows, losses = cells[chosen.loss]
     losses = _unbounded(losses)
     if chosen.step == COUNTER and (counted := _counted(cells, loss_rows)) is not None:
@@ -92,10 +106,10 @@ def make_log(name: str, table: Table, wanted: Columns) -> Log:
         steps, note = _steps_of(cells, chosen.step, loss_rows)
         notes = [note] if note else []
         step = None if note else chosen.step
-    if step is not None and (counted_on := _counted_on(steps, _epochs_of(cells, loss_rows))) is not None:
+    if step is not None and (continued := _continued(steps, _epochs_of(cells, loss_rows))) is not None:
         # Norms are then matched by position: the steps of rows without a loss are unknown.
-        step, steps = None, counted_on
-        notes.append("steps begin again with each epoch: they are counted on")
+        step, steps = None, continued
+        notes.append("steps begin again with each epoch: they continue from the last one")
     if len(_kept(steps)) <= len(steps) // 2:
         notes.append(f"{chosen.step} goes back too often: points are numbered from 0")
         step, steps = None, np.arange(len(steps))
@@ -108,21 +122,56 @@ def make_log(name: str, table: Table, wanted: Columns) -> Log:
         notes.append(f"{num_dropped} points were written again at the same or an earlier step; the later ones count")
     grad_norms = None
     if chosen.grad_norm is not None:
-        place_N, norms = cells[chosen.grad_norm]
+        at_N, norms = cells[chosen.grad_norm]
         wanted_N = loss_rows[kept]
-        norm_steps, norm_note = _steps_of(cells, step, place_N)
+        norm_steps, norm_note = _steps_of(cells, step, at_N)
         if not norm_note:  # losses and norms of one step may be on different lines
             kept_norms = _kept(norm_steps)
-            place_N, norms, wanted_N = norm_steps[kept_norms], norms[kept_norms], steps[kept]
-        grad_norms = _last_of(place_N, _unbounded(norms), wanted_N)
+            at_N, norms, wanted_N = norm_steps[kept_norms], norms[kept_norms], steps[kept]
+        grad_norms = _last_of(at_N, _unbounded(norms), wanted_N)
     return Log(name, chosen, steps[kept], losses[kept], grad_norms, tuple(notes))
 
 
+def _choose(where: str, cells: _Cells, wanted: Columns) -> Columns:
+    """Choose the columns to use. Raises InputError naming ``where`` if one is missing or the loss is ambiguous."""
+    names = list(cells)
+    if not names:
+        problem = Problem(where, "", "holds no numbers with names", "a line such as `step 10 loss 3.2` is a log")
+        raise InputError(problem)
+    loss = _given(where, "--loss", wanted.loss, names) or first_usual(LOSS_NAMES, names) or _only_loss(where, names)
+    step = _given(where, "--step", wanted.step, names)
+    if step is None:
+        usual = [n for n in names if plain_name(n) in STEP_NAMES and n != loss][:_MAX_COMPARED]
+        shared = {n: len(np.intersect1d(cells[n][0], cells[loss][0])) for n in usual}
+        step = max(usual, key=lambda n: (shared[n], -STEP_NAMES.index(plain_name(n))), default=None)
+    grad_norm = _given(where, "--grad-norm", wanted.grad_norm, names) or first_usual(NORM_NAMES, names)
+    return Columns(step, loss, grad_norm)
+
+
+def _given(where: str, option: str, wanted: str | None, names: list[str]) -> str | None:
+    if wanted is None:
+        return None
+    if (name := find_name(names, wanted)) is None:
+        raise InputError(Problem(where, option, f"no column {wanted!r}", f"columns: {listed(names, MAX_LISTED)}"))
+    return name
+
+
+def _only_loss(where: str, names: list[str]) -> str:
+    """Return the only column whose name can be a training loss. Raises InputError."""
+    candidates = training_losses(names)
+    if len(candidates) == 1:
+        return candidates[0]
+    message = "no column is a training loss by its name"
+    if candidates:
+        message = f"several may be the loss: {listed(candidates, MAX_LISTED)}"
+    raise InputError(Problem(where, "", message, f"say --loss NAME; columns: {listed(names, MAX_LISTED)}"))
+
+
 def _counted(cells: _Cells, loss_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
-    """The losses that count, their steps by the counter of their lines, and notes; None if it does not count steps."""
+    """Return the losses that count, their steps by the counter, and notes; None if the counter counts no steps."""
     rows, values = cells[COUNTER]
     last_N = np.searchsorted(rows, loss_rows, side="right") - 1
-    # A counter holds for one loss, on its line or below it.
+    # A counter applies to one loss, on its line or below it.
     is_new_N = (last_N >= 0) & (rows[np.maximum(last_N, 0)] > np.append(-1, loss_rows[:-1]))
     value_N = np.where(is_new_N, values[np.maximum(last_N, 0)], np.nan)
     first = value_N[:NUM_FIRST]
@@ -130,7 +179,7 @@ def _counted(cells: _Cells, loss_rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
         return None
     numbering, kept, steps = Numbering(), [], []
     for i, (value, epoch) in enumerate(zip(value_N.tolist(), _epochs_of(cells, loss_rows).tolist(), strict=True)):
-        step = numbering.place(value, epoch, is_counter=True)
+        step = numbering.next_step(value, epoch, is_counter=True)
         if step is not None:
             kept.append(i)
             steps.append(step)
@@ -138,21 +187,21 @@ def _counted(cells: _Cells, loss_rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _steps_of(cells: _Cells, step: str | None, loss_rows: np.ndarray) -> tuple[np.ndarray, str]:
-    """The step of each loss, and a note. A step applies to the lines below it without one."""
+    """Return the step of each loss, and a note. A step also applies to the lines below it without a step."""
     numbered = np.arange(len(loss_rows), dtype=np.int64)
     if step is None:
         return numbered, "no column of steps: points are numbered from 0"
     rows, values = cells[step]
     last = np.searchsorted(rows, loss_rows, side="right") - 1
-    found = np.where(last >= 0, values[np.maximum(last, 0)], np.nan)
-    found[last < 0] = values[0]  # losses before the first named step
-    if not (np.abs(found) < 2**53).all() or (found != np.round(found)).any():
-        return numbered, f"{step} is not a whole number everywhere: points are numbered from 0"
-    return found.astype(np.int64), ""
+    step_N = np.where(last >= 0, values[np.maximum(last, 0)], np.nan)
+    step_N[last < 0] = values[0]  # losses before the first named step
+    if not (np.abs(step_N) < 2**53).all() or (step_N != np.round(step_N)).any():
+        return numbered, f"{step} is not an integer everywhere: points are numbered from 0"
+    return step_N.astype(np.int64), ""
 
 
 def _epochs_of(cells: _Cells, loss_rows: np.ndarray) -> np.ndarray:
-    """The epoch of each loss, in its row or the last one before it that has one; nan without."""
+    """Return the epoch of each loss, from its row or the last row before it that has one, or NaN."""
     name = find_name(cells, EPOCH)
     if name is None:
         return np.full(len(loss_rows), np.nan)
@@ -161,8 +210,8 @@ def _epochs_of(cells: _Cells, loss_rows: np.ndarray) -> np.ndarray:
     return np.where(last_N >= 0, values[np.maximum(last_N, 0)], np.nan)
 
 
-def _counted_on(step_N: np.ndarray, epoch_N: np.ndarray) -> np.ndarray | None:
-    """Steps that restart in each later epoch, continued from the epoch before; None if none restarts."""
+def _continued(step_N: np.ndarray, epoch_N: np.ndarray) -> np.ndarray | None:
+    """Continue steps that restart in each later epoch from the epoch before; return None if none restarts."""
     begins_N = np.append(False, (step_N[1:] <= np.minimum(step_N[:-1], step_N[0])) & (epoch_N[1:] > epoch_N[:-1]))
     if not begins_N.any():
         return None
@@ -175,21 +224,21 @@ def _counted_on(step_N: np.ndarray, epoch_N: np.ndarray) -> np.ndarray | None:
 
 
 def _unbounded(value_N: np.ndarray) -> np.ndarray:
-    """``value_N`` with values next to infinity, as stored by MLflow, replaced by infinity."""
+    """Replace values next to infinity, as stored by MLflow, by infinity."""
     return np.where(np.abs(value_N) > _INFINITE, np.copysign(np.inf, value_N), value_N)
 
 
-def _last_of(place_N: np.ndarray, value_N: np.ndarray, wanted_N: np.ndarray) -> np.ndarray:
-    """The value at each wanted place, or else the last finite one before it."""
-    last_N = np.maximum(np.searchsorted(place_N, wanted_N, side="right") - 1, 0)
+def _last_of(at_N: np.ndarray, value_N: np.ndarray, wanted_N: np.ndarray) -> np.ndarray:
+    """Return the value at each wanted row or step, or else the last finite one before it."""
+    last_N = np.maximum(np.searchsorted(at_N, wanted_N, side="right") - 1, 0)
     finite = np.flatnonzero(np.isfinite(value_N))
     if len(finite):
         before_N = finite[np.maximum(np.searchsorted(finite, last_N, side="right") - 1, 0)]
-        last_N = np.where(place_N[last_N] == wanted_N, last_N, before_N)
+        last_N = np.where(at_N[last_N] == wanted_N, last_N, before_N)
     return value_N[last_N]
 
 
 def _kept(steps: np.ndarray) -> np.ndarray:
-    """Points to keep: a run that went back to an earlier step wrote the following steps again."""
+    """Return the points to keep: a run that went back to an earlier step wrote the following steps again."""
     lowest_later = np.minimum.accumulate(steps[::-1])[::-1]
     return np.flatnonzero(np.append(steps[:-1] < lowest_later[1:], True))

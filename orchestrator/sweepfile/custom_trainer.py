@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from objectives.protocol import Objective
 from orchestrator.base.errors import InputError, Problem
+from orchestrator.logs.line_formats import compiled_pattern
 from orchestrator.sweepfile.batch import PARTS, whole_batch
 from orchestrator.sweepfile.sections import SweepFile
 from orchestrator.sweepfile.strict_yaml import Document
@@ -222,9 +223,7 @@ def _custom_problems(trainer: CustomTrainer, file: SweepFile) -> Iterator[KeyedP
     yield from _preload_problems(section)
     if metrics.pattern is not None:
         try:
-            from orchestrator.logs.streams import MetricStream  # imports numpy, which other sweep files do not need
-
-            MetricStream(metrics)
+            compiled_pattern(metrics)
         except InputError as error:
             yield from (
                 (("objective", "metrics", "pattern"), p.message, p.remedy)

@@ -333,8 +333,8 @@ def test_a_pattern_and_a_format_can_be_told(replay) -> None:
     Path("a.txt").write_text("".join(json.dumps({"step": i, "loss": loss}) + "\n" for i, loss in enumerate(CALM)))
     assert replay("a.txt", "--format", "json", "--no-figures")[0] == 0
     for options, says in (
-        (["--pattern", "("], "is no regular expression"),
-        (["--pattern", "(?P<step>x)"], "has no group that is named loss"),
+        (["--pattern", "("], "is not a valid regular expression"),
+        (["--pattern", "(?P<step>x)"], "has no group called loss"),
         (["--format", "xml"], "--format: Input should be"),
     ):
         code, said = replay("odd.log", *options)

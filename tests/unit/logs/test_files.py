@@ -341,7 +341,7 @@ def test_steps_that_begin_again_with_each_epoch_are_counted_on(log_of) -> None:
     text = "".join(f"epoch {epoch} batch {batch} loss {i} norm {i}\n" for i, (epoch, batch) in enumerate(rows))
     log = log_of(text + "epoch 3 batch 0 loss 15\nepoch 4 batch 0 loss 16\n")
     assert_curve(log, range(0, 1700, 100), range(17), [*range(15), 14, 14])
-    assert log.notes == ("steps begin again with each epoch: they are counted on",)
+    assert log.notes == ("steps begin again with each epoch: they continue from the last one",)
 
 
 def test_steps_that_begin_again_all_the_time_are_none(log_of) -> None:
@@ -354,7 +354,7 @@ def test_steps_that_begin_again_all_the_time_are_none(log_of) -> None:
 def test_steps_that_are_no_whole_numbers_are_none(steps: str, log_of) -> None:
     log = log_of("step,loss\n" + "".join(f"{step},{i}\n" for i, step in enumerate(steps.split())))
     assert_curve(log, range(3), range(3), None)
-    assert log.notes == ("step is not a whole number everywhere: points are numbered from 0",)
+    assert log.notes == ("step is not an integer everywhere: points are numbered from 0",)
 
 
 GAPS = {

@@ -290,7 +290,11 @@ NO_POINTS = {
     "another loss": ("step 3 loss 0.5\n", {"loss": "nll"}, "no line with 'nll': names seen: step, loss"),
     "no object": ("step 3 loss 2\n[1]\n{3}\n", {"format": "json"}, "no line with a name and a number"),
     "no table": ("step 3 loss 2\n", {"format": "csv"}, "no line with a name and a number"),
-    "no events": ("step 3 loss 2\n" * 9, {"format": "tensorboard"}, "no line .*; events end in what is none"),
+    "no events": (
+        "step 3 loss 2\n" * 9,
+        {"format": "tensorboard"},
+        "no line .*; the file ends in bytes that are not an event",
+    ),
     "no match": ("step 3 loss 2\n", {"pattern": "cost (?P<loss>.*)"}, "no line with a name and a number"),
     "a match that is no number": ("cost x\n", {"pattern": "cost (?P<loss>.*)"}, "no line with a name and a number"),
     "names for a terminal": ('{"\\u001b[2J": 1}\n', {}, r"no line .*: names seen: \\x1b\[2J"),
@@ -319,14 +323,14 @@ def test_steps_that_are_not_whole_are_rounded_where_they_nearly_are_and_numbered
     words = ["-5", "3", "4.0000001", "nan", "5.5", "1e300", "-inf", "20", "", "2e2"]
     points, stream = stream_of("step,loss\n" + "".join(f"{word},1\n" for word in words))
     assert steps(points) == [-5, 3, 4, 5, 6, 7, 8, 20, 21, 200]
-    assert stream.note.endswith("; 5 points without a whole number of steps were numbered on")
+    assert stream.note.endswith("; 5 points without an integer step were numbered")
 
 
 def test_steps_that_begin_again_with_each_epoch_are_counted_on() -> None:
     rows = [(epoch, batch) for epoch in range(3) for batch in range(0, 500, 100)]
     points, stream = stream_of("".join(f"epoch {epoch} batch {batch} loss 1\n" for epoch, batch in rows))
     assert steps(points) == list(range(0, 1500, 100))
-    assert stream.note.endswith("; steps begin again with each epoch: they are counted on")
+    assert stream.note.endswith("; steps begin again with each epoch: they continue from the last one")
 
 
 def test_a_run_that_is_resumed_repeats_steps_and_no_epoch() -> None:
@@ -400,10 +404,10 @@ def test_groups_of_a_pattern_may_be_named_by_the_user() -> None:
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [
-        ({"pattern": "loss (?P<loss"}, "is no regular expression: missing >"),
-        ({"pattern": "x{99999999999999999999}"}, "is no regular expression: "),
-        ({"pattern": "loss (.*)"}, "has no group that is named loss"),
-        ({"pattern": "(?P<loss>.*)", "loss": "nll"}, "has no group that is named nll"),
+        ({"pattern": "loss (?P<loss"}, "is not a valid regular expression: missing >"),
+        ({"pattern": "x{99999999999999999999}"}, "is not a valid regular expression: "),
+        ({"pattern": "loss (.*)"}, "has no group called loss"),
+        ({"pattern": "(?P<loss>.*)", "loss": "nll"}, "has no group called nll"),
     ],
 )
 def test_a_pattern_without_a_loss_is_refused(metrics: dict, message: str) -> None:
@@ -511,7 +515,7 @@ def test_a_record_that_is_damaged_is_left_out_and_the_note_says_so() -> None:
     assert stream.note.endswith("; some events are damaged")
     points, stream = stream_of(content + b"step 1 loss 2\n" + event(2, loss=1))
     assert steps(points) == [0, 1]
-    assert stream.note.endswith("; events end in what is none")
+    assert stream.note.endswith("; the file ends in bytes that are not an event")
 
 
 # --- lines
@@ -697,10 +701,10 @@ def test_any_growth_of_a_file_is_read_once(tmp_path: Path) -> None:
 def test_what_is_no_file_or_may_not_be_read_is_refused_and_other_errors_are_no_news(
     tmp_path: Path, monkeypatch
 ) -> None:
-    with pytest.raises(InputError, match=f"{tmp_path}: is no file\n.*remedy: name a file"):
+    with pytest.raises(InputError, match=f"{tmp_path}: is not a regular file\n.*remedy: name a file"):
         FileTail(str(tmp_path)).read()
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="pipe: is no file"):
+    with pytest.raises(InputError, match="pipe: is not a regular file"):
         FileTail(str(tmp_path / "pipe")).read()
     assert FileTail(str(tmp_path / "pip*")).read() == b""
     path = tmp_path / "log.txt"
