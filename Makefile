@@ -89,7 +89,7 @@ knobs: $(READY)
 		$(BIN)/sweep run $$file && \
 		$(BIN)/sweep export heatmap knob_$$name --output $$picture && \
 		$(BIN)/python -c 'import sys; from PIL import Image; path = sys.argv[1]; Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)' $$picture && \
-		$(BIN)/sweep export heatmap knob_$$name --format csv --output results/reference/knobs/$$name.csv || exit; \
+		$(BIN)/sweep export heatmap knob_$$name --output results/reference/knobs/$$name.csv || exit; \
 	done
 
 # The grid has the losses. A search adds trials at the edge, with the values of the knob as they are listed. In the end

@@ -59,7 +59,7 @@ def test_an_axis_of_rules_goes_through_the_commands_and_tells_what_fired(
 
     code, said = command_line("explain", "ruled")
     assert code == 0, said
-    assert re.search(r"rules of control acted in [1-4] of 4 trials", said)
+    assert re.search(r"control rules acted in [1-4] of the 4 trials", said)
 
     code, said = command_line("compare", "ruled", "--by", "control")
     assert code == 0, said

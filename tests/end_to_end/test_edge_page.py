@@ -37,9 +37,9 @@ def test_the_commands_of_the_page_give_an_edge_with_an_interval(tmp_path: Path) 
     assert re.search(r"^fit_edge_warmup against fit_edge: the stable area changes by \S+ points", printed, re.MULTILINE)
     assert (tmp_path / "results" / "compare" / "fit_edge_vs_fit_edge_warmup.png").is_file()
     assert re.search(r"^safe: low validation loss against a wide margin to the edge$", printed, re.MULTILINE)
-    rows = (tmp_path / "results" / "safe" / "front.csv").read_text().splitlines()
+    rows = (tmp_path / "front.csv").read_text().splitlines()
     assert rows[0] == "lr,beta2,state,num_seeds,validation_loss,margin,kind,limit"
     assert len(rows) == 1 + 48
-    table = (tmp_path / "results" / "fit_edge" / "edge.csv").read_text().splitlines()
+    table = (tmp_path / "edge.csv").read_text().splitlines()
     assert table[0] == "beta2,edge,low,high,kind"
     assert len(table) > PLACES_ACROSS

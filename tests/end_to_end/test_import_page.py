@@ -43,7 +43,7 @@ def test_the_published_table_has_the_edges_that_the_page_shows(tmp_path: Path) -
     assert (loaded.trials["outcome"] == "diverged").sum() == 10
     for line, expected in (
         ("sweep run adamw", "holds imported results"),
-        ("sweep refine adamw", "holds imported results"),
+        ("sweep run adamw --refine", "holds imported results"),
         ("sweep survival adamw", "without curves"),
         ("sweep diagnose adamw", "without curves"),
         ("sweep replay adamw", "without curves"),
