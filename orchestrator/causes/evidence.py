@@ -80,7 +80,7 @@ class Evidence:
         entries = actual.get("interventions")
         if not entries or self.objective is None:
             return self.config
-        config = self.objective.config_class.model_validate(actual, strict=False)
+        config = self.objective.config_of(actual)
         now = in_force(config, max(self.until - 1, 0))
         return {**self.config, **{name: getattr(now, name) for entry in entries for name in entry.get("set", ())}}
 

@@ -86,7 +86,7 @@ def _inert(trial: TrialResult) -> set[str]:
     if objective is None:
         return set()
     try:
-        return inert_fields(objective.config_class.model_validate(trial.config, strict=False))
+        return inert_fields(objective.config_of(trial.config))
     except ValidationError:  # a configuration of an older version
         return set()
 

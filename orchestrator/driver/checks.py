@@ -33,9 +33,9 @@ def library_optimizers(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
 
 def check_optimizers(sweep: Sweep) -> None:
     """Raise InputError if a library is not installed, or if its optimizer needs more than gradients."""
-    found = {name: problem_with(name) for name in library_optimizers(sweep, sweep.trials)}
-    if problems := [Problem("", "optimizer", *problem) for problem in found.values() if problem]:
-        raise InputError(*problems)
+    problems = [problem for name in library_optimizers(sweep, sweep.trials) if (problem := problem_with(name))]
+    if problems:
+        raise InputError(*(Problem("", "optimizer", *problem) for problem in problems))
 
 
 def check_same_axes(sweep: Sweep, folder: Path) -> None:

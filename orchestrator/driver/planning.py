@@ -1,4 +1,4 @@
-"""What `run` would train: the trials that are missing, their packs, and how long they would take."""
+"""What `run` would train: the missing trials, their packs, and the estimated time."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Plan:
     """What a sweep would train.
 
     ``existing`` counts its trials in the ledger by status, ``packs`` are the members of each pack, the largest first,
-    and ``seconds`` the time at the measured speed if no run ends early, None if no speed is known. ``choices`` say how
+    and ``seconds`` the time at the measured speed if no run ends early, None if unknown. ``choices`` say how
     packs of each structure run, None if that is not measured yet. ``num_removed`` trials of the ledger are no longer in
-    the sweep; ``has_run`` says whether the speed is that of its last run.
+    the sweep; ``has_run`` says whether its last run measured the speed.
     """
 
     sweep: str
@@ -97,7 +97,7 @@ def _existing(trials: Sequence[Trial], statuses: dict[str, tuple[str, int]]) -> 
 
 
 def _trials(sweep: Sweep, path: Path) -> Sequence[Trial]:
-    """The trials of ``sweep`` as far as they are known: those that a search has proposed, or would propose first."""
+    """Return the known trials of ``sweep``; in a search, its proposals so far, or else its first ones."""
     if not sweep.is_open or not path.is_file():
         return sweep.trials
     with LedgerReader(path) as ledger:
@@ -116,15 +116,15 @@ def _speed(choices: Sequence[PlanChoice | None]) -> float | None:
 
 
 def _known_choices(sweep: Sweep, missing: Sequence[Trial], workers: int) -> dict[str, PlanChoice | None]:
-    """How packs of each structure will run on this machine; None where not measured yet."""
+    """Return how packs of each structure will run on this machine, None if not measured yet."""
     if isinstance(sweep.objective, CustomTrainer):
         return {"": PlanChoice(ExecutionPlan(1), f"each trial by itself: {sweep.objective.summary}")} if missing else {}
-    alike: dict[str, list[Trial]] = {}
+    by_structure: dict[str, list[Trial]] = {}
     for trial in missing:
-        alike.setdefault(structure_of(sweep, trial), []).append(trial)
+        by_structure.setdefault(structure_of(sweep, trial), []).append(trial)
     choices: dict[str, PlanChoice | None] = {}
-    for structure, trials in alike.items():
-        config = sweep.objective.config_class.model_validate(trials[0].config, strict=False)
+    for structure, trials in by_structure.items():
+        config = sweep.objective.config_of(trials[0].config)
         if sweep.resources.pack != "auto" and config.can_be_stacked:
             reason = f"{sweep.resources.pack} at a time, as resources.pack says"
             choices[structure] = PlanChoice(ExecutionPlan(sweep.resources.pack), reason)

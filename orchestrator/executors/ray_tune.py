@@ -297,8 +297,10 @@ class RayTuneExecutor:
         fits //= workers
         if fits < 1:
             needs = f"{cpus * workers} CPU" + (f" and {gpus * workers:g} GPU" if gpus else "")
-            there = f"{has.get('CPU', 0):g} CPU and {has.get('GPU', 0):g} GPU"
-            raise InputError(Problem("resources", "", f"one pack needs {needs}; Ray has {there}", "lower resources"))
+            available = f"{has.get('CPU', 0):g} CPU and {has.get('GPU', 0):g} GPU"
+            raise InputError(
+                Problem("resources", "", f"one pack needs {needs}; Ray has {available}", "lower resources")
+            )
         return min(fits, parallel) if parallel else fits
 
     def _run_tune(self, cpus: int, gpus: float, parallel: int | None, workers: int) -> None:

@@ -163,7 +163,7 @@ class CheckpointWriter:
 
 
 def _recorded(state: Any) -> Any:
-    """Return an event after the copies on a GPU, for which training need not wait, or None without a GPU."""
+    """Return an event after the copies on a GPU, since training goes on meanwhile, or None without a GPU."""
     import torch
 
     if not any(value.is_cuda for value in _tensors(state)):
@@ -188,14 +188,14 @@ def _on_host(state: Any, copied: Any) -> Any:
 
 
 def _tensors(state: Any) -> list[Any]:
-    found: list[Any] = []
+    tensors: list[Any] = []
 
     def note(tensor: Any) -> Any:
-        found.append(tensor)
+        tensors.append(tensor)
         return tensor
 
     _map_tensors(state, note)
-    return found
+    return tensors
 
 
 def _with_tensors(state: Any) -> Any:

@@ -141,7 +141,7 @@ def _refusals(folder: Path, trial: TrialResult, allow_import: bool) -> Callable[
 
 def why_idle(objective: Objective, trial: TrialResult, fork: Fork) -> str | None:
     """Why a remedy changes nothing in ``trial`` after the step of ``fork``; None if it does."""
-    config = objective.config_class.model_validate(trial.config, strict=False)
+    config = objective.config_of(trial.config)
     reasons = [_why_idle(objective, config, entry, fork.step + entry["at"]) for entry in fork.remedy.entries]
     return "; ".join(reason for reason in reasons if reason) if reasons and None not in reasons else None
 

@@ -437,7 +437,7 @@ def test_the_jobs_of_a_killed_driver_are_cancelled_and_waited_for(tmp_path: Path
 def test_trials_beyond_the_limits_of_a_cluster_are_submitted_in_parts(
     tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch, setting: str, arrays: list[int]
 ) -> None:
-    monkeypatch.setattr("orchestrator.executors.slurm._SECONDS_PER_REFUSAL", 0.5)
+    monkeypatch.setattr("orchestrator.executors.slurm._SECONDS_PER_REJECTION", 0.5)
     (fake.home / setting).write_text("3")
     sizes: list[int] = []
     map_array = submitit.AutoExecutor.map_array
@@ -454,7 +454,7 @@ def test_trials_beyond_the_limits_of_a_cluster_are_submitted_in_parts(
 def test_a_limit_is_waited_for_as_long_as_own_jobs_are_there(
     tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.executors.slurm._SECONDS_PER_REFUSAL", 0.1)
+    monkeypatch.setattr("orchestrator.executors.slurm._SECONDS_PER_REJECTION", 0.1)
     (fake.home / "limit").write_text("1")
     sweep = sweep_in(tmp_path, SLEEPS.replace("time.sleep(120)", "time.sleep(6)"), TWO)
     rows = rows_of(sweep, tmp_path / "results", parallel=None, time="30")
@@ -531,5 +531,5 @@ def test_a_job_without_an_end_is_refused(tmp_path: Path, fake: FakeSlurm) -> Non
 def test_built_in_objectives_are_refused(tmp_path: Path) -> None:
     sweep = build_sweep(parse_document(QUADRATIC, "edge.yaml"))
     with closing(executor_for(tmp_path / "results")) as executor:
-        with pytest.raises(InputError, match="the built-in objectives train with ray"):
+        with pytest.raises(InputError, match="built-in objectives train with ray"):
             executor.submit(make_packs(sweep, sweep.trials, 1)[0])

@@ -307,7 +307,7 @@ def test_a_compiled_pack_only_ever_halves_so_that_few_shapes_are_compiled(monkey
         Measurement(ExecutionPlan(8), 100.0, 0.0, 1),
         Measurement(ExecutionPlan(8, compiled=True), 200.0, 1.0, 1),
     ]
-    config = objective.config_class.model_validate(pack.members[0].config, strict=False)
+    config = objective.config_of(pack.members[0].config)
     save_measurements(objective, config, "cpu", pack.cpus, measured)
     expected = all_of(alone(pack))
     rows_per_step.clear()
@@ -325,7 +325,7 @@ def test_a_compiled_pack_keeps_two_rows_for_its_last_member_since_one_rounds_dif
     changes = [{"lr": lr} for lr in (0.1, 30.0, 40.0, 1e200)]
     pack = replace(pack_with("quadratic", changes, None, range(4), steps=60), rounding=Rounding(compiled=True))
     objective = OBJECTIVES["quadratic"]
-    config = objective.config_class.model_validate(pack.members[0].config, strict=False)
+    config = objective.config_of(pack.members[0].config)
     save_measurements(objective, config, "cpu", pack.cpus, [Measurement(ExecutionPlan(4), 100.0, 0.0, 1)])
     all_of([pack])
     assert set(rows_per_step) == {4, 2}
