@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.answers.diagnose import DiagnoseAnswer
 from orchestrator.base.cell import Cell
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER, atomic_write
 from orchestrator.base.reports import Completed, Report
 from orchestrator.base.trial_result import MemberResult, TrialResult
+from orchestrator.causes.diagnosis import rank
 from orchestrator.causes.evidence import Evidence, gather
+from orchestrator.causes.mechanisms.mechanism import Finding
 from orchestrator.causes.series import Series, series
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
@@ -347,3 +350,11 @@ def planted_sweep(folder: Path) -> Path:
             case = ratios(case, np.where(case.telemetry["step"] >= 20, 4.0, 0.8))
         cases.append(with_noise(case, i))
     return record_cases(folder, sweep_of_text(), cases)
+
+
+def diagnosed(evidence: Evidence, cause: str | None = None, folder: Path = Path("nowhere")) -> DiagnoseAnswer:
+    """The answer of `sweep diagnose` about a trial of the sweep in ``folder``, as if ``cause`` were found."""
+    diagnosis = rank(evidence, "sweep", "given by its id")
+    if cause is not None:
+        diagnosis = replace(diagnosis, cause=Finding(cause, "supported", "it was planted"))
+    return DiagnoseAnswer.of(diagnosis, folder)

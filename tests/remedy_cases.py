@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from diagnosis_cases import row_of
@@ -11,8 +12,18 @@ from diagnosis_cases import row_of
 from orchestrator.base.cell import Cell
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.remedies.cells import CellRemedies, CellRemedy, Region, cell_remedy
+from orchestrator.causes.remedies.reading import current_remedies
 from orchestrator.causes.remedies.remedy import Entry, Fork, Remedy
+from orchestrator.causes.remedies.request import RemedyRequest
 from orchestrator.causes.remedies.results import Remedies, tallies
+from orchestrator.causes.remedies.training import (
+    diagnose_unstable,
+    region_to_remedy,
+    remedies_after,
+    train_latest_first,
+    train_remedies,
+)
+from orchestrator.executors.inline import InlineExecutor
 
 LOWER = Remedy(({"at": 0, "set": {"lr": "x0.5"}},))
 SKIP = Remedy(({"at": 0, "skip": 5},))
@@ -22,7 +33,7 @@ CLIP = Remedy(({"at": 0, "set": {"clip": 0.3}},))
 def forked(
     remedy: Remedy, step: int, outcomes: Sequence[str], losses: Sequence[float] | None = None, own: Sequence[Entry] = ()
 ) -> list[TrialResult]:
-    """A row for each replicate of a remedy from a step on; other data alone starts with the replicate 1."""
+    """A row for each replicate of a remedy from a step; other data alone starts with the replicate 1."""
     first = 0 if remedy.entries else 1
     rows = []
     for k, outcome in enumerate(outcomes, first):
@@ -45,8 +56,8 @@ def answer(rows: Sequence[TrialResult], cause: str | None = None, onset: int | N
         control=trial,
         control_repeats=True,
         control_differs={},
-        tallies=tuple(one for one in counted if one.remedy.entries),
-        unchanged=tuple(one for one in counted if not one.remedy.entries),
+        tallies=tuple(tally for tally in counted if tally.remedy.entries),
+        unchanged=tuple(tally for tally in counted if not tally.remedy.entries),
         stable_cells=(),
         neighbour=None,
         costs=(),
@@ -60,6 +71,41 @@ def in_cell(found: Remedies, lr: float) -> CellRemedy:
     return cell_remedy(replace(found, trial=replace(found.trial, cell=Cell(lr=lr, beta2=0))))
 
 
-def told(cells: Sequence[CellRemedy]) -> CellRemedies:
+def all_cells(cells: Sequence[CellRemedy]) -> CellRemedies:
     """The answers of all unstable cells of a map that has two stable ones and one that is not known."""
-    return CellRemedies(Region("case", tuple(one.trial for one in cells), len(cells) + 2, 1), tuple(cells))
+    return CellRemedies(Region("case", tuple(cell.trial for cell in cells), len(cells) + 2, 1), tuple(cells))
+
+
+ALL, SOME, NONE = ["stable"] * 3, ["stable", "diverged", "diverged"], ["diverged"] * 3
+
+
+def three_cells() -> CellRemedies:
+    """A cell that clipping saves and a lower rate too, one that only spikes, and one that nothing saves."""
+    first = answer([*forked(CLIP, 100, ALL, [1.0] * 3), *forked(LOWER, 100, ALL, [2.0] * 3), *forked(SKIP, 100, NONE)])
+    second = answer([*forked(SKIP, 90, ALL, [3.0] * 3), *forked(LOWER, 90, SOME)], trial=row_of("spiked", 100))
+    third = answer([*forked(LOWER, 90, SOME), *forked(Remedy(), 90, NONE)])
+    return all_cells(
+        [
+            in_cell(first, 1),
+            in_cell(replace(second, control=row_of("spiked", 100, final_loss=2.9)), 2),
+            in_cell(third, 3),
+        ]
+    )
+
+
+def find_remedies(folder: Path, trial_id: str | None, cell: Mapping[str, Any], request: RemedyRequest) -> Remedies:
+    """The remedies of a trial, whose missing forks are trained in this process."""
+    diagnosis = diagnose_unstable(folder, trial_id, cell)
+    for _, summary in train_remedies(folder, diagnosis, request, InlineExecutor, ()):
+        assert summary.stopped_by is None
+    return current_remedies(folder, diagnosis)
+
+
+def find_cell_remedies(folder: Path, where: Mapping[str, Any], request: RemedyRequest) -> CellRemedies:
+    """The remedies of each unstable cell, whose missing forks are trained in this process."""
+    region, cells = region_to_remedy(folder, where, request), []
+    for trial in region.trials:
+        diagnosis = diagnose_unstable(folder, trial.trial_id, {})
+        summaries = list(train_latest_first(folder, diagnosis, request, InlineExecutor, ()))
+        cells.append(cell_remedy(remedies_after(folder, diagnosis, summaries)))
+    return CellRemedies(region, tuple(cells))

@@ -80,3 +80,30 @@ def pattern_option() -> Any:
 def format_option() -> Any:
     """The format of a log."""
     return option("auto", "text, json, csv or tensorboard, if auto guesses wrong")
+
+
+def try_option() -> Any:
+    """Remedies to try on forks of a trial."""
+    help = "remedies: lr=x0.5,x0.25, lr=x0.25:50:20, skip=5, lr=x0.5+clip=1; the usual ones by default; repeatable"
+    return option((), help, metavar="FIELD=VALUE,...")
+
+
+def fork_option() -> Any:
+    """Steps to fork a trial at."""
+    return option((), "fork before this step: 100, -50 (before the onset), onset; repeatable", metavar="STEP")
+
+
+def replicates_option() -> Any:
+    """Forks of each remedy."""
+    help = "forks of each remedy: the first has the trial's data, the others have other batches"
+    return option(3, help, minimum=1, maximum=100)
+
+
+def executor_option() -> Any:
+    """Where forks train."""
+    return option("inline", "inline to train in this process, ray or slurm")
+
+
+def allow_import_option() -> Any:
+    """Whether code that a sweep file names may be imported."""
+    return option(False, "import the Python code that the sweep file names")

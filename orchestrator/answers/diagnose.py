@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.answers._options import cell_option, trial_option
-from orchestrator.base.files import DIAGNOSES
+from orchestrator.base.fields import hidden
+from orchestrator.base.files import DIAGNOSES, FROZEN_SWEEP
 from orchestrator.base.query import Query, Say, silent
+from orchestrator.base.space import format_value
+from orchestrator.base.words import listed
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Figure, File, Line
 
 if TYPE_CHECKING:
+    from orchestrator.answers.remedy import RemedyAnswer
+    from orchestrator.causes.advice import Advice, Reason
     from orchestrator.causes.diagnosis import Diagnosis
+    from orchestrator.causes.mechanisms.mechanism import Finding
     from orchestrator.ledger.reader import LedgerReader
+    from orchestrator.maps.neighbours import Neighbour
+
+_MAX_FIRINGS = 6  # of rules, in the text
+_MAX_NAMED = 3  # possible mechanisms; more are only counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnoseQuery(Query["LedgerReader"]):
     """Show why a trial became unstable, with the numbers, the excluded causes, and what to change.
 
-    Without --trial and --cell it diagnoses the most typical trial that is not stable: the one with the earliest onset
-    of the most common outcome. If no cell shows whether a change would help, a small sweep that tests it is written
-    next to the picture. For example `sweep diagnose lr_warmup --cell lr=0.3,warmup=0`.
+    Without --trial and --cell it diagnoses the most typical unstable trial: the one with the earliest onset of the most
+    common outcome. If no cell shows whether a change would help, a small sweep that tests it is written next to the
+    picture. For example `sweep diagnose lr_warmup --cell lr=0.3,warmup=0`.
     """
 
     panel: ClassVar[str] = "explain"
@@ -33,58 +44,273 @@ class DiagnoseQuery(Query["LedgerReader"]):
     cell: Mapping[str, Any] | None = cell_option()
 
     def ask(self, subject: LedgerReader, say: Say = silent) -> DiagnoseAnswer:
-        """Return the diagnosis of a trial."""
+        """Diagnose a trial."""
         from orchestrator.causes.diagnosis import diagnose
-        from orchestrator.causes.remedies.answer_text import remedy_lines
 
-        found = diagnose(subject, self.trial, self.cell)
-        tried = () if found is None else tuple(remedy_lines(subject, found))
-        return DiagnoseAnswer(found, subject.path.parent, tried)
+        diagnosis = diagnose(subject, self.trial, self.cell)
+        if diagnosis is None:
+            return DiagnoseAnswer(subject.path.parent.name)
+        return answer_of(subject, diagnosis)
 
 
 @dataclass(frozen=True, slots=True)
 class DiagnoseAnswer(Answer):
-    """The diagnosis of one trial, None if all trials are stable."""
+    """The diagnosis of one trial; without a trial if all are stable."""
 
-    result: Diagnosis | None
-    folder: Path
-    tried: tuple[str, ...]
+    sweep: str
+    trial_id: str | None = None
+    cell: Mapping[str, Any] | None = None
+    seed: int | None = None
+    outcome: str | None = None
+    onset_step: int | None = None
+    final_loss: float | None = None
+    fired: tuple[Mapping[str, Any], ...] = ()
+    cause: str | None = None
+    along: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    advice: tuple[Advice, ...] = ()
+    not_finite: tuple[Reason, ...] = ()
+    result: Diagnosis | None = hidden(default=None)
+    folder: Path | None = hidden(default=None)
+    remedies: RemedyAnswer | None = hidden(default=None)
+    can_be_forked: bool = hidden(default=False)
 
-    def to_plain(self) -> Any:
-        """Return everything it knows, as JSON has it."""
-        from orchestrator.causes.diagnosis_text import advised, diagnosis_json
-        from orchestrator.render.json import to_plain
+    @classmethod
+    def of(
+        cls, diagnosis: Diagnosis, folder: Path, remedies: RemedyAnswer | None = None, *, can_be_forked: bool = False
+    ) -> DiagnoseAnswer:
+        """The answer with a diagnosis and its advice for a trial of the sweep in ``folder``."""
+        from orchestrator.causes.advice import advised
 
-        if self.result is None:
-            return {"sweep": self.folder.name, "trial_id": None}
-        return to_plain(diagnosis_json(self.result, *advised(self.result, self.folder)))
+        trial, (advice, reasons) = diagnosis.trial, advised(diagnosis, folder)
+        return cls(
+            sweep=diagnosis.sweep,
+            trial_id=trial.trial_id,
+            cell=trial.cell,
+            seed=trial.seed,
+            outcome=trial.outcome,
+            onset_step=trial.onset_step,
+            final_loss=trial.final_loss,
+            fired=tuple(trial.fired),
+            cause=None if diagnosis.cause is None else diagnosis.cause.mechanism,
+            along=tuple(finding.mechanism for finding in diagnosis.along),
+            findings=diagnosis.findings,
+            advice=tuple(advice),
+            not_finite=tuple(reasons),
+            result=diagnosis,
+            folder=folder,
+            remedies=remedies,
+            can_be_forked=can_be_forked,
+        )
+
+    @property
+    def title(self) -> str:
+        """The sweep and the trial."""
+        return f"{self.sweep}: diagnosis" + ("" if self.trial_id is None else f" of {self.trial_id}")
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the cause with its numbers, the advice, and small sweeps that test it."""
-        from orchestrator.causes.diagnosis_text import advised, diagnosis_lines
-
-        if self.result is None:
-            yield Line(f"{self.folder.name}: all its trials are stable, there is nothing to diagnose")
+        """Yield what happened, the cause with its numbers, what else was examined, and the advice."""
+        if self.result is None or self.folder is None:
+            yield Line(f"{self.sweep}: all trials are stable, there is nothing to diagnose")
             yield Line("`--trial ID` diagnoses a stable trial anyway")
             return
-        advice, reasons = advised(self.result, self.folder)
-        yield from map(Line, diagnosis_lines(self.result, advice, self.folder, reasons))
-        trial_id, pictures = self.result.trial.trial_id, self.folder / DIAGNOSES
-        yield Figure(self._drawn, "the run up to its onset", pictures / f"{trial_id}.png")
-        files = {f"{item.move.direction}_{item.move.setting}": item.sweep_file for item in advice}
-        files |= {f"not_finite_{item.key}": item.deciding_sweep for item in reasons if item.answer != "no"}
-        small = {
-            pictures / f"{trial_id}_{name}.yaml": content for name, content in files.items() if content is not None
-        }
-        if small:
-            yield Line("small sweeps that test the advice, for `sweep run`:")
-        for path, content in small.items():
-            yield Line(str(path), 1)
-            yield File(path, content)
-        yield from map(Line, self.tried)
+        yield from _history(self.result)
+        yield from _findings(self.result)
+        pictures = self.folder / DIAGNOSES
+        yield from self._not_finite(self.result, pictures)
+        yield from self._advice(pictures)
+        has_file = any(item.sweep_file for item in self.advice)
+        if self.cause is None and self.outcome != "stable" and not self.not_finite and not has_file:
+            yield from _deciding_sweep(self.result, self.folder, pictures)
+        yield Figure(self._drawn, "the run up to its onset", pictures / f"{self.trial_id}.png")
+        if self.remedies is not None:
+            yield Line("remedies, tried on forks of this trial:")
+            yield from (block for block in self.remedies.blocks() if not isinstance(block, Figure))
+        elif self.can_be_forked:
+            yield Line(f"`sweep remedy {self.folder.name} --trial {self.trial_id}` finds what would have saved it")
+
+    def _not_finite(self, diagnosis: Diagnosis, pictures: Path) -> Iterator[Block]:
+        from orchestrator.causes.advice import broken_step
+
+        if not self.not_finite:
+            return
+        yield Line(f"not finite from step {broken_step(diagnosis.evidence)}; possible reasons, in this order:")
+        for number, reason in enumerate(self.not_finite, 1):
+            yield Line(f"{number}. {reason.title}: {reason.answer}", 1)
+            yield from (Line(text, 2) for text in reason.evidence)
+            if reason.answer == "no":
+                continue
+            advice = reason.advice
+            if advice is not None and advice.nearest is not None:
+                yield from (Line(text, 2) for text in _results(advice, advice.nearest, self.outcome))
+            elif advice is not None and advice.refusal:
+                yield Line(f"a small sweep is refused: {advice.refusal}", 2)
+            if reason.sweep is not None:
+                yield from _small_sweep(
+                    "this sweep would decide:", pictures / f"{self.trial_id}_not_finite_{reason.key}.yaml", reason.sweep
+                )
+
+    def _advice(self, pictures: Path) -> Iterator[Block]:
+        yield from [Line("advice:")] if self.advice else []
+        for advice in self.advice:
+            move, missing = advice.move, "no cell of this sweep shows whether it helps"
+            yield Line(f"{move.direction} {move.setting}: {move.reason}", 1)
+            if advice.nearest is not None:
+                yield from (Line(text, 2) for text in _results(advice, advice.nearest, self.outcome))
+            elif advice.sweep_file is None:
+                yield Line(f"{missing}; a small sweep is refused: {advice.refusal}", 2)
+            else:
+                path = pictures / f"{self.trial_id}_{move.direction}_{move.setting}.yaml"
+                yield from _small_sweep(f"{missing}; this sweep would:", path, advice.sweep_file)
 
     def _drawn(self, file_format: str) -> bytes:
         from orchestrator.render.diagnosis import diagnosis_figure
 
         assert self.result is not None
         return diagnosis_figure(self.result, file_format)
+
+
+def answer_of(ledger: LedgerReader, diagnosis: Diagnosis) -> DiagnoseAnswer:
+    """The answer with a diagnosis and the remedies that were tried on forks."""
+    from orchestrator.answers.remedy import RemedyAnswer
+    from orchestrator.causes.remedies.custom import is_custom, why_unforkable
+    from orchestrator.causes.remedies.reading import has_remedies, read_remedies
+
+    trial, folder = diagnosis.trial, ledger.path.parent
+    if trial.outcome == "stable" or (is_custom(trial) and why_unforkable(folder, trial) is not None):
+        return DiagnoseAnswer.of(diagnosis, folder)
+    if has_remedies(folder, trial.trial_id):
+        return DiagnoseAnswer.of(diagnosis, folder, RemedyAnswer.of(read_remedies(ledger, diagnosis)))
+    return DiagnoseAnswer.of(diagnosis, folder, can_be_forked=(folder / FROZEN_SWEEP).is_file())
+
+
+def _history(diagnosis: Diagnosis) -> Iterator[Line]:
+    """What happened to the loss, why this trial was chosen, and what changed while it trained."""
+    from objectives.control import firing_in_words, policy_in_words
+    from objectives.interventions import changes_in_words
+
+    evidence, trial = diagnosis.evidence, diagnosis.trial
+    yield Line(diagnosis.headline)
+    parts = [trial.reason or ""]
+    if evidence.onset != trial.onset_step:
+        parts.append(f"it had blown up at step {evidence.onset}, which counts as the onset here")
+        if trial.onset_step is not None:
+            parts.append(f"the detector, which knows no trend that early, says {trial.onset_step}")
+    elif len(evidence.episodes) > 1:
+        parts.append(f"it left its trend {len(evidence.episodes)} times; this is about the first")
+    if evidence.peak is not None:
+        parts.append(f"loss up to {evidence.loss.at(evidence.peak):.4g} at step {evidence.peak}")
+    if trial.final_loss is not None:
+        parts.append(f"final loss {trial.final_loss:.4g} after {trial.steps_done} steps")
+    yield Line("; ".join(part for part in parts if part), 1)
+    yield Line(f"chosen: {diagnosis.chosen}", 1)
+    if changes := trial.config.get("interventions"):
+        yield Line(f"interventions: {changes_in_words(changes)}", 1)
+    if rules := trial.config.get("control"):
+        yield Line(f"control: {policy_in_words(rules)}", 1)
+        firings = [firing_in_words(firing) for firing in trial.fired]
+        yield Line(f"its rules did: {listed(firings, _MAX_FIRINGS) or 'nothing'}", 1)
+
+
+def _findings(diagnosis: Diagnosis) -> Iterator[Line]:
+    """The cause with its numbers, its companions, and the unknown and excluded mechanisms."""
+    from orchestrator.causes.mechanisms.catalogue import title_of
+
+    if diagnosis.cause is not None:
+        yield Line(f"cause: {_titled(diagnosis.cause)}")
+        yield from _numbers(diagnosis.cause, 1)
+    elif diagnosis.evidence.outcome == "stable":
+        yield Line("no cause: it stayed on its trend")
+    else:
+        yield Line(f"not enough evidence: {_missing(diagnosis)}")
+    if diagnosis.along:
+        yield Line("also seen, but not taken for the cause:" if diagnosis.cause else "seen, but not a cause:")
+    for finding in diagnosis.along:
+        yield Line(_titled(finding), 1)
+        yield from _numbers(finding, 2)
+    for verdict, heading in (("unknown", "not known:"), ("excluded", "excluded:")):
+        findings = diagnosis.of(verdict)
+        yield from [Line(heading)] if findings else []
+        for finding in findings:
+            measured = f" ({'; '.join(finding.numbers)})" if finding.numbers else ""
+            yield Line(f"{title_of(finding.mechanism)}: {finding.reason}{measured}", 1)
+
+
+def _titled(finding: Finding) -> str:
+    from orchestrator.causes.mechanisms.catalogue import title_of
+
+    return ", ".join(part for part in (title_of(finding.mechanism), finding.when) if part)
+
+
+def _numbers(finding: Finding, indent: int) -> Iterator[Line]:
+    yield Line(finding.reason, indent)
+    yield from (Line(f"- {number}", indent) for number in finding.numbers)
+
+
+def _missing(diagnosis: Diagnosis) -> str:
+    """What evidence is missing."""
+    from orchestrator.causes.mechanisms.catalogue import title_of
+    from orchestrator.causes.small_sweep import CURVATURE_EVERY
+
+    evidence = diagnosis.evidence
+    unknown = [title_of(finding.mechanism) for finding in diagnosis.of("unknown")]
+    text = "no mechanism is supported"
+    if len(unknown) > _MAX_NAMED:
+        text += f", and {len(unknown)} are neither supported nor excluded"
+    elif unknown:
+        text += f"; it may be {' or '.join(unknown)}"
+    if evidence.is_custom_trainer:
+        return f"{text}; a custom trainer reports only losses and gradient norms"
+    if not len(evidence.threshold_ratio):
+        return f"{text}; the curvature was not measured; measure it with telemetry: {{curvature: {CURVATURE_EVERY}}}"
+    return text
+
+
+def _deciding_sweep(diagnosis: Diagnosis, folder: Path, pictures: Path) -> Iterator[Block]:
+    """The small sweep that would settle the open questions, without advice."""
+    from orchestrator.base.errors import InputError
+    from orchestrator.causes.mechanisms.catalogue import MECHANISMS
+    from orchestrator.causes.small_sweep import small_sweep
+
+    evidence, trial = diagnosis.evidence, diagnosis.trial
+    probes = (MECHANISMS[finding.mechanism].probe(evidence) for finding in diagnosis.of("unknown"))
+    probe = next(filter(None, probes), None)
+    if probe is None and (evidence.is_custom_trainer or len(evidence.threshold_ratio)):
+        return
+    setting, values = probe or (None, [])
+    change = "again" if setting is None else "try"
+    try:
+        content = small_sweep(folder, trial, change, setting, values)
+    except InputError:
+        return
+    name = "_".join(filter(None, (trial.trial_id, change, setting)))
+    yield from _small_sweep("this sweep would decide:", pictures / f"{name}.yaml", content, 0)
+
+
+def _small_sweep(text: str, path: Path, content: str, indent: int = 2) -> Iterator[Block]:
+    yield Line(f"{text} {path}", indent)
+    yield File(path, content)
+
+
+def _results(advice: Advice, nearest: Neighbour, outcome: str | None) -> Iterator[str]:
+    """What the cells in the direction of the advice show."""
+    yield _comparison(advice, nearest)
+    stable, here = advice.stable, advice.here.loss if advice.here is not None else None
+    if stable is None:
+        yield f"no cell in this direction of {advice.move.setting} is stable: the sweep contradicts this advice"
+    elif stable is not nearest:
+        yield _comparison(advice, stable)
+    if outcome == "spiked" and stable is not None and here is not None and here < (stable.loss or math.inf):
+        yield "a spike is not a failure: the cell that spikes has the lower final loss"
+
+
+def _comparison(advice: Advice, cell: Neighbour) -> str:
+    """beta2 0.999 -> 0.99 at these settings: 3 of 3 seeds stable, final loss 2.41 -> 2.38."""
+    own = advice.here.value if advice.here is not None else None
+    change = f"{advice.move.setting} {format_value(own)} -> {format_value(cell.value)}"
+    seeds = f"{cell.num_stable} of {cell.num_finished} seeds stable"
+    return f"{change} at these settings: {seeds}, final loss {_loss(advice.here)} -> {_loss(cell)}"
+
+
+def _loss(cell: Neighbour | None) -> str:
+    return "not finite" if cell is None or cell.loss is None else f"{cell.loss:.4g}"

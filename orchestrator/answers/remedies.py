@@ -2,59 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.answers._options import cell_option
+from orchestrator.answers._options import (
+    allow_import_option,
+    cell_option,
+    executor_option,
+    fork_option,
+    replicates_option,
+    try_option,
+)
 from orchestrator.base.errors import EXIT_OK
+from orchestrator.base.fields import hidden
 from orchestrator.base.files import REMEDIES, REMEDIES_PICTURE, REMEDY_MAP, REMEDY_TABLE, atomic_write, check_no_links
 from orchestrator.base.query import Query, Say, option, silent
+from orchestrator.base.words import count, listed
 from orchestrator.render.answer import Answer
-from orchestrator.render.blocks import Block, Figure, File, Line
+from orchestrator.render.blocks import Block, Figure, File, Line, Table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from orchestrator.causes.remedies.cells import CellRemedies
+    from orchestrator.causes.remedies.cells import CellRemedies, CellRemedy, KindCount, Region
     from orchestrator.driver.progress import Summary
     from orchestrator.ledger.reader import LedgerReader
     from orchestrator.maps.stability import StabilityMap
 
+_MAX_NAMED = 6  # cells that nothing saves
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemediesQuery(Query["LedgerReader"]):
-    """Find the cheapest remedy of each cell that is not stable: it saves every replicate, from the latest step.
+    """Find the cheapest remedy of each unstable cell: the one that saves every replicate from the latest step.
 
-    Forks the most typical trial of each cell, and tries steps from the latest back, until something saves. The usual
-    remedies are the learning rate x0.5 and x0.1, beta1, beta2, eps, clip, 5 batches skipped, moments reset, and the
-    values of neighbouring stable cells. For example `sweep remedies lr_warmup --cell warmup=10`.
+    Forks the most typical trial of each cell, from the latest step back until something saves it. The usual remedies
+    are the learning rate x0.5 and x0.1, beta1, beta2, eps, clip, 5 batches skipped, moments reset, and the values of
+    neighbouring stable cells. For example `sweep remedies lr_warmup --cell warmup=10`.
     """
 
     panel: ClassVar[str] = "explain"
     updates_mirrors: ClassVar[bool] = True
 
     cell: Mapping[str, Any] | None = cell_option("only cells with these values: beta2=0.999,eps=1e-8")
-    try_: tuple[str, ...] = option(
-        (), "lr=x0.5,x0.25, lr=x0.25:50:20, skip=5, lr=x0.5+clip=1; repeatable", metavar="FIELD=VALUE,..."
-    )
-    fork: tuple[str, ...] = option(
-        (), "fork before this step: 100, -50 (before the onset), onset; repeatable", metavar="STEP"
-    )
-    replicates: int = option(
-        3, "forks of each remedy: the first has the trial's data, others have not", minimum=1, maximum=100
-    )
+    try_: tuple[str, ...] = try_option()
+    fork: tuple[str, ...] = fork_option()
+    replicates: int = replicates_option()
     pairs: bool = option(False, "try two remedies at a time if no single one saves all", opposite="--no-pairs")
-    executor: str = option("inline", "inline to train in this process, ray or slurm")
-    allow_import: bool = option(False, "import the Python code that the sweep file names")
+    executor: str = executor_option()
+    allow_import: bool = allow_import_option()
 
     def ask(self, subject: LedgerReader, say: Say = silent) -> RemediesAnswer:
-        """Train the forks that are missing, cell by cell, and return the cheapest remedy of each."""
+        """Train the missing forks cell by cell, and read the cheapest remedy of each."""
         from orchestrator.answers._forks import ProgressLines, resources_of
         from orchestrator.base.environment import check_installed
         from orchestrator.causes.remedies.cells import CellRemedies, cell_remedy
-        from orchestrator.causes.remedies.cells_text import cell_line, cell_text, head_lines
         from orchestrator.causes.remedies.reading import forks_folder
         from orchestrator.causes.remedies.request import RemedyRequest
         from orchestrator.causes.remedies.training import (
@@ -68,82 +72,227 @@ class RemediesQuery(Query["LedgerReader"]):
         from orchestrator.maps.stability import stability_map
         from orchestrator.render.remedies import remedies_figure
 
-        folder = subject.path.parent
+        folder, where = subject.path.parent, self.cell or {}
         request = RemedyRequest(self.try_, self.fork, self.replicates, self.pairs, self.allow_import, each_cell=True)
         check_no_links(folder, folder / REMEDIES)
-        region = region_to_remedy(folder, self.cell or {}, request)
-        stability = stability_map(subject, where=self.cell or {})
+        region = region_to_remedy(folder, where, request)
+        stability = stability_map(subject, where=where)
         check_installed("training forks", "torch")
         resources, cells = resources_of(folder), []
         summaries: list[Summary] = []
-        executor_loader(self.executor, ExecutorOptions(folder, resources))  # an unknown one is refused at once
-        for line in head_lines(region):
-            say(line)
-        for place, trial in enumerate(region.trials, 1):
-            there = forks_folder(folder, trial.trial_id)
-            check_no_links(there)
+        executor_loader(self.executor, ExecutorOptions(folder, resources))  # refuses an unknown one at once
+        say(_headline(region))
+        for number, trial in enumerate(region.trials, 1):
+            forks = forks_folder(folder, trial.trial_id)
+            check_no_links(forks)
             diagnosis = diagnose_unstable(folder, trial.trial_id, {})
-            progress = ProgressLines(say, f"cell {place} of {len(region.trials)}, {cell_text(trial)}: ")
-            start = executor_loader(self.executor, ExecutorOptions(there, resources))()
-            of_cell = list(train_latest_first(folder, diagnosis, request, start, [progress]))
-            summaries += of_cell
-            if is_stopped(of_cell):
+            progress = ProgressLines(say, f"cell {number} of {len(region.trials)}, {trial.cell.name}: ")
+            make_executor = executor_loader(self.executor, ExecutorOptions(forks, resources))()
+            parts = list(train_latest_first(folder, diagnosis, request, make_executor, [progress]))
+            summaries += parts
+            if is_stopped(parts):
                 break
-            answer = remedies_after(folder, diagnosis, of_cell)
-            if answer.tallies:
-                atomic_write(there / REMEDIES_PICTURE, remedies_figure(answer, "png"))
-            cells.append(cell_remedy(answer))
-            say(cell_line(region, cells[-1]))
-        return RemediesAnswer(CellRemedies(region, tuple(cells)), stability, folder, summaries)
+            results = remedies_after(folder, diagnosis, parts)
+            if results.tallies:
+                atomic_write(forks / REMEDIES_PICTURE, remedies_figure(results, "png"))
+            cells.append(cell_remedy(results))
+            say(f"{trial.cell.name}: {_remedy(cells[-1])}")
+        exit_code = max((summary.exit_code for summary in summaries), default=EXIT_OK)
+        answer = CellRemedies(region, tuple(cells))
+        return RemediesAnswer.of(answer, stability, folder, exit_code, is_stopped=is_stopped(summaries))
+
+
+@dataclass(frozen=True, slots=True)
+class CellRow:
+    """What the forks of a cell's most typical trial came to; each field is explained in docs/json.md."""
+
+    cell: Mapping[str, Any]
+    trial_id: str
+    seed: int
+    outcome: str | None
+    onset_step: int | None
+    cause: str | None
+    cheapest: str | None
+    kind: str | None
+    cheapest_step: int | None
+    most: str | None
+    most_step: int | None
+    from_onset: int | None
+    saved: int
+    tried: int
+    final_loss: float | None
+    alone_loss: float | None
+    agrees_with_diagnosis: bool | None
+    control_repeats: bool | None
+    num_forks: int
+    num_missing: int
+    spent_steps: int
+    saves: tuple[str, ...]
+
+    @classmethod
+    def of(cls, remedy: CellRemedy) -> CellRow:
+        """The row of a cell."""
+        trial, cheapest, partial, shown = remedy.trial, remedy.cheapest, remedy.best_partial, remedy.shown
+        return cls(
+            cell=trial.cell,
+            trial_id=trial.trial_id,
+            seed=trial.seed,
+            outcome=trial.outcome,
+            onset_step=remedy.onset,
+            cause=remedy.cause,
+            cheapest=getattr(cheapest, "name", None),
+            kind=remedy.kind,
+            cheapest_step=getattr(cheapest, "fork_step", None),
+            most=getattr(partial, "name", None),
+            most_step=getattr(partial, "fork_step", None),
+            from_onset=remedy.from_onset,
+            saved=0 if shown is None else shown.saved,
+            tried=0 if shown is None else shown.tried,
+            final_loss=getattr(shown, "final_loss", None),
+            alone_loss=remedy.alone_loss,
+            agrees_with_diagnosis=remedy.agrees,
+            control_repeats=remedy.control_repeats,
+            num_forks=remedy.num_forks,
+            num_missing=remedy.num_missing,
+            spent_steps=remedy.spent_steps,
+            saves=tuple(dict.fromkeys(tally.name for tally in remedy.saving)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class RemediesAnswer(Answer):
     """The cheapest remedy of each unstable cell."""
 
-    result: CellRemedies
-    stability: StabilityMap
-    folder: Path
-    summaries: Sequence[Summary]
+    sweep: str
+    num_known: int
+    num_unstable: int
+    num_saved: int
+    num_saved_by_lower_lr: int
+    spent_steps: int
+    by_remedy: Mapping[str, KindCount]
+    cells: tuple[CellRow, ...]
+    result: CellRemedies = hidden()
+    stability: StabilityMap = hidden()
+    folder: Path = hidden()
+    code: int = hidden(default=EXIT_OK)
+    is_stopped: bool = hidden(default=False)
 
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the search was stopped before its end."""
-        return any(summary.stopped_by is not None for summary in self.summaries)
+    @classmethod
+    def of(
+        cls,
+        results: CellRemedies,
+        stability: StabilityMap,
+        folder: Path,
+        code: int = EXIT_OK,
+        *,
+        is_stopped: bool = False,
+    ) -> RemediesAnswer:
+        """The answer with these results of the sweep in ``folder``."""
+        region = results.region
+        return cls(
+            sweep=region.sweep,
+            num_known=region.num_known,
+            num_unstable=len(region.trials),
+            num_saved=len(results.saved),
+            num_saved_by_lower_lr=sum(cell.is_saved_by_lower_lr for cell in results.cells),
+            spent_steps=results.spent_steps,
+            by_remedy=results.by_kind,
+            cells=tuple(map(CellRow.of, results.cells)),
+            result=results,
+            stability=stability,
+            folder=folder,
+            code=code,
+            is_stopped=is_stopped,
+        )
 
     @property
     def exit_code(self) -> int:
-        """The code with which the forks ended."""
-        return max((summary.exit_code for summary in self.summaries), default=EXIT_OK)
-
-    def to_plain(self) -> Any:
-        """Return everything it knows, as JSON has it."""
-        from orchestrator.causes.remedies.cells_text import cell_remedies_json
-        from orchestrator.render.json import to_plain
-
-        return to_plain(cell_remedies_json(self.result))
+        """The exit code of the training."""
+        return self.code
 
     def frame(self) -> pd.DataFrame:
-        """Return a row for each unstable cell."""
-        from orchestrator.causes.remedies.cells_text import cell_remedies_table
+        """A row for each unstable cell."""
+        import pandas as pd
 
-        return cell_remedies_table(self.result)
+        from orchestrator.render.json import to_plain
+
+        rows = map(to_plain, self.cells)
+        return pd.DataFrame([{**row.pop("cell"), **row, "saves": "; ".join(row["saves"])} for row in rows])
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the cheapest remedy of each cell, and the map with them."""
-        from orchestrator.causes.remedies.cells_text import cell_remedies_lines
+        """Yield how many cells each kind of remedy saves, the cheapest remedy of each cell, and the map with them."""
         from orchestrator.maps.tables import as_csv
 
-        yield from map(Line, cell_remedies_lines(self.result))
+        yield Line(_headline(self.result.region))
+        yield from map(Line, self._summary())
+        if self.result.cells:
+            yield _table(self.result)
+        yield Line(f"steps trained after the forks: {self.spent_steps:,}")
         if self.is_stopped:
-            yield Line("stopped; the same command goes on")
+            yield Line("stopped; the same command continues")
             return
         yield Figure(self._drawn, "the cheapest remedies on the map", self.folder / REMEDY_MAP)
         yield Line(f"table: {self.folder / REMEDY_TABLE}")
         yield File(self.folder / REMEDY_TABLE, as_csv(self.frame()))
         yield Line(f"`sweep remedy {self.folder.name} --trial ID` tries more on one trial; the table has the ids")
 
+    def _summary(self) -> Iterator[str]:
+        results, num = self.result, len(self.cells)
+        if num < self.num_unstable:
+            yield f"{num} of {self.num_unstable} cells have been tried"
+        yield f"a remedy saves every replicate in {self.num_saved} of {num} cells"
+        if self.by_remedy:
+            cheapest = [f"{kind} {count.cheapest}" for kind, count in self.by_remedy.items() if count.cheapest]
+            yield f"cells by the kind of their cheapest remedy: {', '.join(cheapest)}"
+            saving = sorted(self.by_remedy.items(), key=lambda item: -item[1].saves)
+            counts = ", ".join(f"{kind} {count.saves}" for kind, count in saving)
+            yield f"cells that a kind saves from the same step: {counts}"
+            lower = f"{self.num_saved_by_lower_lr} of {num} cells"
+            yield f"a lower learning rate saves {lower} from the step of their cheapest remedy"
+        if unsaved := [cell for cell in results.cells if cell.cheapest is None]:
+            names = listed([cell.trial.cell.name for cell in unsaved], _MAX_NAMED)
+            yield f"nothing saves {count(len(unsaved), 'cell')}: {names}"
+        spiked = [cell for cell in results.saved if cell.trial.outcome == "spiked"]
+        if lower_alone := sum(cell.is_lower_alone for cell in spiked):
+            yield f"in {lower_alone} of the {len(spiked)} spiked cells that are saved the run ends lower if left alone"
+        if others := sum(cell.control_repeats is False for cell in results.cells):
+            yield f"in {others} cells the control does NOT repeat the trial; `sweep remedy --trial ID` says why"
+
     def _drawn(self, file_format: str) -> bytes:
         from orchestrator.render.remedy_map import remedy_map_figure
 
         return remedy_map_figure(self.result, self.stability, file_format)
+
+
+def _headline(region: Region) -> str:
+    unknown = f", {region.num_unknown} more unknown" if region.num_unknown else ""
+    return f"{region.sweep}: {len(region.trials)} of {region.num_known} known cells are not stable{unknown}"
+
+
+def _table(results: CellRemedies) -> Table:
+    title = "the cheapest remedy of each cell: saved replicates, its fork step from the onset, and final loss:"
+    head = ("cell", "outcome", "onset", "saved", "fork", "loss", "remedy")
+    return Table(head, tuple(map(_row, results.cells)), (2, 3, 4, 5), title=title)
+
+
+def _row(cell: CellRemedy) -> tuple[str, ...]:
+    shown = cell.shown
+    onset = "-" if cell.onset is None else str(cell.onset)
+    saved = f"{shown.saved}/{shown.tried}" if shown is not None else "0" if cell.fork_steps else "-"
+    loss = (shown.short_loss if shown is not None else "") or "-"
+    return cell.trial.cell.name, cell.trial.outcome or "", onset, saved, _fork(cell), loss, _remedy(cell)
+
+
+def _fork(cell: CellRemedy) -> str:
+    if cell.shown is None:
+        return "-"
+    return str(cell.shown.fork_step) if cell.from_onset is None else f"{cell.from_onset:+d}"
+
+
+def _remedy(cell: CellRemedy) -> str:
+    missing = f" ({cell.num_missing} forks have no result yet)" if cell.num_missing else ""
+    if cell.cheapest is not None:
+        return cell.cheapest.name + missing
+    if not cell.fork_steps:
+        return f"not tried: no such step or remedy in this run{missing}"
+    return ("none" if cell.best_partial is None else f"none; at most {cell.best_partial.name}") + missing

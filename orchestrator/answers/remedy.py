@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.answers._options import cell_option, trial_option
+from orchestrator.answers._options import (
+    allow_import_option,
+    cell_option,
+    executor_option,
+    fork_option,
+    replicates_option,
+    trial_option,
+    try_option,
+)
 from orchestrator.base.errors import EXIT_OK
+from orchestrator.base.fields import flat, hidden
 from orchestrator.base.files import REMEDIES_PICTURE, check_no_links
 from orchestrator.base.query import Query, Say, option, silent
+from orchestrator.base.space import format_value
+from orchestrator.base.words import listed
 from orchestrator.render.answer import Answer
-from orchestrator.render.blocks import Block, Figure, Line
+from orchestrator.render.blocks import Block, Caution, Figure, Line, Table
 
 if TYPE_CHECKING:
-    from orchestrator.causes.remedies.results import Remedies
+    from orchestrator.causes.remedies.repeats import Difference, Ignored, Resumed
+    from orchestrator.causes.remedies.results import Cost, Remedies, StableCell, Tally
     from orchestrator.ledger.reader import LedgerReader
+
+_MAX_STEPS = 5  # fork steps of a table
+_MAX_COSTS = 6  # lines
+_MAX_CELLS = 4  # stable cells in the text
+_MAX_NAMED = 3  # remedies in a sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemedyQuery(Query["LedgerReader"]):
-    """Fork a run that became unstable, try remedies on the forks, and show which ones save it, and how late.
+    """Find what would have saved a run: try remedies on forks of it, and show which ones save it, and how late.
 
-    Without --trial and --cell it takes the most typical trial that is not stable, as a diagnosis does; without --fork
-    and --try the usual steps and remedies. The same command trains nothing twice, and continues where it was stopped.
-    For example `sweep remedy lr_warmup --fork -50 --try lr=x0.5 --try skip=5`.
+    Without --trial and --cell it takes the most typical unstable trial, as a diagnosis does; without --fork and --try
+    the usual steps and remedies. The same command trains nothing twice, and continues where it was stopped. For example
+    `sweep remedy lr_warmup --fork -50 --try lr=x0.5 --try skip=5`.
     """
 
     panel: ClassVar[str] = "explain"
@@ -33,25 +51,18 @@ class RemedyQuery(Query["LedgerReader"]):
 
     trial: str | None = trial_option()
     cell: Mapping[str, Any] | None = cell_option()
-    try_: tuple[str, ...] = option(
-        (), "lr=x0.5,x0.25, lr=x0.25:50:20, skip=5, lr=x0.5+clip=1; repeatable", metavar="FIELD=VALUE,..."
-    )
-    fork: tuple[str, ...] = option(
-        (), "fork before this step: 100, -50 (before the onset), onset; repeatable", metavar="STEP"
-    )
-    replicates: int = option(
-        3, "forks of each remedy: the first has the trial's data, others have not", minimum=1, maximum=100
-    )
+    try_: tuple[str, ...] = try_option()
+    fork: tuple[str, ...] = fork_option()
+    replicates: int = replicates_option()
     pairs: bool = option(True, "try two remedies at a time if no single one saves all", opposite="--no-pairs")
-    executor: str = option("inline", "inline to train in this process, ray or slurm")
-    allow_import: bool = option(False, "import the Python code that the sweep file names")
+    executor: str = executor_option()
+    allow_import: bool = allow_import_option()
 
     def ask(self, subject: LedgerReader, say: Say = silent) -> RemedyAnswer:
-        """Train the forks that are missing, and return what saved the run."""
+        """Train the missing forks, and read what saved the run."""
         from orchestrator.answers._forks import ProgressLines, resources_of
         from orchestrator.base.environment import check_installed
         from orchestrator.base.words import format_seconds
-        from orchestrator.causes.diagnosis_text import headline
         from orchestrator.causes.remedies.reading import current_remedies, forks_folder
         from orchestrator.causes.remedies.request import RemedyRequest
         from orchestrator.causes.remedies.training import diagnose_unstable, train_remedies
@@ -60,51 +71,288 @@ class RemedyQuery(Query["LedgerReader"]):
         folder = subject.path.parent
         request = RemedyRequest(self.try_, self.fork, self.replicates, self.pairs, self.allow_import)
         diagnosis = diagnose_unstable(folder, self.trial, self.cell or {})
-        there = forks_folder(folder, diagnosis.trial.trial_id)
-        check_no_links(folder, there.parent, there)
+        forks = forks_folder(folder, diagnosis.trial.trial_id)
+        check_no_links(folder, forks.parent, forks)
         check_installed("training forks", "torch")
-        say(headline(diagnosis))
-        start, summary = executor_loader(self.executor, ExecutorOptions(there, resources_of(folder)))(), None
-        for what, summary in train_remedies(folder, diagnosis, request, start, [ProgressLines(say)]):
+        say(diagnosis.headline)
+        make_executor, summary = executor_loader(self.executor, ExecutorOptions(forks, resources_of(folder)))(), None
+        for part, summary in train_remedies(folder, diagnosis, request, make_executor, [ProgressLines(say)]):
             trained = f"trained in {format_seconds(summary.seconds)}" if summary.trained else "nothing to train"
-            say(f"{what}: {trained}")
-        is_stopped = summary is not None and summary.stopped_by is not None
-        code = EXIT_OK if summary is None else summary.exit_code
-        return RemedyAnswer(current_remedies(folder, diagnosis), there / REMEDIES_PICTURE, code, is_stopped)
+            say(f"{part}: {trained}")
+        return RemedyAnswer.of(
+            current_remedies(folder, diagnosis),
+            forks / REMEDIES_PICTURE,
+            EXIT_OK if summary is None else summary.exit_code,
+            is_stopped=summary is not None and summary.stopped_by is not None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TriedRemedy:
+    """A remedy from a fork step; ``called_for`` if the diagnosis calls for it."""
+
+    helped: bool
+    called_for: bool
+    tally: Tally = flat()
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRun:
+    """The trial trained again and left alone."""
+
+    outcome: str | None
+    onset_step: int | None
+    final_loss: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class RemedyAnswer(Answer):
-    """What was tried on the forks of one trial."""
+    """What the forks of one trial came to; each field is explained in docs/json.md."""
 
-    result: Remedies
-    picture: Path
-    code: int
-    is_stopped: bool
+    sweep: str
+    trial_id: str
+    onset_step: int | None
+    cause: str | None
+    control_repeats: bool | None
+    control_differs: Mapping[str, tuple[str, str]]
+    control: ControlRun | None
+    remedies: tuple[TriedRemedy, ...]
+    other_data: tuple[TriedRemedy, ...]
+    cheapest: str | None
+    cheapest_step: int | None
+    best: str | None
+    best_step: int | None
+    last_helpful_step: int | None
+    too_late_step: int | None
+    agrees_with_diagnosis: bool | None
+    stable_cells: tuple[StableCell, ...]
+    neighbour: str | None
+    costs: tuple[Cost, ...]
+    replicates_differ: bool
+    num_missing: int
+    control_difference: Difference | None
+    resumed: tuple[Resumed, ...]
+    without_effect: tuple[Ignored, ...]
+    result: Remedies = hidden()
+    picture: Path | None = hidden(default=None)
+    code: int = hidden(default=EXIT_OK)
+    is_stopped: bool = hidden(default=False)
+
+    @classmethod
+    def of(
+        cls, results: Remedies, picture: Path | None = None, code: int = EXIT_OK, *, is_stopped: bool = False
+    ) -> RemedyAnswer:
+        """The answer with these results of forks."""
+        control, cheapest, best = results.control, results.cheapest, results.best
+
+        def tried(tallies: Sequence[Tally]) -> tuple[TriedRemedy, ...]:
+            return tuple(TriedRemedy(results.helped(tally), results.is_called_for(tally), tally) for tally in tallies)
+
+        return cls(
+            sweep=results.sweep,
+            trial_id=results.trial.trial_id,
+            onset_step=results.onset,
+            cause=results.cause,
+            control_repeats=results.control_repeats,
+            control_differs=results.control_differs,
+            control=None if control is None else ControlRun(control.outcome, control.onset_step, control.final_loss),
+            remedies=tried(results.tallies),
+            other_data=tried(results.unchanged),
+            cheapest=getattr(cheapest, "name", None),
+            cheapest_step=getattr(cheapest, "fork_step", None),
+            best=getattr(best, "name", None),
+            best_step=getattr(best, "fork_step", None),
+            last_helpful_step=results.last_helpful_step,
+            too_late_step=results.too_late_step,
+            agrees_with_diagnosis=results.agrees,
+            stable_cells=results.stable_cells,
+            neighbour=None if results.neighbour is None else results.neighbour.trial_id,
+            costs=results.costs,
+            replicates_differ=results.replicates_differ,
+            num_missing=results.num_missing,
+            control_difference=results.control_difference,
+            resumed=results.repeats.resumed,
+            without_effect=results.repeats.without_effect,
+            result=results,
+            picture=picture,
+            code=code,
+            is_stopped=is_stopped,
+        )
+
+    @property
+    def title(self) -> str:
+        """The sweep and the trial."""
+        return f"{self.sweep}: remedies of {self.trial_id}"
 
     @property
     def exit_code(self) -> int:
-        """The code with which the forks ended."""
+        """The exit code of the training."""
         return self.code
 
-    def to_plain(self) -> Any:
-        """Return everything it knows, as JSON has it."""
-        from orchestrator.causes.remedies.answer_text import remedies_json
-        from orchestrator.render.json import to_plain
-
-        return to_plain(remedies_json(self.result))
-
     def blocks(self) -> Iterator[Block]:
-        """Yield the remedies that saved the run by the step of the fork, and the cheapest one."""
-        from orchestrator.causes.remedies.answer_text import remedies_lines
+        """Yield the cheapest remedy, the table of all, how far to trust it, the costs, and the cause."""
+        from orchestrator.answers._forks import repeats
 
-        yield from map(Line, remedies_lines(self.result))
-        if self.result.tallies:
-            yield Figure(self._drawn, "remedies by fork step", self.picture)
+        results = self.result
+        if results.tallies:
+            yield from map(Line, _verdict(results))
+            yield from _tables(results)
+        else:
+            yield Line("no remedy was tried")
+        yield from repeats(results)
+        if results.num_missing:
+            yield Caution(f"{results.num_missing} forks have no result yet; the same command trains them", "incomplete")
+        if self.control is not None and results.control is not None:
+            yield Line(f"left alone: {results.control.label}, final loss {_loss(self.control.final_loss)}")
+        if self.stable_cells:
+            cells = [
+                f"{cell.setting} {format_value(cell.value)}: {_loss(cell.final_loss)}" for cell in self.stable_cells
+            ]
+            yield Line(f"nearest stable cells: final loss with {', '.join(cells[:_MAX_CELLS])}")
+        if results.tallies:
+            yield from _costs(results)
+            yield Line(_diagnosis(results))
+            yield Line(f"steps trained after the forks: {results.spent_steps:,}")
+            if self.picture is not None:
+                yield Figure(self._drawn, "remedies by fork step", self.picture)
         if self.is_stopped:
-            yield Line("stopped; the same command goes on")
+            yield Line("stopped; the same command continues")
 
     def _drawn(self, file_format: str) -> bytes:
         from orchestrator.render.remedies import remedies_figure
 
         return remedies_figure(self.result, file_format)
+
+
+def _tables(results: Remedies) -> Iterator[Table]:
+    """Saved replicates and median final loss, by remedy and fork step."""
+    recovered = any(tally.recovered for tally in (*results.tallies, *results.unchanged))
+    title = f"replicates saved{' (+N: left the trend and came back)' if recovered else ''}, and median final loss:"
+    names = {results.unchanged_name: results.unchanged_at, **{name: None for name in results.names}}
+    for first in range(0, len(results.fork_steps), _MAX_STEPS):
+        steps = results.fork_steps[first : first + _MAX_STEPS]
+        rows = []
+        if results.onset is not None:
+            rows.append(("from the onset", *(f"{step - results.onset:+d}" for step in steps)))
+        for name, unchanged_at in names.items():
+            tallies = [unchanged_at(step) if unchanged_at is not None else results.at(name, step) for step in steps]
+            if any(tallies):
+                rows.append((name, *(_counts(tally) for tally in tallies)))
+        head = ("fork at step", *map(str, steps))
+        yield Table(head, tuple(rows), tuple(range(1, len(head))), title="" if first else title)
+
+
+def _counts(tally: Tally | None) -> str:
+    return "-" if tally is None else f"{tally.counts} {tally.short_loss}".rstrip()
+
+
+def _verdict(results: Remedies) -> Iterator[str]:
+    """The cheapest remedy, the one with the lowest loss, and the step from which it was too late."""
+    cheapest, lowest, partial = results.cheapest, results.best, results.best_partial
+    if cheapest is not None:
+        saved = f"saved {_saved(results, cheapest)}, final loss {_loss(cheapest.final_loss)}"
+        yield f"cheapest: {cheapest.name} from {_step(results, cheapest)}: {saved}"
+        if lowest is not None and lowest != cheapest:
+            saved = f"saved {lowest.saved} of {lowest.tried}, final loss {_loss(lowest.final_loss)}"
+            yield f"lowest loss: {lowest.name} from {_step(results, lowest)}: {saved}"
+        alone = None if results.control is None else results.control.final_loss
+        if results.trial.outcome == "spiked" and alone is not None and alone < (lowest or cheapest).comparable_loss:
+            yield "left alone, it ends lower than with any remedy that saves it: a spike is not a failure"
+    elif partial is not None:
+        best = f"{partial.name} from {_step(results, partial)}"
+        yield f"no remedy saved every replicate; at most {_saved(results, partial)}: {best}"
+    elif any(tally.saved for tally in results.tallies):
+        yield f"no remedy saved more replicates than {_alone(results)} alone"
+    else:
+        yield "no remedy saved any replicate"
+    passed = [tally for tally in results.tallies if tally.own_passed]
+    if cheapest is None and passed:
+        last = max(tally.fork_step for tally in passed)
+        names = _some([tally.name for tally in passed if tally.fork_step == last])
+        yield f"got past this spike, though others follow: with the trial's own data {names} from step {last}"
+    last_helpful, late = results.last_helpful_step, results.too_late_step
+    if last_helpful is None:
+        yield f"nothing helped more than {_alone(results)} alone, from any of these steps"
+    elif late is None:
+        yield f"no step was too late: something helped even from the last fork, at step {last_helpful}"
+    else:
+        yield f"too late from step {late}: the last fork that helped is at step {last_helpful}"
+
+
+def _alone(results: Remedies) -> str:
+    """What a fork without a remedy still undergoes."""
+    return "being resumed" if results.is_custom else "other data"
+
+
+def _costs(results: Remedies) -> Iterator[Line]:
+    """What the remedies cost a stable trial."""
+    if results.neighbour is None or not results.costs:
+        unknown = "not known: no neighbouring stable cell has this seed"
+        if results.cheapest is not None:
+            yield Line(f"cost in a stable run: {'not measured yet' if results.neighbour is not None else unknown}")
+        return
+    yield Line(f"cost in the stable run {results.neighbour.cell.name} (final loss {_loss(results.costs[0].own_loss)}):")
+    cheapest = None if results.cheapest is None else (results.cheapest.name, results.cheapest.fork_step)
+
+    def order(cost: Cost) -> tuple[bool, float]:
+        return (cost.name, cost.fork_step) != cheapest, math.inf if cost.final_loss is None else cost.final_loss
+
+    for cost in sorted(results.costs, key=order)[:_MAX_COSTS]:
+        yield Line(f"{cost.name} from step {cost.fork_step}: {_cost(cost)}", 1)
+    if (more := len(results.costs) - _MAX_COSTS) > 0:
+        yield Line(f"and {more} more, see --json", 1)
+
+
+def _cost(cost: Cost) -> str:
+    bad = "" if cost.outcome == "stable" else f", and it is {cost.outcome}"
+    if cost.final_loss is None or not cost.own_loss:
+        return f"final loss {_loss(cost.final_loss)}{bad}"
+    share = (cost.final_loss - cost.own_loss) / abs(cost.own_loss)
+    return f"final loss {_loss(cost.final_loss)} ({share:+.1%}){bad}"
+
+
+def _diagnosis(results: Remedies) -> str:
+    """Whether the remedies confirm the diagnosis."""
+    from orchestrator.causes.mechanisms.catalogue import title_of
+
+    if results.cause is None:
+        return "diagnosis: no cause, so the remedies cannot contradict it"
+    title = title_of(results.cause)
+    called_for = [tally for tally in results.tallies if results.is_called_for(tally)]
+    if not called_for:
+        return f"diagnosis: {title}; no remedy against it was tried"
+    if results.agrees is None:
+        return f"diagnosis: {title}; nothing helped, so the forks neither confirm nor contradict it"
+    if results.agrees and results.last_helpful_step is None:
+        passed = [tally.name for tally in called_for if tally.own_passed]
+        return f"diagnosis: {title}; remedies against it got past this spike: {_some(passed)}"
+    if results.agrees:
+        helped = [tally.name for tally in called_for if results.helped(tally)]
+        return f"diagnosis: {title}; remedies against it helped: {_some(helped)}"
+    tried, others = [tally.name for tally in called_for], [t.name for t in results.tallies if results.helped(t)]
+    return (
+        f"the remedies CONTRADICT the diagnosis: against {title}, {_some(tried)} did not help from any step, while "
+        f"{_some(others)} did"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    return listed(list(dict.fromkeys(names)), _MAX_NAMED)
+
+
+def _saved(results: Remedies, tally: Tally) -> str:
+    """The saved replicates, with an interval if replicates are different runs."""
+    counts = f"{tally.saved} of {tally.tried}"
+    return f"{counts} (95 % interval {tally.low:.0%} to {tally.high:.0%})" if results.replicates_differ else counts
+
+
+def _step(results: Remedies, tally: Tally) -> str:
+    if results.onset is None:
+        return f"step {tally.fork_step}"
+    before = results.onset - tally.fork_step
+    where = "at the onset" if before == 0 else f"{abs(before)} {'before' if before > 0 else 'after'} the onset"
+    return f"step {tally.fork_step} ({where})"
+
+
+def _loss(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"

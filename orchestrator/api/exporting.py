@@ -7,13 +7,13 @@ from pathlib import Path
 
 from orchestrator.base.errors import EXIT_OK, InputError
 from orchestrator.base.files import FROZEN_SWEEP, sweep_lock
-from orchestrator.causes.remedies.told import told_answers
 from orchestrator.ledger.reader import is_imported
 from orchestrator.mirrors.mirror import Mirror, has_been_mirrored
 from orchestrator.mirrors.tracker import TrackingError, tracker_class
 from orchestrator.pages.exports import export_all
 from orchestrator.render.optuna_study import export_study
 from orchestrator.render.printing import Lines
+from orchestrator.render.tags import remedy_tags
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.sweepfile.spec import load_sections
 
@@ -32,7 +32,7 @@ def sync(folder: Path, tracking_uri: str | None, to: Sequence[str] = ()) -> Line
     failures: list[str] = []
     with sweep_lock(folder):
         artifacts = [*([frozen] if has_file else []), *export_all(folder)]
-        answers = told_answers(folder)
+        answers = remedy_tags(folder)
         for tracker in trackers:
             try:
                 with Mirror(folder, tracking, tracker=tracker) as mirror:

@@ -145,12 +145,12 @@ def run_lines(
         yield f"trained for {summary.seconds:.0f} s"
     elif summary.used_up is None:
         yield "nothing to train: every trial has run"
-    from orchestrator.causes.remedies.told import told_answers
     from orchestrator.pages.exports import are_current, existing_exports, export_all  # by now ahead in a thread
+    from orchestrator.render.tags import remedy_tags
 
     written = existing_exports(folder) if are_current(folder) else export_all(folder)
     warnings = []
-    answers = told_answers(folder) if trackers else []
+    answers = remedy_tags(folder) if trackers else []
     for tracker, mirror in zip(trackers, mirrors, strict=True):
         if not mirror.is_current():
             yield f"mirroring to {tracker.title} ..."

@@ -1,26 +1,38 @@
-"""Advice: a setting to change, its direction and the reason, checked against the sweep's cells."""
+"""What to change: moves checked against the sweep's cells, and the possible reasons for a loss that is not finite."""
 
 from __future__ import annotations
 
-import math
-import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from orchestrator.base.errors import InputError
+from orchestrator.base.fields import flat, hidden, named, reported
 from orchestrator.base.space import format_value
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.causes.diagnosis import Diagnosis
 from orchestrator.causes.evidence import Evidence
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
-from orchestrator.causes.mechanisms.mechanism import LOWER_LR, Move
+from orchestrator.causes.mechanisms.mechanism import LOWER_LR, Move, just, scaled
+from orchestrator.causes.moments import number_of
 from orchestrator.causes.small_sweep import small_sweep
 from orchestrator.maps.neighbours import Neighbour, above, below, neighbours
 
-_WIDTH = 106
+Judgement = Literal["yes", "no", "not known"]
+
+# The smallest number above zero of a precision, and the smallest with all its digits (IEEE 754; bfloat16 has the
+# exponent of float32). A smaller eps is zero there, or nearly.
+SMALLEST = {"float16": (6.0e-8, 6.1e-5), "bfloat16": (9.2e-41, 1.2e-38), "float32": (1.4e-45, 1.2e-38)}
+LARGEST = {"float16": "65504", "bfloat16": "3e38", "tf32": "3e38", "float32": "3e38"}
+_NEAR = 1  # steps between two trials that break at the same data: a gradient breaks one step before a loss
+_NUM_SEEDS = 3  # of the run that shows whether the data break it
+
+_LOWER_LR = Move("lr", "lower", "most runs that break take steps that are too long", scaled("lr", 0.5, 0.1))
+_MORE_BITS = Move("precision", "switch", "numbers that 16 bits cannot hold", just("bfloat16", "float32"))
+_RAISE_EPS = Move("eps", "raise", "an eps that rounds to zero divides by zero", just(1e-7, 1e-4))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """A move, and the evidence for it in the sweep's cells.
 
@@ -29,12 +41,26 @@ class Advice:
     ``refusal`` says why.
     """
 
-    move: Move
+    move: Move = flat()
     here: Neighbour | None
     nearest: Neighbour | None
     stable: Neighbour | None
-    sweep_file: str | None
+    sweep_file: str | None = named("sweep")
     refusal: str = ""
+
+
+def advised(diagnosis: Diagnosis, folder: Path) -> tuple[list[Advice], list[Reason]]:
+    """The advice for a trial of the sweep in ``folder``, and the possible reasons for a loss that is not finite.
+
+    Leaves out advice on a setting that one of the reasons advises on. A stable trial gets no advice.
+    """
+    advice = []
+    if diagnosis.evidence.outcome != "stable":
+        mechanism = diagnosis.cause.mechanism if diagnosis.cause is not None else None
+        advice = advise(diagnosis.evidence, mechanism, folder)
+    reasons = reasons_not_finite(diagnosis.evidence, folder)
+    covered = {reason.advice.move.setting for reason in reasons if reason.advice is not None}
+    return [item for item in advice if item.move.setting not in covered], reasons
 
 
 def advise(evidence: Evidence, mechanism: str | None, folder: Path) -> list[Advice]:
@@ -102,49 +128,139 @@ def _values(own: Any, move: Move, evidence: Evidence) -> list[Any]:
     return [value for value in values if own is None or (value < own if is_lower else value > own)]
 
 
-def advice_lines(advice: Sequence[Advice], outcome: str) -> list[str]:
-    """Advice in words, with the first small sweep that would answer what the sweep does not."""
-    lines: list[str] = []
-    is_file_shown = False
-    for item in advice:
-        lines += textwrap.wrap(f"{item.move.direction} {item.move.setting}: {item.move.reason}", _WIDTH)
-        if item.nearest is not None:
-            lines += [f"  {text}" for text in _results(item, item.nearest, outcome)]
-        elif item.sweep_file is None:
-            lines.append(f"  no cell of this sweep shows whether it helps, a small sweep is refused: {item.refusal}")
-        elif is_file_shown:
-            lines.append("  no cell of this sweep shows whether it helps; a small sweep would")
-        else:
-            lines += ["  no cell of this sweep shows whether it helps; this sweep would:", *indented(item.sweep_file)]
-            is_file_shown = True
-    return lines
+# --- a loss or gradient that is not finite ---
 
 
-def indented(sweep_file: str) -> list[str]:
-    """A sweep file as an indented paragraph."""
-    return ["", *(f"    {line}" for line in sweep_file.splitlines()), ""]
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One possible reason: the ``answer`` of the evidence, the evidence in words, and what to change or to run.
+
+    ``sweep_file`` is a small sweep that would decide a question that is not about a setting.
+    """
+
+    key: str = named("branch")
+    title: str = hidden()
+    answer: Judgement = named("says")
+    evidence: tuple[str, ...] = named("evidence")
+    advice: Advice | None = hidden(default=None)
+    sweep_file: str | None = hidden(default=None)
+
+    @reported
+    def sweep(self) -> str | None:
+        """The small sweep that would decide."""
+        return self.advice.sweep_file if self.advice is not None else self.sweep_file
 
 
-def _results(advice: Advice, nearest: Neighbour, outcome: str) -> list[str]:
-    lines = [_comparison(advice, nearest)]
-    if advice.stable is None:
-        lines.append(f"no cell in this direction of {advice.move.setting} is stable: the sweep contradicts this advice")
-    elif advice.stable is not nearest:
-        lines.append(_comparison(advice, advice.stable))
-    here = advice.here.loss if advice.here is not None else None
-    is_lower = here is not None and advice.stable is not None and here < (advice.stable.loss or math.inf)
-    if outcome == "spiked" and is_lower:
-        lines.append("a spike is not a failure: the cell that spikes has the lower final loss")
-    return lines
+def broken_step(evidence: Evidence) -> int | None:
+    """The first step whose loss or gradient was not finite; None for a trial that ended on finite numbers."""
+    trial = evidence.trial
+    if trial.outcome != "diverged" or trial.final_loss is not None:
+        return None
+    last = min((int(curve.step_N[-1]) for curve in (evidence.loss, evidence.grad_norm) if len(curve)), default=-1)
+    return last + 1
 
 
-def _comparison(advice: Advice, cell: Neighbour) -> str:
-    """beta2 0.999 -> 0.99 at these settings: 3 of 3 seeds stable, final loss 2.41 -> 2.38."""
-    own = advice.here.value if advice.here is not None else None
-    change = f"{advice.move.setting} {format_value(own)} -> {format_value(cell.value)}"
-    seeds = f"{cell.num_stable} of {cell.num_finished} seeds stable"
-    return f"{change} at these settings: {seeds}, final loss {_loss(advice.here)} -> {_loss(cell)}"
+def reasons_not_finite(evidence: Evidence, folder: Path) -> list[Reason]:
+    """The possible reasons for a trial that is no longer finite, the most common first; empty for any other trial."""
+    step = broken_step(evidence)
+    if step is None:
+        return []
+    return [
+        _learning_rate(evidence, folder),
+        _precision(evidence, folder),
+        _data(evidence, folder, step),
+        _epsilon(evidence, folder),
+    ]
 
 
-def _loss(cell: Neighbour | None) -> str:
-    return "not finite" if cell is None or cell.loss is None else f"{cell.loss:.4g}"
+def _learning_rate(evidence: Evidence, folder: Path) -> Reason:
+    title = "learning rate, halved or a tenth"
+    if evidence.number("lr") is None:
+        text = "the sweep file has no field lr; under that name it can be varied"
+        return Reason("lr", title, "not known", (text,))
+    advice = check(evidence, _LOWER_LR, folder)
+    if advice is None or advice.nearest is None:
+        return Reason("lr", title, "not known", ("no cell of this sweep has a lower learning rate",), advice)
+    if advice.stable is not None:
+        text = f"with lr {format_value(advice.stable.value)} the same cell is stable"
+        return Reason("lr", title, "yes", (text,), advice)
+    return Reason("lr", title, "no", ("no lower learning rate is stable either",), advice)
+
+
+def _precision(evidence: Evidence, folder: Path) -> Reason:
+    title = "loss scale and precision"
+    precision = evidence.config.get("precision")
+    skipped, scale = evidence.column("is_skipped"), evidence.column("loss_scale").smallest()
+    words = [f"{int(skipped.value_N.sum())} updates were skipped"] if len(skipped) else []
+    words += [f"loss scale down to {scale:g}"] if scale is not None else []
+    if precision is None:
+        text = "the precision is not known; as a field named precision in the sweep file it can be varied"
+        return Reason("precision", title, "not known", (text, *words))
+    limit = f", which ends at {LARGEST[precision]}" if precision in LARGEST else ""
+    words = [f"precision {precision}{limit}", *words]
+    if precision not in ("float16", "bfloat16"):
+        return Reason("precision", title, "no", tuple(words))
+    wider = ("bfloat16", "float32") if precision == "float16" else ("float32",)
+    advice = check(evidence, replace(_MORE_BITS, values=just(*wider)), folder)
+    if advice is None or advice.nearest is None:
+        return Reason("precision", title, "not known", (*words, "no cell has another precision"), advice)
+    words.append(f"with another precision {'it is stable' if advice.stable else 'it is not stable either'}")
+    return Reason("precision", title, "yes" if advice.stable else "no", tuple(words), advice)
+
+
+def _data(evidence: Evidence, folder: Path, step: int) -> Reason:
+    """Whether trials with the same seed, which see the same data, break at the same step."""
+    title, trial = f"the data of step {step}", evidence.trial
+    others = [row for row in evidence.sisters if row.trial_id != trial.trial_id and row.outcome is not None]
+    same_seed = [row for row in others if row.seed == trial.seed and row.steps_done is not None]
+    reached = [row for row in same_seed if (row.steps_done or 0) >= step]
+    broke = [row for row in reached if _broke_at(row, step)]
+    elsewhere = [row for row in others if row.seed != trial.seed and _broke_at(row, step)]
+    text = evidence.batch_text(step)
+    words = [f"the batch of step {step}: {text}"] if text is not None else []
+    if reached:
+        words.append(
+            f"{len(broke)} of the {len(reached)} other trials of seed {trial.seed} that came as far broke there"
+        )
+    if elsewhere:
+        words.append(f"so did {len(elsewhere)} of other seeds: they share these data, or the data are not the reason")
+    if broke and 2 * len(broke) >= len(reached):
+        words.append("look at that batch; this counts only if the order of the data follows the seed")
+        return Reason("data", title, "yes", tuple(words))
+    if reached:
+        return Reason("data", title, "no", tuple(words))
+    seeds = [trial.seed, *(trial.seed + i for i in range(1, _NUM_SEEDS))]
+    words.append(f"no other trial of seed {trial.seed} came as far; seeds with other data would show it")
+    try:
+        sweep_file = small_sweep(folder, trial, "seeds", None, [], seeds)
+    except InputError as error:
+        return Reason("data", title, "not known", (*words, f"a small sweep is refused: {refusal_of(error)}"))
+    return Reason("data", title, "not known", tuple(words), sweep_file=sweep_file)
+
+
+def _broke_at(row: TrialResult, step: int) -> bool:
+    ended = row.outcome == "diverged" and row.final_loss is None and row.onset_step is not None
+    return ended and abs((row.steps_done or 0) - 1 - step) <= _NEAR
+
+
+def _epsilon(evidence: Evidence, folder: Path) -> Reason:
+    title = "eps, for the precision"
+    eps, precision = number_of(evidence.config_in_force, "eps"), evidence.config.get("precision")
+    if eps is None and evidence.is_adam is False:
+        return Reason("eps", title, "no", ("the optimizer has none",))
+    if eps is None:
+        return Reason("eps", title, "not known", ("eps is not known",))
+    own = f"eps {format_value(eps)}"
+    if precision is None:
+        return Reason("eps", title, "not known", (f"{own}; the precision is not known",))
+    if precision not in SMALLEST:
+        return Reason("eps", title, "no", (f"{own}; the precision is {precision}",))
+    smallest, exact = SMALLEST[precision]
+    if eps >= exact:
+        return Reason(
+            "eps", title, "no", (f"{own} is above {exact:g}, the smallest number with all digits in {precision}",)
+        )
+    what = "is zero" if eps < smallest else "has lost digits"
+    text = f"{own} {what} in {precision}, whose numbers end at {smallest:g}"
+    note = "it counts if the optimizer's own numbers have that precision"
+    return Reason("eps", title, "not known", (text, note), check(evidence, _RAISE_EPS, folder))

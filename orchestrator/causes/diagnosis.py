@@ -15,6 +15,7 @@ from objectives.control import acted
 from objectives.interventions import data_seed
 from objectives.models.facts import OBJECTIVES
 from objectives.protocol import data_step
+from orchestrator.base.cell import Cell, trial_name
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS, Outcome
@@ -24,6 +25,7 @@ from orchestrator.causes.mechanisms.mechanism import Finding
 from orchestrator.causes.series import Series, series
 from orchestrator.ledger.facts import PackedObjective
 from orchestrator.ledger.reader import LedgerReader, check_has_curves
+from orchestrator.maps.related_cells import effective_values
 from orchestrator.maps.stability import sweep_axes, trials_where
 
 _BAD: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")  # the worst first, to break ties
@@ -53,6 +55,14 @@ class Diagnosis:
     def trial(self) -> TrialResult:
         """The row of the trial."""
         return self.evidence.trial
+
+    @property
+    def headline(self) -> str:
+        """The sweep, the trial and its outcome in one line."""
+        trial, onset = self.trial, self.evidence.onset
+        name = trial_name(Cell({**trial.cell, **effective_values(trial)}), trial.seed)
+        ending = f"{trial.outcome}" + ("" if onset is None else f", onset at step {onset}")
+        return f"{self.sweep}: {name} ({trial.trial_id}): {ending}"
 
     def of(self, verdict: str) -> list[Finding]:
         """The findings with one verdict."""

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.answers import query_class
-from orchestrator.answers.diagnose import DiagnoseAnswer
+from orchestrator.answers.diagnose import answer_of
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import examine, trial_by_id, typical_trials
-from orchestrator.causes.remedies.answer_text import remedy_lines
 from orchestrator.causes.remedies.reading import has_remedies, read_remedies
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.pages.curves import Between, curves_so_far
@@ -67,15 +66,14 @@ def comparison(base: Path, other: Path) -> dict[str, str]:
             return {"html": f"<p>{html.escape(str(error))}</p>"}
 
 
-CHOSEN = "it was chosen on the page"
+CHOSEN = "chosen on the page"
 # Of a page that is a file: what all its diagnoses may take. The steps are those of the curves that are read for them.
 _MOST, _MOST_CHARACTERS, _MOST_STEPS = 100, 500_000, 2_000_000
 
 
 def diagnosis_html(ledger: LedgerReader, trial: TrialResult, rows: Sequence[TrialResult]) -> str:
     """The diagnosis of ``trial``, a finished one of ``rows``, as HTML. Raises InputError as `sweep diagnose` does."""
-    found = examine(ledger, trial, CHOSEN, rows)
-    answer = DiagnoseAnswer(found, ledger.path.parent, tuple(remedy_lines(ledger, found)))
+    answer = answer_of(ledger, examine(ledger, trial, CHOSEN, rows))
     return blocks_html(answer.blocks(), with_figures=False)
 
 

@@ -10,8 +10,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from orchestrator.base.cell import trial_name
 from orchestrator.causes.mechanisms.catalogue import title_of
-from orchestrator.causes.remedies.answer_text import alone_name, short_loss
 from orchestrator.causes.remedies.results import Remedies, Tally
 from orchestrator.render.labels import legend_below, plain
 from orchestrator.render.saving import saved
@@ -32,7 +32,7 @@ def remedies_figure(found: Remedies, file_format: str) -> bytes:
 def _draw(found: Remedies) -> Figure:
     steps, names = found.fork_steps, found.names
     alone = {one.fork_step: one for one in found.unchanged}
-    rows: list[tuple[str, dict[int, Tally]]] = [(alone_name(found), alone)] if alone else []
+    rows: list[tuple[str, dict[int, Tally]]] = [(found.unchanged_name, alone)] if alone else []
     rows += [(name, {one.fork_step: one for one in found.tallies if one.remedy.name == name}) for name in names]
     longest = max((len(name) for name, _ in rows), default=10)
     size = (max(6.0, 1.9 + 0.07 * longest + _COLUMN * len(steps)), 2.2 + _ROW * len(rows))
@@ -72,8 +72,7 @@ def _square(axes: Axes, column: int, place: int, tally: Tally | None) -> None:
         return
     colour = _COLOURS(tally.share)
     axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white", linewidth=0.8))
-    loss = "" if tally.final_loss is None else f"\n{short_loss(tally.final_loss)}"
-    text = tally.counts + loss
+    text = f"{tally.counts}\n{tally.short_loss}".rstrip()
     axes.text(column, place, text, ha="center", va="center", fontsize=6.5, color=ink(colour), linespacing=0.95)
 
 
@@ -83,7 +82,6 @@ def _head(found: Remedies, step: int) -> str:
 
 def _title(found: Remedies) -> str:
     trial = found.trial
-    setting = trial.cell.name
     cause = "no cause is named" if found.cause is None else title_of(found.cause)
     outcome = trial.outcome if found.onset is None else f"{trial.outcome}, onset at step {found.onset}"
-    return f"{found.sweep} {setting} seed={trial.seed}: {outcome}\n{cause}: what saves it"
+    return f"{found.sweep} {trial_name(trial.cell, trial.seed)}: {outcome}\n{cause}: what saves it"

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Download, Page, expect
+from remedy_cases import find_remedies
 from sweep_cases import sweep_of
 
 from orchestrator.base.files import LEDGER
 from orchestrator.causes.remedies.request import RemedyRequest
-from orchestrator.causes.remedies.training import find_remedies
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.edge_line import edge_lines
 from orchestrator.pages.exports import REPORT, export_all

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from remedy_cases import find_remedies
 
 from orchestrator.api.running import run
 from orchestrator.causes.mechanisms.memory import SHORT_MEMORY
 from orchestrator.causes.mechanisms.scales import EPSILON_FLOOR
 from orchestrator.causes.mechanisms.threshold import WARMUP_TOO_SHORT
 from orchestrator.causes.remedies.request import RemedyRequest
-from orchestrator.causes.remedies.training import find_remedies
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.render.printing import show
 from orchestrator.sweepfile.spec import load_sweep

@@ -7,17 +7,17 @@ import sqlite3
 from pathlib import Path
 from typing import get_args
 
-from remedy_cases import LOWER, answer, forked, in_cell, told
+from remedy_cases import LOWER, all_cells, answer, forked, in_cell
 from sweep_cases import ledger_at, record, sweep_of
 from typer.main import get_command
 
 import orchestrator
 from objectives.models.facts import OBJECTIVES
 from orchestrator import answers
+from orchestrator.answers.remedies import RemediesAnswer
 from orchestrator.api.results import SweepResults
 from orchestrator.base.columns import METRICS
 from orchestrator.base.vocabulary import OUTCOMES, Outcome
-from orchestrator.causes.remedies.cells_text import cell_remedies_table
 from orchestrator.causes.remedies.remedy import KINDS
 from orchestrator.cli import app
 from orchestrator.detection.config import SlowConfig, StoppingConfig
@@ -251,9 +251,9 @@ def test_columns_and_kinds_of_a_front() -> None:
     assert get_args(front_kinds) == ("front", "beaten", "no candidate")
 
 
-def test_columns_of_the_remedies_of_all_cells() -> None:
-    found = told([in_cell(answer(forked(LOWER, 50, ["stable"])), 0.1)])
-    assert tuple(cell_remedies_table(found).columns) == (
+def test_columns_of_the_remedies_of_all_cells(tmp_path: Path) -> None:
+    results = all_cells([in_cell(answer(forked(LOWER, 50, ["stable"])), 0.1)])
+    assert tuple(RemediesAnswer.of(results, None, tmp_path).frame().columns) == (
         "lr", "beta2",  # the axes
         "trial_id", "seed", "outcome", "onset_step", "cause", "cheapest", "kind", "cheapest_step", "most", "most_step",
         "from_onset", "saved", "tried", "final_loss", "alone_loss", "agrees_with_diagnosis", "control_repeats",

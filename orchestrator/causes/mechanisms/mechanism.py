@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from orchestrator.base.fields import hidden
 from orchestrator.base.space import format_value
+from orchestrator.base.words import count
 from orchestrator.causes.evidence import Evidence
 from orchestrator.causes.mechanisms.limits import WARMUP_RULE
 from orchestrator.maps.neighbours import Neighbour
@@ -34,7 +36,7 @@ class Finding:
     reason: str
     numbers: tuple[str, ...] = ()
     began_step: int | None = None
-    onset_step: int | None = None
+    onset_step: int | None = hidden(default=None)
 
     @property
     def when(self) -> str:
@@ -64,7 +66,7 @@ class Move:
     setting: str
     direction: Direction
     reason: str
-    values: Values
+    values: Values = hidden()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def results_with(setting: str, cell: Neighbour) -> str:
 
 def steps(number: float) -> str:
     """A number of steps in words."""
-    return f"{number:.0f} step{'' if round(number) == 1 else 's'}"
+    return count(round(number), "step")
 
 
 # --- values for small sweeps ---

@@ -88,6 +88,14 @@ class CellRemedy:
 
 
 @dataclass(frozen=True, slots=True)
+class KindCount:
+    """In how many cells a kind of remedy is the ``cheapest``, and in how many it ``saves`` every replicate."""
+
+    cheapest: int
+    saves: int
+
+
+@dataclass(frozen=True, slots=True)
 class CellRemedies:
     """The cheapest remedy of each unstable cell of a map; ``cells`` are the ones tried so far."""
 
@@ -100,20 +108,17 @@ class CellRemedies:
         return [cell for cell in self.cells if cell.cheapest is not None]
 
     @property
-    def by_kind(self) -> dict[str, tuple[int, int]]:
-        """For each kind the number of cells where it is the cheapest, and where it saves every replicate.
-
-        Leaves out kinds that save nowhere; the most frequent cheapest kind comes first.
-        """
+    def by_kind(self) -> dict[str, KindCount]:
+        """The counts of each kind, without kinds that save nowhere; the most frequent cheapest kind comes first."""
         counts = {
-            kind: (
+            kind: KindCount(
                 sum(cell.kind == kind for cell in self.cells),
                 sum(kind in cell.kinds_that_save for cell in self.cells),
             )
             for kind in KINDS
         }
-        saving = [(kind, both) for kind, both in counts.items() if any(both)]
-        return dict(sorted(saving, key=lambda pair: (-pair[1][0], -pair[1][1])))
+        saving = [(kind, count) for kind, count in counts.items() if count.saves]
+        return dict(sorted(saving, key=lambda pair: (-pair[1].cheapest, -pair[1].saves)))
 
     @property
     def spent_steps(self) -> int:

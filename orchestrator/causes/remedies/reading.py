@@ -14,7 +14,7 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import Diagnosis
 from orchestrator.causes.remedies.custom import is_custom
 from orchestrator.causes.remedies.remedy import NO_CHANGE, fork_of, own_interventions
-from orchestrator.causes.remedies.repeats import NO_REPEATS, control_difference, repeats_of
+from orchestrator.causes.remedies.repeats import NO_REPEATS, Ignored, control_difference, repeats_of
 from orchestrator.causes.remedies.results import Cost, Remedies, StableCell, tallies
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.neighbours import above, below, neighbours, trials_of
@@ -63,7 +63,7 @@ def read_remedies(ledger: LedgerReader, diagnosis: Diagnosis) -> Remedies:
             if is_custom(trial):
                 repeats = repeats_of(ledger, trial, trained, fork_rows)
     by_fork = {
-        (tally.remedy.name, tally.fork_step): tally
+        (tally.name, tally.fork_step): tally
         for tally in tallies(fork_rows, own_interventions(trial), first_spike_over(trial))
     }
     costs = () if neighbour is None else _costs(forks / NEIGHBOUR, neighbour)
@@ -78,9 +78,9 @@ def read_remedies(ledger: LedgerReader, diagnosis: Diagnosis) -> Remedies:
         tallies=tuple(
             tally
             for fork, tally in by_fork.items()
-            if tally.remedy.name != NO_CHANGE and fork not in repeats.without_effect
+            if tally.name != NO_CHANGE and Ignored(*fork) not in repeats.without_effect
         ),
-        unchanged=tuple(tally for tally in by_fork.values() if tally.remedy.name == NO_CHANGE),
+        unchanged=tuple(tally for tally in by_fork.values() if tally.name == NO_CHANGE),
         stable_cells=tuple(stable_cells),
         neighbour=neighbour,
         costs=tuple(cost for cost in costs if (cost.name, cost.fork_step) in by_fork),  # not of earlier requests

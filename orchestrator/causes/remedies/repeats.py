@@ -36,11 +36,19 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
+class Ignored:
+    """A remedy at a fork step that the trainer ignores when it resumes."""
+
+    name: str
+    fork_step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Repeats:
-    """What resuming alone does, and the remedies (name, fork step) that the trainer ignores when it resumes."""
+    """What resuming alone does, and which remedies have no effect."""
 
     resumed: tuple[Resumed, ...] = ()
-    without_effect: tuple[tuple[str, int], ...] = ()
+    without_effect: tuple[Ignored, ...] = ()
 
 
 NO_REPEATS = Repeats()
@@ -86,7 +94,7 @@ def repeats_of(ledger: LedgerReader, trial: TrialResult, trained: LedgerReader, 
     # The trainer ignores a remedy if its fork has the losses of the fork that is left alone.
     unchanged = {0: own, **alone}
     ignored = [
-        (name, step)
+        Ignored(name, step)
         for (name, step), fork_id in forks.items()
         if name != NO_CHANGE and step in unchanged and _is_same(unchanged[step], trained.trace(fork_id, _CURVE), step)
     ]

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from orchestrator.base.fields import hidden, reported
 from orchestrator.base.intervals import wilson
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
-from orchestrator.causes.remedies.remedy import Entry, Fork, Remedy, fork_of, own_interventions
+from orchestrator.causes.remedies.remedy import NO_CHANGE, Entry, Fork, Remedy, fork_of, own_interventions
 from orchestrator.causes.remedies.repeats import NO_REPEATS, Difference, Repeats
 
+_LONGEST_LOSS = 6  # characters
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
     """The replicates of one remedy from one fork step.
 
@@ -29,7 +33,7 @@ class Tally:
     training. ``outcomes`` counts the replicates by their label.
     """
 
-    remedy: Remedy
+    remedy: Remedy = hidden()
     fork_step: int
     tried: int
     saved: int
@@ -37,9 +41,24 @@ class Tally:
     final_loss: float | None
     own_loss: float | None
     spent_steps: int
-    different: int
+    different: int = hidden()
     own_passed: bool | None
-    outcomes: Mapping[str, int] = field(default_factory=dict)
+    outcomes: Mapping[str, int]
+
+    @reported
+    def name(self) -> str:
+        """The name of the remedy."""
+        return self.remedy.name
+
+    @reported
+    def low(self) -> float:
+        """The lower end of Wilson's 95 % interval of ``share``."""
+        return wilson(self.saved, self.tried)[0]
+
+    @reported
+    def high(self) -> float:
+        """The upper end of Wilson's 95 % interval of ``share``."""
+        return wilson(self.saved, self.tried)[1]
 
     @property
     def share(self) -> float:
@@ -52,11 +71,6 @@ class Tally:
         return f"{self.saved}/{self.tried}" + (f"+{self.recovered}" if self.recovered else "")
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """Wilson's interval of ``share``."""
-        return wilson(self.saved, self.tried)
-
-    @property
     def saves_all(self) -> bool:
         """Whether it saved every replicate."""
         return self.saved == self.tried
@@ -65,6 +79,16 @@ class Tally:
     def comparable_loss(self) -> float:
         """The final loss, infinite if it is not finite."""
         return math.inf if self.final_loss is None else self.final_loss
+
+    @property
+    def short_loss(self) -> str:
+        """The final loss in at most six characters if it is positive, such as 2.41 or 6.3e-4; empty without one."""
+        if self.final_loss is None:
+            return ""
+        text = f"{self.final_loss:.3g}"
+        if len(text) > _LONGEST_LOSS:
+            text = re.sub(r"e([+-])0*", r"e\1", f"{self.final_loss:.1e}").replace("e+", "e")
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +145,11 @@ class Remedies:
         return self.trial.objective in CUSTOM_KINDS
 
     @property
+    def unchanged_name(self) -> str:
+        """The name of the forks without a remedy."""
+        return f"{NO_CHANGE}, resumed" if self.is_custom else f"{NO_CHANGE}, other data"
+
+    @property
     def fork_steps(self) -> list[int]:
         """The fork steps, ascending."""
         return sorted({tally.fork_step for tally in self.tallies})
@@ -128,11 +157,11 @@ class Remedies:
     @property
     def names(self) -> list[str]:
         """The names of the remedies, in the order of the trials."""
-        return list(dict.fromkeys(tally.remedy.name for tally in self.tallies))
+        return list(dict.fromkeys(tally.name for tally in self.tallies))
 
     def at(self, name: str, step: int) -> Tally | None:
         """The tally of a remedy at a fork step."""
-        return next((tally for tally in self.tallies if (tally.remedy.name, tally.fork_step) == (name, step)), None)
+        return next((tally for tally in self.tallies if (tally.name, tally.fork_step) == (name, step)), None)
 
     def unchanged_at(self, step: int) -> Tally | None:
         """The tally of the forks without a remedy at a fork step."""

@@ -11,7 +11,7 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import Diagnosis, diagnose
-from orchestrator.causes.remedies.cells import CellRemedies, Region, cell_remedy, unstable_region
+from orchestrator.causes.remedies.cells import Region, unstable_region
 from orchestrator.causes.remedies.custom import (
     check_forkable,
     checkpoint_steps,
@@ -100,7 +100,7 @@ def _parts(folder: Path, diagnosis: Diagnosis, request: RemedyRequest) -> Iterat
         first = [fork for fork in singles if fork.replicate == 0 or not fork.remedy.entries]
         yield _Part(f"{len(first)} forks and the control", trial, there, first)
         tallies = current_remedies(folder, diagnosis).tallies
-        promising = {(tally.remedy.name, tally.fork_step) for tally in tallies if tally.saved}
+        promising = {(tally.name, tally.fork_step) for tally in tallies if tally.saved}
         singles = [fork for fork in singles if fork in first or (fork.remedy.name, fork.step) in promising]
     yield _Part(f"{len(singles)} forks and the control", trial, there, singles)
     if request.pairs:
@@ -122,17 +122,6 @@ def _parts(folder: Path, diagnosis: Diagnosis, request: RemedyRequest) -> Iterat
             yield _Part("the control of a stable neighbour", neighbour, there / NEIGHBOUR, (), steps)
         forks = [fork for fork in forks if resumes_at(there / NEIGHBOUR, fork.step)]
     yield _Part(f"{len(forks)} remedies on a stable neighbour", neighbour, there / NEIGHBOUR, forks)
-
-
-def find_remedies(folder: Path, trial_id: str | None, cell: Mapping[str, Any], request: RemedyRequest) -> Remedies:
-    """Try remedies on a trial, training missing forks in this process. Raises InputError."""
-    from orchestrator.executors.inline import InlineExecutor
-
-    diagnosis = diagnose_unstable(folder, trial_id, cell)
-    for _, summary in train_remedies(folder, diagnosis, request, InlineExecutor, ()):
-        if summary.stopped_by is not None:
-            raise KeyboardInterrupt
-    return current_remedies(folder, diagnosis)
 
 
 def diagnose_unstable(folder: Path, trial_id: str | None, cell: Mapping[str, str]) -> Diagnosis:
@@ -212,7 +201,7 @@ def last_saving(remedies: Remedies) -> list[Tally]:
     last: dict[str, Tally] = {}
     for tally in sorted(remedies.tallies, key=lambda tally: tally.fork_step):
         if tally.saves_all:
-            last[tally.remedy.name] = tally
+            last[tally.name] = tally
     return list(last.values())
 
 
@@ -300,17 +289,3 @@ def region_to_remedy(folder: Path, where: Mapping[str, Any], request: RemedyRequ
     if request.at and not any(steps):
         parse_fork_steps(request.at, first.onset_step, first.steps)
     return region
-
-
-def find_cell_remedies(folder: Path, where: Mapping[str, Any], request: RemedyRequest) -> CellRemedies:
-    """Find the cheapest remedy of each unstable cell, training missing forks in this process. Raises InputError."""
-    from orchestrator.executors.inline import InlineExecutor
-
-    region, cells = region_to_remedy(folder, where, request), []
-    for trial in region.trials:
-        diagnosis = diagnose_unstable(folder, trial.trial_id, {})
-        summaries = list(train_latest_first(folder, diagnosis, request, InlineExecutor, ()))
-        if is_stopped(summaries):
-            raise KeyboardInterrupt
-        cells.append(cell_remedy(remedies_after(folder, diagnosis, summaries)))
-    return CellRemedies(region, tuple(cells))

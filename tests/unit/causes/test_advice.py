@@ -10,6 +10,7 @@ from diagnosis_cases import (
     PLANTED,
     SWEEP,
     calm,
+    diagnosed,
     over_the_threshold,
     planted_sweep,
     preconditioner_decay,
@@ -23,10 +24,11 @@ from diagnosis_cases import (
 from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP
-from orchestrator.causes.advice import advice_lines, advise, check
+from orchestrator.causes.advice import advise, check
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.mechanism import Move
 from orchestrator.causes.small_sweep import small_sweep
+from orchestrator.render.blocks import File
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import read_document
 
@@ -34,7 +36,8 @@ NOWHERE = Path("nowhere")
 
 
 def said(case, mechanism: str, folder: Path = NOWHERE) -> list[str]:
-    return advice_lines(advise(case.evidence(), mechanism, folder), case.row.outcome)
+    lines = diagnosed(case.evidence(), mechanism, folder).lines()
+    return [line[2:] for line in lines[lines.index("advice:") + 1 :]]
 
 
 def test_every_mechanism_has_advice_with_setting_direction_and_reason() -> None:
@@ -135,11 +138,14 @@ def test_the_small_sweep_has_the_trials_own_cell_at_every_other_setting(tmp_path
     assert (again.axes, again.name, len(again.trials)) == ((), "planted_again_012345", 2)
 
 
-def test_only_the_first_small_sweep_is_printed_whole(tmp_path: Path) -> None:
+def test_every_small_sweep_is_named_with_the_file_that_the_command_writes(tmp_path: Path) -> None:
     case = replace(warmup_too_short(), sisters=())
-    lines = said(case, "warmup_too_short", planted_sweep(tmp_path / "planted"))
-    assert lines.count("  no cell of this sweep shows whether it helps; this sweep would:") == 1
-    assert lines.count("  no cell of this sweep shows whether it helps; a small sweep would") == 2
+    answer = diagnosed(case.evidence(), "warmup_too_short", planted_sweep(tmp_path / "planted"))
+    files = [block for block in answer.blocks() if isinstance(block, File)]
+    named = [line.split(": ")[1] for line in answer.lines() if "this sweep would: " in line]
+    assert named == [str(file.path) for file in files]
+    assert [file.content for file in files] == [advice.sweep_file for advice in answer.advice]
+    assert len(files) == 3
 
 
 def test_a_longer_warmup_is_tried_up_to_the_rule_and_never_beyond_half_of_the_run(tmp_path: Path) -> None:
@@ -171,7 +177,7 @@ def test_a_trainer_of_ones_own_gets_a_sweep_file_for_the_settings_that_it_takes(
     with pytest.raises(InputError, match="no part of the command uses"):
         small_sweep(tmp_path, trial, "raise", "warmup", [50])
     evidence = replace(calm("diverged", 3), row=trial).evidence()
-    lines = advice_lines(advise(evidence, "over_the_threshold", tmp_path), "diverged")
+    lines = diagnosed(evidence, "over_the_threshold", tmp_path).lines()
     assert "a small sweep is refused: axes.warmup: no part of the command uses {warmup}" in " ".join(lines)
 
 
@@ -182,7 +188,7 @@ def test_a_setting_of_the_sweep_file_is_never_said_not_to_be_taken(tmp_path: Pat
     config = {"steps": 60, "lr": 3.0}
     trial = replace(row_of("diverged", 3), objective="command", cell=Cell(lr=3.0), config=config)
     evidence = replace(calm("diverged", 3), row=trial).evidence()
-    lines = " ".join(advice_lines(advise(evidence, "over_the_threshold", tmp_path), "diverged"))
+    lines = " ".join(diagnosed(evidence, "over_the_threshold", tmp_path).lines())
     assert "takes no such setting" not in lines
     assert "is refused: " in lines
 

@@ -1,9 +1,8 @@
+"""Which trial is diagnosed, and its cause."""
+
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,11 @@ from diagnosis_cases import (
     SWEEP,
     bad_batch,
     calm,
-    epsilon_floor,
-    over_the_threshold,
-    planted_sweep,
-    preconditioner_decay,
     record_cases,
     row_of,
     sweep_of_text,
 )
 from sweep_cases import ledger_at, record, sweep_of
-from typer.testing import CliRunner
 
 from objectives.models.data import batch_text
 from objectives.models.facts.gpt import GptConfig
@@ -29,39 +23,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import diagnose, most_typical, rank, trial_by_id
-from orchestrator.causes.diagnosis_text import diagnosis_json, diagnosis_lines, headline
-from orchestrator.cli import app
-from orchestrator.driver.runner import run_sweep
-from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.render.diagnosis import _draw, diagnosis_figure
-from orchestrator.sweepfile.spec import load_sweep
-
-
-def invoke(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Exit code and output of a command where the results of ``folder`` are ``results``; errors count as output."""
-    with contextlib.chdir(folder):
-        done = CliRunner().invoke(app, list(arguments))
-    if isinstance(done.exception, InputError):
-        return done.exception.exit_code, str(done.exception)
-    assert not isinstance(done.exception, Exception), done.exception
-    return done.exit_code, done.output
-
-
-def page_of(case, **options) -> str:
-    found = rank(case.evidence(**options), "sweep", "it was asked for")
-    return "\n".join(diagnosis_lines(found, [], Path("nowhere")))
-
-
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose results hold one sweep, called planted."""
-    folder = tmp_path_factory.mktemp("diagnosis")
-    planted_sweep(folder / "results" / "planted")
-    return folder
-
-
-# --- which trial ---------------------------------------------------------------------------------
 
 
 def rows(*outcomes: tuple[str, int | None]) -> list[TrialResult]:
@@ -94,198 +56,16 @@ def test_a_trial_is_found_by_its_id_or_as_much_of_it_as_is_unique() -> None:
         trial_by_id([row_of(None, trial_id="q", status="running")], "q")
 
 
-def test_a_cell_may_be_named_by_some_of_its_axes(planted: Path) -> None:
-    with LedgerReader(planted / "results" / "planted" / LEDGER) as ledger:
-        found = diagnose(ledger, cell={"warmup": "150", "lr": "3"})
-        assert found.trial.cell == {"lr": 3.0, "warmup": 150}
-        assert diagnose(ledger, cell={"warmup": "150"}).trial.trial_id == found.trial.trial_id
-        stable = diagnose(ledger, cell={"lr": "0.01"})
-        assert (stable.trial.outcome, stable.cause) == ("stable", None)
-
-
-# --- which cause ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_planted_cause_leads_and_nothing_else_is_named(name: str) -> None:
     found = rank(PLANTED[name]().evidence(), "sweep", "it was asked for")
     assert (found.cause.mechanism, found.along) == (name, ())
 
 
-def test_what_a_cause_brings_about_is_told_along_with_it() -> None:
-    case = over_the_threshold().reading(attention_logit=5e4, grad_rms_over_eps__norm=1.0)
-    found = rank(case.evidence(), "sweep", "it was asked for")
-    assert found.cause.mechanism == "over_the_threshold"
-    assert [finding.mechanism for finding in found.along] == ["epsilon_floor", "logit_growth"]
-    page = page_of(case)
-    assert (
-        page.index("cause: step over the threshold")
-        < page.index("not taken for the cause:")
-        < page.index("growth of the")
-    )
-
-
 def test_clipping_that_is_never_active_does_not_lead() -> None:
     case = calm("diverged", 300, {"clip": 100.0}, steps_done=360)
     found = rank(case.evidence(), "sweep", "it was asked for")
     assert (found.cause, [finding.mechanism for finding in found.along]) == (None, ["clipping_inactive"])
-
-
-def test_a_stable_trial_has_no_cause_whatever_was_seen_in_it() -> None:
-    page = page_of(calm().reading(attention_logit=5e4))
-    assert "no cause: it stayed on its trend" in page
-    assert "seen, but not a cause:\n  growth of the logits" in page
-
-
-# --- the page ------------------------------------------------------------------------------------
-
-
-def test_the_page_says_what_happened_why_when_and_what_it_was_not() -> None:
-    page = page_of(preconditioner_decay())
-    assert page.startswith("sweep: lr=0.01 beta2=0.999 seed=0 (0123456789abcdef): spiked, onset at step 250")
-    assert "cause: preconditioner decay, from step " in page
-    assert " steps before the onset\n  v decayed on its own" in page
-    assert "excluded:\n  half-precision overflow: the precision is float32" in page
-    assert max(map(len, page.splitlines())) <= 110
-
-
-def test_without_telemetry_the_page_says_that_it_is_not_enough_and_what_would_be() -> None:
-    case = replace(over_the_threshold(), sisters=()).without_telemetry()
-    page = page_of(case)
-    assert "not enough evidence: no mechanism is supported" in page
-    assert "telemetry: {curvature: 20}" in " ".join(page.split())
-    assert "onset at step 35" in page, "what is there is used"
-
-
-def test_where_nothing_is_known_the_small_sweep_that_would_tell_is_printed(tmp_path: Path) -> None:
-    text = SWEEP.replace("[0.001, 0.01, 3.0]", "[3.0]").replace("[40, 150]", "[40]").replace("[0, 1]", "[0]")
-    case = replace(over_the_threshold(), sisters=()).without_telemetry()
-    folder = record_cases(tmp_path / "results" / "alone", sweep_of_text(text), [case])
-    code, page = invoke(tmp_path, "diagnose", "alone")
-    assert (code, folder.name) == (0, "alone")
-    text = page.split("this sweep would decide:\n")[1].split("picture:")[0]
-    built = sweep_of_text("\n".join(line[4:] for line in text.splitlines()))
-    assert built.telemetry.curvature == 20
-    assert [(axis.name, axis.values) for axis in built.axes] == [("lr", (3.0, 0.9, 0.3))]
-
-
-def test_the_json_says_what_the_page_says() -> None:
-    found = rank(bad_batch().evidence(), "sweep", "it was asked for")
-    plain = json.loads(json.dumps(diagnosis_json(found, []), allow_nan=False))
-    assert (plain["cause"], plain["onset_step"], plain["along"], plain["advice"]) == ("bad_batch", 200, [], [])
-    (bad,) = [one for one in plain["findings"] if one["mechanism"] == "bad_batch"]
-    assert bad["began_step"] == 200
-
-
-# --- the picture ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["preconditioner_decay", "half_precision_overflow", "warmup_too_short"])
-def test_every_diagnosis_is_drawn_with_and_without_telemetry(name: str) -> None:
-    case = PLANTED[name]()
-    for one in (case, replace(case.without_telemetry(), trace={key: case.trace[key] for key in ("step", "loss")})):
-        assert len(_draw(rank(one.evidence(), "sweep $x", "it was asked for")).axes) in (5, 10)
-
-
-def test_the_picture_has_five_curves_with_the_onset_and_the_cause_and_a_closer_look() -> None:
-    found = rank(preconditioner_decay().evidence(), "sweep", "it was asked for")
-    panels = _draw(found).axes
-    assert len(panels) == 10, "the whole run, and the steps about the onset"
-    labels = [panel.get_ylabel().split("\n")[0].rstrip(":") for panel in panels[::2]]
-    assert labels == ["loss", "gradient norm", "v-lag: |g|^2 / sum v", "curvature", "effective step"]
-    lines = {line.get_label(): line.get_xdata()[0] for line in panels[0].lines}
-    assert (lines["onset"], lines["the cause began"]) == (250, found.cause.began_step)
-    assert panels[1].get_xlim() == (130, 309)
-
-
-def test_the_same_diagnosis_gives_the_same_bytes() -> None:
-    found = rank(epsilon_floor().without_telemetry().evidence(), "cost_$x_{$ \n", "it was asked for")
-    assert diagnosis_figure(found, "svg") == diagnosis_figure(found, "svg")
-    assert diagnosis_figure(found, "pdf").startswith(b"%PDF")
-    with pytest.raises(ValueError, match="png, svg, pdf"):
-        diagnosis_figure(found, "gif")
-
-
-# --- the command ---------------------------------------------------------------------------------
-
-
-def test_the_command_prints_the_page_and_writes_picture_and_json(planted: Path) -> None:
-    code, page = invoke(planted, "diagnose", "planted", "--json", "why.json")
-    assert code == 0
-    assert "cause: step over the threshold from the start" in page
-    found = json.loads((planted / "why.json").read_text())
-    assert found["cause"] == "over_the_threshold"
-    picture = planted / "results" / "planted" / "diagnosis" / f"{found['trial_id']}.png"
-    assert f"picture: {picture.relative_to(planted)}" in page
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert found["advice"][0]["nearest"] == {
-        "value": 0.01,
-        "num_finished": 2,
-        "num_stable": 2,
-        "loss": pytest.approx(2.59),
-    }
-    assert invoke(planted, "diagnose", "planted", "--trial", found["trial_id"][:6], "--output", "why.svg")[0] == 0
-    assert (planted / "why.svg").read_text().startswith("<?xml")
-
-
-def test_the_small_sweeps_that_would_tell_are_written_ready_to_run(tmp_path: Path) -> None:
-    cases = [replace(preconditioner_decay(), sisters=()), *[None] * (len(sweep_of_text().trials) - 1)]
-    record_cases(tmp_path / "results" / "planted", sweep_of_text(), cases)
-    code, page = invoke(tmp_path, "diagnose", "planted")
-    assert code == 0
-    lines = page.split("small sweeps that would decide, for `sweep run`:\n")[1].splitlines()
-    shown = [Path(line.strip()) for line in lines if line.endswith(".yaml")]
-    assert [path.stem.split("_", 1)[1] for path in shown] == ["lower_beta2", "lower_lr", "raise_eps", "lower_eps"]
-    sweeps = [load_sweep(tmp_path / path) for path in shown]
-    assert all(len(sweep.axes) == 1 for sweep in sweeps)
-    assert len({sweep.name for sweep in sweeps}) == len(shown), "none takes the results of another"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["nowhere"], "holds no sweep"),
-        (["planted", "--trial", "zz"], "no such trial"),
-        (["planted", "--cell", "depth=3"], "axes: lr, warmup"),
-        (["planted", "--cell", "lr=7"], "values: 0.001, 0.01, 3"),
-        (["planted", "--cell", "lr"], "is not AXIS=VALUE"),
-        (["planted", "--cell", ""], "is not AXIS=VALUE"),
-        (["planted", "--cell", "lr=3", "--trial", "0"], "leave out --cell"),
-        (["planted", "--output", "why.txt"], ".png, .svg or .pdf"),
-    ],
-)
-def test_bad_input_is_refused_with_a_remedy(planted: Path, arguments: Sequence[str], says: str) -> None:
-    code, message = invoke(planted, "diagnose", *arguments)
-    assert (code, says in message, "remedy:" in message) == (2, True, True), message
-
-
-def test_a_sweep_without_a_result_or_without_an_unstable_trial_is_told_so(tmp_path: Path) -> None:
-    sweep = sweep_of_text(SWEEP.replace("[0.001, 0.01, 3.0]", "[0.01]").replace("[40, 150]", "[40]"))
-    record_cases(tmp_path / "results" / "empty", sweep, [None, None])
-    record_cases(tmp_path / "results" / "calm", sweep, [calm(), calm()])
-    assert "no trial has finished yet" in invoke(tmp_path, "diagnose", "empty")[1]
-    code, said = invoke(tmp_path, "diagnose", "calm")
-    assert (code, "all its trials are stable" in said) == (0, True)
-
-
-QUADRATIC = """
-name: edge
-objective: quadratic
-steps: 60
-seeds: [0]
-axes: {lr: {values: [0.5, 3.0]}}
-fixed: {optimizer: sgd, beta1: 0.0}
-telemetry: {curvature: 5}
-tracking: {enabled: false}
-"""
-
-
-def test_a_real_sweep_over_its_known_edge_is_diagnosed_as_such(tmp_path: Path) -> None:
-    run_sweep(sweep_of_text(QUADRATIC), tmp_path / "results" / "edge", InlineExecutor)
-    code, page = invoke(tmp_path, "diagnose", "edge")
-    assert code == 0
-    assert "cause: step over the threshold from the start" in page
-    assert "at most 1.5 times it" in " ".join(page.split()), "lr = 3 is over 2 / curvature by half"
 
 
 def test_a_batch_is_named_by_the_data_that_rollbacks_have_moved_on_to(tmp_path: Path) -> None:
@@ -310,10 +90,3 @@ def test_a_cell_next_to_one_is_not_another_one(tmp_path: Path) -> None:
         record(ledger, sweep_of(body), ["stable", "diverged", "spiked"])
         of = {written: diagnose(ledger, cell={"beta2": written}).trial.cell["beta2"] for written in ("0.9999", "0.66")}
     assert of == {"0.9999": 0.9999, "0.66": 0.66274}
-
-
-def test_a_trial_on_a_tied_axis_is_named_with_what_it_was_trained_with(tmp_path: Path) -> None:
-    body = "axes: {lr: {values: [0.1]}}\ntie: {lr: lr / 4, warmup: 5}\n"
-    with ledger_at(tmp_path) as ledger:
-        record(ledger, sweep_of(body), ["diverged"])
-        assert headline(diagnose(ledger)).startswith("case: lr=0.1 effective_lr=0.025 seed=0 (")

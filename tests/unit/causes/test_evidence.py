@@ -8,8 +8,8 @@ import pytest
 from diagnosis_cases import calm, noise, ratios, risen, row_of, series_of
 
 from objectives.models.facts import OBJECTIVES
+from orchestrator.answers.diagnose import DiagnoseAnswer
 from orchestrator.causes.diagnosis import rank
-from orchestrator.causes.diagnosis_text import diagnosis_lines, headline
 from orchestrator.causes.evidence import Evidence, gather
 from orchestrator.causes.moments import beta2_of, clip_factors, is_adam, second_moment_sums, v_lags
 from orchestrator.causes.series import NOTHING, series
@@ -280,13 +280,13 @@ def test_the_answer_names_one_onset_and_says_what_the_detector_told() -> None:
     found = rank(blown("diverged", 300, 280).evidence(), "case", "it was asked for")
     onset = found.evidence.onset
     assert onset == 2
-    assert headline(found).endswith(f"diverged, onset at step {onset}")
-    text = " ".join(" ".join(diagnosis_lines(found, [], Path())).split())
+    assert found.headline.endswith(f"diverged, onset at step {onset}")
+    text = " ".join(" ".join(DiagnoseAnswer.of(found, Path()).lines()).split())
     assert f"it had blown up at step {onset}, which counts as the onset here" in text
     assert "the detector, which knows no trend that early, says 300" in text
 
 
 def test_the_interventions_of_a_trial_are_among_what_is_said_of_it() -> None:
     case = blown("diverged", 300, 280, config={"interventions": [{"at": 5, "set": {"lr": "x2"}}, {"at": 9, "skip": 1}]})
-    lines = list(diagnosis_lines(rank(case.evidence(), "case", "it was asked for"), [], Path()))
+    lines = DiagnoseAnswer.of(rank(case.evidence(), "case", "it was asked for"), Path()).lines()
     assert "  interventions: lr x2 at 5, skip 1 at 9" in lines

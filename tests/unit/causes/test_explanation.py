@@ -9,10 +9,10 @@ import pytest
 from diagnosis_cases import SWEEP, calm, epsilon_floor, over_the_threshold, planted_sweep, record_cases, sweep_of_text
 from typer.testing import CliRunner
 
+from orchestrator.answers.explain import ExplainAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
-from orchestrator.causes.explanation import UNEXPLAINED, explain
-from orchestrator.causes.explanation_text import explanation_lines
+from orchestrator.causes.explanation import UNEXPLAINED, Explanation, explain
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.cli import app
 from orchestrator.ledger.reader import LedgerReader
@@ -32,6 +32,10 @@ def grid(folder: Path, letters: Mapping[tuple[float, int], str], text: str = GRI
             {"e": epsilon_floor(), "o": over_the_threshold(), "n": unknown, "s": calm(config=config), "-": None}[letter]
         )
     return record_cases(folder, sweep_of_text(text), cases)
+
+
+def lines_of(explanation: Explanation) -> list[str]:
+    return ExplainAnswer.of(explanation, Path("planted")).lines()
 
 
 LETTERS = {
@@ -54,7 +58,7 @@ def test_every_cell_that_is_not_stable_has_the_mechanism_that_rules_it(explained
 
 
 def test_the_lines_say_which_part_of_the_map_each_mechanism_rules(explained) -> None:
-    assert list(explanation_lines(explained)) == [
+    assert lines_of(explained) == [
         "planted: 6 of 9 known cells are not stable",
         "step over the threshold from the start: 4 cells",
         "  lr 1 .. 3 at warmup 40 .. 150",
@@ -63,14 +67,15 @@ def test_the_lines_say_which_part_of_the_map_each_mechanism_rules(explained) -> 
         "not enough evidence: 1 cell",
         "  lr 0.1 at warmup 150",
         "the curvature was not measured; measure it with telemetry: {curvature: 20}",
+        "`sweep diagnose planted --cell AXIS=VALUE,...` shows the evidence on a cell",
     ]
 
 
 def test_a_part_in_pieces_is_told_in_pieces(tmp_path: Path) -> None:
     letters = {(0.001, 40): "e", (0.01, 40): "e", (1.0, 40): "e", (3.0, 150): "e"}
     with LedgerReader(grid(tmp_path / "grid", letters) / LEDGER) as ledger:
-        lines = list(explanation_lines(explain(ledger)))
-    assert lines[2:] == ["  lr 0.001 .. 0.01 and 1 at warmup 40", "  lr 3 at warmup 150"]
+        lines = lines_of(explain(ledger))
+    assert lines[2:4] == ["  lr 0.001 .. 0.01 and 1 at warmup 40", "  lr 3 at warmup 150"]
 
 
 def test_axes_that_are_not_shown_are_told_by_their_most_typical_trial(tmp_path: Path) -> None:
@@ -123,7 +128,7 @@ tracking: {enabled: false}
     cases = [calm(), epsilon_floor(), calm()]
     with LedgerReader(record_cases(tmp_path / "s", sweep_of_text(text), cases) / LEDGER) as ledger:
         found = explain(ledger)
-    lines = list(explanation_lines(found))
+    lines = lines_of(found)
     assert lines[1] == "epsilon floor: 1 cell"
     assert lines[2].startswith("  lr ")
     assert explanation_figure(found, "svg").startswith(b"<?xml")
@@ -134,7 +139,7 @@ def test_one_axis_is_explained_in_one_row(tmp_path: Path) -> None:
     cases = [epsilon_floor() if trial.cell["lr"] < 0.05 else calm() for trial in sweep_of_text(text).trials]
     with LedgerReader(record_cases(tmp_path / "s", sweep_of_text(text), cases) / LEDGER) as ledger:
         found = explain(ledger)
-    assert list(explanation_lines(found))[1:] == ["epsilon floor: 2 cells", "  lr 0.001 .. 0.01"]
+    assert lines_of(found)[1:3] == ["epsilon floor: 2 cells", "  lr 0.001 .. 0.01"]
     assert explanation_figure(found, "png").startswith(b"\x89PNG")
 
 
@@ -155,7 +160,7 @@ def test_the_command_prints_the_parts_and_writes_the_picture(tmp_path: Path) -> 
 def test_a_sweep_that_is_stable_throughout_has_nothing_to_explain(tmp_path: Path) -> None:
     with LedgerReader(grid(tmp_path / "calm", {}) / LEDGER) as ledger:
         found = explain(ledger)
-    assert list(explanation_lines(found)) == ["planted: 0 of 10 known cells are not stable"]
+    assert lines_of(found) == ["planted: 0 of 10 known cells are not stable"]
     assert explanation_figure(found, "png").startswith(b"\x89PNG")
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from custom_cases import SWEEP as OWN_SWEEP
 from custom_cases import TRAIN
-from diagnosis_cases import Case, calm, risen, row_of, sweep_of_text
+from diagnosis_cases import Case, calm, diagnosed, risen, row_of, sweep_of_text
 
 from orchestrator.base.cell import Cell
 from orchestrator.base.files import FROZEN_SWEEP
+from orchestrator.causes.advice import Reason, broken_step, reasons_not_finite
 from orchestrator.causes.evidence import Evidence
-from orchestrator.causes.not_finite import Reason, broken_step, not_finite_lines, reasons_json, reasons_not_finite
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import read_document
 
@@ -46,17 +46,17 @@ def of(case: Case, key: str, folder: Path = NOWHERE) -> Reason:
 def test_a_trial_that_ended_on_finite_numbers_has_no_reasons() -> None:
     finite = risen(calm("diverged", 60, steps_done=120), 60, 9.0)
     assert reasons_not_finite(finite.evidence(), NOWHERE) == []
-    assert list(not_finite_lines([], None, "diverged")) == []
+    assert "not finite from" not in str(diagnosed(finite.evidence()))
     assert broken_step(broken().evidence()) == BROKEN
 
 
 def test_the_order_is_learning_rate_precision_data_and_eps() -> None:
-    found = reasons_not_finite(broken().evidence(), NOWHERE)
-    assert [one.key for one in found] == ["lr", "precision", "data", "eps"]
-    lines = list(not_finite_lines(found, BROKEN, "diverged"))
-    assert lines[0] == "not finite from step 150; possible reasons, in this order:"
+    answer = diagnosed(broken().evidence())
+    assert [reason.key for reason in answer.not_finite] == ["lr", "precision", "data", "eps"]
+    lines = answer.lines()
+    lines = lines[lines.index("not finite from step 150; possible reasons, in this order:") :]
     assert [line.split(".")[0].strip() for line in lines if line.startswith("  ") and line[2].isdigit()] == list("1234")
-    assert [one["branch"] for one in reasons_json(found)] == ["lr", "precision", "data", "eps"]
+    assert [one["branch"] for one in answer.to_plain()["not_finite"]] == ["lr", "precision", "data", "eps"]
 
 
 def test_a_stable_cell_at_a_lower_learning_rate_says_yes_and_one_that_breaks_too_says_no() -> None:
@@ -64,7 +64,7 @@ def test_a_stable_cell_at_a_lower_learning_rate_says_yes_and_one_that_breaks_too
     assert of(sister(broken(), 1, steps_done=40, loss=None, lr=0.001), "lr").answer == "no"
     untold = of(broken(), "lr")
     assert untold.answer == "not known"
-    assert sweep_of_text(untold.deciding_sweep).axes[0].values == (0.01, 0.005, 0.001)
+    assert sweep_of_text(untold.sweep).axes[0].values == (0.01, 0.005, 0.001)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_it_is_the_data_where_trials_of_the_seed_break_at_the_same_step() -> Non
     assert of(passed, "data").answer == "no"
     earlier = sister(broken(), 1, steps_done=40, loss=None, lr=1e-3)
     assert of(earlier, "data").answer == "not known", "it never saw that batch"
-    assert sweep_of_text(of(broken(), "data").deciding_sweep).seeds == (0, 1, 2)
+    assert sweep_of_text(of(broken(), "data").sweep).seeds == (0, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +118,13 @@ def test_a_trainer_of_ones_own_has_every_reason_with_evidence_or_the_run_that_te
     found = reasons_not_finite(case.evidence(), tmp_path)
     assert [one.answer for one in found] == ["not known"] * 4
     assert all(one.evidence for one in found)
-    assert sweep_of_text(found[0].deciding_sweep).axes[0].values == (3.0, 1.5, 0.3)
-    assert sweep_of_text(found[2].deciding_sweep).seeds == (0, 1, 2)
+    assert sweep_of_text(found[0].sweep).axes[0].values == (3.0, 1.5, 0.3)
+    assert sweep_of_text(found[2].sweep).seeds == (0, 1, 2)
     stable = replace(case.row, trial_id="1", outcome="stable", onset_step=None, final_loss=2.0, steps_done=400)
     stable = replace(stable, cell=Cell(lr=0.1), config={**config, "lr": 0.1})
     told = reasons_not_finite(replace(case, sisters=(stable,)).evidence(), tmp_path)
     assert [one.answer for one in told] == ["yes", "not known", "no", "not known"]
-    text = "\n".join(not_finite_lines(told, BROKEN, "diverged"))
+    text = str(diagnosed(replace(case, sisters=(stable,)).evidence(), folder=tmp_path))
     assert "lr 3 -> 0.1 at these settings: 1 of 1 seeds stable" in text
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
-from orchestrator.causes.explanation import explain
-from orchestrator.causes.explanation_text import explanation_lines
+from orchestrator.answers.explain import ExplainQuery
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.edge_line import edge_lines
 from orchestrator.maps.stability import stability_map
 from orchestrator.pages.answers import answers_html
 from orchestrator.pages.edge import edge_data
+from orchestrator.render.html import blocks_html
 
 WIDE = "axes: {lr: {values: [0.01, 0.1, 1.0, 10.0]}, beta1: {values: [0.0, 0.3, 0.5, 0.9]}}\n"
 EDGE_AT = (1, 2, 3, 4)  # stable learning rates by momentum; the last row has no edge
@@ -71,7 +71,7 @@ def test_a_cause_that_is_known_explains_the_map(tmp_path: Path, train) -> None:
     with LedgerReader(tmp_path / "told" / "ledger.db") as ledger:
         text = answers_html(ledger, stability_map(ledger), "name: told\n")
         assert "<h2>Explanation</h2>" in text
-        assert html.escape("\n".join(explanation_lines(explain(ledger)))) in text
+        assert blocks_html(ExplainQuery().ask(ledger).blocks(), with_figures=False) in text
 
 
 def test_the_picture_of_the_edge_has_the_brackets_of_its_rows(tmp_path: Path) -> None:

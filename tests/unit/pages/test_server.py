@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from sweep_cases import BASE, ledger_at, record, sweep_of
 
+from orchestrator.answers.diagnose import answer_of
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.causes.diagnosis import diagnose
-from orchestrator.causes.diagnosis_text import diagnosis_page
-from orchestrator.causes.remedies.answer_text import remedy_lines
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.compared import compared_lines
 from orchestrator.pages.server import PageServer, address_of, listening_socket
+from orchestrator.render.html import blocks_html
 
 GRID = "axes: {lr: {values: [0.1, 0.2]}, eps: {values: [1e-8, 1e-4]}}\n"
 HOSTILE = '<script>alert("x")</script>'
@@ -101,15 +101,15 @@ def test_news_are_what_has_changed_since_a_version_of_the_page(port: int, result
 def test_a_diagnosis_is_asked_for_by_the_id_of_a_trial(port: int, results: Path) -> None:
     data = json.loads(asked(port, "/case/")[2].partition('id="data">')[2].partition("</script>")[0])
     stable, diverged, errored, _ = data["trials"]["trial_id"]
-    said = json.loads(asked(port, f"/case/diagnosis?trial={diverged}")[2])["text"]
+    said = json.loads(asked(port, f"/case/diagnosis?trial={diverged}")[2])["html"]
     with LedgerReader(results / "case" / "ledger.db") as ledger:
         found = diagnose(ledger, diverged)
         assert found is not None
-        lines = [*diagnosis_page(found, results / "case"), *remedy_lines(ledger, found)]
-    assert said.splitlines()[2:] == lines[2:], "but for the line that says why it was chosen"
-    assert "it stayed on its trend" in json.loads(asked(port, f"/case/diagnosis?trial={stable}")[2])["text"]
-    assert "has no result" in json.loads(asked(port, f"/case/diagnosis?trial={errored}")[2])["text"]
-    assert "no such trial" in json.loads(asked(port, "/case/diagnosis?trial=x")[2])["text"]
+        shown = blocks_html(answer_of(ledger, found).blocks(), with_figures=False)
+    assert said.replace("chosen on the page", "given by its id") == shown
+    assert "it stayed on its trend" in json.loads(asked(port, f"/case/diagnosis?trial={stable}")[2])["html"]
+    assert "has no result" in json.loads(asked(port, f"/case/diagnosis?trial={errored}")[2])["html"]
+    assert "no such trial" in json.loads(asked(port, "/case/diagnosis?trial=x")[2])["html"]
 
 
 def test_a_sweep_is_compared_with_another_of_the_folder_and_with_nothing_else(port: int, results: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib.colors import to_hex
-from remedy_cases import CLIP, LOWER, answer, forked, in_cell, told
+from remedy_cases import CLIP, LOWER, all_cells, answer, forked, in_cell
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
 from orchestrator.base.cell import Cell
@@ -37,7 +37,7 @@ def found() -> CellRemedies:
     """Clipping saves one cell, a lower rate another, and nothing saves the third."""
     answers = [forked(CLIP, 100, ALL), forked(LOWER, 50, ALL), forked(LOWER, 50, ["stable", *NONE[1:]])]
     cells = [in_cell(answer(rows), lr) for lr, rows in zip((1.0, 2.0, 3.0), answers, strict=True)]
-    return told([replace(one, trial=replace(one.trial, cell=one.trial.cell.moved("beta1", 0.5))) for one in cells])
+    return all_cells([replace(one, trial=replace(one.trial, cell=one.trial.cell.moved("beta1", 0.5))) for one in cells])
 
 
 def test_each_cell_has_the_colour_of_its_kind_and_says_remedy_and_step(
@@ -69,8 +69,8 @@ def test_without_words_in_the_cells_the_legend_explains_none(found: CellRemedies
 
 def test_cells_that_fall_together_show_the_hardest_to_save(found: CellRemedies, stability: StabilityMap) -> None:
     late, early, unsaved = (replace(one, trial=replace(one.trial, cell=Cell(lr=1.0, beta1=0.5))) for one in found.cells)
-    assert hardest_of_each(told([late, early]), stability) == {(1.0, 0.5): early}
-    assert hardest_of_each(told([unsaved, early]), stability) == {(1.0, 0.5): unsaved}
+    assert hardest_of_each(all_cells([late, early]), stability) == {(1.0, 0.5): early}
+    assert hardest_of_each(all_cells([unsaved, early]), stability) == {(1.0, 0.5): unsaved}
 
 
 def test_the_same_answer_gives_the_same_bytes(found: CellRemedies, stability: StabilityMap) -> None:

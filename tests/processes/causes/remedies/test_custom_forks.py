@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 from forked_cases import ONSET, SWEEP, TRAIN, swept
+from remedy_cases import find_remedies
 
+from orchestrator.answers.remedy import RemedyAnswer
 from orchestrator.api.results import load
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.causes.remedies.answer_text import remedies_lines
 from orchestrator.causes.remedies.reading import forks_folder
 from orchestrator.causes.remedies.remedy import fork_of
 from orchestrator.causes.remedies.repeats import Resumed
 from orchestrator.causes.remedies.request import RemedyRequest
 from orchestrator.causes.remedies.results import Remedies
-from orchestrator.causes.remedies.training import find_remedies
 from orchestrator.ledger.reader import LedgerReader
 
 pytestmark = pytest.mark.slow  # each fork is a process, and a test has about ten of them
@@ -42,7 +42,7 @@ def found(mine: Path) -> Remedies:
 
 
 def said(found: Remedies) -> str:
-    return re.sub(r"\s+", " ", " ".join(remedies_lines(found)))
+    return re.sub(r"\s+", " ", str(RemedyAnswer.of(found)))
 
 
 def forks(folder: Path, found: Remedies) -> dict[tuple[str, int], TrialResult]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from diagnosis_cases import row_of
-from remedy_cases import CLIP, LOWER, SKIP, answer, forked, in_cell, told
+from remedy_cases import answer, forked, three_cells
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
-from orchestrator.causes.remedies.cells import CellRemedies, Region, cell_remedy, unstable_region
-from orchestrator.causes.remedies.cells_text import cell_remedies_json, cell_remedies_lines, cell_remedies_table
+from orchestrator.causes.remedies.cells import KindCount, Region, cell_remedy, unstable_region
 from orchestrator.causes.remedies.remedy import KINDS, Entry, Remedy
 from orchestrator.ledger.reader import LedgerReader
 
@@ -80,23 +77,9 @@ def test_a_remedy_is_of_the_kind_of_what_it_changes(entries: list[Entry], kind: 
     assert kind in KINDS
 
 
-@pytest.fixture
-def three() -> CellRemedies:
-    """A cell that clipping saves and a lower rate too, one that only spikes, and one that nothing saves."""
-    first = answer([*forked(CLIP, 100, ALL, [1.0] * 3), *forked(LOWER, 100, ALL, [2.0] * 3), *forked(SKIP, 100, NONE)])
-    second = answer([*forked(SKIP, 90, ALL, [3.0] * 3), *forked(LOWER, 90, SOME)], trial=row_of("spiked", 100))
-    third = answer([*forked(LOWER, 90, SOME), *forked(Remedy(), 90, NONE)])
-    return told(
-        [
-            in_cell(first, 1),
-            in_cell(replace(second, control=row_of("spiked", 100, final_loss=2.9)), 2),
-            in_cell(third, 3),
-        ]
-    )
-
-
-def test_each_kind_is_counted_where_it_is_the_cheapest_and_where_it_saves(three: CellRemedies) -> None:
-    assert three.by_kind == {"clip": (1, 1), "skip": (1, 1), "lr": (0, 1)}
+def test_each_kind_is_counted_where_it_is_the_cheapest_and_where_it_saves() -> None:
+    three = three_cells()
+    assert three.by_kind == {"clip": KindCount(1, 1), "skip": KindCount(1, 1), "lr": KindCount(0, 1)}
     assert [one.kind for one in three.cells] == ["clip", "skip", None]
     assert [one.is_saved_by_lower_lr for one in three.cells] == [True, False, False]
     assert [one.is_lower_alone for one in three.cells] == [False, True, False], "only a spiked one ends at all"
@@ -106,39 +89,3 @@ def test_a_higher_learning_rate_is_no_lower_one() -> None:
     higher = Remedy(({"at": 0, "set": {"lr": "x3"}},))
     found = cell_remedy(answer(forked(higher, 50, ALL)))
     assert (found.kind, found.is_saved_by_lower_lr) == ("lr", False)
-
-
-def test_the_lines_have_a_cell_each_and_the_summary(three: CellRemedies) -> None:
-    assert list(cell_remedies_lines(three)) == [
-        "case: 3 of 5 known cells are not stable, 1 more not known",
-        "replicates saved by the cheapest remedy, the step of its fork from the onset, and final loss:",
-        "",
-        "cell          outcome    onset  saved   fork    loss  remedy",
-        "lr=1,beta2=0  diverged     100    3/3     +0       1  clip 0.3",
-        "lr=2,beta2=0  spiked       100    3/3    -10       3  skip 5",
-        "lr=3,beta2=0  diverged     100    1/3    -10       -  none; at most lr x0.5",
-        "",
-        "a remedy saves every replicate in 2 of 3 cells",
-        "the cheapest one is of this kind, in cells: clip 1, skip 1",
-        "saves every replicate from the same step: clip 1, skip 1, lr 1",
-        "a lower learning rate saves 1 of 3 cells from the step of their cheapest remedy",
-        "nothing saves 1 of them: lr=3,beta2=0",
-        "in 1 of the 1 spiked cells that are saved the run ends lower if left alone",
-        "steps trained after the forks: 6,420",
-    ]
-
-
-def test_a_cell_without_a_fork_is_not_called_lost(three: CellRemedies) -> None:
-    line = list(cell_remedies_lines(told([in_cell(answer([]), 1)])))[4]
-    assert line.endswith("-      -       -  not tried: no such step or remedy in this run")
-
-
-def test_json_and_table_have_the_same_rows(three: CellRemedies) -> None:
-    found, table = cell_remedies_json(three), cell_remedies_table(three)
-    assert [one["cheapest"] for one in found["cells"]] == ["clip 0.3", "skip 5", None]
-    assert [one["most"] for one in found["cells"]] == [None, None, "lr x0.5"]
-    assert found["cells"][0]["saves"] == ["clip 0.3", "lr x0.5"]
-    assert found["num_saved"] == 2
-    assert list(table["lr"]) == [1, 2, 3]
-    assert list(table["saved"]) == [one["saved"] for one in found["cells"]] == [3, 3, 1]
-    assert table["saves"][0] == "clip 0.3; lr x0.5"

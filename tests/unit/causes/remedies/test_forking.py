@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from diagnosis_cases import row_of
 from pack_cases import SMALL
-from remedy_cases import LOWER, SKIP
+from remedy_cases import LOWER, SKIP, find_remedies
 from sweep_cases import sweep_of
 
 from objectives.models.facts import OBJECTIVES
@@ -23,7 +23,6 @@ from orchestrator.causes.remedies.forking import acting_forks, check_acting, why
 from orchestrator.causes.remedies.reading import forks_folder
 from orchestrator.causes.remedies.remedy import Fork, Remedy
 from orchestrator.causes.remedies.request import RemedyRequest, parse_remedies
-from orchestrator.causes.remedies.training import find_remedies
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.worker.autotune import save_measurements

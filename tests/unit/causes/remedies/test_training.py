@@ -12,19 +12,21 @@ from pathlib import Path
 
 import pytest
 from diagnosis_cases import row_of
+from remedy_cases import find_cell_remedies, find_remedies
 from sweep_cases import sweep_of
 
 import orchestrator
+from orchestrator.answers.remedy import RemedyAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.base.vocabulary import CUSTOM_KINDS
 from orchestrator.causes.remedies import training
-from orchestrator.causes.remedies.answer_text import remedies_json
+from orchestrator.causes.remedies.cells import KindCount
 from orchestrator.causes.remedies.forking import fork_sweep
 from orchestrator.causes.remedies.reading import current_remedies, forks_folder, same_curve
 from orchestrator.causes.remedies.request import RemedyRequest
 from orchestrator.causes.remedies.results import Remedies
-from orchestrator.causes.remedies.training import diagnose_unstable, find_cell_remedies, find_remedies, region_to_remedy
+from orchestrator.causes.remedies.training import diagnose_unstable, region_to_remedy
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.pages.asked import diagnosis as asked_for_diagnosis
 from orchestrator.pages.asked import diagnosis_html, remedy_picture
@@ -141,20 +143,20 @@ def test_a_stable_trial_has_nothing_to_remedy(beyond: Path) -> None:
 def test_python_answers_as_the_command_line_does_and_diagnose_shows_it(
     beyond: Path, command_line: Callable, tmp_path: Path
 ) -> None:
-    arguments = ["beyond", "--results", str(tmp_path), "--json", "-", "--at", "0,-5", "--replicates", "2"]
+    arguments = ["beyond", "--results", str(tmp_path), "--json", "-", "--fork", "0,-5", "--replicates", "2"]
     code, _ = command_line("diagnose", "beyond", "--results", str(tmp_path))
     assert code == 0
     code, printed = command_line("remedy", *arguments, "--try", "lr=x0.5", "--try", "lr=x0.99")
     assert code == 0
     answer = json.loads(printed[printed.index("{") : printed.rindex("}") + 1])
-    found = orchestrator.load(beyond).remedy(tried=REQUEST.tried, at=REQUEST.at, replicates=2)
+    found = orchestrator.load(beyond).remedy(try_=REQUEST.tried, fork=REQUEST.at, replicates=2)
     assert answer["cheapest"] == "lr x0.5"
     assert answer["trial_id"] == found.trial.trial_id
     assert [(one["name"], one["saved"]) for one in answer["remedies"]] == [
         (one.remedy.name, one.saved) for one in found.tallies
     ]
     assert (forks_folder(beyond, found.trial.trial_id) / "remedies.png").is_file()
-    assert remedies_json(current_remedies(beyond, diagnose_unstable(beyond, None, {}))) == remedies_json(found)
+    assert RemedyAnswer.of(current_remedies(beyond, diagnose_unstable(beyond, None, {}))).to_plain() == answer
     code, printed = command_line("diagnose", "beyond", "--results", str(tmp_path))
     assert code == 0
     assert "remedies, tried on forks of this trial:" in printed
@@ -167,15 +169,15 @@ def test_python_answers_as_the_command_line_does_and_diagnose_shows_it(
     assert "cheapest: lr x0.5" in page
     kind, _, content = data["remedy_pictures"][found.trial.trial_id].partition(",")
     assert kind == "data:image/png;base64"
-    assert base64.b64decode(content) == remedies_figure(found, "png")
+    assert base64.b64decode(content) == remedies_figure(found.result, "png")
     assert asked_for_diagnosis(beyond, found.trial.trial_id) == {
-        "text": page,
+        "html": page,
         "remedy_picture": f"{kind},{content}",
     }
 
 
 def test_gc_removes_pictures_of_remedies_and_no_fork(beyond: Path, command_line: Callable, tmp_path: Path) -> None:
-    code, _ = command_line("remedy", "beyond", "--results", str(tmp_path), "--at", "0", "--try", "lr=x0.5")
+    code, _ = command_line("remedy", "beyond", "--results", str(tmp_path), "--fork", "0", "--try", "lr=x0.5")
     assert code == 0
     (folder,) = (beyond / "remedies").iterdir()
     assert (folder / "remedies.png").is_file()
@@ -224,7 +226,7 @@ def test_a_cell_is_forked_earlier_only_where_nothing_saves_it_later(region: Path
     assert unsaved.fork_steps == tuple(sorted({0, unsaved.onset - 5, unsaved.onset})), "every step was tried"
     assert (saved.num_forks, unsaved.num_forks) == (3, 4), "what fails with the trial's own data gets no other data"
     assert all(one.control_repeats for one in found.cells)
-    assert found.by_kind == {"lr": (2, 2)}
+    assert found.by_kind == {"lr": KindCount(2, 2)}
 
 
 def test_the_same_question_trains_nothing_twice_and_one_about_a_trial_finds_the_forks(
@@ -250,20 +252,19 @@ def test_the_same_question_trains_nothing_twice_and_one_about_a_trial_finds_the_
 
 
 def test_the_command_line_and_python_give_the_same_answer(region: Path, command_line: Callable, tmp_path: Path) -> None:
-    arguments = ["region", "--results", str(tmp_path), "--each-cell", "--replicates", "1", "--try", "lr=x0.5,x0.01"]
-    code, printed = command_line("remedy", *arguments, "--json", str(tmp_path / "answer.json"))
+    arguments = ["region", "--results", str(tmp_path), "--replicates", "1", "--try", "lr=x0.5,x0.01"]
+    code, printed = command_line("remedies", *arguments, "--json", str(tmp_path / "answer.json"))
     assert code == 0
-    assert "cell 4 of 4, lr=30,warmup=40: training" in printed
-    found = orchestrator.load(region).remedies(tried=["lr=x0.5", "lr=x0.01"], replicates=1)
-    lines = [line for line in str(found).splitlines() if line]
-    assert [line for line in printed.splitlines() if line in lines] == lines
+    assert "cell 4 of 4, lr=30 warmup=40: training" in printed
+    found = orchestrator.load(region).remedies(try_=("lr=x0.5", "lr=x0.01"), replicates=1)
+    assert set(str(found).splitlines()) <= set(printed.splitlines())
     answer = json.loads((tmp_path / "answer.json").read_text())
-    assert [one["cheapest"] for one in answer["cells"]] == [one.cheapest.remedy.name for one in found.cells]
+    assert [cell["cheapest"] for cell in answer["cells"]] == [cell.cheapest for cell in found.cells]
     assert {one["cheapest"] for one in answer["cells"] if one["cell"]["lr"] == 30.0} == {"lr x0.01"}
     assert (region / "remedies.png").read_bytes().startswith(b"\x89PNG")
     with open(region / "remedies.csv") as file:
         rows = list(csv.DictReader(file))
-    assert [row["trial_id"] for row in rows] == list(found.table["trial_id"])
+    assert [row["trial_id"] for row in rows] == list(found.frame()["trial_id"])
     assert [(float(row["lr"]), row["cheapest"]) for row in rows] == [
         (one["cell"]["lr"], one["cheapest"]) for one in answer["cells"]
     ]
@@ -300,21 +301,20 @@ def test_what_one_cell_does_not_take_is_left_out_there(region: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--trial", "0"], "--each-cell: is about all unstable cells, and --trial about one"),
         (["--cell", "lr=0.5"], "none of its 2 known cells is unstable: there is nothing to remedy"),
         (["--cell", "lr=7"], "no cell has 7"),
-        (["--at", "90"], "outside the run"),
-        (["--at", "soon"], "is neither a step"),
+        (["--fork", "90"], "outside the run"),
+        (["--fork", "soon"], "is neither a step"),
         (["--try", "rate=x0.5"], "no such field"),
         (["--try", "lr=y"], "is not a number"),
         (["--executor", "none"], "'none' is unknown"),
-        (["--output", "map.txt"], "has an unknown ending"),
+        (["--output", "map.doc"], "its ending names no format"),
     ],
 )
 def test_what_no_cell_can_answer_is_refused_before_anything_trains(
     region: Path, command_line: Callable, tmp_path: Path, arguments: list[str], words: str
 ) -> None:
-    code, printed = command_line("remedy", "region", "--results", str(tmp_path), "--each-cell", *arguments)
+    code, printed = command_line("remedies", "region", "--results", str(tmp_path), *arguments)
     assert code == 2
     assert words in printed
     assert "remedy:" in printed
@@ -324,7 +324,7 @@ def test_what_no_cell_can_answer_is_refused_before_anything_trains(
 def test_a_stopped_question_says_so_and_leaves_the_last_picture(
     region: Path, command_line: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ["remedy", "region", "--results", str(tmp_path), "--each-cell", "--try", "lr=x0.5", "--at", "0"]
+    arguments = ["remedies", "region", "--results", str(tmp_path), "--try", "lr=x0.5", "--fork", "0"]
     code, _ = command_line(*arguments)
     assert code == 0
     before = (region / "remedies.png").read_bytes()
@@ -338,6 +338,6 @@ def test_a_stopped_question_says_so_and_leaves_the_last_picture(
     code, printed = command_line(*arguments, "--json", str(tmp_path / "answer.json"))
     assert code == 128 + signal.SIGINT
     assert "1 of 4 cells have been tried" in printed
-    assert "stopped; the same command goes on" in printed
+    assert "stopped; the same command continues" in printed
     assert (region / "remedies.png").read_bytes() == before
     assert len(json.loads((tmp_path / "answer.json").read_text())["cells"]) == 1

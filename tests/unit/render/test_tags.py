@@ -1,4 +1,4 @@
-"""What trackers get of an answer."""
+"""What trackers show about remedies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from remedy_cases import LOWER, SKIP, answer, forked
 from orchestrator.base.files import REMEDIES_PICTURE
 from orchestrator.causes.remedies.reading import forks_folder
 from orchestrator.causes.remedies.remedy import Remedy
-from orchestrator.causes.remedies.told import told
+from orchestrator.render.tags import tags_of
 
 ALL, NONE = ["stable"] * 3, ["diverged"] * 3
 
@@ -24,15 +24,15 @@ def test_trackers_get_the_cheapest_and_the_best_remedy_and_a_row_for_each(tmp_pa
         *forked(SKIP, 90, NONE),
     ]
     found = answer(rows, "over_the_threshold")
-    given = told(tmp_path, found)
-    assert given.tags == {
+    tags = tags_of(tmp_path, found)
+    assert tags.tags == {
         "diagnosis": "step over the threshold from the start",
         "remedy.cheapest": "lr x0.5 from step 50",
         "remedy.best": "lr x0.5 from step 20",
         "remedy.agrees_with_diagnosis": "yes",
         "remedy.control_repeats": "yes",
     }
-    assert given.metrics == {
+    assert tags.metrics == {
         "remedies_tried": 2,
         "remedies_helped": 1,
         "remedy_cheapest_step": 50,
@@ -41,23 +41,23 @@ def test_trackers_get_the_cheapest_and_the_best_remedy_and_a_row_for_each(tmp_pa
         "remedy_best_loss": 0.5,
         "remedy_too_late_step": 90,
     }
-    assert [(row["remedy"], row["fork_step"], row["saved"], row["helped"]) for row in given.table] == [
+    assert [(row["remedy"], row["fork_step"], row["saved"], row["helped"]) for row in tags.table] == [
         ("no change", 50, 1, False),
         ("lr x0.5", 20, 3, True),
         ("lr x0.5", 50, 3, True),
         ("skip 5", 50, 0, False),
         ("skip 5", 90, 0, False),
     ]
-    assert given.picture is None
+    assert tags.picture is None
     picture = forks_folder(tmp_path, found.trial.trial_id) / REMEDIES_PICTURE
     picture.parent.mkdir(parents=True)
     picture.touch()
-    assert told(tmp_path, found).picture == picture
+    assert tags_of(tmp_path, found).picture == picture
 
 
 def test_where_nothing_saves_there_are_no_numbers_of_what_does(tmp_path: Path) -> None:
-    given = told(tmp_path, replace(answer(forked(SKIP, 50, NONE)), control_repeats=None))
-    assert given.metrics == {"remedies_tried": 1, "remedies_helped": 0}
-    assert given.tags["diagnosis"] == "no cause"
-    assert given.tags["remedy.cheapest"] == given.tags["remedy.best"] == "none"
-    assert given.tags["remedy.control_repeats"] == "not known"
+    tags = tags_of(tmp_path, replace(answer(forked(SKIP, 50, NONE)), control_repeats=None))
+    assert tags.metrics == {"remedies_tried": 1, "remedies_helped": 0}
+    assert tags.tags["diagnosis"] == "no cause"
+    assert tags.tags["remedy.cheapest"] == tags.tags["remedy.best"] == "none"
+    assert tags.tags["remedy.control_repeats"] == "not known"

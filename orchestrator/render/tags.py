@@ -1,0 +1,72 @@
+"""Results of remedies as trackers show them: tags, metrics and a table of the trial, and the picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from orchestrator.base.errors import InputError
+from orchestrator.base.files import FORKS_OF_EACH, LEDGER, REMEDIES_PICTURE
+from orchestrator.causes.diagnosis import diagnose
+from orchestrator.causes.mechanisms.catalogue import title_of
+from orchestrator.causes.remedies.reading import forks_folder, read_remedies
+from orchestrator.causes.remedies.results import Remedies, Tally
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.mirrors.tracker import TrialAnswer
+
+_COLUMNS = ("fork_step", "tried", "saved", "recovered", "final_loss", "spent_steps")
+_WORDS = {True: "yes", False: "no", None: "not known"}
+
+
+def remedy_tags(folder: Path) -> list[TrialAnswer]:
+    """What trackers show about each trial of the sweep in ``folder`` whose forks were trained."""
+    answers = []
+    with LedgerReader(folder / LEDGER) as ledger:
+        for forks in sorted(folder.glob(FORKS_OF_EACH)):
+            try:
+                diagnosis = diagnose(ledger, forks.parent.name)
+            except InputError:
+                continue  # the sweep was changed and no longer has the trial
+            if diagnosis is not None and (results := read_remedies(ledger, diagnosis)).tallies:
+                answers.append(tags_of(folder, results))
+    return answers
+
+
+def tags_of(folder: Path, results: Remedies) -> TrialAnswer:
+    """What trackers show about the remedies of one trial, with the picture if there is one."""
+    picture = forks_folder(folder, results.trial.trial_id) / REMEDIES_PICTURE
+    return TrialAnswer(
+        trial_id=results.trial.trial_id,
+        tags={
+            "diagnosis": "no cause" if results.cause is None else title_of(results.cause),
+            "remedy.cheapest": _remedy(results.cheapest),
+            "remedy.best": _remedy(results.best),
+            "remedy.agrees_with_diagnosis": _WORDS[results.agrees],
+            "remedy.control_repeats": _WORDS[results.control_repeats],
+        },
+        metrics=dict(_metrics(results)),
+        table=[_row(results, tally) for tally in (*results.unchanged, *results.tallies)],
+        picture=picture if picture.is_file() else None,
+    )
+
+
+def _metrics(results: Remedies) -> Iterator[tuple[str, float]]:
+    yield "remedies_tried", len(results.names)
+    yield "remedies_helped", len({tally.name for tally in results.tallies if results.helped(tally)})
+    for name, tally in (("cheapest", results.cheapest), ("best", results.best)):
+        if tally is not None:
+            yield f"remedy_{name}_step", tally.fork_step
+            if tally.final_loss is not None:
+                yield f"remedy_{name}_loss", tally.final_loss
+    if results.too_late_step is not None:
+        yield "remedy_too_late_step", results.too_late_step
+
+
+def _remedy(tally: Tally | None) -> str:
+    return "none" if tally is None else f"{tally.name} from step {tally.fork_step}"
+
+
+def _row(results: Remedies, tally: Tally) -> dict[str, Any]:
+    numbers = {name: getattr(tally, name) for name in _COLUMNS}
+    return {"remedy": tally.name, **numbers, "helped": tally in results.tallies and results.helped(tally)}

@@ -1,0 +1,88 @@
+"""The answer of `sweep remedy`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from remedy_cases import CLIP, LOWER, SKIP, answer, forked
+
+from orchestrator.answers.remedy import RemedyAnswer
+from orchestrator.causes.remedies.remedy import Remedy
+from orchestrator.causes.remedies.repeats import Difference, Ignored, Repeats, Resumed
+from orchestrator.causes.remedies.results import Cost, StableCell
+from orchestrator.render.text import WIDTH
+
+ALL, NONE = ["stable"] * 3, ["diverged"] * 3
+
+
+def test_the_text_fits_eighty_columns_and_has_every_remedy_and_step() -> None:
+    long = Remedy((*LOWER.entries, *SKIP.entries, *CLIP.entries))
+    steps = [0, 10, 20, 30, 40, 50, 60]
+    rows = [
+        row for step in steps for one in (LOWER, long) for row in forked(one, step, ALL, [1.2345e-5, 1.2345e-5, 1.3e-5])
+    ]
+    found = answer(
+        [*rows, *forked(Remedy(), 0, ["stable", "diverged"])],
+        "over_the_threshold",
+        stable_cells=(StableCell("lr", 0.001, 1.0), StableCell("beta2", 0.99, None)),
+        costs=(Cost("lr x0.5", 60, "stable", 1.5, 1.0),),
+        neighbour=answer(rows).trial,
+    )
+    assert max(map(len, RemedyAnswer.of(found).lines(WIDTH))) <= WIDTH
+    text = str(RemedyAnswer.of(found))
+    assert all(f" {step}" in text for step in steps)
+    assert "no change, other data" in text
+    assert "1/2" in text
+    assert "3/3 1.2e-5" in text
+    assert "lr x0.5 from step 60: final loss 1.5 (+50.0%)" in text
+    assert "cheapest: lr x0.5 from step 60 (40 before the onset): saved 3 of 3 (95 %" in text
+
+
+def test_the_json_has_each_remedy_and_the_cheapest() -> None:
+    found = RemedyAnswer.of(answer([*forked(LOWER, 50, ALL), *forked(SKIP, 50, NONE)])).to_plain()
+    assert found["control_repeats"] is True
+    assert found["cheapest"] == "lr x0.5"
+    assert found["remedies"][1]["outcomes"] == {"diverged": 3}
+    one = found["remedies"][0]
+    assert {name: one[name] for name in ("name", "fork_step", "tried", "saved", "final_loss")} == {
+        "name": "lr x0.5",
+        "fork_step": 50,
+        "tried": 3,
+        "saved": 3,
+        "final_loss": 1.0,
+    }
+    assert RemedyAnswer.of(answer(forked(SKIP, 50, NONE))).cheapest is None
+
+
+def custom(**changes):
+    """The answer of a custom trainer's forks."""
+    found = answer(forked(LOWER, 50, ["stable"]), **changes)
+    return replace(found, trial=replace(found.trial, objective="command"))
+
+
+def test_what_does_not_repeat_is_said_with_its_step_and_its_size() -> None:
+    found = custom(
+        control_repeats=False,
+        control_difference=Difference(12, 0.031),
+        repeats=Repeats((Resumed(50, None), Resumed(70, Difference(71, 0.5))), (Ignored("beta2 0.99", 50),)),
+    )
+    text = str(RemedyAnswer.of(found))
+    assert "does NOT repeat the trial's losses: they differ from step 12, by up to 0.031 of the loss" in text
+    assert "it repeats the trial bit for bit: from step 50\n" in text
+    assert "resumed: at step 70 and left alone, it does NOT repeat the trial: they differ from step 71" in text
+    assert "beta2 0.99 had no effect from step 50" in text
+    written = RemedyAnswer.of(found).to_plain()
+    assert written["control_difference"] == {"step": 12, "largest": 0.031}
+    assert written["resumed"] == [
+        {"fork_step": 50, "differs": None},
+        {"fork_step": 70, "differs": {"step": 71, "largest": 0.5}},
+    ]
+    assert written["without_effect"] == [{"name": "beta2 0.99", "fork_step": 50}]
+
+
+def test_the_text_speaks_of_resuming_where_a_trainer_is_resumed_and_of_other_data_elsewhere() -> None:
+    packed = answer(forked(LOWER, 50, ["diverged"]))
+    assert "other data alone" in str(RemedyAnswer.of(packed))
+    resumed = str(RemedyAnswer.of(replace(packed, trial=replace(packed.trial, objective="command"))))
+    assert "being resumed alone" in resumed
+    assert "other data" not in resumed
