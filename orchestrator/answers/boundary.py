@@ -11,7 +11,7 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.fields import hidden
 from orchestrator.base.query import Query, Say, option, silent
 from orchestrator.render.answer import Answer
-from orchestrator.render.blocks import Block, Line
+from orchestrator.render.blocks import Block, Line, Table
 
 if TYPE_CHECKING:
     from orchestrator.ledger.reader import LedgerReader
@@ -149,9 +149,10 @@ class Boundary(Answer):
 
     def blocks(self) -> Iterator[Block]:
         """Yield what is shown, and a line for each row from the top of the map down."""
-        head, *rows = self.texts
+        head, *lines = self.texts
         yield Line(head)
-        yield from map(Line, rows)
+        rows = (line.partition("  ") for line in lines)
+        yield Table(("", ""), tuple((name, text.strip()) for name, _, text in rows))
 
 
 def _note(stability: StabilityMap) -> str:

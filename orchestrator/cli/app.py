@@ -34,7 +34,7 @@ ACTIONS: Mapping[str, tuple[str, str]] = {
     "report": ("orchestrator.cli.upkeep", "look"),
     "ui": ("orchestrator.cli.upkeep", "look"),
     "import": ("orchestrator.cli.importing", "upkeep"),
-    "export": ("orchestrator.cli.exporting", "upkeep"),
+    "export": ("orchestrator.cli.upkeep", "upkeep"),
     "objectives": ("orchestrator.cli.training", "upkeep"),
     "sync": ("orchestrator.cli.upkeep", "upkeep"),
     "gc": ("orchestrator.cli.upkeep", "upkeep"),

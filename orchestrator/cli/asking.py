@@ -181,7 +181,7 @@ def show(answer: Answer, output: Path | None, json_file: Path | None, folders: I
     With `--json -` standard output has the JSON alone, and the text goes to standard error.
     """
     from orchestrator.ledger.reader import origin_notes
-    from orchestrator.render.terminal import print_blocks
+    from orchestrator.render.text import print_blocks
 
     text_to = sys.stderr if json_file == STANDARD_OUTPUT else sys.stdout
     blocks = list(answer.blocks())

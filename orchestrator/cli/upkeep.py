@@ -1,4 +1,4 @@
-"""Commands that look after results and show them: page, report, ui, sync and gc."""
+"""Commands that show results and look after them: page, report, ui, export, sync and gc."""
 
 from __future__ import annotations
 
@@ -82,3 +82,33 @@ def page_command(
 
     folder: Path | None = sweep_folder(name, results).absolute() if name else None
     finish(page(folder.parent if folder else results, folder.name if folder else None, port, open_))
+
+
+export_command = typer.Typer(
+    help="Write a sweep's map to a file, or the sweep for another product. For example `sweep export heatmap fit`.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _heatmap() -> None:
+    from orchestrator import answers
+    from orchestrator.cli.asking import command_of
+
+    export_command.command("heatmap")(command_of(answers.query_class("map")))
+
+
+_heatmap()
+
+
+@export_command.command("optuna")
+def export_optuna(name: NameArgument, results: ResultsOption = RESULTS) -> None:
+    """Write results/NAME/optuna.db: the sweep as an Optuna study, for optuna-dashboard.
+
+    For example `sweep export optuna fit`. Each call makes the file anew from the ledger.
+    """
+    from orchestrator.api.exporting import export_optuna as exported
+
+    finish(exported(sweep_folder(name, results)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -106,4 +107,5 @@ def answer_document(title: str, blocks: Iterable[Block]) -> str:
 
 
 def _text(text: str) -> str:
-    return html.escape(text)
+    """Escaped text, whose `code` is marked as such."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))

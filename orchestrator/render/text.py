@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TextIO
 
 from orchestrator.base.errors import printable
 from orchestrator.render.blocks import Block, Caution, Drawing, Figure, File, Heading, Line, Table
@@ -86,3 +88,16 @@ def _widths(rows: Sequence[Sequence[str]], room: int | None) -> list[int]:
 
 def _folded(cell: str, width: int) -> list[str]:
     return [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_on_hyphens=False)
+
+
+def print_blocks(blocks: Iterable[Block], to: TextIO) -> None:
+    """Print ``blocks`` as they come."""
+    width = shutil.get_terminal_size((WIDTH, 24)).columns if to.isatty() else None
+    for block in blocks:
+        if isinstance(block, Drawing) and to.isatty():
+            from rich.console import Console
+
+            Console(file=to).print(block.text, soft_wrap=True)
+            continue
+        for line in block_lines(block, width):
+            print(line, file=to, flush=True)

@@ -42,10 +42,7 @@ IMPORTERS = {
     "apprise": {"orchestrator.mirrors.notifier"},
     "transformers": {"orchestrator.callbacks.transformers"},
     "lightning": {"orchestrator.callbacks.lightning"},
-    "typer": {
-        f"orchestrator.cli.{name}"
-        for name in ("app", "asking", "exporting", "importing", "options", "training", "upkeep")
-    },
+    "typer": {f"orchestrator.cli.{name}" for name in ("app", "asking", "importing", "options", "training", "upkeep")},
 }
 
 MOST_LINES = 400
