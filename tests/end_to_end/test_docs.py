@@ -48,7 +48,7 @@ from orchestrator.sweepfile.sections import (
     ValidateConfig,
 )
 from orchestrator.sweepfile.spec import build_sweep
-from orchestrator.sweepfile.strict_yaml import parse_document, parse_scalar
+from orchestrator.sweepfile.strict_yaml import parse_document
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -171,10 +171,10 @@ def test_the_detector_works_in_a_loop_as_shown(page: str) -> None:
 
 
 def test_the_detection_page_has_every_setting_with_its_default() -> None:
-    rows = dict(re.findall(r"^\| `([a-z_.]+)` \| ([^|]+?) \|", DETECTION, re.MULTILINE))
-    assert {name: parse_scalar(shown) for name, shown in rows.items()} == {
-        name: field.default for name, field in StoppingConfig.model_fields.items()
-    }
+    rows = dict(re.findall(r"^\| `([a-z_.]+)` \| ([^|]*?) ?\|", DETECTION, re.MULTILINE))
+    assert {*rows} == {*StoppingConfig.model_fields, *(f"slow.{name}" for name in SlowConfig.model_fields)}
+    check_defaults(rows, StoppingConfig, "")
+    check_defaults(rows, SlowConfig, "slow.")
 
 
 def test_the_example_sweep_file_is_valid() -> None:
@@ -216,8 +216,6 @@ def test_the_example_of_tokens_has_the_steps_that_the_page_says() -> None:
 @pytest.mark.parametrize(
     ("section", "prefix"),
     [
-        (StoppingConfig, ""),
-        (SlowConfig, "slow."),
         (ResourcesConfig, "resources."),
         (SearchSection, "search."),
         (BudgetConfig, "budget."),
@@ -228,6 +226,10 @@ def test_the_example_of_tokens_has_the_steps_that_the_page_says() -> None:
 )
 def test_the_tables_have_every_key_with_its_default(section, prefix: str) -> None:
     rows = dict(re.findall(r"^\| `([a-z_.]+)` \| ([^|]*?) ?\|", SWEEP_FILE, re.MULTILINE))
+    check_defaults(rows, section, prefix)
+
+
+def check_defaults(rows: dict[str, str], section: Any, prefix: str) -> None:
     for name, field in section.model_fields.items():
         shown = rows[prefix + name]
         if field.is_required():
@@ -267,6 +269,9 @@ def test_the_section_of_messages_has_its_keys_and_every_event() -> None:
         "docs/from-trainer-to-map.md",
         "docs/reliability.md",
         "docs/clusters.md",
+        "benchmarks/search.md",
+        "benchmarks/pruning.md",
+        "tests/faults/README.md",
         "results/reference/README.md",
     ],
 )
