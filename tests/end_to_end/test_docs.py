@@ -270,6 +270,7 @@ def test_the_section_of_messages_has_its_keys_and_every_event() -> None:
         "docs/reliability.md",
         "docs/clusters.md",
         "benchmarks/search.md",
+        "benchmarks/detection.md",
         "benchmarks/pruning.md",
         "tests/faults/README.md",
         "results/reference/README.md",
