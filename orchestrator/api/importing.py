@@ -1,4 +1,4 @@
-"""`sweep import`: maps, edges and comparisons of results that someone else made."""
+"""`sweep import`: make a sweep of results that were trained elsewhere."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from orchestrator.base.errors import EXIT_OK
 from orchestrator.base.files import LEDGER, check_no_links, check_output
 from orchestrator.base.space import Axis
-from orchestrator.base.words import counts_line
-from orchestrator.importing.collecting import Import, collect
+from orchestrator.base.words import counts_line, shortened
+from orchestrator.importing.collecting import collect
 from orchestrator.importing.options import ImportOptions
 from orchestrator.importing.recording import Collected, checked_name, record
 from orchestrator.ledger.facts import long_note
@@ -21,7 +21,7 @@ from orchestrator.pages.exports import are_current, export_all
 from orchestrator.render.printing import Lines, written_json
 from orchestrator.render.text_map import text_map
 
-_LEFT_OUT_SHOWN = 8
+_MAX_LEFT_OUT = 8  # rows that are printed
 
 
 def import_results(
@@ -33,34 +33,33 @@ def import_results(
     *,
     replaces: bool = False,
 ) -> Lines:
-    """Bring the results in ``sources`` into ``results``/``name`` as a sweep that is marked as imported.
+    """Import the results in ``sources`` into ``results``/``name`` as a sweep that is marked as imported.
 
-    Nothing happens where the same is there already; other imported results are replaced only if it ``replaces`` them.
-    Raises InputError, and StorageError where results cannot be written.
+    Nothing changes if the folder holds the same already; other imported results are replaced only with ``replaces``.
+    Raises InputError, and StorageError if results cannot be written.
     """
     check_output(json_file, "--json")
     folder = results / checked_name(name)
-    found = collect(sources, options, results)
+    collected = collect(sources, options, results)
     check_no_links(folder)
-    is_new = record(folder, name, found.collected, replaces=replaces)
-    yield from _told(name, found, is_new=is_new)
+    is_new = record(folder, name, collected, replaces=replaces)
+    yield from _summary(name, collected, is_new=is_new)
     with LedgerReader(folder / LEDGER) as ledger:
         rows, facts = judged_trials(ledger), ledger.facts()
     yield counts_line(Counter(row.label for row in rows))
     if drawing := text_map(rows, ()):
         yield drawing
     yield f"note: {long_note(facts)}"
-    yield from (f"note: {note}" for note in found.notes)
-    yield from _left_out(found.collected)
+    yield from (f"note: {note}" for note in collected.notes)
+    yield from _left_out(collected)
     if not are_current(folder):
         yield from (f"wrote {path}" for path in export_all(folder))
-    yield from written_json(json_file, _content(name, found, is_new=is_new))
+    yield from written_json(json_file, _content(name, collected, is_new=is_new))
     return EXIT_OK
 
 
-def _told(name: str, found: Import, *, is_new: bool) -> Iterator[str]:
-    collected = found.collected
-    cells = {tuple(run.settings.cell.items()) for run in collected.runs}
+def _summary(name: str, collected: Collected, *, is_new: bool) -> Iterator[str]:
+    cells = {run.settings.cell for run in collected.runs}
     verb = "imported" if is_new else "nothing to do, it holds these already:"
     yield f"{name}: {verb} {len(collected.runs)} runs in {len(cells)} cells from {', '.join(collected.sources)}"
     yield "columns: " + ", ".join(f"{key} = {column}" for key, column in collected.columns.items())
@@ -73,19 +72,15 @@ def _axis_text(axis: Axis) -> str:
 
 
 def _left_out(collected: Collected) -> Iterator[str]:
-    """Rows and runs that are not in the map, and why."""
-    left_out = collected.left_out
-    if not left_out:
-        return
-    yield f"left out: {len(left_out)} of {len(left_out) + len(collected.runs)}"
-    yield from (f"  {one}" for one in left_out[:_LEFT_OUT_SHOWN])
-    if len(left_out) > _LEFT_OUT_SHOWN:
-        yield f"  and {len(left_out) - _LEFT_OUT_SHOWN} more; --json FILE writes all of them"
+    """Yield the rows and runs that are not in the map, and why."""
+    lines = [f"  {row}" for row in collected.left_out]
+    if lines:
+        yield f"left out: {len(lines)} of {len(lines) + len(collected.runs)}"
+        yield from shortened(lines, _MAX_LEFT_OUT, "--json FILE writes all")
 
 
-def _content(name: str, found: Import, *, is_new: bool) -> dict[str, Any]:
-    """What was brought in, from which columns, and what was left out."""
-    collected = found.collected
+def _content(name: str, collected: Collected, *, is_new: bool) -> dict[str, Any]:
+    """Return the JSON of an import: runs by outcome, the columns, and what was left out."""
     return {
         "sweep": name,
         "is_new": is_new,
@@ -95,9 +90,9 @@ def _content(name: str, found: Import, *, is_new: bool) -> dict[str, Any]:
         "axes": {axis.name: {"scale": axis.scale, "values": list(axis.values)} for axis in collected.axes},
         "is_scattered": collected.is_scattered,
         "num_runs": len(collected.runs),
-        "num_cells": len({tuple(run.settings.cell.items()) for run in collected.runs}),
+        "num_cells": len({run.settings.cell for run in collected.runs}),
         "outcomes": Counter(run.result.outcome for run in collected.runs),
         "num_left_out": len(collected.left_out),
-        "left_out": [{"where": one.where, "reason": one.reason} for one in collected.left_out],
-        "notes": found.notes,
+        "left_out": [{"where": row.where, "reason": row.reason} for row in collected.left_out],
+        "notes": list(collected.notes),
     }

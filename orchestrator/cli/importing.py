@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from orchestrator.answers._logs import log_metrics, stopping_of
-from orchestrator.base.query import conditions
 from orchestrator.cli.options import RESULTS, JsonOption, ResultsOption, finish
 
-PatternOption = Annotated[
-    str | None,
-    typer.Option("--pattern", metavar="REGEX", help=r"named groups: `it (?P<step>\d+) L=(?P<loss>\S+)`"),
-]
-LogFormatOption = Annotated[str, typer.Option("--format", help="text, json, csv or tensorboard, if auto guesses wrong")]
-NormColumnOption = Annotated[
-    str | None, typer.Option("--grad-norm", metavar="NAME", help="the column of gradient norms")
-]
+_MEANING, _LOGS, _RESULTS = "What the columns mean", "Reading logs", "Results"
+
+
+def _text(flag: str, metavar: str, help_: str, panel: str) -> typer.models.OptionInfo:
+    return typer.Option(flag, metavar=metavar, help=help_, rich_help_panel=panel)
 
 
 def import_command(
@@ -28,120 +24,81 @@ def import_command(
             help="tables (CSV, TSV, JSON lines, Parquet), folders of runs, mlflow:EXPERIMENT, or optuna:URL#STUDY",
         ),
     ],
-    name: Annotated[str, typer.Option("--name", help="name of the sweep that is made: results/NAME/")],
-    x: Annotated[str, typer.Option("--x", metavar="[AXIS=]COLUMN", help="the first axis, e.g. lr=learning_rate")],
-    y: Annotated[str | None, typer.Option("--y", metavar="[AXIS=]COLUMN", help="the second axis")] = None,
-    axis: Annotated[list[str], typer.Option("--axis", metavar="[AXIS=]COLUMN", help="a further axis; repeatable")] = [],  # noqa: B006
-    scale: Annotated[
+    *,
+    axis: Annotated[
         list[str],
-        typer.Option("--scale", metavar="AXIS=SCALE", help="log, linear, log1m or values; found from the values"),
+        _text("--axis", "NAME[=SCALE]", "column of a setting, e.g. lr=log; the first two are the map's axes", _MEANING),
     ] = [],  # noqa: B006
     outcome: Annotated[
-        str | None,
-        typer.Option("--outcome", metavar="COLUMN", help="words (stable, diverged, ...) or final losses"),
+        str | None, _text("--outcome", "COLUMN", "labels (stable, diverged, ...) or final losses", _MEANING)
     ] = None,
     loss: Annotated[
         str | None,
-        typer.Option(
-            "--loss", metavar="COLUMN", help="losses: final ones beside words in --outcome, or of each --step"
-        ),
+        _text("--loss", "COLUMN", "final losses if --outcome has labels, per-step losses with --step", _MEANING),
     ] = None,
-    validation_loss: Annotated[
-        str | None, typer.Option("--validation-loss", metavar="COLUMN", help="final losses on held-out data")
+    seed: Annotated[
+        str | None, _text("--seed", "COLUMN", "seeds; by default the rows of a cell are numbered", _MEANING)
     ] = None,
     map_: Annotated[
         list[str],
-        typer.Option("--map", metavar="OUTCOME=WORD,...", help="what words mean: diverged=nan,crashed; skip=OOM"),
+        _text("--map", "OUTCOME=LABEL,...", "meaning of labels: diverged=nan,crashed; skip=OOM", _MEANING),
     ] = [],  # noqa: B006
     diverged_above: Annotated[
-        float | None, typer.Option("--diverged-above", metavar="LOSS", help="a final loss above this has diverged")
-    ] = None,
-    seed: Annotated[
-        str | None, typer.Option("--seed", metavar="COLUMN", help="seeds; else the rows of a cell are numbered")
-    ] = None,
-    steps: Annotated[
-        str | None, typer.Option("--steps", metavar="COLUMN|NUMBER", help="length of the runs, if it is known")
+        float | None, _text("--diverged-above", "LOSS", "a final loss above this has diverged", _MEANING)
     ] = None,
     where: Annotated[
-        list[str], typer.Option("--where", metavar="COLUMN=VALUE", help="only rows with this value; repeatable")
+        list[str], _text("--where", "COLUMN=VALUE", "only rows with this value; repeatable", _MEANING)
     ] = [],  # noqa: B006
-    initial_loss: Annotated[
-        str | None, typer.Option("--initial-loss", metavar="COLUMN|NUMBER", help="the loss before the training")
+    mapping: Annotated[
+        Path | None, _text("--mapping", "FILE", "YAML file with these and rarer options (docs/import.md)", _MEANING)
     ] = None,
-    step: Annotated[
-        str | None, typer.Option("--step", metavar="COLUMN", help="steps, of a table with a loss in each row")
-    ] = None,
+    step: Annotated[str | None, _text("--step", "COLUMN", "steps, in a table with a loss in each row", _LOGS)] = None,
     run: Annotated[
         list[str],
-        typer.Option("--run", metavar="COLUMN", help="beside --step: what tells runs apart; else axes and seed"),
+        _text("--run", "COLUMN", "with --step: column that identifies a run; default: axes and seed", _LOGS),
     ] = [],  # noqa: B006
-    grad_norm: NormColumnOption = None,
     from_path: Annotated[
         str | None,
-        typer.Option(
-            "--from-path",
-            metavar="REGEX",
-            help="settings in paths of logs or names of runs: 'lr(?P<lr>[^_/]+)_'",
-        ),
+        _text("--from-path", "REGEX", "settings in paths of logs or names of runs: `lr(?P<lr>[^_/]+)_`", _LOGS),
     ] = None,
-    config: Annotated[
-        str | None,
-        typer.Option("--config", metavar="NAME", help="the settings file beside each log; config.yaml and so on"),
-    ] = None,
-    log: Annotated[
-        str | None, typer.Option("--log", metavar="NAME", help="the log of each run where it has several: metrics.csv")
-    ] = None,
-    pattern: PatternOption = None,
-    format_: LogFormatOption = "auto",
     set_: Annotated[
-        list[str], typer.Option("--set", metavar="stopping.KEY=VALUE", help="judge curves with another setting")
+        list[str], _text("--set", "stopping.KEY=VALUE", "judge curves with another setting of the detector", _LOGS)
     ] = [],  # noqa: B006
-    scattered: Annotated[
-        bool | None,
-        typer.Option("--scattered/--grid", help="whether cells fill a grid; found from the cells", show_default=False),
-    ] = None,
+    name: Annotated[str, _text("--name", "NAME", "name of the new sweep: results/NAME/", _RESULTS)],
     replace: Annotated[
-        bool, typer.Option("--replace", help="put these in the place of other imported results of this name")
+        bool, typer.Option("--replace", help="replace other imported results of this name", rich_help_panel=_RESULTS)
     ] = False,
     json_: JsonOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Make a sweep of results that someone else trained: its map, edge, picture and report, marked as imported.
+    """Make a sweep of results that were trained elsewhere: its map, edge, figures and report, marked as imported.
 
-    For example `sweep import table.csv --name theirs --x lr --y warmup --outcome final_loss --diverged-above 7`, then
+    For example `sweep import table.csv --name theirs --axis lr --axis warmup --outcome loss --diverged-above 7`, then
     `sweep boundary theirs`. Each row is a run; rows with equal axes are seeds of one cell. A final loss that is not
-    finite is diverged; other words are not guessed: `--outcome status --map diverged=nan,crashed --map skip=OOM`.
+    finite has diverged; other labels are not guessed: `--outcome status --map diverged=nan,crashed --map skip=OOM`.
 
-    Curves are judged by the detector, so that spikes are seen. They are read from a table with a loss in each row,
-    `sweep import curves.csv --name theirs --x lr --step step --loss loss --run run_id`, or from a folder with a log and
-    a settings file for each run, `sweep import runs/ --name theirs --x lr --y optimizer.beta2`, or from an experiment,
-    `sweep import mlflow:theirs --name theirs --x lr`. The trials of optuna:sqlite:///theirs.db are rows of a table.
+    The detector judges curves, so spikes are seen. Curves come from a table with a loss in each row,
+    `sweep import curves.csv --name theirs --axis lr --step step --loss loss --run run_id`, from a folder with a log and
+    a settings file for each run, `sweep import runs/ --name theirs --axis lr --axis beta2`, or from an experiment,
+    `sweep import mlflow:theirs --name theirs --axis lr`. The trials of optuna:sqlite:///theirs.db are rows of a table.
+
+    A mapping file holds more, such as columns with other names: `axes: {lr: learning_rate}`. Options override it.
     """
     from orchestrator.api.importing import import_results
-    from orchestrator.importing.options import ImportOptions
+    from orchestrator.importing.options import import_options
 
-    options = ImportOptions(
-        x=x,
-        y=y,
+    options = import_options(
+        mapping,
         axis=axis,
-        scale=scale,
-        scattered=scattered,
-        seed=seed,
-        steps=steps,
-        where=conditions(where),
+        where=where,
+        map=map_,
+        set=set_,
         outcome=outcome,
         loss=loss,
-        initial_loss=initial_loss,
+        seed=seed,
+        diverged_above=diverged_above,
         step=step,
         run=run,
-        grad_norm=grad_norm,
         from_path=from_path,
-        config=config,
-        log=log,
-        told=log_metrics(pattern, format_, loss),
-        stopping=stopping_of(set_) if set_ else None,
-        validation_loss=validation_loss,
-        map=map_,
-        diverged_above=diverged_above,
     )
     finish(import_results(sources, name, options, results, json_, replaces=replace), json_)

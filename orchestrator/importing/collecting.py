@@ -1,22 +1,20 @@
-"""From the sources of an import to all that it brings in."""
+"""Collect the runs of all sources of an import, with their axes, seeds and results."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.importing.curves import CurveColumns, logs_of_rows, repeated_steps, runs_of_logs
-from orchestrator.importing.folders import FolderOptions, logs_in, path_pattern
+from orchestrator.importing.curves import CurveColumns, LoggedRuns, logs_of_rows, repeated_step, runs_of_logs
 from orchestrator.importing.options import ImportOptions
-from orchestrator.importing.outcomes import ResultColumns, rules_of, runs_of_rows
+from orchestrator.importing.outcomes import ResultColumns, outcome_rules, runs_of_rows
 from orchestrator.importing.recording import Collected
-from orchestrator.importing.rows import RUN, LeftOut, Row, Rows, is_wide, long_of_wide, read_tables
+from orchestrator.importing.rows import RUN, LeftOut, Row, Rows, is_chart, read_tables, rows_of_chart
 from orchestrator.importing.runs import (
-    Asked,
     Run,
+    SettingColumns,
     Settings,
     axes_of,
     chosen_rows,
@@ -25,28 +23,18 @@ from orchestrator.importing.runs import (
     settings_of_rows,
     with_seeds,
 )
-from orchestrator.importing.stores import OPTUNA, is_store, logs_of_experiment, rows_of_studies
-from orchestrator.importing.values import axis_columns, column_named
+from orchestrator.importing.sources import OPTUNA, is_store, rows_of_studies, runs_in, runs_of_experiment
+from orchestrator.importing.values import number_of
 from orchestrator.ledger.facts import BY_CURVES
-from orchestrator.logs.columns import Columns
-from orchestrator.logs.tables import Log
 
-_OWN = ("seed", "steps")  # names that a fixed setting may not have: they are a trial's own
-_SHOWN = 5
+_OF_TRIAL = ("seed", "steps")  # names that belong to a trial, so that no fixed setting may have them
+_MAX_LISTED = 5
 
 
-@dataclass(slots=True)
-class Import:
-    """All that an import brings in, and what the user is to know of it."""
+def collect(sources: Sequence[str], options: ImportOptions, results: Path) -> Collected:
+    """Return the runs in ``sources``. Raises InputError if they cannot be read or hold no run.
 
-    collected: Collected
-    notes: list[str] = field(default_factory=list)
-
-
-def collect(sources: Sequence[str], options: ImportOptions, results: Path) -> Import:
-    """What ``sources`` hold, as ``options`` say. Raises InputError where they cannot be read or hold no run.
-
-    An MLflow experiment is looked for in the store under ``results`` where the environment names no other.
+    An MLflow experiment is looked up in the store under ``results``, unless the environment names another.
     """
     if any(map(is_store, sources)):
         return _of_stores(sources, options, results)
@@ -56,228 +44,203 @@ def collect(sources: Sequence[str], options: ImportOptions, results: Path) -> Im
     paths = [Path(source) for source in sources]
     folders = [path for path in paths if path.is_dir()]
     if folders and len(folders) < len(paths):
-        raise InputError(Problem(str(folders[0]), "", "is a folder beside tables", "import each on its own"))
+        raise InputError(Problem(str(folders[0]), "", "is a folder among tables", "import each on its own"))
     if folders:
-        return _of_folders(folders, options)
+        options.reject(("run",), "applies to a table with a loss in each row")
+        return _of_logs(sources, (runs_in(folder, options) for folder in folders), options)
     return (
-        _of_long_tables(paths, options) if options.step is not None else _of_tables(paths, read_tables(paths), options)
+        _of_curves(sources, options)
+        if options.keys.step is not None
+        else _of_table(sources, read_tables(paths), options)
     )
 
 
-def _of_stores(sources: Sequence[str], options: ImportOptions, results: Path) -> Import:
-    """Experiments of MLflow, or studies of Optuna."""
+def _of_stores(sources: Sequence[str], options: ImportOptions, results: Path) -> Collected:
     kinds = {source.partition(":")[0] for source in sources}
     if len(kinds) > 1:
-        raise InputError(Problem(sources[0], "", "stands beside a source of another kind", "import each on its own"))
+        message = "is a store of another kind than the other sources"
+        raise InputError(Problem(sources[0], "", message, "import each on its own"))
     if kinds == {OPTUNA.rstrip(":")}:
-        return _of_tables(sources, rows_of_studies(sources), options)
-    _refuse(options, ("run", "from_path", "config", "log"), "is for tables and folders of runs")
-    _refuse_judged(options)
-    wanted = Columns(options.step, options.loss, options.grad_norm)
-    return _of_runs(sources, [logs_of_experiment(source, results, wanted) for source in sources], options)
+        return _of_table(sources, rows_of_studies(sources), options)
+    options.reject(("run", "from_path", "config", "log"), "applies to tables and folders of runs")
+    columns = options.log_columns
+    return _of_logs(sources, (runs_of_experiment(source, results, columns) for source in sources), options)
 
 
-def _of_tables(paths: Sequence[Path | str], table: Rows, options: ImportOptions) -> Import:
-    """Tables with a run in each row."""
-    _refuse(options, ("grad_norm", "run", "from_path", "config", "log", "stopping"), "is for runs with curves")
-    asked, results = _asked(table.columns, options), _results(table, options)
-    rows = chosen_rows(table.rows, asked.where)
+def _of_table(sources: Sequence[str], table: Rows, options: ImportOptions) -> Collected:
+    """Collect the runs of tables with a run in each row."""
+    options.reject(("grad_norm", "run", "from_path", "config", "log", "stopping"), "applies to runs with curves")
+    columns, results = _setting_columns(table.columns, options), _result_columns(table, options)
+    rows = chosen_rows(table.rows, columns.where)
     named = {"outcome": results.outcome, "final_loss": results.loss, "validation_loss": results.validation_loss}
     if isinstance(results.initial_loss, str):
         named["initial_loss"] = results.initial_loss
-    unused = _unused(table.columns, asked, named.values())
-    rules = rules_of(options.map, options.diverged_above)
-    judged_by, runs, left_out = runs_of_rows(rows, asked, results, rules, _fixed(unused))
-    return _import(paths, judged_by, asked, named, runs, [*table.left_out, *left_out], options, rows, unused)
+    unused = _unused(table.columns, columns, named.values())
+    judged_by, runs, left_out = runs_of_rows(rows, columns, results, outcome_rules(options), _fixed(unused))
+    left_out = [*table.left_out, *left_out]
+    return _collected(sources, judged_by, columns, named, runs, left_out, options, rows, unused)
 
 
-def _of_long_tables(paths: Sequence[Path], options: ImportOptions) -> Import:
-    """Tables with a loss in each row."""
-    _refuse(options, ("config", "log"), "is for a folder of runs")
-    _refuse_judged(options)
-    table = read_tables(paths)
-    step, loss = options.step, options.loss
+def _of_curves(sources: Sequence[str], options: ImportOptions) -> Collected:
+    """Collect the runs of tables with a loss in each row."""
+    options.reject(("config", "log"), "applies to a folder of runs")
+    _reject_results(options)
+    table = read_tables(list(map(Path, sources)))
+    step, loss, run = options.keys.step, options.keys.loss, options.keys.run
     if step is None or loss is None:
-        raise InputError(Problem("--loss", "", "is missing beside --step", "name the column of losses"))
-    if is_wide(table, loss):
-        table = long_of_wide(table, step, loss, path_pattern(options.from_path))
+        raise InputError(Problem("--loss", "", "is missing next to --step", "name the column of losses"))
+    if is_chart(table, loss):
+        table = rows_of_chart(table, step, loss, options.path_pattern)
         if not table.rows:
-            raise InputError(_none(str(paths[0]), table.left_out))
-        options = replace(options, run=options.run or (RUN,))
+            raise InputError(_no_run(sources[0], table.left_out))
+        run = run or [RUN]
     else:
-        _refuse(options, ("from_path",), "is for a folder of runs, and for a chart with a column for each run")
-    asked = _asked(table.columns, options)
-    own = [column_named("--run", name, table.columns) for name in options.run]
-    axes = [axis.column for axis in asked.axes]
-    columns = CurveColumns(
-        column_named("--step", step, table.columns),
-        column_named("--loss", loss, table.columns),
-        None if options.grad_norm is None else column_named("--grad-norm", options.grad_norm, table.columns),
-        own or [*axes, *([asked.seed] if asked.seed else [])],
+        message = "applies to a folder of runs, and to a chart with a column for each run"
+        options.reject(("from_path",), message)
+    columns = _setting_columns(table.columns, options)
+    given = [options.column_of("run", name, table.columns) for name in run]
+    axes = [axis.column for axis in columns.axes]
+    curves = CurveColumns(
+        options.column_of("step", step, table.columns),
+        options.column_of("loss", loss, table.columns),
+        options.column("grad_norm", table.columns),
+        given or [*axes, *([columns.seed] if columns.seed else [])],
     )
-    rows = chosen_rows(table.rows, asked.where)
-    if not own and (where := repeated_steps(rows, columns)) is not None:
-        message = f"has a step of another row with the same {', '.join(columns.run)}, and another loss"
-        raise InputError(Problem(where, columns.step, message, "say which column tells runs apart: --run NAME"))
-    firsts, logs, left_out = logs_of_rows(rows, columns, axes)
-    named = {"step": columns.step, "loss": columns.loss, "grad_norm": columns.grad_norm, "run": ", ".join(columns.run)}
-    unused = _unused(table.columns, asked, [*named.values(), *columns.run])
-    return _judged(paths, firsts, logs, [*table.left_out, *left_out], asked, named, unused, options)
+    rows = chosen_rows(table.rows, columns.where)
+    if not given and (where := repeated_step(rows, curves)) is not None:
+        message = f"has a step of another row with the same {', '.join(curves.run)}, and another loss"
+        raise InputError(Problem(where, curves.step, message, "name the column that identifies runs: --run NAME"))
+    runs = logs_of_rows(rows, curves, axes)
+    runs.left_out = [*table.left_out, *runs.left_out]
+    named = {"step": curves.step, "loss": curves.loss, "grad_norm": curves.grad_norm, "run": ", ".join(curves.run)}
+    unused = _unused(table.columns, columns, [*named.values(), *curves.run])
+    return _judged(sources, runs, columns, named, unused, options)
 
 
-def _of_folders(folders: Sequence[Path], options: ImportOptions) -> Import:
-    """Folders of runs with a log each."""
-    _refuse(options, ("run",), "is for a table with a loss in each row")
-    _refuse_judged(options)
-    wanted = Columns(options.step, options.loss, options.grad_norm)
-    found = FolderOptions(path_pattern(options.from_path), options.config, options.log, wanted, options.told)
-    return _of_runs(folders, [logs_in(folder, found) for folder in folders], options)
-
-
-def _of_runs(
-    sources: Sequence[Path | str], found: Iterable[tuple[list[Row], list[Log], list[LeftOut]]], options: ImportOptions
-) -> Import:
-    """Runs with a row of settings and a log each."""
-    rows: list[Row] = []
-    logs: list[Log] = []
-    left_out: list[LeftOut] = []
-    for its_rows, its_logs, its_left_out in found:
-        rows, logs, left_out = rows + its_rows, logs + its_logs, left_out + its_left_out
-    if not rows:
-        raise InputError(_none(str(sources[0]), left_out))
-    names = list(dict.fromkeys(name for row in rows for name in row.values))
-    asked = _asked(names, options)
-    kept = {id(row) for row in chosen_rows(rows, asked.where)}
-    logs = [log for row, log in zip(rows, logs, strict=True) if id(row) in kept]
-    rows = [row for row in rows if id(row) in kept]
+def _of_logs(sources: Sequence[str], parts: Iterable[LoggedRuns], options: ImportOptions) -> Collected:
+    """Collect runs with a row of settings and a log each."""
+    _reject_results(options)
+    runs = LoggedRuns()
+    for part in parts:
+        runs.join(part)
+    if not runs.rows:
+        raise InputError(_no_run(sources[0], runs.left_out))
+    names = list(dict.fromkeys(name for row in runs.rows for name in row.values))
+    columns = _setting_columns(names, options)
+    kept = {id(row) for row in chosen_rows(runs.rows, columns.where)}
+    pairs = [(row, log) for row, log in zip(runs.rows, runs.logs, strict=True) if id(row) in kept]
+    runs = LoggedRuns([row for row, _ in pairs], [log for _, log in pairs], runs.left_out)
     named = {
-        key: ", ".join(dict.fromkeys(str(name) for log in logs if (name := getattr(log.columns, key)) is not None))
+        key: ", ".join(dict.fromkeys(str(name) for log in runs.logs if (name := getattr(log.columns, key)) is not None))
         for key in ("step", "loss", "grad_norm")
     }
-    unused = _unused(names, asked, ())
-    return _judged(sources, rows, logs, left_out, asked, named, unused, options)
+    return _judged(sources, runs, columns, named, _unused(names, columns, ()), options)
 
 
 def _judged(
-    paths: Sequence[Path | str],
-    rows: Sequence[Row],
-    logs: Sequence[Log],
-    left_out: Sequence[LeftOut],
-    asked: Asked,
+    sources: Sequence[str],
+    runs: LoggedRuns,
+    columns: SettingColumns,
     named: Mapping[str, str | None],
     unused: Sequence[str],
     options: ImportOptions,
-) -> Import:
-    """Runs by their logs, each with a row of settings."""
-    if not rows:
-        raise InputError(_none(str(paths[0]), left_out))
-    settings = settings_of_rows(rows, asked, _fixed(unused))
-    known = [(one, log) for one, log in zip(settings, logs, strict=True) if isinstance(one, Settings)]
-    unknown = [one for one in settings if isinstance(one, LeftOut)]
-    runs = runs_of_logs([one for one, _ in known], [log for _, log in known], options.stopping_config)
-    return _import(paths, BY_CURVES, asked, named, runs, [*left_out, *unknown], options, rows, unused)
+) -> Collected:
+    """Judge runs by their logs."""
+    if not runs.rows:
+        raise InputError(_no_run(sources[0], runs.left_out))
+    settings = settings_of_rows(runs.rows, columns, _fixed(unused))
+    known = [(own, log) for own, log in zip(settings, runs.logs, strict=True) if isinstance(own, Settings)]
+    left_out = [*runs.left_out, *(own for own in settings if isinstance(own, LeftOut))]
+    judged = runs_of_logs([own for own, _ in known], [log for _, log in known], options.stopping)
+    return _collected(sources, BY_CURVES, columns, named, judged, left_out, options, runs.rows, unused)
 
 
-def _import(
-    paths: Sequence[Path | str],
+def _collected(
+    sources: Sequence[str],
     judged_by: str,
-    asked: Asked,
+    columns: SettingColumns,
     named: Mapping[str, str | None],
     runs: Sequence[Run],
     left_out: Sequence[LeftOut],
     options: ImportOptions,
     rows: Sequence[Row],
     unused: Sequence[str],
-) -> Import:
-    """``runs`` with their seeds, over axes, in the order of the map. Raises InputError where there is none."""
+) -> Collected:
+    """Give ``runs`` their seeds and axes, in the order of the map. Raises InputError if there are none."""
     kept, repeated = with_seeds(runs)
-    all_left_out = [*left_out, *repeated]
+    left_out = [*left_out, *repeated]
     if not kept:
-        raise InputError(_none(str(paths[0]), all_left_out))
-    axes, is_scattered = axes_of(kept, asked.axes, options.scattered)
-    columns = {axis.name: axis.column for axis in asked.axes}
-    columns |= {"seed": asked.seed} if asked.seed else {}
-    columns |= {"steps": options.steps} if options.steps else {}
-    columns |= {key: name for key, name in named.items() if name}
-    collected = Collected(
-        sources=tuple(map(str, paths)),
-        judged_by=judged_by,
-        columns=columns,
-        axes=axes,
-        is_scattered=is_scattered,
-        runs=in_order(kept, axes),
-        left_out=all_left_out,
-        stopping=options.stopping_config,
-    )
-    found = Import(collected)
-    if differing := differing_columns(rows, asked, unused):
-        shown = ", ".join(differing[:_SHOWN]) + (" and others" if len(differing) > _SHOWN else "")
-        found.notes.append(
+        raise InputError(_no_run(sources[0], left_out))
+    axes, is_scattered = axes_of(kept, columns.axes, options.keys.scattered)
+    meanings = {axis.name: axis.column for axis in columns.axes}
+    meanings |= {"seed": columns.seed} if columns.seed else {}
+    meanings |= {"steps": str(options.keys.steps)} if options.keys.steps is not None else {}
+    meanings |= {key: name for key, name in named.items() if name}
+    notes = []
+    if differing := differing_columns(rows, columns, unused):
+        shown = ", ".join(differing[:_MAX_LISTED]) + (" and others" if len(differing) > _MAX_LISTED else "")
+        notes.append(
             f"rows of one cell differ in {shown}, and count as its seeds; --axis NAME makes an axis of a column, "
             "--where NAME=VALUE chooses rows, --seed NAME is for seeds"
         )
     if all(run.result.initial_loss is None for run in kept):
-        found.notes.append(
-            "no initial loss is known: nothing is degraded, and a learning-rate sensitivity leaves out what has no "
-            "final loss; --initial-loss says it"
+        notes.append(
+            "no initial loss is known: nothing is degraded, and a learning-rate sensitivity leaves out runs without a "
+            "final loss; initial_loss in a mapping file gives it"
         )
-    return found
+    return Collected(
+        sources=tuple(map(str, sources)),
+        judged_by=judged_by,
+        columns=meanings,
+        axes=axes,
+        is_scattered=is_scattered,
+        runs=in_order(kept, axes),
+        left_out=left_out,
+        stopping=options.stopping,
+        notes=notes,
+    )
 
 
-def _asked(columns: Sequence[str], options: ImportOptions) -> Asked:
-    steps: str | int | None = None
-    if options.steps is not None:
-        steps = int(options.steps) if options.steps.isdigit() else column_named("--steps", options.steps, columns)
-    seed = None if options.seed is None else column_named("--seed", options.seed, columns)
-    where = {column_named("--where", name, columns): value for name, value in options.where.items()}
-    return Asked(axis_columns(options.axes, options.scale, columns), seed, steps, where)
+# --- columns ---------------------------------------------------------------------------------------
 
 
-def _results(table: Rows, options: ImportOptions) -> ResultColumns:
-    """The columns of results; without --outcome that of --loss is judged."""
+def _setting_columns(columns: Sequence[str], options: ImportOptions) -> SettingColumns:
+    steps = options.keys.steps
+    if isinstance(steps, str):
+        steps = int(steps) if steps.isdigit() else options.column("steps", columns)
+    where = {options.column_of("where", name, columns): value for name, value in options.keys.where.items()}
+    return SettingColumns(options.axis_columns(columns), options.column("seed", columns), steps, where)
 
-    def named(option: str, text: str | None) -> str | None:
-        return None if text is None else column_named(option, text, table.columns)
 
-    loss = named("--loss", options.loss)
-    outcome = named("--outcome", options.outcome) or loss
+def _result_columns(table: Rows, options: ImportOptions) -> ResultColumns:
+    """Return the columns of results; without an outcome, the losses are judged."""
+    loss = options.column("loss", table.columns)
+    outcome = options.column("outcome", table.columns) or loss
     if outcome is None:
-        remedy = "say --outcome COLUMN (words such as stable and diverged, or final losses), or --step and --loss"
+        remedy = "say --outcome COLUMN (labels such as stable and diverged, or final losses), or --step and --loss"
         raise InputError(Problem("--outcome", "", "is missing: nothing says how the runs ended", remedy))
-    initial: str | float | None = options.initial_loss_number
-    if initial is None:
-        initial = named("--initial-loss", options.initial_loss)
-    return ResultColumns(outcome, loss, named("--validation-loss", options.validation_loss), initial)
+    initial = options.keys.initial_loss
+    if isinstance(initial, str):
+        number = number_of(initial)
+        initial = options.column("initial_loss", table.columns) if number is None else float(number)
+    return ResultColumns(outcome, loss, options.column("validation_loss", table.columns), initial)
 
 
-def _unused(columns: Sequence[str], asked: Asked, named: Iterable[str | None]) -> list[str]:
-    taken = {*(axis.column for axis in asked.axes), asked.seed, asked.steps, *asked.where}
-    taken |= set(named)
-    return [name for name in columns if name not in taken]
+def _unused(columns: Sequence[str], settings: SettingColumns, named: Iterable[str | None]) -> list[str]:
+    used = {*(axis.column for axis in settings.axes), settings.seed, settings.steps, *settings.where, *named}
+    return [name for name in columns if name not in used]
 
 
 def _fixed(unused: Sequence[str]) -> list[str]:
-    return [name for name in unused if name not in _OWN]
+    return [name for name in unused if name not in _OF_TRIAL]
 
 
-def _refuse(options: ImportOptions, names: Sequence[str], what: str) -> None:
-    """Raise InputError for an option that has no meaning for this source."""
-    for name in names:
-        if getattr(options, name):
-            option = {"stopping": "--set"}.get(name, f"--{name.replace('_', '-')}")
-            raise InputError(Problem(option, str(getattr(options, name)), what, "leave it out"))
+def _reject_results(options: ImportOptions) -> None:
+    """Raise InputError for columns of results, since the detector judges curves."""
+    keys = ("outcome", "map", "diverged_above", "validation_loss", "initial_loss")
+    options.reject(keys, "applies to a table with a run in each row: here the curves say how runs ended")
 
 
-def _refuse_judged(options: ImportOptions) -> None:
-    """Raise InputError for options of results where the detector judges curves."""
-    _refuse(
-        options,
-        ("outcome", "map", "diverged_above", "validation_loss", "initial_loss"),
-        "is for a table with a run in each row: here the curves say how runs ended",
-    )
-
-
-def _none(source: str, left_out: Sequence[LeftOut]) -> Problem:
-    return Problem(
-        source, "", "holds no run that can be used", "; ".join(map(str, left_out[:_SHOWN])) or "is it empty?"
-    )
+def _no_run(source: str, left_out: Sequence[LeftOut]) -> Problem:
+    reasons = "; ".join(map(str, left_out[:_MAX_LISTED]))
+    return Problem(source, "", "holds no run that can be used", reasons or "is it empty?")

@@ -1,4 +1,4 @@
-"""Imported runs -> the ledger of a results folder. The ledger is written as a whole, or not at all."""
+"""Write imported runs to the ledger of a results folder, as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.sweepfile.sections import NAME_PATTERN
 from orchestrator.version import __version__
 
-_MOST_NAMED = 1000  # rows left out that the ledger names
+_MAX_NAMED = 1000  # rows left out that the ledger names
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """All that an import brings in, in the order of the map."""
+    """All that an import brings in, in the order of the map, with notes for the user."""
 
     sources: tuple[str, ...]
     judged_by: str
@@ -38,22 +38,23 @@ class Collected:
     runs: Sequence[Run] = field(repr=False)
     left_out: Sequence[LeftOut] = field(repr=False)
     stopping: StoppingConfig
+    notes: Sequence[str] = ()
 
 
 def checked_name(name: str) -> str:
-    """``name``, if a sweep may have it. Raises InputError."""
+    """Return ``name``. Raises InputError if it is not a valid name of a sweep."""
     if not re.fullmatch(NAME_PATTERN, name):
-        raise InputError(Problem("--name", name, "is no name of a sweep", "write letters, digits, _ and -"))
+        raise InputError(Problem("--name", name, "is not a valid name of a sweep", "write letters, digits, _ and -"))
     return name
 
 
 def record(
     folder: Path, name: str, collected: Collected, *, replaces: bool, clock: Callable[[], float] = time.time
 ) -> bool:
-    """Write what was ``collected`` into the ledger in ``folder``; False where it holds just that already.
+    """Write what was ``collected`` to the ledger in ``folder``; return False if it holds exactly that already.
 
-    Raises InputError where the folder holds results that were trained, or others that were imported and are not to be
-    replaced; and while another process writes there.
+    Raises InputError if the folder holds trained results, or other imported ones and ``replaces`` is False, and while
+    another process writes there.
     """
     trials = [_trial(run) for run in collected.runs]
     digest = _digest(trials, collected)
@@ -65,7 +66,7 @@ def record(
         columns=collected.columns,
         num_runs=len(trials),
         num_left_out=len(collected.left_out),
-        left_out=tuple(map(str, collected.left_out[:_MOST_NAMED])),
+        left_out=tuple(map(str, collected.left_out[:_MAX_NAMED])),
         digest=digest,
         imported_at=clock(),
     )
@@ -90,7 +91,7 @@ def _is_needed(folder: Path, digest: str, *, replaces: bool) -> bool:
         return True
     with LedgerReader(folder / LEDGER) as ledger:
         if not ledger.version:
-            return True  # an empty file, of an import that was interrupted
+            return True  # an empty file, from an interrupted import
         known, num_trials = imported_of(ledger.facts()), len(ledger.statuses())
     if known is None:
         message = f"holds a sweep of {num_trials} trials that was not imported, which an import never replaces"
@@ -116,11 +117,11 @@ def _trial(run: Run) -> ImportedTrial:
 
 
 def _digest(trials: Sequence[ImportedTrial], collected: Collected) -> str:
-    """A hash of runs, results, curves and what is said of them; not of the time."""
+    """Hash runs, results, curves and their description, but not the time."""
     digest = hashlib.sha256()
-    said = (collected.sources, collected.judged_by, dict(collected.columns), collected.is_scattered)
-    digest.update(repr((said, [(a.name, a.scale, a.ends) for a in collected.axes])).encode())
-    digest.update(repr([str(one) for one in collected.left_out]).encode())
+    description = (collected.sources, collected.judged_by, dict(collected.columns), collected.is_scattered)
+    digest.update(repr((description, [(a.name, a.scale, a.ends) for a in collected.axes])).encode())
+    digest.update(repr([str(row) for row in collected.left_out]).encode())
     for trial in trials:
         digest.update(repr((trial.trial_id, trial.steps, trial.result)).encode())
         for name, values in (trial.curve or {}).items():

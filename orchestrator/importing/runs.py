@@ -1,4 +1,4 @@
-"""Runs of elsewhere: from rows with their settings to the cells and seeds of a sweep."""
+"""Imported runs: from rows with their settings to the cells and seeds of a sweep."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from dataclasses import dataclass, field, replace
 from math import isfinite, prod
 from typing import Any
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.reports import Trace
 from orchestrator.base.space import Axis, is_number, to_hashable
 from orchestrator.base.trial_result import MemberResult
+from orchestrator.base.words import listed
 from orchestrator.importing.rows import LeftOut, Row
 from orchestrator.importing.values import EMPTY, AxisColumn, axis_of, evened, value_of
-from orchestrator.maps.stability import ordered
 
-_LEAST_FILLED = 1 / 3  # of a grid: below it, cells are scattered
-_FEWEST_SCATTERED = 12  # cells to which a surface can be fitted
-_MOST_REPEATED = 0.5  # distinct values per row; a setting has fewer, a measurement more
+_MIN_FILLED = 1 / 3  # of a grid; cells that fill less are scattered
+_MIN_SCATTERED = 12  # cells, to which a surface can be fitted
+_MAX_DISTINCT = 0.5  # distinct values per row: a setting has fewer, a measurement more
+_MAX_LISTED = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a source says of a run beside its result: values of the axes, a seed and a length if they are known."""
+    """What a source says of a run besides its result: its cell, and seed, length and fixed settings if known."""
 
     where: str
-    cell: Mapping[str, Any]
+    cell: Cell
     seed: int | None
     steps: int | None
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -34,7 +36,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run of elsewhere; ``result`` has no trial id yet, and ``curve`` is None where it is not known."""
+    """An imported run; ``result`` has no trial id yet, and ``curve`` is None if unknown."""
 
     settings: Settings
     result: MemberResult
@@ -42,14 +44,14 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """The seed, once it has one."""
+        """The seed, once runs are numbered."""
         assert self.settings.seed is not None, "seeds have been numbered"
         return self.settings.seed
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Which columns are what. ``steps`` is a column or a length for all runs; ``where`` chooses rows."""
+class SettingColumns:
+    """The columns of settings. ``steps`` is a column or the length of all runs; ``where`` chooses rows by values."""
 
     axes: Sequence[AxisColumn]
     seed: str | None = None
@@ -58,18 +60,18 @@ class Asked:
 
 
 def chosen_rows(rows: Sequence[Row], where: Mapping[str, str]) -> list[Row]:
-    """The rows whose columns have the values of ``where``, as ``value_of`` reads both. Raises InputError for none."""
+    """Return the rows with the values of ``where``, both read by ``value_of``. Raises InputError if there are none."""
     wanted = {column: value_of(text) for column, text in where.items()}
     kept = [row for row in rows if all(value_of(row.values.get(name)) == value for name, value in wanted.items())]
     if not kept:
         text = ",".join(f"{name}={value}" for name, value in where.items())
-        there = "; ".join(f"{name} has {_some([row.values.get(name) for row in rows])}" for name in where)
-        raise InputError(Problem("--where", text, "no row has these values", there))
+        known = "; ".join(f"{name} has {_distinct([row.values.get(name) for row in rows])}" for name in where)
+        raise InputError(Problem("--where", text, "no row has these values", known))
     return kept
 
 
-def settings_of_rows(rows: Sequence[Row], asked: Asked, unused: Sequence[str]) -> list[Settings | LeftOut]:
-    """The settings of each row, or why it has none. A column of ``unused`` with one value is a fixed setting."""
+def settings_of_rows(rows: Sequence[Row], columns: SettingColumns, unused: Sequence[str]) -> list[Settings | LeftOut]:
+    """Return the settings of each row, or why it has none. A column of ``unused`` with one value is a fixed setting."""
     fixed = {
         name: value
         for name in unused
@@ -77,100 +79,98 @@ def settings_of_rows(rows: Sequence[Row], asked: Asked, unused: Sequence[str]) -
         and (value := next(iter(values))) is not EMPTY
         and not (isinstance(value, float) and not isfinite(value))
     }
-    columns = {axis.name: evened([value_of(row.values.get(axis.column)) for row in rows]) for axis in asked.axes}
-    found: list[Settings | LeftOut] = []
+    by_axis = {axis.name: evened([value_of(row.values.get(axis.column)) for row in rows]) for axis in columns.axes}
+    settings: list[Settings | LeftOut] = []
     for i, row in enumerate(rows):
-        cell = {name: to_hashable(values[i]) for name, values in columns.items()}
-        found.append(_settings(row, cell, asked, fixed))
-    return found
+        cell = Cell({name: to_hashable(values[i]) for name, values in by_axis.items()})
+        settings.append(_settings(row, cell, columns, fixed))
+    return settings
 
 
-def _settings(row: Row, cell: dict[str, Any], asked: Asked, fixed: Mapping[str, Any]) -> Settings | LeftOut:
-    for axis in asked.axes:
+def _settings(row: Row, cell: Cell, columns: SettingColumns, fixed: Mapping[str, Any]) -> Settings | LeftOut:
+    for axis in columns.axes:
         value = cell[axis.name]
         if value is EMPTY:
             return LeftOut(row.where, f"{axis.column} is empty")
         if isinstance(value, float) and not isfinite(value):
             return LeftOut(row.where, f"{axis.column} is {value}")
-    seed, steps = None, asked.steps if isinstance(asked.steps, int) else None
-    if asked.seed is not None and (seed := _whole(row.values.get(asked.seed))) is None:
-        return LeftOut(row.where, f"{asked.seed} is {row.values.get(asked.seed)!r}, not a seed")
-    if isinstance(asked.steps, str) and (steps := _whole(row.values.get(asked.steps))) is None:
-        return LeftOut(row.where, f"{asked.steps} is {row.values.get(asked.steps)!r}, not a number of steps")
+    seed, steps = None, columns.steps if isinstance(columns.steps, int) else None
+    if columns.seed is not None and (seed := _count(row.values.get(columns.seed))) is None:
+        return LeftOut(row.where, f"{columns.seed} is {row.values.get(columns.seed)!r}, not a seed")
+    if isinstance(columns.steps, str) and (steps := _count(row.values.get(columns.steps))) is None:
+        return LeftOut(row.where, f"{columns.steps} is {row.values.get(columns.steps)!r}, not a number of steps")
     return Settings(row.where, cell, seed, steps, fixed)
 
 
-def _whole(raw: Any) -> int | None:
+def _count(raw: Any) -> int | None:
     value = value_of(raw)
     return int(value) if is_number(value) and isfinite(value) and value == int(value) and value >= 0 else None
 
 
 def with_seeds(runs: Sequence[Run]) -> tuple[list[Run], list[LeftOut]]:
-    """The runs, each with a seed: its own, or its number within its cell.
-
-    Of runs with one cell and seed the first counts; the second value has the others.
-    """
-    taken: dict[tuple[Any, ...], str] = {}
-    counts: Counter[tuple[Any, ...]] = Counter()
+    """Return the runs, each with its seed or its number within its cell, and the runs that repeat a cell and a seed."""
+    first_with: dict[tuple[Cell, int], str] = {}
+    counts: Counter[Cell] = Counter()
     kept, left_out = [], []
     for run in runs:
-        key = tuple(run.settings.cell.items())
-        seed = counts[key] if run.settings.seed is None else run.settings.seed
-        counts[key] += 1
-        if (first := taken.setdefault((key, seed), run.settings.where)) != run.settings.where:
-            left_out.append(LeftOut(run.settings.where, f"has the cell and the seed {seed} of {first}"))
+        cell, where = run.settings.cell, run.settings.where
+        seed = counts[cell] if run.settings.seed is None else run.settings.seed
+        counts[cell] += 1
+        if (first := first_with.setdefault((cell, seed), where)) != where:
+            left_out.append(LeftOut(where, f"has the cell and the seed {seed} of {first}"))
             continue
         kept.append(replace(run, settings=replace(run.settings, seed=seed)))
     return kept, left_out
 
 
-def axes_of(runs: Sequence[Run], wanted: Sequence[AxisColumn], scattered: bool | None) -> tuple[list[Axis], bool]:
-    """The axes over the values of ``runs``, and whether cells are scattered: as told, or where they fill no grid."""
-    values = {axis.name: ordered(list(dict.fromkeys(run.settings.cell[axis.name] for run in runs))) for axis in wanted}
-    for name, own in values.items():
-        if not all(map(is_number, own)):
-            words = sorted(
-                (value for value in own if not is_number(value)), key=lambda value: (value is None, str(value))
-            )
-            values[name] = [*sorted(value for value in own if is_number(value)), *words]
-    num_cells = len({tuple(run.settings.cell.items()) for run in runs})
-    are_numbers = sum(len(own) > 1 and all(map(is_number, own)) for own in values.values())
-    if scattered is None:
-        size = prod(map(len, values.values()))
-        # The values of a grid with gaps repeat, those of a random search seldom do.
-        most = max((len(own) for own in values.values() if all(map(is_number, own))), default=0)
-        is_sparse = num_cells >= _FEWEST_SCATTERED and num_cells < _LEAST_FILLED * size
-        scattered = are_numbers > 1 and is_sparse and most > _MOST_REPEATED * num_cells
-    return [axis_of(axis.name, values[axis.name], axis.scale, is_scattered=scattered) for axis in wanted], scattered
+def axes_of(runs: Sequence[Run], columns: Sequence[AxisColumn], is_scattered: bool | None) -> tuple[list[Axis], bool]:
+    """Return the axes over the values of ``runs``, and whether cells are scattered; None finds it from the cells."""
+    values = {
+        axis.name: _numbers_first(list(dict.fromkeys(run.settings.cell[axis.name] for run in runs))) for axis in columns
+    }
+    if is_scattered is None:
+        is_scattered = _are_scattered({run.settings.cell for run in runs}, values)
+    return [
+        axis_of(axis.name, values[axis.name], axis.scale, is_scattered=is_scattered) for axis in columns
+    ], is_scattered
+
+
+def _numbers_first(values: list[Any]) -> list[Any]:
+    """Order the values of an axis: numbers, then words, then none."""
+    words = [value for value in values if not is_number(value)]
+    numbers = sorted(value for value in values if is_number(value))
+    return [*numbers, *sorted(words, key=lambda value: (value is None, str(value)))]
+
+
+def _are_scattered(cells: set[Cell], values: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether ``cells`` fill no grid: values of a grid with gaps repeat, values of a random search seldom do."""
+    numeric = [own for own in values.values() if all(map(is_number, own))]
+    is_sparse = len(cells) >= _MIN_SCATTERED and len(cells) < _MIN_FILLED * prod(map(len, values.values()))
+    num_distinct = max(map(len, numeric), default=0)
+    return sum(len(own) > 1 for own in numeric) > 1 and is_sparse and num_distinct > _MAX_DISTINCT * len(cells)
 
 
 def in_order(runs: Sequence[Run], axes: Sequence[Axis]) -> list[Run]:
-    """The runs in the order of a grid: the first axis slowest, seeds last."""
-    places = {axis.name: {value: i for i, value in enumerate(axis.values)} for axis in axes}
-
-    def place(run: Run) -> tuple[int, ...]:
-        return (*(places[name][value] for name, value in run.settings.cell.items()), run.seed)
-
-    return sorted(runs, key=place)
+    """Sort the runs as a grid: the first axis slowest, seeds last."""
+    index_of = {axis.name: {value: i for i, value in enumerate(axis.values)} for axis in axes}
+    return sorted(
+        runs, key=lambda run: (*(index_of[name][value] for name, value in run.settings.cell.items()), run.seed)
+    )
 
 
-def differing_columns(rows: Sequence[Row], asked: Asked, unused: Sequence[str]) -> list[str]:
-    """Columns that look like settings and differ between rows of one cell, which then count as seeds.
-
-    A setting repeats its values; a measurement seldom does.
-    """
-    cells: dict[tuple[Any, ...], list[Row]] = {}
+def differing_columns(rows: Sequence[Row], columns: SettingColumns, unused: Sequence[str]) -> list[str]:
+    """Return columns that look like settings, since values repeat, and differ between the rows of a cell."""
+    cells: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        cells.setdefault(tuple(str(row.values.get(axis.column)) for axis in asked.axes), []).append(row)
-    found = []
+        cells.setdefault(tuple(str(row.values.get(axis.column)) for axis in columns.axes), []).append(row)
+    differing = []
     for name in unused:
-        is_same = all(len({str(row.values.get(name)) for row in own}) == 1 for own in cells.values())
+        is_constant = all(len({str(row.values.get(name)) for row in own}) == 1 for own in cells.values())
         num_distinct = len({str(row.values.get(name)) for row in rows})
-        if not is_same and num_distinct <= _MOST_REPEATED * len(rows):
-            found.append(name)
-    return found
+        if not is_constant and num_distinct <= _MAX_DISTINCT * len(rows):
+            differing.append(name)
+    return differing
 
 
-def _some(raws: Sequence[Any]) -> str:
-    texts = list(dict.fromkeys(str(raw) for raw in raws))
-    return ", ".join(texts[:8]) + (f" and {len(texts) - 8} more" if len(texts) > 8 else "")
+def _distinct(raws: Sequence[Any]) -> str:
+    return listed(list(dict.fromkeys(str(raw) for raw in raws)), _MAX_LISTED)

@@ -36,7 +36,7 @@ def apply(overrides: Overrides, document: Document) -> None:
         name, section = _parse_axis(text)
         _section(data, "axes", document)[name] = section
         _section(data, "fixed", document).pop(name, None)
-        _set_place(document, ("axes", name), f"--axis {text}")
+        document.set_place(("axes", name), f"--axis {text}")
     for text in overrides.sets:
         path, value = parse_set(text)
         if path[0] == "fixed" and len(path) == 2 and path[1] in _section(data, "axes", document):
@@ -45,15 +45,15 @@ def apply(overrides: Overrides, document: Document) -> None:
         for part in path[:-1]:
             target = _section(target, part, document)
         target[path[-1]] = value
-        _set_place(document, path, f"--set {text}")
+        document.set_place(path, f"--set {text}")
         _keep_one_length(path, data)
     if overrides.seeds is not None:
         data["seeds"] = [parse_scalar(seed.strip()) for seed in overrides.seeds.split(",")]
-        _set_place(document, ("seeds",), f"--seeds {overrides.seeds}")
+        document.set_place(("seeds",), f"--seeds {overrides.seeds}")
     for key in ("steps", "name"):
         if (value := getattr(overrides, key)) is not None:
             data[key] = value
-            _set_place(document, (key,), f"--{key} {value}")
+            document.set_place((key,), f"--{key} {value}")
             _keep_one_length((key,), data)
 
 
@@ -85,13 +85,6 @@ def _axis_problem(text: str, name: str) -> Problem:
         f"`{keep}` keeps the axis with this one value; `--drop {name} --set {quoted}` makes a sweep without the axis, "
         "which needs a --name of its own if there are results",
     )
-
-
-def _set_place(document: Document, path: tuple[str | int, ...], option: str) -> None:
-    """Record ``option`` as the place of ``path`` and everything below, instead of lines of the file."""
-    for place in [place for place in document.places if place[: len(path)] == path]:
-        del document.places[place]
-    document.places[path] = option
 
 
 def _section(data: dict[str, Any], key: str, document: Document) -> dict[str, Any]:

@@ -45,6 +45,12 @@ class Document:
                 return self.places[path[:length]]
         return self.name
 
+    def set_place(self, path: KeyPath, option: str) -> None:
+        """Record ``option`` as the place of ``path`` and everything below, instead of lines of the file."""
+        for place in [place for place in self.places if place[: len(path)] == path]:
+            del self.places[place]
+        self.places[path] = option
+
 
 def parse_scalar(text: str) -> Any:
     """Return the value of an unquoted ``text``: null, a boolean, a number or text."""

@@ -80,7 +80,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "empty" / FROZEN_SWEEP).write_text(empty.text)
     table = folder / "table.csv"
     table.write_text("lr,beta1,loss\n0.1,0.0,2.0\n0.1,0.5,2.1\n1.0,0.0,nan\n1.0,0.5,nan\n,0.5,2.0\n")
-    arguments = ["import", str(table), "--name", "imported", "--x", "lr", "--y", "beta1", "--outcome", "loss"]
+    arguments = ["import", str(table), "--name", "imported", "--axis", "lr", "--axis", "beta1", "--outcome", "loss"]
     done = CliRunner().invoke(app, [*arguments, "--results", str(folder)])
     assert done.exit_code == 0, done.output
     (folder / "broken").mkdir()

@@ -11,7 +11,7 @@ import orchestrator
 from orchestrator.api.importing import import_results
 from orchestrator.base.errors import InputError
 from orchestrator.importing.collecting import collect
-from orchestrator.importing.options import ImportOptions
+from orchestrator.importing.options import import_options
 
 pytestmark = pytest.mark.services
 
@@ -38,7 +38,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_runs_of_an_experiment_become_a_sweep_with_curves(store: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
-    printed = "\n".join(map(str, import_results(["mlflow:theirs"], "theirs", ImportOptions(x="lr"), tmp_path)))
+    printed = "\n".join(map(str, import_results(["mlflow:theirs"], "theirs", import_options(axis=["lr"]), tmp_path)))
     assert "imported 2 runs in 2 cells from mlflow:theirs" in printed
     assert "left out: 1 of 3" in printed
     found = orchestrator.load("theirs", tmp_path)
@@ -49,4 +49,4 @@ def test_runs_of_an_experiment_become_a_sweep_with_curves(store: str, tmp_path: 
 def test_an_experiment_that_is_not_there_lists_those_that_are(store: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     with pytest.raises(InputError, match=r"(?s)no experiment 'ours'.*theirs"):
-        collect(["mlflow:ours"], ImportOptions(x="lr"), tmp_path)
+        collect(["mlflow:ours"], import_options(axis=["lr"]), tmp_path)

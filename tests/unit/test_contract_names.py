@@ -104,10 +104,8 @@ ACTIONS = {
     | {"--retry-errored", "--notify-test", "--page", "--port", "--refine", "--factor", "--trials", "--along"},
     "init": {"--objective", "--command", "--axis", "--drop", "--set", "--seeds", "--steps", "--from", "--output"},
     "objectives": {"--match"},
-    "import": LOG_OPTIONS
-    | {"--name", "--x", "--y", "--axis", "--scale", "--outcome", "--validation-loss", "--initial-loss", "--map"}
-    | {"--diverged-above", "--seed", "--steps", "--where", "--run", "--from-path", "--config", "--log", "--pattern"}
-    | {"--format", "--set", "--scattered", "--grid", "--replace", "--json", "--results"},
+    "import": {"--name", "--axis", "--outcome", "--loss", "--seed", "--map", "--diverged-above", "--where", "--mapping"}
+    | {"--step", "--run", "--from-path", "--set", "--replace", "--json", "--results"},
     "report": {"--results"},
     "gc": {"--exports", "--dry-run", "--results"},
     "sync": {"--results", "--tracking-uri", "--to"},

@@ -7,10 +7,10 @@ import pytest
 
 from orchestrator.base.errors import InputError
 from orchestrator.importing.collecting import collect
-from orchestrator.importing.options import ImportOptions
+from orchestrator.importing.options import import_options
 from orchestrator.search.study import Parameter, StudyTrial, study_file
 
-OPTIONS = ImportOptions(x="lr", outcome="value", diverged_above=5.0, map=("skip=empty",))
+OPTIONS = import_options(axis=["lr"], outcome="value", diverged_above=5.0, map=("skip=empty",))
 
 
 def study(path: Path, name: str = "theirs") -> str:
@@ -29,7 +29,7 @@ def study(path: Path, name: str = "theirs") -> str:
 def test_the_trials_of_an_optuna_study_are_runs_and_a_failed_one_is_named(tmp_path: Path) -> None:
     source = study(tmp_path / "theirs.db")
     for named in (source, f"{source}#theirs"):
-        found = collect([named], OPTIONS, tmp_path).collected
+        found = collect([named], OPTIONS, tmp_path)
         assert [(run.settings.cell["lr"], run.result.outcome) for run in found.runs] == [
             (0.001, "stable"), (0.01, "stable"), (0.1, "diverged"),
         ]  # fmt: skip
@@ -39,8 +39,8 @@ def test_the_trials_of_an_optuna_study_are_runs_and_a_failed_one_is_named(tmp_pa
 
 
 def test_the_state_of_trials_can_be_the_outcome(tmp_path: Path) -> None:
-    options = ImportOptions(x="lr", outcome="state", map=("stable=complete", "diverged=fail"))
-    found = collect([study(tmp_path / "theirs.db")], options, tmp_path).collected
+    options = import_options(axis=["lr"], outcome="state", map=("stable=complete", "diverged=fail"))
+    found = collect([study(tmp_path / "theirs.db")], options, tmp_path)
     assert [run.result.outcome for run in found.runs] == ["stable", "stable", "stable", "diverged"]
 
 
@@ -59,10 +59,12 @@ def test_a_store_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch, source
     (tmp_path / "text.db").write_text("no database, but long enough to be taken for one by its size " * 20)
     with pytest.raises(InputError, match=says):
         collect(
-            [source.replace("HERE", str(tmp_path))], OPTIONS if "optuna" in source else ImportOptions(x="lr"), tmp_path
+            [source.replace("HERE", str(tmp_path))],
+            OPTIONS if "optuna" in source else import_options(axis=["lr"]),
+            tmp_path,
         )
 
 
 def test_stores_of_two_kinds_are_two_imports(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="beside a source of another kind"):
+    with pytest.raises(InputError, match="a store of another kind"):
         collect(["mlflow:ours", "optuna:sqlite:///a.db"], OPTIONS, tmp_path)

@@ -17,7 +17,7 @@ from orchestrator.api.importing import import_results
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.importing.collecting import collect
-from orchestrator.importing.options import ImportOptions
+from orchestrator.importing.options import ImportOptions, import_options
 from orchestrator.importing.outcomes import by_final_loss
 from orchestrator.importing.recording import record
 from orchestrator.importing.values import EMPTY, axis_of, value_of
@@ -29,7 +29,7 @@ from orchestrator.render.printing import Lines
 
 HERE = Path("results")
 TABLE = "lr,warmup,loss\n1e-3,0,3.0\n1e-3,100,3.1\n1e-2,0,nan\n1e-2,100,2.9\n1e-1,0,inf\n1e-1,100,9.5\n"
-BY_LOSS = ImportOptions(x="lr", y="warmup", outcome="loss", diverged_above=7)
+BY_LOSS = import_options(axis=["lr", "warmup"], outcome="loss", diverged_above=7)
 
 
 def written(folder: Path, text: str, name: str = "table.csv") -> str:
@@ -42,7 +42,7 @@ def brought_in(folder: Path, text: str, options: ImportOptions = BY_LOSS, name: 
     record(
         folder / "made",
         "made",
-        collect([written(folder, text, name)], options, HERE).collected,
+        collect([written(folder, text, name)], options, HERE),
         replaces=True,
     )
     return LedgerReader(folder / "made" / LEDGER)
@@ -86,7 +86,7 @@ def test_by_final_losses_a_run_is_stable_exactly_up_to_the_threshold(loss: float
 
 def test_the_formats_of_a_table_give_the_same_results(tmp_path: Path) -> None:
     rows = [{"lr": 0.1, "loss": 1.5}, {"lr": 1.0, "loss": math.nan}, {"lr": 10.0, "loss": 2.5}]
-    table, options = pd.DataFrame(rows), ImportOptions(x="lr", outcome="loss")
+    table, options = pd.DataFrame(rows), import_options(axis=["lr"], outcome="loss")
     found = []
     for name in ("t.csv", "t.tsv", "t.jsonl", "t.json", "t.parquet"):
         path = tmp_path / name
@@ -100,7 +100,7 @@ def test_the_formats_of_a_table_give_the_same_results(tmp_path: Path) -> None:
                 path.write_text(json.dumps(rows))
             case ".jsonl":
                 path.write_text("\n".join(json.dumps(row) for row in rows))
-        runs = collect([str(path)], options, HERE).collected.runs
+        runs = collect([str(path)], options, HERE).runs
         found.append([(dict(run.settings.cell), run.result.outcome, run.result.final_loss) for run in runs])
     assert found[0] == [({"lr": 0.1}, "stable", 1.5), ({"lr": 1}, "diverged", None), ({"lr": 10}, "stable", 2.5)]
     assert all(one == found[0] for one in found)
@@ -108,7 +108,7 @@ def test_the_formats_of_a_table_give_the_same_results(tmp_path: Path) -> None:
 
 def test_a_missing_value_of_a_parquet_file_is_empty_and_no_nan(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist([{"lr": 1.0, "loss": 2.0}, {"lr": 2.0, "loss": None}]), tmp_path / "t.parquet")
-    found = collect([str(tmp_path / "t.parquet")], ImportOptions(x="lr", outcome="loss"), HERE).collected
+    found = collect([str(tmp_path / "t.parquet")], import_options(axis=["lr"], outcome="loss"), HERE)
     assert (len(found.runs), len(found.left_out)) == (1, 1)
     assert "--map diverged=empty" in found.left_out[0].reason
 
@@ -116,13 +116,13 @@ def test_a_missing_value_of_a_parquet_file_is_empty_and_no_nan(tmp_path: Path) -
 def test_words_that_are_no_outcomes_are_asked_about_with_their_counts(tmp_path: Path) -> None:
     text = "lr,end\n1,stable\n2,crashed\n3,OOM\n4,crashed\n5,nan\n"
     with pytest.raises(InputError, match=r"crashed \(2 rows\), oom \(1 row\), nan \(1 row\)") as error:
-        brought_in(tmp_path, text, ImportOptions(x="lr", outcome="end"))
+        brought_in(tmp_path, text, import_options(axis=["lr"], outcome="end"))
     assert "--map diverged=crashed,oom,nan" in str(error.value)
 
 
 def test_a_map_says_what_words_mean_and_which_rows_are_left_out(tmp_path: Path) -> None:
     text = "lr,end\n1,Stable\n2,crashed\n3,OOM\n4,\n"
-    options = ImportOptions(x="lr", outcome="end", map=("diverged=crashed", "skip=OOM,empty"))
+    options = import_options(axis=["lr"], outcome="end", map=("diverged=crashed", "skip=OOM,empty"))
     with brought_in(tmp_path, text, options) as ledger:
         assert outcomes(ledger) == {(1, 0): "stable", (2, 0): "diverged"}
         imported = imported_of(ledger.facts())
@@ -133,19 +133,22 @@ def test_a_map_says_what_words_mean_and_which_rows_are_left_out(tmp_path: Path) 
 @pytest.mark.parametrize("values", ["0,1", "True,False", "yes,no"])
 def test_a_column_of_flags_is_neither_losses_nor_words(tmp_path: Path, values: str) -> None:
     a, b = values.split(",")
-    with pytest.raises(InputError, match="words that are no outcomes"):
-        brought_in(tmp_path, f"lr,bad\n1,{a}\n2,{b}\n", ImportOptions(x="lr", outcome="bad"))
+    with pytest.raises(InputError, match="labels that are not outcomes"):
+        brought_in(tmp_path, f"lr,bad\n1,{a}\n2,{b}\n", import_options(axis=["lr"], outcome="bad"))
 
 
 def test_zeros_and_ones_are_losses_where_the_user_says_so(tmp_path: Path) -> None:
-    for options in (ImportOptions(x="lr", loss="end"), ImportOptions(x="lr", outcome="end", diverged_above=0.5)):
-        runs = collect([written(tmp_path, "lr,end\n1,0\n2,1\n")], options, HERE).collected.runs
+    for options in (
+        import_options(axis=["lr"], loss="end"),
+        import_options(axis=["lr"], outcome="end", diverged_above=0.5),
+    ):
+        runs = collect([written(tmp_path, "lr,end\n1,0\n2,1\n")], options, HERE).runs
         assert [run.result.final_loss for run in runs] == [0, 1]
 
 
 def test_rows_that_cannot_be_used_are_named_with_their_line_and_a_reason(tmp_path: Path) -> None:
     text = "# a comment\nlr,loss\n1,2.0\n,2.0\n2,\n3,2.0,7\ninf,2.0\n4,3.0\n"
-    found = collect([written(tmp_path, text)], ImportOptions(x="lr", outcome="loss"), HERE).collected
+    found = collect([written(tmp_path, text)], import_options(axis=["lr"], outcome="loss"), HERE)
     assert [run.settings.cell["lr"] for run in found.runs] == [1, 4]
     lines = {one.where.rpartition(":")[2]: one.reason for one in found.left_out}
     assert set(lines) == {"4", "5", "6", "7"}
@@ -156,33 +159,35 @@ def test_rows_that_cannot_be_used_are_named_with_their_line_and_a_reason(tmp_pat
 
 def test_equal_cells_are_seeds_and_a_seed_that_stands_twice_is_left_out(tmp_path: Path) -> None:
     text = "lr,seed,loss\n1,7,2.0\n1,8,2.1\n1,7,2.2\n"
-    numbered = collect([written(tmp_path, text)], ImportOptions(x="lr", outcome="loss"), HERE).collected
+    numbered = collect([written(tmp_path, text)], import_options(axis=["lr"], outcome="loss"), HERE)
     assert [run.seed for run in numbered.runs] == [0, 1, 2]
     named = collect(
-        [written(tmp_path, text)], ImportOptions(x="lr", outcome="loss", seed="seed"), Path("results")
-    ).collected
+        [written(tmp_path, text)], import_options(axis=["lr"], outcome="loss", seed="seed"), Path("results")
+    )
     assert [run.seed for run in named.runs] == [7, 8]
     assert "has the cell and the seed 7" in named.left_out[0].reason
 
 
 def test_settings_that_differ_within_a_cell_are_told_and_constant_ones_are_kept(tmp_path: Path) -> None:
     text = "lr,optimizer,width,loss\n" + "".join(f"{lr},{o},64,{lr + 1}\n" for lr in (1, 2) for o in ("adam", "lion"))
-    found = collect([written(tmp_path, text)], ImportOptions(x="lr", outcome="loss"), HERE)
+    found = collect([written(tmp_path, text)], import_options(axis=["lr"], outcome="loss"), HERE)
     assert "differ in optimizer" in found.notes[0]
-    assert found.collected.runs[0].settings.fixed == {"width": 64}
+    assert found.runs[0].settings.fixed == {"width": 64}
     chosen = collect(
-        [written(tmp_path, text)], ImportOptions(x="lr", outcome="loss", where={"optimizer": "lion"}), Path("results")
+        [written(tmp_path, text)],
+        import_options(axis=["lr"], outcome="loss", where=["optimizer=lion"]),
+        Path("results"),
     )
-    assert len(chosen.collected.runs) == 2
+    assert len(chosen.runs) == 2
 
 
 def test_importing_the_same_again_changes_nothing_and_other_results_are_refused(tmp_path: Path) -> None:
-    same = collect([written(tmp_path, TABLE)], BY_LOSS, HERE).collected
+    same = collect([written(tmp_path, TABLE)], BY_LOSS, HERE)
     assert record(tmp_path / "made", "made", same, replaces=False)
     before = (tmp_path / "made" / LEDGER).read_bytes()
     assert not record(tmp_path / "made", "made", same, replaces=False)
     assert (tmp_path / "made" / LEDGER).read_bytes() == before
-    other = collect([written(tmp_path, TABLE.replace("3.0", "3.5"))], BY_LOSS, HERE).collected
+    other = collect([written(tmp_path, TABLE.replace("3.0", "3.5"))], BY_LOSS, HERE)
     with pytest.raises(InputError, match="--replace"):
         record(tmp_path / "made", "made", other, replaces=False)
     assert record(tmp_path / "made", "made", other, replaces=True)
