@@ -20,7 +20,7 @@ help:
 	@echo "make test-recipes  the recipe for JAX and optax, which it installs"
 	@echo "make test-trackers  Weights & Biases and TensorBoard, which it installs, also under faults; as root, ten minutes"
 	@echo "make bench      sweep beside what one would use instead; half an hour"
-	@echo "make knobs      run every file of sweeps/knobs and draw the maps of docs/knobs.md; about an hour"
+	@echo "make knobs      run every file of sweeps/knobs and draw their maps; about an hour"
 	@echo "make lr-knobs   run every file of sweeps/lr_knobs, and write the table and the picture of docs/knobs.md; an hour or two"
 	@echo "make docs       build the documentation as a site, build/site/index.html"
 	@echo "make lint       check style and types"

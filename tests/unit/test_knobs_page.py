@@ -1,4 +1,4 @@
-"""The page of knobs has every field, and shows of every knob what its sweep found."""
+"""The page of knobs has every field, and the page of maps shows what the sweep of every knob found."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from orchestrator.sweepfile.strict_yaml import parse_document, parse_scalar
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+REFERENCE = ROOT / "results" / "reference"
 PAGE = (DOCS / "knobs.md").read_text()
+MAPS = (REFERENCE / "memory-edge.md").read_text()
+PAGES = pytest.mark.parametrize(("page", "folder"), [(PAGE, DOCS), (MAPS, REFERENCE)], ids=["knobs", "memory-edge"])
 SWEEPS = sorted((ROOT / "sweeps" / "knobs").glob("*.yaml"))
 _PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -61,7 +64,7 @@ def plain(value: Any) -> float | str | None:
 
 
 def numbers_of(name: str) -> Path:
-    return ROOT / "results" / "reference" / "knobs" / f"{name}.csv"
+    return REFERENCE / "knobs" / f"{name}.csv"
 
 
 def cells_of(name: str) -> list[dict[str, str]]:
@@ -71,7 +74,7 @@ def cells_of(name: str) -> list[dict[str, str]]:
 
 def text_on(name: str) -> str:
     """What the page says of a map, from the link to its numbers to the end of the paragraph."""
-    after = PAGE.split(f"](../results/reference/knobs/{name}.csv):")[1]
+    after = MAPS.split(f"](knobs/{name}.csv):")[1]
     return " ".join(after.split("\n\n")[0].split())
 
 
@@ -88,11 +91,11 @@ def test_every_row_is_a_field_that_there_is(row: Row) -> None:
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
 def test_every_sweep_is_linked_with_its_picture_and_its_numbers(path: Path) -> None:
     for target in (
-        f"../sweeps/knobs/{path.name}",
-        f"../results/reference/knobs/{path.stem}.csv",
-        f"pictures/knobs/{path.stem}.png",
+        f"../../sweeps/knobs/{path.name}",
+        f"knobs/{path.stem}.csv",
+        f"../../docs/pictures/knobs/{path.stem}.png",
     ):
-        assert f"]({target})" in PAGE, target
+        assert f"]({target})" in MAPS, target
     assert (DOCS / "pictures" / "knobs" / f"{path.stem}.png").read_bytes().startswith(_PNG)
 
 
@@ -151,14 +154,14 @@ def test_the_page_says_how_the_cell_at_the_edge_came_out_over_all_maps() -> None
     said = re.search(
         rf"their{number}different\s+rows.*?no\s+stable\s+seed{number}times,\s+one{number}times,"
         rf"\s+two{number}times\s+and\s+three{number}times",
-        PAGE,
+        MAPS,
         re.DOTALL,
     )
     assert [int(one) for one in said.groups()] == [len(different), *counts]
 
 
 def test_the_sweep_that_the_page_shows_is_the_one_that_ships() -> None:
-    shown = re.search(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL).group(1)
+    shown = re.search(r"^```yaml\n(.*?)^```", MAPS, re.MULTILINE | re.DOTALL).group(1)
     document = parse_document(shown, "page")
     shipped = parse_document((ROOT / "sweeps" / "knobs" / "clip.yaml").read_text(), "clip.yaml")
     assert document.data == {key: value for key, value in shipped.data.items() if key != "tracking"}
@@ -173,12 +176,14 @@ def test_sources_are_arxiv_ids_of_the_right_form() -> None:
         assert len(rest) == (5 if int(year) >= 15 else 4), number
 
 
-def test_links_and_pictures_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", PAGE):
-        assert (DOCS / target).exists(), target
+@PAGES
+def test_links_and_pictures_lead_somewhere(page: str, folder: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page):
+        assert (folder / target).exists(), target
 
 
-def test_links_within_the_page_lead_to_a_heading() -> None:
-    headings = {heading.replace("`", "").lower().replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", PAGE, re.M)}
-    for target in re.findall(r"\]\(#([^)]+)\)", PAGE):
+@PAGES
+def test_links_within_a_page_lead_to_a_heading(page: str, folder: Path) -> None:
+    headings = {heading.replace("`", "").lower().replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", page, re.M)}
+    for target in re.findall(r"\]\(#([^)]+)\)", page):
         assert target in headings, target
