@@ -17,7 +17,7 @@ from orchestrator.render.printing import show
 from orchestrator.sweepfile.spec import load_sweep
 
 CAUSES = Path(__file__).parents[2] / "sweeps/causes"
-# Those that take at most a minute or two; docs/remedies.md has the others.
+# Those that take at most a minute or two; results/reference/remedies/README.md has the others.
 PLANTED = {
     "no_warmup": WARMUP_TOO_SHORT.key,
     "short_memory": SHORT_MEMORY.key,
