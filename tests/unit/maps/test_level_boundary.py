@@ -113,7 +113,7 @@ def test_the_wall_of_the_reference_wedge_is_the_first_bracket_of_each_row(phase)
         up_to = [count for (b1, b2), count in cells.items() if b2 == beta2 and b1 <= beta1]
         assert min(up_to) >= FEWEST, "every beta1 below the wall spikes"
     exponent, _ = np.polyfit(*np.log(1 - np.array(walls)).T, 1)
-    assert exponent == pytest.approx(3.14, abs=0.005), "docs/diagnosis.md"
+    assert exponent == pytest.approx(3.14, abs=0.005), "results/reference/instruments.md"
 
 
 def test_along_beta2_every_row_that_crosses_spikes_beyond_its_last_bracket(phase) -> None:
