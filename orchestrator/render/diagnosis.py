@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from orchestrator.base.cell import trial_name
 from orchestrator.causes.diagnosis import Diagnosis
 from orchestrator.causes.evidence import Evidence
 from orchestrator.causes.mechanisms.catalogue import title_of
@@ -29,24 +30,24 @@ from orchestrator.render.style import (
 )
 from orchestrator.render.thinning import thinned
 
-_BEFORE, _AFTER = 120, 60  # steps around the onset that are drawn beside the whole run
-_FAR = 2  # a run must be longer than that by this factor
-_DOTS_BELOW = 60  # number of readings below which dots are drawn too
+_BEFORE, _AFTER = 120, 60  # steps around the onset that are drawn next to the whole run
+_FAR = 2  # factor by which a run must be longer
+_DOTS_BELOW = 60  # with fewer readings each has a dot
 
 Window = tuple[int, int]  # of steps: first, and last + 1
 
 
-def diagnosis_figure(found: Diagnosis, file_format: str) -> bytes:
-    """The five curves one below the other, with episodes shaded and lines at the onset and the start of the cause.
+def diagnosis_figure(diagnosis: Diagnosis, file_format: str) -> bytes:
+    """Draw the five curves one below the other, with episodes shaded and lines at the onset and the start of the cause.
 
     The same ledger gives the same bytes. Raises ValueError for an unknown format.
     """
-    return saved(lambda: _draw(found), file_format, DPI["curves"])
+    return saved(lambda: _draw(diagnosis), file_format, DPI["curves"])
 
 
-def _draw(found: Diagnosis) -> Figure:
+def _draw(diagnosis: Diagnosis) -> Figure:
     """The whole run, and the steps around the onset in a second column if they are a small part."""
-    evidence = found.evidence
+    evidence = diagnosis.evidence
     windows = [(0, max(2, evidence.end))]
     if evidence.onset is not None and evidence.end > _FAR * _BEFORE:
         windows.append((max(0, evidence.onset - _BEFORE), min(evidence.end, evidence.onset + _AFTER)))
@@ -56,23 +57,21 @@ def _draw(found: Diagnosis) -> Figure:
         for axes, draw in zip(grid[:, column], _PANELS, strict=True):
             draw(axes, evidence, window)
             axes.grid(alpha=0.25)
-            _mark(axes, found, window)
+            _mark(axes, diagnosis, window)
         grid[0, column].set_xlim(window[0], window[1] - 1)
-        grid[-1, column].set_xlabel("step" if column == 0 else "step, about the onset")
-    figure.suptitle(plain(_title(found)), fontsize=10)
+        grid[-1, column].set_xlabel("step" if column == 0 else "step, around the onset")
+    figure.suptitle(plain(_title(diagnosis)), fontsize=10)
     handles, _ = grid[0, 0].get_legend_handles_labels()
     legend_below(figure, handles, most_columns=4)
     return figure
 
 
-def _title(found: Diagnosis) -> str:
-    trial = found.trial
-    setting = trial.cell.name
-    cause = (
-        f"{title_of(found.cause.mechanism)}, {found.cause.when}" if found.cause is not None else "not enough evidence"
-    )
-    said = "stable" if found.evidence.outcome == "stable" else f"{trial.outcome}: {cause}"
-    return f"{found.sweep} {setting} seed={trial.seed}\n{said}"
+def _title(diagnosis: Diagnosis) -> str:
+    trial, cause = diagnosis.trial, "not enough evidence"
+    if diagnosis.cause is not None:
+        cause = f"{title_of(diagnosis.cause.mechanism)}, {diagnosis.cause.when}"
+    outcome = "stable" if diagnosis.evidence.outcome == "stable" else f"{trial.outcome}: {cause}"
+    return f"{diagnosis.sweep} {trial_name(trial.cell, trial.seed)}\n{outcome}"
 
 
 def _loss(axes: Axes, evidence: Evidence, window: Window) -> None:
@@ -87,7 +86,7 @@ def _gradient(axes: Axes, evidence: Evidence, window: Window) -> None:
 
 
 def _v_lag(axes: Axes, evidence: Evidence, window: Window) -> None:
-    _curve(axes, evidence.v_lag, window, "v-lag: |g|^2 / sum v", none="no second moment, or not known")
+    _curve(axes, evidence.v_lag, window, "v-lag: |g|^2 / sum v", none="no second moment, or unknown")
     if len(evidence.v_lag):
         _limit(axes, LAGGING, "above: v lags behind g")
         _limit(axes, DECAYED, "below: v decays on its own", linestyle=":")
@@ -103,7 +102,7 @@ def _curvature(axes: Axes, evidence: Evidence, window: Window) -> None:
         return
     for name, colour in (("lambda_max", LINE), ("lambda_grad", SECOND_LINE)):
         readings = evidence.column(name).between(*window)
-        # Negative values have no place on a log scale: a gap.
+        # Negative values are gaps on a log scale.
         shown_N = np.where(readings.value_N > 0, readings.value_N, np.nan)
         axes.plot(readings.step_N, shown_N, ".-", color=colour, linewidth=0.8, markersize=3, label=name)
     looks: dict[str, Any] = {"color": LIMIT, "linewidth": 1.0, "markersize": 1}
@@ -114,7 +113,7 @@ def _curvature(axes: Axes, evidence: Evidence, window: Window) -> None:
 
 def _effective_step(axes: Axes, evidence: Evidence, window: Window) -> None:
     label = "effective step:\nlr" if evidence.is_adam is False else "effective step:\nlr / root of sum v"
-    _curve(axes, evidence.effective_step, window, label, none="not known without the second moment")
+    _curve(axes, evidence.effective_step, window, label, none="unknown without the second moment")
 
 
 _PANELS: tuple[Callable[[Axes, Evidence, Window], None], ...] = (_loss, _gradient, _v_lag, _curvature, _effective_step)
@@ -152,9 +151,9 @@ def _nothing(axes: Axes, text: str) -> None:
     axes.set_yticks([])
 
 
-def _mark(axes: Axes, found: Diagnosis, window: Window) -> None:
+def _mark(axes: Axes, diagnosis: Diagnosis, window: Window) -> None:
     """Shade the episodes, and mark the onset, the start of the cause, and a non-finite end of the loss."""
-    evidence, (first, end) = found.evidence, window
+    evidence, (first, end) = diagnosis.evidence, window
 
     def line(step: int | None, label: str, **looks: Any) -> None:
         if step is not None and first <= step < end:
@@ -164,10 +163,10 @@ def _mark(axes: Axes, found: Diagnosis, window: Window) -> None:
     for i, (onset, recovery) in enumerate((a, b) for a, b in shaded if a < end and b >= first):
         axes.axvspan(onset, recovery, color=EPISODE, alpha=0.35, linewidth=0.8, label="episode" if i == 0 else None)
     line(evidence.onset, "onset", color=LIMIT)
-    for i, one in enumerate(found.trial.fired):
-        line(one["did"]["at"], "a rule acted" if i == 0 else "_", color=SECOND_LINE, linestyle="-.")
-    if found.cause is not None:
-        line(found.cause.began_step, "the cause began", color=BROKEN, linestyle=":")
+    for i, firing in enumerate(diagnosis.trial.fired):
+        line(firing["did"]["at"], "a rule acted" if i == 0 else "_", color=SECOND_LINE, linestyle="-.")
+    if diagnosis.cause is not None:
+        line(diagnosis.cause.began_step, "the cause began", color=BROKEN, linestyle=":")
     last = int(evidence.loss.step_N[-1]) if len(evidence.loss) else evidence.end
     if first <= last + 1 < min(end, evidence.end):
         axes.plot(

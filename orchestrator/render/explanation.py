@@ -1,4 +1,4 @@
-"""The picture of an explanation: a map whose cells have the colour and label of the mechanism that rules them."""
+"""The picture of an explanation: a map whose cells have the colour and label of their dominant mechanism."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ from orchestrator.render.saving import saved
 from orchestrator.render.style import DPI, FRACTION_COLOURS, HATCH_WIDTH
 
 _STABLE = FRACTION_COLOURS[-1]
-# Cells that no mechanism rules: colour, label and title.
+# Unexplained cells: colour, label and title.
 _UNEXPLAINED_LOOK = ("#BBBBBB", "?", UNEXPLAINED)
 
 
 def looks() -> dict[str, tuple[str, str, str]]:
-    """For each mechanism: the colour of its cells, their label, and its title in the legend."""
+    """The colour, the label and the title in the legend of each mechanism."""
     known = {key: (mechanism.colour, mechanism.label, mechanism.title) for key, mechanism in MECHANISMS.items()}
     return {**known, UNEXPLAINED: _UNEXPLAINED_LOOK}
 
 
-def explanation_figure(found: Explanation, file_format: str) -> bytes:
-    """The map with the edge of stability, and cells coloured by mechanism.
+def explanation_figure(explanation: Explanation, file_format: str) -> bytes:
+    """Draw the map with the edge of stability, and cells coloured by mechanism.
 
     The same ledger gives the same bytes. Raises ValueError for an unknown format.
     """
-    return saved(lambda: _draw(found), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
+    return saved(lambda: _draw(explanation), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
 
 
-def _draw(found: Explanation) -> Figure:
-    stability, look_of = found.stability, looks()
+def _draw(explanation: Explanation) -> Figure:
+    stability, look_of = explanation.stability, looks()
     places = {key: place + 1 for place, key in enumerate(look_of)}
     width, height = panel_size(stability)
     figure = Figure(figsize=(max(1.25 * width + 0.6, 5.0), height + 2.0), layout="constrained")
     axes = figure.subplots()
 
     def place(cell: MapCell) -> float | None:
-        mechanism = found.mechanism((cell.x, cell.y))
+        mechanism = explanation.mechanism((cell.x, cell.y))
         if mechanism is not None:
             return places[mechanism]
         return 0.0 if cell.state == "stable" else None
 
     def text(cell: MapCell) -> str:
-        mechanism = found.mechanism((cell.x, cell.y))
+        mechanism = explanation.mechanism((cell.x, cell.y))
         return "" if mechanism is None else look_of[mechanism][1]
 
     colours = ListedColormap([_STABLE, *(colour for colour, _, _ in look_of.values())])
     norm = BoundaryNorm([place - 0.5 for place in range(len(look_of) + 2)], len(look_of) + 1)
     draw_panel(axes, stability, Panel("", colours, norm, place, text, has_edge=True))
     note = f"; {stability.note}" if stability.note else ""
-    figure.suptitle(f"{stability.name}: what rules where it is not stable{note}", fontsize=11, wrap=True)
-    there = [mechanism for mechanism in look_of if any(found.mechanism(key) == mechanism for key in found.causes)]
-    shown = [look_of[mechanism] for mechanism in there]
+    figure.suptitle(f"{stability.name}: what dominates where it is not stable{note}", fontsize=11, wrap=True)
+    dominant = {cause.mechanism for cause in explanation.causes.values()}
+    shown = [look for mechanism, look in look_of.items() if mechanism in dominant]
     patches = [Patch(facecolor=colour, label=f"{label}: {title}") for colour, label, title in shown]
     legend_below(figure, [*patches, *outcome_legend([stability])], most_columns=2)
     return figure

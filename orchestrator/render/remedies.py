@@ -21,24 +21,24 @@ _COLOURS = fraction_colours()
 _ROW, _COLUMN = 0.34, 1.0  # inches
 
 
-def remedies_figure(found: Remedies, file_format: str) -> bytes:
-    """Remedies by fork step, with saved replicates and final loss written in, and the cheapest that saves all framed.
+def remedies_figure(results: Remedies, file_format: str) -> bytes:
+    """Draw remedies by fork step, with saved replicates and final loss, and a frame around the cheapest.
 
     The same ledgers give the same bytes. Raises ValueError for an unknown format.
     """
-    return saved(lambda: _draw(found), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
+    return saved(lambda: _draw(results), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
 
 
-def _draw(found: Remedies) -> Figure:
-    steps, names = found.fork_steps, found.names
-    alone = {one.fork_step: one for one in found.unchanged}
-    rows: list[tuple[str, dict[int, Tally]]] = [(found.unchanged_name, alone)] if alone else []
-    rows += [(name, {one.fork_step: one for one in found.tallies if one.remedy.name == name}) for name in names]
+def _draw(results: Remedies) -> Figure:
+    steps, names = results.fork_steps, results.names
+    alone = {tally.fork_step: tally for tally in results.unchanged}
+    rows: list[tuple[str, dict[int, Tally]]] = [(results.unchanged_name, alone)] if alone else []
+    rows += [(name, {tally.fork_step: tally for tally in results.tallies if tally.name == name}) for name in names]
     longest = max((len(name) for name, _ in rows), default=10)
     size = (max(6.0, 1.9 + 0.07 * longest + _COLUMN * len(steps)), 2.2 + _ROW * len(rows))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
-    best = found.cheapest
+    best = results.cheapest
     for place, (name, by_step) in enumerate(rows):
         for column, step in enumerate(steps):
             _square(axes, column, place, by_step.get(step))
@@ -50,16 +50,16 @@ def _draw(found: Remedies) -> Figure:
     axes.set_xlim(-0.5, len(steps) - 0.5)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_yticks(range(len(rows)), [plain(name) for name, _ in rows])
-    axes.set_xticks(range(len(steps)), [_head(found, step) for step in steps])
-    axes.set_xlabel("step of the fork" + ("" if found.onset is None else ", and from the onset"))
+    axes.set_xticks(range(len(steps)), [_head(results, step) for step in steps])
+    axes.set_xlabel("step of the fork" + ("" if results.onset is None else ", and from the onset"))
     axes.tick_params(length=0)
     figure.colorbar(ScalarMappable(Normalize(0, 1), _COLOURS), ax=axes, label="fraction of replicates saved")
-    figure.suptitle(plain(_title(found)), fontsize=10)
+    figure.suptitle(plain(_title(results)), fontsize=10)
     looks: dict[str, Any] = {"facecolor": BLANK, "edgecolor": HATCH_COLOUR, "hatch": HATCH}
     handles = [Patch(**looks, label="not tried")] if any(set(steps) - by_step.keys() for _, by_step in rows) else []
     if best is not None:
         handles.append(Patch(facecolor="none", edgecolor="black", linewidth=2, label="cheapest that saves all"))
-    if any(one.recovered for one in (*found.tallies, *found.unchanged)):
+    if any(tally.recovered for tally in (*results.tallies, *results.unchanged)):
         handles.append(Patch(facecolor="none", edgecolor="none", label="+N: left the trend and came back"))
     legend_below(figure, handles)
     return figure
@@ -76,12 +76,12 @@ def _square(axes: Axes, column: int, place: int, tally: Tally | None) -> None:
     axes.text(column, place, text, ha="center", va="center", fontsize=6.5, color=ink(colour), linespacing=0.95)
 
 
-def _head(found: Remedies, step: int) -> str:
-    return str(step) if found.onset is None else f"{step}\n({step - found.onset:+d})"
+def _head(results: Remedies, step: int) -> str:
+    return str(step) if results.onset is None else f"{step}\n({step - results.onset:+d})"
 
 
-def _title(found: Remedies) -> str:
-    trial = found.trial
-    cause = "no cause is named" if found.cause is None else title_of(found.cause)
-    outcome = trial.outcome if found.onset is None else f"{trial.outcome}, onset at step {found.onset}"
-    return f"{found.sweep} {trial_name(trial.cell, trial.seed)}: {outcome}\n{cause}: what saves it"
+def _title(results: Remedies) -> str:
+    trial = results.trial
+    cause = "no cause" if results.cause is None else title_of(results.cause)
+    outcome = trial.outcome if results.onset is None else f"{trial.outcome}, onset at step {results.onset}"
+    return f"{results.sweep} {trial_name(trial.cell, trial.seed)}: {outcome}\n{cause}: what saves it"

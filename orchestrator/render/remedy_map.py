@@ -1,4 +1,4 @@
-"""The stability map with the cheapest remedy in each cell that is not stable, coloured by its kind."""
+"""The stability map with the cheapest remedy of each unstable cell, coloured by its kind."""
 
 from __future__ import annotations
 
@@ -49,37 +49,37 @@ _LETTERS = 13  # of a line in a cell
 Key = tuple[Any, Any]
 
 
-def remedy_map_figure(found: CellRemedies, stability: StabilityMap, file_format: str) -> bytes:
-    """The map with the edge of stability, and cells coloured by the kind of their cheapest remedy.
+def remedy_map_figure(results: CellRemedies, stability: StabilityMap, file_format: str) -> bytes:
+    """Draw the map with the edge of stability, and cells coloured by the kind of their cheapest remedy.
 
-    Of several cells that fall together on the map it shows the hardest to save. The same ledgers give the same bytes.
+    If several cells coincide on the map it shows the hardest to save. The same ledgers give the same bytes.
     Raises ValueError for an unknown format.
     """
-    return saved(lambda: _draw(found, stability), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
+    return saved(lambda: _draw(results, stability), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
 
 
-def hardest_of_each(found: CellRemedies, stability: StabilityMap) -> dict[Key, CellRemedy]:
-    """For each place on the map the cell there that is hardest to save.
+def hardest_of_each(results: CellRemedies, stability: StabilityMap) -> dict[Key, CellRemedy]:
+    """For each cell of the map, the sweep's cell that is hardest to save.
 
-    One that nothing saves, or else that which has to be forked earliest before its onset.
+    It is a cell that nothing saves, or the one that has to be forked earliest before its onset.
     """
     places: dict[Key, CellRemedy] = {}
-    for one in found.cells:
-        cell = one.trial.cell
+    for remedy in results.cells:
+        cell = remedy.trial.cell
         key = (cell[stability.x.name], cell[stability.y.name] if stability.y else None)
-        if key not in places or _hardness(one) > _hardness(places[key]):
-            places[key] = one
+        if key not in places or _hardness(remedy) > _hardness(places[key]):
+            places[key] = remedy
     return places
 
 
-def _hardness(one: CellRemedy) -> tuple[bool, int, float]:
-    if one.cheapest is None:
-        return True, -(one.best_partial.saved if one.best_partial else 0), 0.0
-    return False, (one.onset or 0) - one.cheapest.fork_step, one.cheapest.comparable_loss
+def _hardness(remedy: CellRemedy) -> tuple[bool, int, float]:
+    if remedy.cheapest is None:
+        return True, -(remedy.best_partial.saved if remedy.best_partial else 0), 0.0
+    return False, (remedy.onset or 0) - remedy.cheapest.fork_step, remedy.cheapest.comparable_loss
 
 
-def _draw(found: CellRemedies, stability: StabilityMap) -> Figure:
-    cells = hardest_of_each(found, stability)
+def _draw(results: CellRemedies, stability: StabilityMap) -> Figure:
+    cells = hardest_of_each(results, stability)
     places = {kind: place + 1 for place, kind in enumerate(_COLOURS)}
     width, height = panel_size(stability)
     scale = (1.0, 1.0) if stability.is_sampled else (_WIDER, _HIGHER)
@@ -87,40 +87,40 @@ def _draw(found: CellRemedies, stability: StabilityMap) -> Figure:
     axes = figure.subplots()
 
     def place(cell: MapCell) -> float | None:
-        one = cells.get((cell.x, cell.y))
-        if one is not None:
-            return places[_kind(one)]
+        remedy = cells.get((cell.x, cell.y))
+        if remedy is not None:
+            return places[_kind(remedy)]
         return 0.0 if cell.state in ("stable", "degraded") else None
 
     def text(cell: MapCell) -> str:
-        one = cells.get((cell.x, cell.y))
-        return "" if one is None else _words(one)
+        remedy = cells.get((cell.x, cell.y))
+        return "" if remedy is None else _words(remedy)
 
     colours = ListedColormap([_STABLE, *_COLOURS.values()])
     norm = BoundaryNorm([place - 0.5 for place in range(len(_COLOURS) + 2)], len(_COLOURS) + 1)
     draw_panel(axes, stability, Panel("", colours, norm, place, text, has_edge=True))
     note = f"; {stability.note}" if stability.note else ""
-    title = f"{stability.name}: the cheapest remedy of {len(found.cells)} cells that are not stable{note}"
+    title = f"{stability.name}: the cheapest remedy of {len(results.cells)} unstable cells{note}"
     figure.suptitle(plain(textwrap.fill(title, max(30, int(13 * figure.get_figwidth())))), fontsize=11)
     legend_below(figure, _legend(cells, stability), most_columns=2)
     return figure
 
 
-def _kind(one: CellRemedy) -> str:
-    return one.kind or NONE
+def _kind(remedy: CellRemedy) -> str:
+    return remedy.kind or NONE
 
 
-def _words(one: CellRemedy) -> str:
-    """The remedy in a line or two, and the step of its fork."""
-    if one.cheapest is None:
-        return f"none\n{one.best_partial.saved}/{one.best_partial.tried}" if one.best_partial else "none"
-    lines = textwrap.wrap(one.cheapest.remedy.name, _LETTERS)[:2]
-    step = f"at {one.cheapest.fork_step}" if one.from_onset is None else f"{one.from_onset:+d}"
+def _words(remedy: CellRemedy) -> str:
+    """The remedy in a line or two, and its fork step."""
+    if remedy.cheapest is None:
+        return f"none\n{remedy.best_partial.saved}/{remedy.best_partial.tried}" if remedy.best_partial else "none"
+    lines = textwrap.wrap(remedy.cheapest.remedy.name, _LETTERS)[:2]
+    step = f"at {remedy.cheapest.fork_step}" if remedy.from_onset is None else f"{remedy.from_onset:+d}"
     return plain("\n".join([*lines, step]))
 
 
 def _legend(cells: Mapping[Key, CellRemedy], stability: StabilityMap) -> list[Any]:
-    counts = {kind: sum(_kind(one) == kind for one in cells.values()) for kind in _COLOURS}
+    counts = {kind: sum(_kind(remedy) == kind for remedy in cells.values()) for kind in _COLOURS}
     titles = {**KINDS, NONE: "no remedy saves every replicate (saved/tried by the best)"}
     patches = [
         Patch(facecolor=_COLOURS[kind], label=f"{titles[kind]}: {num} cell{'s' if num > 1 else ''}")
@@ -128,8 +128,8 @@ def _legend(cells: Mapping[Key, CellRemedy], stability: StabilityMap) -> list[An
         if num
     ]
     has_words = not stability.is_sampled and len(stability.cells) <= TEXT_ROOM
-    if has_words and any(one.from_onset is not None and one.cheapest for one in cells.values()):
+    if has_words and any(remedy.from_onset is not None and remedy.cheapest for remedy in cells.values()):
         patches.append(Patch(facecolor="none", edgecolor="none", label="-50: forked 50 steps before the onset"))
     drawn = {EDGE_LABEL, STATES["not_run"].label, *(look.label for look in STATES.values() if look.marker)}
-    marks = [one for one in outcome_legend([stability]) if one.get_label() in drawn]
+    marks = [remedy for remedy in outcome_legend([stability]) if remedy.get_label() in drawn]
     return [*patches, Patch(facecolor=_STABLE, label="stable: nothing to remedy"), *marks]

@@ -87,14 +87,14 @@ def entries_of(fork: Fork) -> list[Entry]:
     return [*fork.interventions()] or [{"at": fork.step}]
 
 
-def custom_sweep(sweep: Sweep, there: Path, forks: Iterable[Fork], steps: Sequence[int]) -> Sweep:
+def custom_sweep(sweep: Sweep, folder: Path, forks: Iterable[Fork], steps: Sequence[int]) -> Sweep:
     """``forks`` of the only trial of ``sweep``, and the control that keeps the checkpoints for ``steps``.
 
-    The results of earlier requests are in the folder ``there``.
+    The results of earlier requests are in ``folder``.
     """
     (alone,) = sweep.trials
     controls: list[dict[str, Any]] = [
-        {INTERVENTIONS: [], CHECKPOINTS_FOR: list(kept)} for kept in _controls(there, steps)
+        {INTERVENTIONS: [], CHECKPOINTS_FOR: list(kept)} for kept in _controls(folder, steps)
     ]
     added = [*controls, *({INTERVENTIONS: entries_of(fork)} for fork in forks)]
     trials: dict[str, Trial] = {}
@@ -117,18 +117,18 @@ def checked_trainer(sweep: Sweep, allow_import: bool) -> CustomTrainer:
     return sweep.objective
 
 
-def unknown_steps(there: Path, steps: Iterable[int]) -> list[int]:
+def unknown_steps(folder: Path, steps: Iterable[int]) -> list[int]:
     """The fork steps that no control has sought a checkpoint for yet."""
-    known = ResumeSteps.read(there / KEPT).steps
+    known = ResumeSteps.read(folder / KEPT).steps
     return sorted({step for step in steps if step > 0} - known.keys())
 
 
-def checkpoint_steps(there: Path, steps: Iterable[int], trial: TrialResult) -> list[int]:
+def checkpoint_steps(folder: Path, steps: Iterable[int], trial: TrialResult) -> list[int]:
     """The steps of the last checkpoints at or before ``steps``, ascending; 0 is the start of the run.
 
     Raises InputError if none of the steps has a checkpoint.
     """
-    resume = ResumeSteps.read(there / KEPT)
+    resume = ResumeSteps.read(folder / KEPT)
     starts = {step: 0 if step == 0 else resume.steps.get(step) for step in steps}
     if known := sorted({start for start in starts.values() if start is not None}):
         return known
@@ -140,17 +140,17 @@ def checkpoint_steps(there: Path, steps: Iterable[int], trial: TrialResult) -> l
     raise InputError(Problem("--at", trial.trial_id, message, remedy))
 
 
-def resumes_at(there: Path, step: int) -> bool:
+def resumes_at(folder: Path, step: int) -> bool:
     """Whether a fork can start at exactly this step."""
-    return step == 0 or ResumeSteps.read(there / KEPT).steps.get(step) == step
+    return step == 0 or ResumeSteps.read(folder / KEPT).steps.get(step) == step
 
 
-def _controls(there: Path, steps: Sequence[int]) -> list[tuple[int, ...]]:
+def _controls(folder: Path, steps: Sequence[int]) -> list[tuple[int, ...]]:
     """The steps of each control: the controls with a result, and one more for steps that none has looked at."""
     done: list[tuple[int, ...]] = []
-    if (there / LEDGER).is_file():
-        with LedgerReader(there / LEDGER) as ledger:
+    if (folder / LEDGER).is_file():
+        with LedgerReader(folder / LEDGER) as ledger:
             rows = ledger.trials(removed=True)
         done = [tuple(row.config[CHECKPOINTS_FOR]) for row in rows if CHECKPOINTS_FOR in row.config and row.outcome]
-    missing = tuple(unknown_steps(there, steps))
+    missing = tuple(unknown_steps(folder, steps))
     return [*done, missing] if missing or not done else done

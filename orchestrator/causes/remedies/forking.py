@@ -38,14 +38,14 @@ def fork_sweep(
     forks: Sequence[Fork],
     *,
     allow_import: bool = False,
-    there: Path | None = None,
+    target: Path | None = None,
     steps: Sequence[int] = (),
 ) -> Sweep:
     """The sweep of ``forks`` of a trial of the sweep in ``folder``, and of the trial left alone (the control).
 
     The control has the configuration of the trial. The control of a custom trainer keeps checkpoints for forks at
-    ``steps``; results of earlier requests are in the folder ``there``. Raises InputError if the trial cannot be trained
-    again from here, or a fork is refused.
+    ``steps``; results of earlier requests are in ``target``. Raises InputError if the trial cannot be trained again
+    from here, or a fork is refused.
     """
     check_forkable(folder, trial)
     own = own_interventions(trial)
@@ -56,7 +56,7 @@ def fork_sweep(
         raise InputError(Problem(str(folder), trial.trial_id, message, "`sweep run` trains the trials of the file"))
     if is_custom(trial):
         checked_trainer(sweep, allow_import)
-        return custom_sweep(sweep, there or folder, forks, steps)
+        return custom_sweep(sweep, target or folder, forks, steps)
     # Results are compared bit for bit; other kernels round differently, and a narrow pack may have chosen them.
     return replace(sweep, rounding=_rounding(folder, trial))
 

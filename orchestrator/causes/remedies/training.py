@@ -77,7 +77,7 @@ def train_remedies(
     """
     for part in _parts(folder, diagnosis, request):
         sweep = fork_sweep(
-            folder, part.trial, part.forks, allow_import=request.allow_import, there=part.folder, steps=part.steps
+            folder, part.trial, part.forks, allow_import=request.allow_import, target=part.folder, steps=part.steps
         )
         check_runnable(sweep, part.folder)
         summary = run_sweep(sweep, part.folder, make_executor, observers, retry_errored=True)
@@ -90,25 +90,25 @@ def _parts(folder: Path, diagnosis: Diagnosis, request: RemedyRequest) -> Iterat
     """What to train; later parts depend on the results of the earlier ones."""
     trial, allow_import = diagnosis.trial, request.allow_import
     request = replace(request, replicates=replicates_of(trial, request.replicates))
-    there = forks_folder(folder, trial.trial_id)
+    target = forks_folder(folder, trial.trial_id)
     if is_custom(trial):
         forks_to_try(folder, diagnosis, request, [0])  # refuses what has to be refused before the control trains
-        if steps := unknown_steps(there, requested_steps(diagnosis, request)):
-            yield _Part(f"the control, which keeps checkpoints for {len(steps)} steps", trial, there, (), steps)
+        if steps := unknown_steps(target, requested_steps(diagnosis, request)):
+            yield _Part(f"the control, which keeps checkpoints for {len(steps)} steps", trial, target, (), steps)
     singles = single_forks(folder, diagnosis, request)
     if request.each_cell and request.replicates > 1:
         first = [fork for fork in singles if fork.replicate == 0 or not fork.remedy.entries]
-        yield _Part(f"{len(first)} forks and the control", trial, there, first)
+        yield _Part(f"{len(first)} forks and the control", trial, target, first)
         tallies = current_remedies(folder, diagnosis).tallies
         promising = {(tally.name, tally.fork_step) for tally in tallies if tally.saved}
         singles = [fork for fork in singles if fork in first or (fork.remedy.name, fork.step) in promising]
-    yield _Part(f"{len(singles)} forks and the control", trial, there, singles)
+    yield _Part(f"{len(singles)} forks and the control", trial, target, singles)
     if request.pairs:
         pairs = best_pairs(current_remedies(folder, diagnosis))
         both = [Fork(*pair, replicate) for pair in pairs for replicate in range(request.replicates)]
         both = accepted_forks(folder, trial, both, allow_import=allow_import)
         if both:
-            yield _Part(f"{len(both)} forks of two remedies", trial, there, [*singles, *both])
+            yield _Part(f"{len(both)} forks of two remedies", trial, target, [*singles, *both])
     if request.each_cell:
         return
     remedies = current_remedies(folder, diagnosis)
@@ -118,10 +118,10 @@ def _parts(folder: Path, diagnosis: Diagnosis, request: RemedyRequest) -> Iterat
     forks = [Fork(tally.remedy, tally.fork_step, 0) for tally in saving]
     forks = accepted_forks(folder, neighbour, forks, allow_import=allow_import)
     if is_custom(neighbour):
-        if steps := unknown_steps(there / NEIGHBOUR, {fork.step for fork in forks}):
-            yield _Part("the control of a stable neighbour", neighbour, there / NEIGHBOUR, (), steps)
-        forks = [fork for fork in forks if resumes_at(there / NEIGHBOUR, fork.step)]
-    yield _Part(f"{len(forks)} remedies on a stable neighbour", neighbour, there / NEIGHBOUR, forks)
+        if steps := unknown_steps(target / NEIGHBOUR, {fork.step for fork in forks}):
+            yield _Part("the control of a stable neighbour", neighbour, target / NEIGHBOUR, (), steps)
+        forks = [fork for fork in forks if resumes_at(target / NEIGHBOUR, fork.step)]
+    yield _Part(f"{len(forks)} remedies on a stable neighbour", neighbour, target / NEIGHBOUR, forks)
 
 
 def diagnose_unstable(folder: Path, trial_id: str | None, cell: Mapping[str, str]) -> Diagnosis:

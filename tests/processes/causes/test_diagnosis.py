@@ -26,4 +26,8 @@ def test_trials_of_a_trainer_of_ones_own_are_diagnosed_by_their_losses_and_cells
     rate = OWN_SWEEP.replace("{lr}", "{rate}").replace("lr: {values: [0.1, 1.0, 3.0]}", "rate: {values: [2.5, 3.0]}")
     run_sweep(sweep_in(tmp_path, text=rate), tmp_path / "results" / "rate", InlineExecutor)
     code, page = command_line("diagnose", "rate")
-    assert (code, "not enough evidence" in page, "of a custom trainer" in " ".join(page.split())) == (0, True, True)
+    assert (code, "not enough evidence" in page, "a custom trainer reports" in " ".join(page.split())) == (
+        0,
+        True,
+        True,
+    )

@@ -21,7 +21,7 @@ from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.remedies.reading import forks_folder
 from orchestrator.causes.remedies.remedy import fork_of
-from orchestrator.causes.remedies.repeats import Resumed
+from orchestrator.causes.remedies.repeats import Ignored, Resumed
 from orchestrator.causes.remedies.request import RemedyRequest
 from orchestrator.causes.remedies.results import Remedies
 from orchestrator.ledger.reader import LedgerReader
@@ -133,14 +133,14 @@ def test_a_trainer_that_does_not_resume_exactly_is_said_to_differ(tmp_path: Path
     assert steps == [(30, 30), (50, 50)]
     largest = [one.differs.largest for one in found.repeats.resumed if one.differs is not None]
     assert 0 < largest[1] < 0.1, largest
-    assert "resumed at step 30 and left alone, it does NOT repeat the trial: they differ from step 30 on" in said(found)
+    assert "resumed: at step 30 and left alone, it does NOT repeat the trial: they differ from step 30" in said(found)
 
 
 def test_a_value_that_the_trainer_takes_from_its_checkpoint_counts_as_not_tried(tmp_path: Path) -> None:
     script = TRAIN.replace("for step in range(first", "if first: beta = saved[0]\nfor step in range(first")
     asked = RemedyRequest(("beta=0.5", "lr=x0.25"), ("-20",), pairs=False)
     found = find_remedies(swept(tmp_path, script), None, {}, asked)
-    assert found.repeats.without_effect == (("beta 0.5", 30),)
+    assert found.repeats.without_effect == (Ignored("beta 0.5", 30),)
     assert found.names == ["lr x0.25"]
     assert "beta 0.5 had no effect from step 30" in said(found)
 
@@ -154,7 +154,7 @@ def test_a_trainer_that_draws_other_numbers_each_time_is_said_not_to_repeat_its_
     assert found.control_difference is not None
     assert found.control_difference.step == 0
     assert 0 < found.control_difference.largest < 0.01
-    assert "does NOT repeat the trial's losses: they differ from step 0 on" in said(found)
+    assert "does NOT repeat the trial's losses: they differ from step 0" in said(found)
 
 
 def test_a_placeholder_for_the_data_makes_replicates(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_runs_that_were_trained_elsewhere_are_refused(tmp_path: Path) -> None:
 
 def test_the_control_has_the_values_of_the_trial_and_the_steps_that_forks_start_at(tmp_path: Path) -> None:
     row = frozen(tmp_path)
-    sweep = fork_sweep(tmp_path, row, [Fork(HALF, 30, 0), Fork(Remedy(), 30, 0)], there=tmp_path / "no", steps=[36])
+    sweep = fork_sweep(tmp_path, row, [Fork(HALF, 30, 0), Fork(Remedy(), 30, 0)], target=tmp_path / "no", steps=[36])
     control, half, alone = sweep.trials
     assert {**row.config, "interventions": [], "checkpoints_for": [36]} == dict(control.config)
     assert {**row.config, "interventions": [{"at": 30, "set": {"lr": "x0.5"}}]} == dict(half.config)
