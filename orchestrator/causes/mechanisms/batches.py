@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from orchestrator.base.words import count
 from orchestrator.causes.evidence import Evidence
 from orchestrator.causes.mechanisms import limits as at
 from orchestrator.causes.mechanisms.mechanism import CLIP, NO_ONSET, Finding, MakeFinding, Mechanism, Move, just, whole
@@ -41,7 +42,9 @@ def bad_batch(evidence: Evidence, finding: MakeFinding) -> Finding:
     readings = evidence.threshold_ratio.between(0, step).last(at.CURVATURE_READINGS)
     ratio = readings.median()
     if ratio is not None:
-        numbers.append(f"curvature before it {ratio:.2g} times the threshold (median of {len(readings)} readings)")
+        numbers.append(
+            f"curvature before it {ratio:.2g} times the threshold (median of {count(len(readings), 'reading')})"
+        )
     if (text := evidence.batch_text(step)) is not None:
         numbers.append(f"the batch of step {step}: {text}")
     is_shared = share is not None and share >= at.SHARED_JUMP

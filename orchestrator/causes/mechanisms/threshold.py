@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.base.space import format_value, is_number
+from orchestrator.base.words import count
 from orchestrator.causes.evidence import ALL, Evidence
 from orchestrator.causes.mechanisms import limits as at
 from orchestrator.causes.mechanisms.mechanism import (
@@ -43,10 +44,8 @@ def over_the_threshold(evidence: Evidence, finding: MakeFinding) -> Finding:
     slower = below(evidence.cells("lr"), evidence.config.get("lr"))
     numbers = [_age(evidence)]
     if share_over is not None:
-        numbers.append(
-            f"curvature over the threshold at {share_over:.0%} of the {len(readings)} readings since the learning rate "
-            f"was half full, at most {readings.largest():.3g} times it"
-        )
+        over = f"{share_over:.0%} of {count(len(readings), 'reading')} since the learning rate was half full"
+        numbers.append(f"curvature over the threshold at {over}, at most {readings.largest():.3g} times it")
     numbers += _nearest_results("lr", slower)
     is_early = evidence.num_full_rate_steps <= at.START_STEPS or not has_learned(evidence)
     if is_early and (longer := helped_by_warmup(evidence)) is not None:
