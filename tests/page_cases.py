@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SOURCES = {"python": "py", "c": "c"}
 TIMEOUT_S = 200
+ROOT = Path(__file__).parents[1]
 
 
 def section(page: str, title: str) -> str:
@@ -27,6 +29,22 @@ def write_files(text: str, folder: Path) -> None:
         elif language in SOURCES:
             named = re.findall(rf"`(\w+\.{SOURCES[language]})`", text[: block.start()])
             (folder / named[-1]).write_text(content)
+
+
+def copy_linked(text: str, folder: Path) -> None:
+    """Copy the trainers to which a page links, and of which it shows at most some lines."""
+    for path in re.findall(r"\]\(\.\./(sweeps/trainers/\S+\.py)\)", text):
+        shutil.copy(ROOT / path, folder)
+
+
+def excerpts(text: str) -> list[str]:
+    return [content for language, content in BLOCK.findall(text) if language == "py"]
+
+
+def shipped(text: str) -> str:
+    """The content of all trainers to which a page links."""
+    paths = re.findall(r"\]\(\.\./(sweeps/trainers/\S+\.py)\)", text)
+    return "".join((ROOT / path).read_text() for path in paths)
 
 
 def run_commands(text: str, folder: Path) -> str:

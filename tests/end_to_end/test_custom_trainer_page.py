@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from page_cases import BLOCK, run_commands, section, write_files
+from page_cases import BLOCK, copy_linked, excerpts, run_commands, section, shipped, write_files
 
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.columns import MetricsConfig
@@ -39,13 +38,6 @@ LONG = (
 SAID = {"One line in a training loop": "diverged", "Callbacks": "diverged"}
 
 
-def copy_linked_trainers(text: str, folder: Path) -> None:
-    """Copy the packed objectives to which a section links and which it does not show whole."""
-    for name in re.findall(r"^objective: \{packed: \"(\w+):", text, re.MULTILINE):
-        if not (folder / f"{name}.py").exists():
-            shutil.copy(ROOT / "sweeps" / "trainers" / f"{name}.py", folder)
-
-
 def test_every_section_with_commands_is_tested() -> None:
     assert {title for title in TITLES if "```sh" in section(PAGE, title)} == {*OUTCOMES, *SAID}
 
@@ -55,8 +47,8 @@ def test_the_blocks_of_a_section_give_a_map_with_stable_and_diverged_cells(tmp_p
     name, wanted = OUTCOMES[title]
     if name == "jobs":
         write_files(section(PAGE, "A script, unmodified"), tmp_path)
+    copy_linked(section(PAGE, title), tmp_path)
     write_files(section(PAGE, title), tmp_path)
-    copy_linked_trainers(section(PAGE, title), tmp_path)
     run_commands(section(PAGE, title), tmp_path)
     with LedgerReader(tmp_path / "results" / name / "ledger.db") as ledger:
         outcomes = Counter(row.outcome for row in ledger.trials())
@@ -76,8 +68,8 @@ def test_a_packed_objective_is_diagnosed_by_layer_depth_curvature_and_logits_and
     tmp_path: Path,
 ) -> None:
     text = section(PAGE, "Layers, depth and logits of a packed objective")
+    copy_linked(text, tmp_path)
     write_files(text, tmp_path)
-    copy_linked_trainers(text, tmp_path)
     said = run_commands(text, tmp_path)
     with LedgerReader(tmp_path / "results" / "residual" / "ledger.db") as ledger:
         lost = next(row for row in ledger.trials() if row.outcome == "diverged")
@@ -98,10 +90,9 @@ def test_the_page_shows_the_example_that_ships() -> None:
     assert f"```python\n{(ROOT / 'sweeps' / 'trainers' / 'digits.py').read_text()}```" in PAGE
 
 
-def test_each_line_of_an_excerpt_is_in_the_trainer_that_ships() -> None:
-    (excerpt,) = (text for language, text in BLOCK.findall(PAGE) if language == "py")
-    shipped = (ROOT / "sweeps" / "trainers" / "residual.py").read_text().splitlines()
-    assert set(excerpt.splitlines()) <= set(shipped)
+def test_each_excerpt_is_of_a_trainer_that_ships() -> None:
+    (excerpt,) = excerpts(PAGE)
+    assert set(excerpt.splitlines()) <= set(shipped(PAGE).splitlines())
 
 
 def test_the_page_names_every_key_of_metrics() -> None:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from page_cases import BLOCK, run_commands, section, write_files
+from page_cases import BLOCK, copy_linked, excerpts, run_commands, section, shipped, write_files
 from typer.testing import CliRunner
 
 from orchestrator.base.trial_result import TrialResult
@@ -68,6 +68,7 @@ def replayed(sweep: Sweep, folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("title", CASES)
 def test_a_recipe_gives_a_map_with_its_edge_and_its_kept_logs_agree(tmp_path: Path, title: str) -> None:
     name = RECIPES[title]
+    copy_linked(section(PAGE, title), tmp_path)
     write_files(section(PAGE, title), tmp_path)
     if title == NANOGPT:
         (tmp_path / "gpt.yaml").unlink()  # `sweep init` writes it, and never overwrites
@@ -93,6 +94,11 @@ def test_every_section_is_a_recipe_and_names_no_column(tmp_path: Path) -> None:
         metrics = load_sweep(tmp_path / f"{name}.yaml").objective.section.metrics
         assert metrics.model_copy(update={"file": None}) == MetricsConfig(), title
         assert (metrics.file is None) == (title != "Lightning")
+
+
+def test_each_excerpt_is_of_a_trainer_that_ships() -> None:
+    assert len(excerpts(PAGE)) == 4
+    assert all(excerpt in shipped(PAGE) for excerpt in excerpts(PAGE))
 
 
 def test_init_writes_the_sweep_file_that_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
