@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
-from orchestrator.base.cell import Cell
+from orchestrator.base.cell import Cell, Trial
 from orchestrator.base.reports import Completed, Report
 from orchestrator.base.trial_result import MemberResult, TrialResult
 from orchestrator.base.vocabulary import OUTCOMES, PRUNED
@@ -52,6 +54,17 @@ BASE = "name: case\nobjective: quadratic\nsteps: 20\n"
 def sweep_of(body: str = "", base: str = BASE) -> Sweep:
     """A sweep from the lines that matter."""
     return build_sweep(parse_document(base + body, "case.yaml"))
+
+
+def sweep_with_keys(**keys: Any) -> Sweep:
+    """A sweep of a quadratic over 200 steps with these keys."""
+    data = {"name": "s", "objective": "quadratic", "steps": 200, **json.loads(json.dumps(keys))}  # without YAML aliases
+    return build_sweep(parse_document(yaml.safe_dump(data, sort_keys=False), "s.yaml"))
+
+
+def ids(of: Sweep | Iterable[Trial]) -> list[str]:
+    """The ids of a sweep's trials, or of some trials, in order."""
+    return [trial.trial_id for trial in (of.trials if isinstance(of, Sweep) else of)]
 
 
 def finished(trial_id: str, outcome: str, **changes) -> MemberResult:

@@ -47,7 +47,7 @@ class LoggedRuns:
 
 @dataclass(frozen=True, slots=True)
 class CurveColumns:
-    """Columns of a table with a loss in each row; those of ``run`` identify a run."""
+    """Columns of a table with a loss in each row; the columns ``run`` identify a run."""
 
     step: str
     loss: str

@@ -1,4 +1,4 @@
-"""Options of an import: those of the command line over the keys of a mapping file, which is strict YAML."""
+"""Options of an import: the command line overrides the keys of a mapping file, which is strict YAML."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def import_options(
 
 
 def _set_axes(texts: Sequence[str], document: Document) -> None:
-    """Replace the axes by those of the options, which keep the columns and scales that the file gives them."""
+    """Replace the axes by the options' axes, which keep the columns and scales that the file gives them."""
     known = document.data.get("axes")
     axes: dict[str, Any] = {}
     for text in texts:

@@ -167,7 +167,7 @@ def _separated(name: str, text: str) -> Rows:
     delimiter, header = header_of(lines[0][1]) or (",", [lines[0][1]])
     header = [cell.strip() for cell in header]
     if twice := [column for column, count in Counter(header).items() if count > 1 and column]:
-        raise InputError(Problem(name, twice[0], "names two columns", "rename one of them"))
+        raise InputError(Problem(name, twice[0], "names two columns", "rename one"))
     csv.field_size_limit(_MAX_CELL)
     reader = csv.reader((f"{line}\n" for _, line in lines[1:]), delimiter=delimiter)
     rows = Rows([column for column in header if column])

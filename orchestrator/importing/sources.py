@@ -140,7 +140,7 @@ def is_store(source: str) -> bool:
 def runs_of_experiment(source: str, results: Path, wanted: Columns) -> LoggedRuns:
     """Return the runs of an MLflow experiment, with their parameters as settings.
 
-    The store is that of MLFLOW_TRACKING_URI, or the one under ``results``. Raises InputError if it has no such
+    MLFLOW_TRACKING_URI names the store, which is by default under ``results``. Raises InputError if it has no such
     experiment.
     """
     from orchestrator.mirrors.mlflow_store import read_experiment
@@ -169,7 +169,7 @@ def rows_of_studies(sources: Sequence[str]) -> Rows:
         url, _, name = source.removeprefix(OPTUNA).partition("#")
         path = Path(url.removeprefix("sqlite:///"))
         if url.startswith("sqlite:///") and not path.is_file():
-            raise InputError(Problem(source, "", f"there is no file {path}", "write optuna:sqlite:///PATH#STUDY"))
+            raise InputError(Problem(source, "", f"no such file: {path}", "write optuna:sqlite:///PATH#STUDY"))
         for number, values in study_trials(url, name):
             rows.add_columns(values)
             rows.rows.append(Row(f"{source}:{number}", values))

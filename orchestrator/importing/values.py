@@ -88,7 +88,7 @@ def number_of(text: str) -> int | float | None:
 
 
 def evened(values: Sequence[Any]) -> list[Any]:
-    """Convert the numbers of one column to one type: to integers if all of them are, else to floats."""
+    """Convert the numbers of one column to one type: to integers if all are integers, else to floats."""
     numbers = [value for value in values if is_number(value)]
     are_integers = all(math.isfinite(value) and value == int(value) and abs(value) < _MAX_EXACT for value in numbers)
     kind = int if are_integers else float

@@ -79,7 +79,7 @@ class MetricsConfig(BaseModel):
 
 @lru_cache(4096)
 def plain_name(name: str) -> str:
-    """Return ``name`` in the form in which names are compared: lower case, words joined by underscores."""
+    """Normalise ``name`` to compare it: lower case, words joined by underscores."""
     return re.sub(r"[\s\-.]+", "_", name.strip().lower())
 
 

@@ -132,7 +132,7 @@ def text_pairs(line: str) -> Iterator[Pair]:
 
 
 def counters(line: str, before: int) -> Iterator[tuple[str, float]]:
-    """Yield counters such as 10/300 with the name of the step or the epoch in front of them, or as COUNTER.
+    """Yield counters such as 10/300 under the name of the step or the epoch before the counter, or as COUNTER.
 
     They begin before the index ``before``; after it they are in square brackets, or in front of the brackets of a
     progress bar. A counter with another name counts something else: `correct: 12/64`.

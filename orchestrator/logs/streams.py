@@ -93,7 +93,7 @@ class MetricStream:
 
     @property
     def note(self) -> str:
-        """The chosen columns and what was left out, or why there are no points."""
+        """The chosen columns and what was left out, or why no points were found."""
         damage = self._events.damage if self._events is not None else ""
         num = self._reader.num_left_out()
         left_out = f"{num:,} lines of another kind or rank left out" if num else ""
@@ -200,7 +200,7 @@ class _PointMaker:
         return self._wanted["loss"]
 
     def choose_among(self, names: list[str]) -> None:
-        """Choose immediately among ``names``, to which none will be added."""
+        """Choose immediately among ``names``, which are final."""
         self._wanted["loss"] = self._wanted["loss"] or "loss"
         if self._wanted["step"] is None:
             self._wanted["step"] = first_usual(STEP_NAMES, names)
@@ -367,7 +367,7 @@ def _count(names: Iterable[str], counts: Counter[str]) -> None:
 
 
 def _usual_step(held: list[_Held]) -> str | None:
-    """Return the usual step name in most of the rows, or else one that occurs before each of them, or None."""
+    """Return the usual step name in most of the rows, or else one that occurs before every row, or None."""
     counter = [row.steps[COUNTER] for row in held if COUNTER in row.steps]
     left_out = set() if counts_steps(counter) else {COUNTER}
     own = Counter(name for row in held for name in row.steps if name in row.row and name not in left_out)

@@ -1,6 +1,6 @@
 """From the named columns of a whole log, each with gaps, to one training run: steps, losses and gradient norms.
 
-Since all of the log is known, a resumed run continues from the step to which it returned, and a gradient norm may
+Since all of the log is known, a resumed run continues from the step that it returned to, and a gradient norm may
 follow the loss of its step.
 """
 

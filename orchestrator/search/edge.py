@@ -155,7 +155,7 @@ class EdgeSearch:
         return 0 if tally.lost else self._options.num_seeds - tally.num
 
     def _proposals(self, chosen: Sequence[Cell], tallies: Mapping[Cell, Tally]) -> list[Proposal]:
-        """Return one proposal for each cell, in the order in which cells were first chosen."""
+        """Return one proposal for each cell, ordered by when cells were first chosen."""
         return [
             Proposal(self.lattice.cell(cell), tallies.get(cell, Tally()).num + chosen.count(cell))
             for cell in dict.fromkeys(chosen)

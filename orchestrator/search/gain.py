@@ -1,6 +1,6 @@
 """The next points to try: where outcomes are expected to say most about where a level is crossed.
 
-Letters of shapes: M points, of which the first C are candidates, T targets.
+Letters of shapes: M points, the first C candidates, T targets.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class CellResult:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A cell to train with the first ``num_seeds`` of the sweep's seeds, including those that it already has."""
+    """A cell to train with the first ``num_seeds`` of the sweep's seeds, including seeds that it already has."""
 
     cell: Mapping[str, Any]
     num_seeds: int

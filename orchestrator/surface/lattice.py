@@ -61,7 +61,7 @@ class Lattice:
 
     @property
     def resolution(self) -> float:
-        """The distance between neighbours along the axis, as a fraction of it."""
+        """The distance between neighbours along the axis, as a fraction of the axis."""
         if self.along is None:
             return RESOLUTION
         units = self.columns[self.along].units

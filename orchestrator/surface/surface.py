@@ -280,7 +280,7 @@ def _possible_crossing(units_L: np.ndarray, mean_L: np.ndarray, sd_L: np.ndarray
 
 
 def _between(units_L: np.ndarray, values_L: np.ndarray, i: int) -> float:
-    """Return the coordinate at which a line from value i to the next is zero."""
+    """Return where a line from value i to the next one is zero."""
     share = values_L[i] / (values_L[i] - values_L[i + 1])
     return float(units_L[i] + share * (units_L[i + 1] - units_L[i]))
 

@@ -30,16 +30,15 @@ def checked_axes(file: SweepFile, fields: Fields, document: Document, problems: 
             continue
         candidates = (axis.at(0.0), axis.at(1.0), *axis.values)
         invalid = (field_problem(fields, name, value, ("axes", name), document) for value in candidates)
-        place, key = document.place(("axes", name)), f"axes.{name}"
         if problem := next(filter(None, invalid), None):
             problems.append(problem)
             continue
         if fields.names_files(name):
             places = [document.place(("axes", name, "values", i)) for i in range(len(axis.values))]
-            texts = (absolute_text(*text, key, problems) for text in zip(axis.values, places, strict=True))
+            texts = (absolute_text(*text, f"axes.{name}", problems) for text in zip(axis.values, places, strict=True))
             axis = replace(axis, values=tuple(texts))
         if repeated := _repeated(axis.values):
-            problems.append(Problem(place, key, *repeated))
+            problems.append(document.problem(("axes", name), *repeated))
             continue
         axes.append(axis)
     return axes
@@ -48,10 +47,8 @@ def checked_axes(file: SweepFile, fields: Fields, document: Document, problems: 
 def _axis(
     name: str, section: AxisSection, file: SweepFile, fields: Fields, document: Document, problems: list[Problem]
 ) -> Axis | None:
-    where, key = document.place(("axes", name)), f"axes.{name}"
-
     def reject(message: str, remedy: str) -> None:
-        problems.append(Problem(where, key, message, remedy))
+        problems.append(document.problem(("axes", name), message, remedy))
 
     if unknown := not fields.is_known(name) and field_problem(fields, name, None, ("axes", name), document):
         problems.append(unknown)
@@ -103,7 +100,7 @@ def _repeated(values: Sequence[Any]) -> tuple[str, str] | None:
             return f"{shown(value)} repeats a value", "list each once"
         else:
             message = f"{shown(seen[value])} and {shown(value)} are equal in Python, so the map would have one column"
-            return f"{message} for both", "keep one of them, or write words in quotes, such as '1.0'"
+            return f"{message} for both", "keep one, or write words in quotes, such as '1.0'"
     # Rounded numbers may look alike; a map shows lists as they are.
     names = {format_value(value): value for value in values}
     for value in values:
@@ -118,9 +115,8 @@ def check_num_trials(file: SweepFile, axes: Sequence[Axis], document: Document) 
     limit, num_seeds = file.max_trials, len(file.all_seeds)
     if file.search is not None:
         if (num := file.search.trials) > limit:
-            place = document.place(("search", "trials"))
             what = f"{num} trials are more than max_trials = {limit}"
-            raise InputError(Problem(place, "search.trials", what, f"say max_trials: {num}"))
+            raise InputError(document.problem(("search", "trials"), what, f"say max_trials: {num}"))
         return
     num_cells = file.sample.num if file.sample else math.prod(len(axis.values) for axis in axes)
     if file.sample is None and any(axis.zipped or axis.when for axis in axes):
@@ -128,7 +124,7 @@ def check_num_trials(file: SweepFile, axes: Sequence[Axis], document: Document) 
         num_cells = sum(1 for _ in itertools.islice(combinations(axes), limit // num_seeds + 1))
         if num_cells * num_seeds > limit:
             what = f"more than max_trials = {limit} trials"
-            raise InputError(Problem(document.place(("axes",)), "axes", what, "shorten an axis, or raise max_trials"))
+            raise InputError(document.problem(("axes",), what, "shorten an axis, or raise max_trials"))
     num_trials = num_cells * num_seeds
     if num_trials > limit:
         place = document.place(("sample" if file.sample else "axes",))
@@ -158,7 +154,7 @@ def with_relations(
             conditions.append((name, tuple(values)))
             if problem := _condition_problem(axis, name, values, by_name, fields):
                 path = ("axes", axis.name, "when", name)
-                invalid.append(Problem(document.place(path), ".".join(path), *problem))
+                invalid.append(document.problem(path, *problem))
         related[i] = replace(axis, when=tuple(conditions))
     problems += invalid or _cycle_problems(related, document)
     return related
@@ -172,30 +168,29 @@ def _relations_without_grid(file: SweepFile, document: Document) -> Iterator[Pro
     what = "does not apply when cells are " + ("chosen by a search" if kind == "search" else "sampled")
     if file.zip:
         remedy = f"remove {kind} for a grid, or make one an axis and compute the other: tie: {{{file.zip[0][1]}: ...}}"
-        yield Problem(document.place(("zip",)), "zip", what, remedy)
+        yield document.problem(("zip",), what, remedy)
     for name, section in file.axes.items():
         if section.when is not None:
             remedy = f"remove {kind} for a grid, or make one sweep for each value of {next(iter(section.when))}"
-            yield Problem(document.place(("axes", name, "when")), f"axes.{name}.when", what, remedy)
+            yield document.problem(("axes", name, "when"), what, remedy)
 
 
 def _zip_problems(file: SweepFile, axes: Mapping[str, Axis], document: Document) -> Iterator[Problem]:
     seen: set[str] = set()
     for i, group in enumerate(file.zip):
-
-        def problem(message: str, remedy: str, i: int = i) -> Problem:
-            return Problem(document.place(("zip", i)), f"zip.{i}", message, remedy)
-
+        path = ("zip", i)
         if unknown := [name for name in group if name not in file.axes]:
             remedy = did_you_mean(unknown[0], file.axes) or f"axes: {', '.join(file.axes) or 'none'}"
-            yield problem(f"{unknown[0]!r} is not an axis", remedy)
+            yield document.problem(path, f"{unknown[0]!r} is not an axis", remedy)
         elif twice := [name for name in group if name in seen]:
-            yield problem(f"{twice[0]} advances with other axes already", "write them all in one list")
+            yield document.problem(path, f"{twice[0]} advances with other axes already", "write them all in one list")
         elif conditional := [name for name in group if file.axes[name].when is not None]:
-            yield problem(f"{conditional[0]} exists in some cells only (when)", "take it out of the list")
+            yield document.problem(
+                path, f"{conditional[0]} exists in some cells only (when)", "take it out of the list"
+            )
         elif len({len(axes[name].values) for name in group if name in axes}) > 1:
             numbers = ", ".join(f"{name} has {len(axes[name].values)}" for name in group if name in axes)
-            yield problem(f"numbers of values differ: {numbers}", "give them equal numbers of values")
+            yield document.problem(path, f"numbers of values differ: {numbers}", "give them equal numbers of values")
         seen.update(group)
 
 
@@ -228,7 +223,6 @@ def _cycle_problems(axes: Sequence[Axis], document: Document) -> list[Problem]:
         TopologicalSorter({axis.name: [name for name, _ in axis.when] for axis in axes}).prepare()
     except CycleError as error:
         names = error.args[1]
-        key = f"axes.{names[0]}.when"
         message = f"axes depend on each other in a circle: {', '.join(names)}"
-        return [Problem(document.place(("axes", names[0], "when")), key, message, "take out one of the conditions")]
+        return [document.problem(("axes", names[0], "when"), message, "take out one of the conditions")]
     return []

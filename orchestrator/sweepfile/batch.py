@@ -1,4 +1,4 @@
-"""The section ``batch`` of a sweep file: global batch = micro batch x accumulation x workers; two of them are given."""
+"""The section ``batch`` of a sweep file: global batch = micro batch x accumulation x workers. Two are given."""
 
 from __future__ import annotations
 
@@ -25,26 +25,24 @@ def batch_problems(file: SweepFile, is_custom: bool, document: Document) -> Iter
     """Yield problems of the section ``batch``, for a custom trainer or another objective."""
     if file.batch is None:
         return
-
-    def problem(path: tuple[str, ...], message: str, remedy: str) -> Problem:
-        return Problem(document.place(path), ".".join(path), message, remedy)
-
     if not is_custom:
         remedy = "remove it; batch_size is a field of the objective, and so is accumulate where it has one"
-        yield problem(("batch",), "applies to custom trainers only", remedy)
+        yield document.problem(("batch",), "applies to custom trainers only", remedy)
         return
     written, elsewhere = _given_parts(file), {*file.axes, *file.fixed, *file.tie}
     for key, name in PARTS.items():
         if name in written and name in elsewhere:
-            yield problem(("batch", key), f"{name} is given elsewhere in the file as well", "keep one of the two")
+            yield document.problem(
+                ("batch", key), f"{name} is given elsewhere in the file as well", "keep one of the two"
+            )
     given = [name for name in PARTS.values() if name in written or name in elsewhere]
     if len(given) != 2:
         message = f"{', '.join(given) or 'none'} of {', '.join(PARTS.values())} given: the third follows from two"
-        remedy = "give two of them, here (global, micro, accumulation), or as axes, fixed or tied"
-        yield problem(("batch",), message, remedy)
+        remedy = "give two parts, here (global, micro, accumulation), or as axes, fixed or tied"
+        yield document.problem(("batch",), message, remedy)
     if (workers := file.batch.workers) is not None and file.resources.workers not in (1, workers):
         message = f"{workers} differs from resources.workers = {file.resources.workers}"
-        yield problem(("batch", "workers"), message, "remove it to use resources.workers")
+        yield document.problem(("batch", "workers"), message, "remove it to use resources.workers")
 
 
 def _given_parts(file: SweepFile) -> dict[str, int]:
@@ -57,7 +55,7 @@ def _given_parts(file: SweepFile) -> dict[str, int]:
 def whole_batch(values: Mapping[str, Any], workers: int) -> dict[str, Any]:
     """Add the third of global batch, micro batch and accumulation, which follows from the other two.
 
-    Raises ValueError if one of them is not a positive integer, or would not be.
+    Raises ValueError if a part is not a positive integer, or would not be.
     """
     for name in PARTS.values():
         if name in values and (type(values[name]) is not int or values[name] < 1):

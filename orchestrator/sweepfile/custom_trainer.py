@@ -169,7 +169,7 @@ def custom_trainer(section: CustomTrainerSection, file: SweepFile, file_name: st
 
 
 def absolute_folder(section: CustomTrainerSection, file_name: str) -> str:
-    """Resolve ``section.folder`` against the sweep file's folder, or the working directory if there is no file."""
+    """Resolve ``section.folder`` against the sweep file's folder, or the working directory without a file."""
     base = Path(file_name).absolute().parent if os.path.isfile(file_name) else Path.cwd()
     return os.path.normpath(base / Path(section.folder).expanduser())
 
@@ -183,7 +183,7 @@ def trainer_problems(file: SweepFile, objective: Objective | CustomTrainer, docu
     """Yield settings that do not fit what the sweep trains: an objective, built-in or packed, or a custom trainer."""
     problems = _objective_problems if isinstance(objective, Objective) else _custom_problems
     for path, message, remedy in problems(objective, file):  # type: ignore[arg-type]
-        yield Problem(document.place(path), ".".join(map(str, path)), message, remedy)
+        yield document.problem(path, message, remedy)
 
 
 def _objective_problems(objective: Objective, file: SweepFile) -> Iterator[KeyedProblem]:

@@ -111,10 +111,9 @@ def misplaced(file: SweepFile, *, is_custom: bool, document: Document) -> list[P
     for name, field in ENTRY_FIELDS.items():
         if getattr(file, name) is None:
             continue
-        where = document.place((name,))
         if is_custom:
-            problems.append(Problem(where, name, field.refused_for_custom, "remove it"))
+            problems.append(document.problem((name,), field.refused_for_custom, "remove it"))
         elif name in file.fixed or name in file.axes:
             other = "fixed" if name in file.fixed else "axes"
-            problems.append(Problem(where, name, f"is also given under {other}", "keep one of the two"))
+            problems.append(document.problem((name,), f"is also given under {other}", "keep one of the two"))
     return problems

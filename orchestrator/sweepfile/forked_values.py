@@ -28,7 +28,7 @@ def without_fork(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fork_step(interventions: Sequence[Mapping[str, Any]]) -> int:
-    """Return the step at which the changes take effect; 0 without changes."""
+    """Return the step of the changes, or 0 without changes."""
     return min((entry["at"] for entry in interventions), default=0)
 
 

@@ -1,4 +1,4 @@
-"""Changes of a sweep file before it is checked: those of the command line, and the refinement of a trained sweep."""
+"""Changes of a sweep file before it is checked: by options of the command line, or to refine a trained sweep."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _keep_one_length(path: tuple[str, ...], data: dict[str, Any]) -> None:
 def _drop(name: str, document: Document) -> None:
     axes = _section(document.data, "axes", document)
     if name not in axes:
-        remedy = f"axes: {', '.join(axes)}" if axes else "there are no axes"
+        remedy = f"axes: {', '.join(axes) or 'none'}"
         raise InputError(Problem(f"--drop {name}", f"axes.{name}", "is not an axis of the sweep", remedy))
     del axes[name]
 
@@ -91,7 +91,7 @@ def _section(data: dict[str, Any], key: str, document: Document) -> dict[str, An
     if data.get(key) is None:
         data[key] = {}
     if not isinstance(data[key], dict):
-        raise InputError(Problem(document.place((key,)), key, "is not a mapping of keys to values"))
+        raise InputError(document.problem((key,), "is not a mapping of keys to values"))
     return data[key]
 
 
@@ -144,9 +144,7 @@ def refined(document: Document, along: str | None, num_trials: int, factor: floa
     before = data.get("search") or {}
     chosen = along or before.get("along") or next(iter(ranges), None)
     if chosen not in ranges:
-        what = (
-            "there is no axis with at least two numbers" if chosen is None else f"{chosen!r} is not an axis of numbers"
-        )
+        what = "no axis has at least two numbers" if chosen is None else f"{chosen!r} is not an axis of numbers"
         known = f"axes of numbers: {', '.join(ranges)}" if ranges else "a search for an edge needs one"
         raise InputError(Problem("--along", "", what, known))
     data["axes"] = axes

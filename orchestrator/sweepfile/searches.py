@@ -56,7 +56,7 @@ def have_learned(known: Sequence[CellResult]) -> list[bool]:
 
 
 def listed_cells(file: SweepFile, axes: Sequence[Axis]) -> ListedCells:
-    """Return the search that proposes all cells at once: those of the grid, or of the sample."""
+    """Return the search that proposes all cells of the grid or the sample at once."""
     sample = file.sample
     if sample is None:
         return ListedCells(list(grid_cells(axes)), len(file.all_seeds))
@@ -65,13 +65,12 @@ def listed_cells(file: SweepFile, axes: Sequence[Axis]) -> ListedCells:
 
 def added_seeds(file: SweepFile, section: SeedsSection, axes: Sequence[Axis], document: Document) -> Search:
     """Return the search that adds seeds to the cells of a grid. Raises InputError."""
-    where = document.place(("seeds",))
     if file.sample is not None:
         what = "sampled cells have no neighbours to disagree with"
-        raise InputError(Problem(where, "seeds", what, "list the seeds, e.g. seeds: [0, 1, 2]"))
+        raise InputError(document.problem(("seeds",), what, "list the seeds, e.g. seeds: [0, 1, 2]"))
     if section.up_to <= section.start:
         what = f"up_to = {section.up_to} is not more than start = {section.start}"
-        raise InputError(Problem(document.place(("seeds", "up_to")), "seeds.up_to", what, "raise it"))
+        raise InputError(document.problem(("seeds", "up_to"), what, "raise it"))
     return SeedsWhereCellsDisagree(list(grid_cells(axes)), tuple(axes), section.start, section.up_to, over_edge)
 
 
@@ -143,7 +142,7 @@ def _margins(section: SearchSection, axes: Sequence[Axis]) -> EdgeMargins:
 def corner_cells(axes: Sequence[Axis], tied: Container[str]) -> Iterator[dict[str, Any]]:
     """Yield the cells at the ends of all axes, with every listed word, where incompatible values would show.
 
-    Of ``tied`` axes, values between the ends are included: several of them may become the same value.
+    Values between the ends of ``tied`` axes are included: several may become the same value.
     """
     ordered = sorted(axes, key=lambda axis: axis.name in tied)
     candidates = [_corner_values(axis, axis.name in tied) for axis in ordered]
@@ -182,15 +181,15 @@ def proposed_trials(proposals: Iterable[Proposal], maker: TrialMaker) -> list[Tr
 
 def _problems(file: SweepFile, section: SearchSection, axes: Sequence[Axis], document: Document) -> Iterator[Problem]:
     def problem(key: str, message: str, remedy: str) -> Problem:
-        return Problem(document.place(("search", key)), f"search.{key}", message, remedy)
+        return document.problem(("search", key), message, remedy)
 
     if isinstance(file.seeds, SeedsSection):
         what, remedy = "a search itself decides which cells get more seeds", "list the seeds, e.g. seeds: [0, 1, 2]"
-        yield Problem(document.place(("seeds",)), "seeds", what, remedy)
+        yield document.problem(("seeds",), what, remedy)
     if file.sample is not None:
-        yield Problem(document.place(("sample",)), "sample", "does not apply to a search", "remove one of the two")
+        yield document.problem(("sample",), "does not apply to a search", "remove one of the two")
     if not axes:
-        yield problem("method", "there is no axis to search over", "add one, e.g. axes: {lr: {log: [1e-4, 1.0]}}")
+        yield problem("method", "the file has no axis to search over", "add one, e.g. axes: {lr: {log: [1e-4, 1.0]}}")
     keys = _METHOD_KEYS[section.method]
     for key in sorted({"along", "precision", "level", "metric", "stable"} - set(keys)):
         if getattr(section, key) is not None:
@@ -230,7 +229,7 @@ def _edge_problems(section: SearchSection, axes: Sequence[Axis], where: str) -> 
         yield Problem(where, "search.along", f"{along!r} {what}", f"axes of ascending numbers: {known}")
     if len(axes) > _MAX_AXES:
         what = f"an edge is fitted over at most {_MAX_AXES} axes, and there are {len(axes)}"
-        yield Problem(where, "axes", what, "fix some of them")
+        yield Problem(where, "axes", what, "fix some axes")
 
 
 def _is_ascending(axis: Axis) -> bool:

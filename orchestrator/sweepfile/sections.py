@@ -31,7 +31,7 @@ class AxisSection(Section):
     log1m: list[float] | None = Field(None, min_length=2, max_length=2)
     num: int | None = Field(None, ge=1, le=100_000)
     when: dict[str, Any] | None = Field(
-        None, min_length=1, description="the values of other axes for which this one exists; else it is null"
+        None, min_length=1, description="values of other axes that this axis needs to exist; else it is null"
     )
 
 
@@ -91,7 +91,7 @@ class SearchSection(Section):
     metric: Annotated[list[str] | None, BeforeValidator(_as_list)] = Field(
         None,
         min_length=1,
-        description="what Optuna's samplers minimise, one name or a list of them; margin, the distance to the edge, is "
+        description="what Optuna's samplers minimise, one or several names; margin, the distance to the edge, is "
         "maximised; null for final_loss",
     )
     stable: float | None = Field(
@@ -105,7 +105,7 @@ class BatchSection(Section):
     global_: int | None = Field(None, ge=1, alias="global", description="examples of one step of all workers")
     micro: int | None = Field(None, ge=1, description="examples that a worker passes through the model at a time")
     accumulation: int | None = Field(None, ge=1, description="micro batches of a worker in one step")
-    workers: int | None = Field(None, ge=1, description="that share the global batch; null: those of resources")
+    workers: int | None = Field(None, ge=1, description="that share the global batch; null for resources.workers")
 
 
 class SampleSection(Section):
@@ -138,7 +138,9 @@ class CheckpointConfig(Section):
     """How often running packs write checkpoints: by seconds or steps, whichever comes first."""
 
     every_s: float | None = Field(
-        30.0, gt=0, description="seconds; fewer at first, more where one takes over 1 % of them; null for never"
+        30.0,
+        gt=0,
+        description="seconds; fewer at first, more if a checkpoint takes over 1 % of the time; null for never",
     )
     every_steps: int | None = Field(None, ge=1, description="steps; null for never")
 
@@ -152,11 +154,11 @@ def _is_time(text: str) -> str:
 
 
 class BudgetConfig(Section):
-    """Limits on all runs of the sweep together. The sweep ends cleanly when it reaches one of them."""
+    """Limits on all runs of the sweep together. The sweep ends cleanly when it reaches one."""
 
     trials: int | None = Field(None, ge=1, description="trials that are started; null for no limit, as below")
     member_steps: int | None = Field(None, ge=1, description="steps of all trials together")
-    minutes: float | None = Field(None, gt=0, description="minutes in which any worker trained")
+    minutes: float | None = Field(None, gt=0, description="minutes while any worker trained")
     gpu_hours: float | None = Field(None, gt=0, description="hours of packs times resources.gpus")
     until: Annotated[str, AfterValidator(_is_time)] | None = Field(
         None, description='a time, e.g. "2026-12-24T08:00", of this machine unless it names a zone'
@@ -241,7 +243,7 @@ class SweepFile(Section):
         None,
         ge=1,
         le=1e15,
-        description="of every trial, in place of steps: those of batch_size x context to the nearest",
+        description="of every trial, in place of steps, to the nearest step of batch_size x context tokens",
     )
     seeds: Annotated[
         Annotated[list[int], Field(min_length=1, max_length=10_000), Tag("listed-seeds")]

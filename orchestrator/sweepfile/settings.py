@@ -100,13 +100,13 @@ def _settings_in(document: Document) -> dict[tuple[str, ...], Any]:
     for key in data:
         if key not in SweepFile.model_fields:
             remedy = did_you_mean(key, SweepFile.model_fields) or "write settings under `fixed`, or all without it"
-            problems.append(Problem(document.place((key,)), key, "is not a key of a sweep file", remedy))
+            problems.append(document.problem((key,), "is not a key of a sweep file", remedy))
     if data.get("axes"):
         remedy = "a run has one value of each setting: write it under `fixed`"
-        problems.append(Problem(document.place(("axes",)), "axes", "are not settings of one run", remedy))
+        problems.append(document.problem(("axes",), "are not settings of one run", remedy))
     fixed = data["fixed"] if data["fixed"] is not None else {}
     if not isinstance(fixed, dict):
-        problems.append(Problem(document.place(("fixed",)), "fixed", "is not a mapping of keys to values"))
+        problems.append(document.problem(("fixed",), "is not a mapping of keys to values"))
     if problems:
         raise InputError(*problems)
     own: dict[tuple[str, ...], Any] = {("fixed", name): value for name, value in fixed.items()}

@@ -251,11 +251,11 @@ def _validated(document: Document) -> SweepFile:
         raise InputError(*problems)
     seeds = file.all_seeds
     if len(set(seeds)) < len(seeds):
-        raise InputError(Problem(document.place(("seeds",)), "seeds", f"{seeds} repeats a seed", "list each once"))
+        raise InputError(document.problem(("seeds",), f"{seeds} repeats a seed", "list each once"))
     if min(seeds) < 0 or max(seeds) >= 2**53:
-        raise InputError(Problem(document.place(("seeds",)), "seeds", "must lie in 0 .. 2^53"))
+        raise InputError(document.problem(("seeds",), "must lie in 0 .. 2^53"))
     if file.sample is not None and file.sample.seed >= 2**32:
-        raise InputError(Problem(document.place(("sample", "seed")), "sample.seed", "must lie in 0 .. 2^32"))
+        raise InputError(document.problem(("sample", "seed"), "must lie in 0 .. 2^32"))
     return file
 
 

@@ -1,4 +1,4 @@
-"""Sweep files to start from: those that ship, and the commented one that `sweep init` writes; fields of objectives."""
+"""Sweep files to start from: shipped ones, and the commented one that `sweep init` writes; fields of objectives."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def _axis_in_whole_steps(axis: Axis, steps: int, fields: Fields, document: Docum
             continue
         if number in source_of and needs_steps(value):
             message = f"{source_of[number]} and {value} are both {number} of {steps} steps"
-            problems.append(Problem(document.place(path), key, message, "keep one of them"))
+            problems.append(Problem(document.place(path), key, message, "keep one"))
         source_of[number] = value
     when = tuple(
         (name, tuple(in_whole_steps({name: value}, steps, fields)[name] for value in wanted))
@@ -101,7 +101,7 @@ def _axis_in_whole_steps(axis: Axis, steps: int, fields: Fields, document: Docum
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """The length of trials: ``steps`` for all, or ``tokens``, from which the steps of each trial follow."""
+    """The length of trials: ``steps`` for all, or ``tokens``, which determine the steps of each trial."""
 
     steps: int | None
     tokens: float | None
@@ -136,8 +136,8 @@ def common_length(
     try:
         steps = length.steps_of(fixed, fields)
     except ValueError as error:
-        where = document.place(("tokens",))
-        raise InputError(Problem(where, "tokens", str(error), f"change one of them, or {_USE_STEPS}")) from None
+        remedy = f"change a value, or {_USE_STEPS}"
+        raise InputError(document.problem(("tokens",), str(error), remedy)) from None
     problems: list[Problem] = []
     axes = [_axis_in_whole_steps(axis, steps, fields, document, problems) for axis in axes]
     if problems:
@@ -155,9 +155,9 @@ def missing_length(data: Mapping[str, Any], document: Document) -> Iterator[Prob
     """Yield a problem if a sweep file gives neither steps nor tokens, or both."""
     given = [key for key in ("steps", "tokens") if data.get(key) is not None]
     if not given:
-        yield Problem(document.place(("steps",)), "steps", "is missing", "add `steps:` to the file, or `tokens:`")
+        yield document.problem(("steps",), "is missing", "add `steps:` to the file, or `tokens:`")
     if len(given) > 1:
-        yield Problem(document.place(("tokens",)), "tokens", "is given together with steps", "keep one of the two")
+        yield document.problem(("tokens",), "is given together with steps", "keep one of the two")
 
 
 def length_problems(
@@ -166,19 +166,19 @@ def length_problems(
     """Yield what prevents converting the tokens of ``file`` to steps; ``late`` are the ties that need the steps."""
     if file.tokens is None:
         return
-
-    def problem(path: tuple[str, ...], message: str, remedy: str) -> Problem:
-        return Problem(document.place(path), ".".join(path), message, remedy)
-
     given = {*file.axes, *file.fixed, *file.tie, *(() if file.batch is None else PARTS.values())}
     if isinstance(objective, CustomTrainer):
         if CONTEXT not in given or given.isdisjoint(BATCH_NAMES):
             message = "tokens per step are unknown without values called batch_size and context"
-            yield problem(("tokens",), message, f"name them so in axes, fixed or tie, or {_USE_STEPS}")
+            yield document.problem(("tokens",), message, f"name them so in axes, fixed or tie, or {_USE_STEPS}")
     elif CONTEXT not in objective.config_class.model_fields:
-        yield problem(("tokens",), f"{objective.name} has no context, so its data have no tokens", _USE_STEPS)
+        yield document.problem(("tokens",), f"{objective.name} has no context, so its data have no tokens", _USE_STEPS)
     elif "context_start" in file.axes or file.fixed.get("context_start", file.tie.get("context_start")) is not None:
-        yield problem(("tokens",), "a step has fewer tokens while the context grows (context_start)", _USE_STEPS)
+        yield document.problem(
+            ("tokens",), "a step has fewer tokens while the context grows (context_start)", _USE_STEPS
+        )
     for name in late:
         if name in _TOKEN_FACTORS:
-            yield problem(("tie", name), "needs the steps, which follow from it when tokens are given", _USE_STEPS)
+            yield document.problem(
+                ("tie", name), "needs the steps, which follow from it when tokens are given", _USE_STEPS
+            )

@@ -45,6 +45,10 @@ class Document:
                 return self.places[path[:length]]
         return self.name
 
+    def problem(self, path: KeyPath, message: str, remedy: str = "") -> Problem:
+        """Return a problem of the value at ``path``."""
+        return Problem(self.place(path), dotted(path), message, remedy)
+
     def set_place(self, path: KeyPath, option: str) -> None:
         """Record ``option`` as the place of ``path`` and everything below, instead of lines of the file."""
         for place in [place for place in self.places if place[: len(path)] == path]:
@@ -147,19 +151,18 @@ def _value(node: yaml.Node, path: KeyPath, document: Document) -> Any:
     for key_node, value_node in node.value:
         where = f"{document.name}:{key_node.start_mark.line + 1}"
         if not isinstance(key_node, yaml.ScalarNode):
-            raise InputError(Problem(where, _dotted(path), "a key must be a word", "write `key: value`"))
+            raise InputError(Problem(where, dotted(path), "a key must be a word", "write `key: value`"))
         key = key_node.value
         if key in mapping:
             first = document.place((*path, key))
-            raise InputError(
-                Problem(where, _dotted((*path, key)), f"given twice; first at {first}", "keep one of them")
-            )
+            raise InputError(Problem(where, dotted((*path, key)), f"given twice; first at {first}", "keep one"))
         mapping[key] = _value(value_node, (*path, key), document)
         document.places[(*path, key)] = where
     return mapping
 
 
-def _dotted(path: KeyPath) -> str:
+def dotted(path: KeyPath) -> str:
+    """Return the key of a value as users write it: ``axes.lr``."""
     return ".".join(str(part) for part in path)
 
 

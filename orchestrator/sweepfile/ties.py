@@ -1,6 +1,6 @@
 """The section ``tie`` of a sweep file: fields computed in each cell from other values, by arithmetic expressions.
 
-An expression is read as a Python syntax tree, of which only numbers, names and a few operations are evaluated.
+An expression is read as a Python syntax tree; only numbers, names and a few operations are evaluated.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ ALLOWED = f"numbers, names, + - * / **, parentheses, {', '.join(FUNCTIONS[:-1])}
 
 
 def checked_ties(file: SweepFile, fields: Fields, document: Document, problems: list[Problem]) -> dict[str, Expression]:
-    """Return the tied fields of ``file`` in an order in which they can be computed; appends to ``problems``."""
+    """Return the tied fields of ``file``, each after the fields that it uses; appends to ``problems``."""
     ties: dict[str, Expression] = {}
     num_problems = len(problems)
 
     def reject(name: str, message: str, remedy: str) -> None:
-        problems.append(Problem(document.place(("tie", name)), f"tie.{name}", message, remedy))
+        problems.append(document.problem(("tie", name), message, remedy))
 
     for name, text in file.tie.items():
         if unknown := (name == STEPS or not fields.is_known(name)) and fields.problem(name, None):

@@ -23,7 +23,7 @@ from orchestrator.sweepfile.ties import STEPS, Expression, tied_values, ties_of_
 class TrialMaker:
     """Makes the trials of one sweep's cells. ``judged_by`` are the rules of its outcomes, which are part of an id.
 
-    ``ties`` are in an order in which they can be computed. Axes of ``conditional`` are null where they do not exist.
+    ``ties`` come after the ties that they use. Axes of ``conditional`` are null in cells without them.
     """
 
     objective: str
@@ -72,7 +72,7 @@ class TrialMaker:
 def resolved_trials(
     cells: Iterable[Mapping[str, Any]], file: SweepFile, maker: TrialMaker, document: Document
 ) -> tuple[list[Trial], Counter[str]]:
-    """Return all trials with their configurations, and the number of cells in which an axis has no effect.
+    """Return all trials with their configurations, and in how many cells each axis has no effect.
 
     A configuration leaves no acting setting to a later default. Raises InputError for incompatible values, and for a
     field that has no effect in any cell.
@@ -98,7 +98,7 @@ def resolved_trials(
 def _idle_problem(name: str, fields: Fields, file: SweepFile, document: Document) -> Problem:
     path = (next(section for section in ("axes", "tie", "fixed") if name in getattr(file, section)), name)
     message = f"acts only where {fields.acts_where(name)}, which is true in no trial of this sweep"
-    return Problem(document.place(path), ".".join(path), message, "remove it, or set what it acts with")
+    return document.problem(path, message, "remove it, or set what it acts with")
 
 
 def _combination_problem(error: ValueError, cell: Mapping[str, Any], document: Document) -> Problem:
@@ -112,12 +112,12 @@ def _combination_problem(error: ValueError, cell: Mapping[str, Any], document: D
     remedy = "change the expression, or the values that it uses" if path[:1] == ("tie",) else "change one of the two"
     if field in ENTRY_FIELDS:
         remedy = "change that entry; docs/sweep-file.md lists its keys and values"
-    return Problem(document.place(path), ".".join(path), shown, remedy)
+    return document.problem(path, shown, remedy)
 
 
 def _twin_problem(first: Trial, second: Trial, maker: TrialMaker, document: Document) -> Problem:
     """Return the problem of two cells with the same trials: values on tied axes are not part of a trial."""
     name = next(name for name in maker.ties if name in first.cell)
     message = f"the cells {first.cell.name} and {second.cell.name} would train the same trials"
-    remedy = f"give {name} a different value in each of them, or take one of them out"
-    return Problem(document.place(("tie", name)), f"tie.{name}", message, remedy)
+    remedy = f"give {name} a different value in each cell, or take one cell out"
+    return document.problem(("tie", name), message, remedy)

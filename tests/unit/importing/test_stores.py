@@ -47,7 +47,7 @@ def test_the_state_of_trials_can_be_the_outcome(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        ("optuna:sqlite:///HERE/none.db", "there is no file"),
+        ("optuna:sqlite:///HERE/none.db", "no such file"),
         ("optuna:sqlite:///HERE/theirs.db#ours", "has no study 'ours'"),
         ("optuna:sqlite:///HERE/text.db", "cannot be read"),
         ("mlflow:ours", "no MLflow store"),

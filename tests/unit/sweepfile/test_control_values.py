@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 import pytest
-import yaml
+from sweep_cases import ids
+from sweep_cases import sweep_with_keys as sweep_of
 
 from objectives.control import SIGNALS, Rule, firing_in_words, policy_in_words
 from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis, format_value, to_hashable
 from orchestrator.maps.axis_values import value_labels, value_meant
-from orchestrator.sweepfile.spec import Sweep, build_sweep
+from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
 HALVE = [{"on": "loss", "above": 1.5, "do": {"lr": "x0.5"}, "every": 5, "at_most": 4}]
 
 
-def sweep_of(**changes: Any) -> Sweep:
-    # Copied, as YAML would write aliases for what is listed twice.
-    data = {"name": "s", "objective": "quadratic", "steps": 200, **json.loads(json.dumps(changes))}
-    return build_sweep(parse_document(yaml.safe_dump(data, sort_keys=False), "s.yaml"))
-
-
 def trials_of(**changes: Any) -> list[Trial]:
     return list(sweep_of(**changes).trials)
-
-
-def ids(trials: list[Trial]) -> list[str]:
-    return [trial.trial_id for trial in trials]
 
 
 def test_without_rules_a_trial_is_what_it_was_and_with_them_they_are_part_of_it() -> None:

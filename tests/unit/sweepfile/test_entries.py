@@ -7,7 +7,8 @@ import re
 from typing import Any
 
 import pytest
-import yaml
+from sweep_cases import ids
+from sweep_cases import sweep_with_keys as sweep_of
 
 from objectives.interventions import changes_in_words
 from objectives.models.facts.quadratic import QuadraticConfig
@@ -16,23 +17,14 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.query import cell_conditions
 from orchestrator.base.space import Axis, canonical_json, format_value, to_hashable, to_plain
 from orchestrator.maps.axis_values import value_labels, value_meant
-from orchestrator.sweepfile.spec import Sweep, build_sweep
+from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
 HALVED = [{"at": 100, "set": {"lr": "x0.5"}, "over": 20}]
 
 
-def sweep_of(**changes: Any) -> Sweep:
-    data = {"name": "s", "objective": "quadratic", "steps": 200, **changes}
-    return build_sweep(parse_document(yaml.safe_dump(data, sort_keys=False), "s.yaml"))
-
-
 def trials_of(**changes: Any) -> list[Trial]:
     return list(sweep_of(**changes).trials)
-
-
-def ids(trials: list[Trial]) -> list[str]:
-    return [trial.trial_id for trial in trials]
 
 
 def test_the_key_of_all_trials_is_the_same_as_the_fixed_field() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from field_cases import VALUES, needs_of
 from pack_cases import SMALL
-from sweep_cases import BASE, sweep_of
+from sweep_cases import BASE, ids, sweep_of
 
 from objectives.fields import acting, condition_of, inert_fields, is_feature, per_member, when
 from objectives.models.facts import OBJECTIVES
@@ -19,17 +19,12 @@ from orchestrator.answers.plan import PlanQuery
 from orchestrator.base.errors import InputError
 from orchestrator.driver.packing import structure_of
 from orchestrator.sweepfile.settings import settings_of
-from orchestrator.sweepfile.spec import Sweep
 
 EVERY_OPTIMIZER = f"axes: {{optimizer: {{values: [{', '.join(OPTIMIZERS)}]}}}}\n"
 
 
 def ids_by_optimizer(body: str = EVERY_OPTIMIZER) -> dict[str, str]:
     return {trial.config["optimizer"]: trial.trial_id for trial in sweep_of(body).trials}
-
-
-def ids(sweep: Sweep) -> list[str]:
-    return [trial.trial_id for trial in sweep.trials]
 
 
 def refusal(body: str, base: str = BASE) -> str:

@@ -108,6 +108,21 @@ def test_texts_of_an_axis_are_checked_as_a_fixed_one_is(texts: Path, values: str
         assert words in str(refused.value)
 
 
+def check_every_command(command_line, axis: str, value: str) -> None:
+    """Commands read a sweep over ``axis`` and lr, one ``value`` of which is given on the command line."""
+    for command in (
+        ["status", "every"], ["report", "every"], ["recommend", "every"], ["sensitivity", "every"], ["doctor", "every"],
+        ["sync", "every"], ["compare", "every", "again"], ["boundary", "every", "--along", "lr"], ["audit", "every"],
+        ["boundary", "every", "--along", "lr", "--where", f"{axis}={value}"], ["explain", "every"],
+        ["export", "heatmap", "every", "--by", axis], ["export", "heatmap", "every", "--x", "lr", "--y", axis],
+        ["export", "heatmap", "every", "--where", f"{axis}={value}", "--output", "map.csv"],
+        ["diagnose", "every"], ["diagnose", "every", "--cell", f"{axis}={value},lr=1e6"],
+        ["replay", "results/every", "--set", "stopping.window=30", "--no-figures"],
+    ):  # fmt: skip
+        code, said = command_line(*command)
+        assert code == 0, (command, said)
+
+
 @pytest.mark.slow
 def test_a_sweep_over_texts_goes_through_every_command(texts: Path, command_line) -> None:
     data = yaml.safe_load(sweep_over("gpt", "text"))
@@ -120,19 +135,9 @@ def test_a_sweep_over_texts_goes_through_every_command(texts: Path, command_line
     code, said = command_line("run", "every.yaml", "--executor", "inline")
     assert code == 0, said
     assert command_line("run", "every.yaml", "--name", "again", "--executor", "inline", "--seeds", "0,1,2")[0] == 0
-    for command in (
-        ["status", "every"], ["report", "every"], ["recommend", "every"], ["sensitivity", "every"], ["doctor", "every"],
-        ["sync", "every"], ["compare", "every", "again"], ["boundary", "every", "--x", "lr"], ["audit", "every"],
-        ["boundary", "every", "--x", "lr", "--where", f"text={here}/en.txt"],
-        ["export", "heatmap", "every", "--facet", "text"], ["export", "heatmap", "every", "--x", "lr", "--y", "text"],
-        ["export", "heatmap", "every", "--where", f"text={here}/en.txt", "--format", "csv"],
-        ["diagnose", "every"], ["diagnose", "every", "--cell", f"text={here}/en.txt,lr=1e6"], ["explain", "every"],
-        ["replay", "results/every", "--set", "stopping.window=30", "--no-figures"],
-    ):  # fmt: skip
-        code, said = command_line(*command)
-        assert code == 0, (command, said)
+    check_every_command(command_line, "text", f"{here}/en.txt")
     assert both[:20] in command_line("status", "every")[1]
-    code, said = command_line("boundary", "every", "--x", "text")
+    code, said = command_line("boundary", "every", "--along", "text")
     assert code == 2, said
     assert "remedy" in said
     results = load(texts / "results" / "every")
@@ -152,15 +157,8 @@ def test_a_sweep_over_interventions_goes_through_every_command(texts: Path, comm
     assert code == 0, said
     assert "warning" not in said
     assert command_line("run", "every.yaml", "--name", "again", "--executor", "inline", "--seeds", "0,1,2")[0] == 0
-    for command in (
-        ["status", "every"], ["report", "every"], ["recommend", "every"], ["sensitivity", "every"], ["doctor", "every"],
-        ["sync", "every"], ["compare", "every", "again"], ["boundary", "every", "--x", "lr"], ["audit", "every"],
-        ["boundary", "every", "--x", "lr", "--where", f"interventions={words}"],
-        ["export", "heatmap", "every", "--facet", "interventions"], ["importance", "every"], ["survival", "every"],
-        ["export", "heatmap", "every", "--where", f"interventions={words}", "--format", "csv"],
-        ["diagnose", "every"], ["diagnose", "every", "--cell", f"interventions={words},lr=1e6"], ["explain", "every"],
-        ["replay", "results/every", "--set", "stopping.window=30", "--no-figures"], ["front", "every"],
-    ):  # fmt: skip
+    check_every_command(command_line, "interventions", words)
+    for command in (["importance", "every"], ["survival", "every"], ["front", "every"]):
         code, said = command_line(*command)
         assert code == 0, (command, said)
     results = load(texts / "results" / "every")

@@ -59,7 +59,7 @@ def test_a_search_for_the_edge_keeps_its_other_settings() -> None:
     [
         (BODY, "beta2", "'beta2' is not an axis of numbers"),
         (BODY.replace("{log: [0.1, 30.0], num: 5}", "{values: [0.1]}"), "lr", "'lr' is not an axis of numbers"),
-        ("name: a\nobjective: quadratic\nsteps: 5\n", None, "there is no axis with at least two numbers"),
+        ("name: a\nobjective: quadratic\nsteps: 5\n", None, "no axis has at least two numbers"),
     ],
 )
 def test_without_an_axis_of_numbers_there_is_no_edge_to_look_for(body: str, along: str | None, message: str) -> None:

@@ -50,7 +50,7 @@ GRID = ["axes={lr: {values: [0.1, 1.0]}}"]
         (["search.trials=2", "seeds=[0, 1, 2]"], "2 trials are fewer than one cell has seeds (3)", "fewer seeds"),
         (["search.trials=20000"], "more than max_trials = 10000", "max_trials: 20000"),
         (["sample={method: random, num: 3}"], "does not apply to a search", "remove one"),
-        (["axes={}"], "there is no axis to search over", "axes: {lr:"),
+        (["axes={}"], "the file has no axis to search over", "axes: {lr:"),
         (["seeds={start: 1, up_to: 3, where: disagreement}"], "a search itself decides", "seeds: [0, 1, 2]"),
         (["search=null", "seeds={start: 3, up_to: 3, where: disagreement}", *GRID], "is not more than start", "raise"),
         (["search=null", "seeds={start: 1, up_to: 3, where: everywhere}", *GRID], "'everywhere' is refused", ""),

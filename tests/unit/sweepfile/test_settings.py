@@ -37,7 +37,7 @@ def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
         ("fixed: {lr: 1}\nstep: 3\n", [], "mine.yaml:2: step: is not a key .*\n.*`steps`"),
         ("fixed: 3\n", [], "mine.yaml:1: fixed: is not a mapping"),
         ("lr: 1\n", ["lr"], "--at lr: is not KEY=VALUE"),
-        ("lr: 1\n", ["telemetry.every=3"], "--at telemetry.every=3: telemetry.every: is no name of a setting"),
+        ("lr: 1\n", ["telemetry.every=3"], "--at telemetry.every=3: telemetry.every: is not the name of a setting"),
     ],
 )
 def test_what_is_no_flat_setting_is_refused_with_its_place(tmp_path: Path, text: str, sets: list, says: str) -> None:

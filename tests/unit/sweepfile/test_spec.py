@@ -12,14 +12,14 @@ import pytest
 from field_cases import needs_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sweep_cases import BASE, sweep_of
+from sweep_cases import BASE, ids, sweep_of
 
 from objectives.models.facts import OBJECTIVES
 from orchestrator.base.errors import InputError
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.sections import TelemetryConfig
-from orchestrator.sweepfile.spec import Sweep, build_sweep, load_sweep
+from orchestrator.sweepfile.spec import build_sweep, load_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document, read_document
 
 GPT = "name: case\nobjective: gpt\nsteps: 20\n"
@@ -29,10 +29,6 @@ def refusal(text: str, overrides: Overrides = Overrides()) -> str:
     with pytest.raises(InputError) as refused:
         build_sweep(parse_document(text, "case.yaml"), overrides)
     return str(refused.value)
-
-
-def ids(sweep: Sweep) -> list[str]:
-    return [trial.trial_id for trial in sweep.trials]
 
 
 # Each with the line, the key, the offending value and the remedy that the message must have.
@@ -290,7 +286,7 @@ def test_only_an_axis_can_be_dropped() -> None:
     message = refusal(BASE + "axes: {lr: {values: [1]}, eps: {values: [1]}}\n", Overrides(drops=["lrr"]))
     assert message.startswith("--drop lrr: axes.lrr: is not an axis")
     assert "axes: lr, eps" in message
-    assert "there are no axes" in refusal(BASE, Overrides(drops=["lr"]))
+    assert "axes: none" in refusal(BASE, Overrides(drops=["lr"]))
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sweep_cases import sweep_of
+from sweep_cases import ids, sweep_of
 
 from objectives.models.facts import OBJECTIVES
-from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
 from orchestrator.sweepfile.objective_fields import ObjectiveFields
 from orchestrator.sweepfile.overrides import Overrides
@@ -15,10 +14,6 @@ from orchestrator.sweepfile.steps import Length, steps_of_share
 from orchestrator.sweepfile.strict_yaml import parse_document
 
 LONG = "name: case\nobjective: quadratic\nsteps: 200\n"
-
-
-def ids(sweep: Sweep) -> list[str]:
-    return [trial.trial_id for trial in sweep.trials]
 
 
 def refusal(body: str) -> str:
@@ -128,10 +123,6 @@ def refusal_of(body: str, base: str = GPT) -> str:
     return str(caught.value)
 
 
-def trial_ids(trials: tuple[Trial, ...]) -> set[str]:
-    return {trial.trial_id for trial in trials}
-
-
 @given(st.integers(1, 10**9), st.integers(1, 4096), st.integers(1, 512))
 def test_tokens_are_the_nearest_number_of_steps_and_at_least_one(tokens: int, batch: int, context: int) -> None:
     fields, settings = ObjectiveFields(OBJECTIVES["gpt"]), {"batch_size": batch, "context": context}
@@ -150,7 +141,7 @@ def test_every_batch_size_trains_the_same_tokens_as_the_trial_of_that_many_steps
     assert (sweep.steps, sweep.tokens) == (128, 16384)
     for trial in sweep.trials:
         written = sweep_of(f"steps: {trial.steps}\naxes: {{batch_size: {{values: [4, 8, 16]}}}}\n{SMALL}", GPT)
-        assert trial.trial_id in trial_ids(written.trials)
+        assert trial.trial_id in ids(written)
 
 
 def test_the_context_counts_too_and_what_is_not_given_has_its_default() -> None:
@@ -162,7 +153,7 @@ def test_tokens_of_one_length_are_the_sweep_of_that_many_steps() -> None:
     body = f"axes: {{warmup: {{values: [0%, 50%]}}}}\n{SMALL}"
     tokens, steps = (sweep_of(f"{length}\n{body}", GPT) for length in ("tokens: 8.2e3", "steps: 32"))
     assert [dict(trial.cell) for trial in tokens.trials] == [{"warmup": 0}, {"warmup": 16}]
-    assert trial_ids(tokens.trials) == trial_ids(steps.trials)
+    assert {*ids(tokens)} == {*ids(steps)}
 
 
 def test_a_share_and_a_tie_take_the_steps_of_each_trial() -> None:
