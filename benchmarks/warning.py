@@ -34,7 +34,7 @@ from orchestrator.detection.warning.evaluation import (
     run_warnings,
 )
 from orchestrator.detection.warning.features import FEATURES, NAMES, TREND_NAME, Telemetry, features
-from orchestrator.detection.warning.risk import RiskModel, as_json, fitted
+from orchestrator.detection.warning.risk import RiskModel, fitted, models_as_text
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.warning import watched_runs
 from orchestrator.sweepfile.sections import TelemetryConfig
@@ -360,7 +360,7 @@ def fit_models(runs: Sequence[Run]) -> None:
         "most_false_per_1000": MOST_FALSE,
         "read": {name: list(how) for name, how in FITTED.items()},
     }
-    MODELS.write_text(as_json(models, made) + "\n")
+    MODELS.write_text(models_as_text(models, made) + "\n")
 
 
 def main() -> None:

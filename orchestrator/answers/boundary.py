@@ -42,6 +42,7 @@ class BoundaryQuery(Query["LedgerReader"]):
     """
 
     section: ClassVar[str] = "Boundary"
+    says_origin: ClassVar[bool] = True
 
     along: str | None = along_option("the axis along which the edge lies; the first by default")
     across: str | None = option(None, "the axis of the rows; the second by default", metavar="AXIS")
@@ -67,9 +68,12 @@ class BoundaryQuery(Query["LedgerReader"]):
     def _on_grid(self, ledger: LedgerReader) -> Boundary:
         from orchestrator.maps.boundary import boundary, boundary_lines, lr_words
         from orchestrator.maps.curve_metrics import measured
+        from orchestrator.maps.edge_axes import check_names
         from orchestrator.maps.level_boundary import level_boundary, level_lines
-        from orchestrator.maps.stability import stability_map
+        from orchestrator.maps.stability import stability_map, sweep_axes
 
+        axes = {axis.name: axis for axis in sweep_axes(ledger)}
+        check_names(axes, {"--along": self.along, "--across": self.across}, {})
         metric, level = self.level or ("final_loss", None)
         readings = measured(ledger, [metric], ledger.statuses()) if self.level else None
         stability = stability_map(

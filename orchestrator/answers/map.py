@@ -40,6 +40,7 @@ class MapQuery(Query["LedgerReader"]):
     """
 
     panel: ClassVar[str] = "look"
+    says_origin: ClassVar[bool] = True
 
     x: str | None = x_option()
     y: str | None = y_option()

@@ -38,6 +38,7 @@ class StatusQuery(Query["LedgerReader"]):
     """
 
     panel: ClassVar[str] = "look"
+    says_origin: ClassVar[bool] = True
 
     watch: bool = option(False, "draw it again every two seconds until the run ends")
 

@@ -60,6 +60,7 @@ class Query(ABC, Generic[_Asked]):
     subject: ClassVar[Subject] = "sweep"
     section: ClassVar[str] = ""
     imports_code: ClassVar[bool] = False  # which the sweep file names, and needs --allow-import
+    says_origin: ClassVar[bool] = False  # in its answer, if results are imported; the command adds it otherwise
     updates_mirrors: ClassVar[bool] = False  # so that trackers have the answer too
 
     @classmethod

@@ -212,7 +212,7 @@ def _format_tuple(values: tuple[Any, ...]) -> str:
     if len(text) <= _LONGEST_VALUE:
         return text
     # Mappings that are equal give equal letters, in whatever order their keys stand.
-    plain = (canonical_json(value) if isinstance(value, FrozenMap) else str(value) for value in values)
+    plain = (canonical_text(value) if isinstance(value, FrozenMap) else str(value) for value in values)
     letters = hashlib.sha256("\n".join(plain).encode()).hexdigest()[:6]
     if is_policy(values) and len(short := policy_in_words(values, wants_details=False)) <= _LONGEST_VALUE - 7:
         return f"{short} {letters}"
@@ -306,7 +306,7 @@ def _extended(cell: dict[str, Any], axes: Sequence[Axis], by_name: Mapping[str, 
         yield from _extended({**cell, axis.name: value}, rest, by_name)
 
 
-def canonical_json(value: Any) -> str:
+def canonical_text(value: Any) -> str:
     """The canonical text of a configuration: sorted keys, shortest floats, nothing non-finite."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
@@ -314,4 +314,4 @@ def canonical_json(value: Any) -> str:
 def trial_id(objective: str, config: Mapping[str, Any], seed: int, stopping: Mapping[str, Any]) -> str:
     """Identity of a trial: a hash of everything that can change its result; ``config`` holds only what acts."""
     identity = {"schema": IDENTITY_SCHEMA, "objective": objective, "config": config, "seed": seed, "stopping": stopping}
-    return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:_ID_LENGTH]
+    return hashlib.sha256(canonical_text(identity).encode()).hexdigest()[:_ID_LENGTH]

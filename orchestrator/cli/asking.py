@@ -130,7 +130,7 @@ def asked(query: Query[Any], given: Mapping[str, Any]) -> int:
     with ExitStack() as stack:
         subject, folders = _subject(query, given, stack)
         answer = query.ask(subject, _say)
-    show(answer, output, json_file, folders)
+    show(answer, output, json_file, () if query.says_origin else folders)
     if query.updates_mirrors:
         from orchestrator.api.exporting import mirrored
 

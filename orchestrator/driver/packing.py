@@ -16,7 +16,7 @@ from orchestrator.base.cell import Trial
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import read_checkpoint
 from orchestrator.base.packs import Checkpoint, Launch, LaunchedPack, Member, Pack, StackedPack, Telemetry
-from orchestrator.base.space import canonical_json, format_value
+from orchestrator.base.space import canonical_text, format_value
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep
@@ -57,7 +57,7 @@ def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack
 
 def _family(trial: Trial) -> str:
     """A key shared by trials that train as one until their later changes differ."""
-    return canonical_json({**{k: v for k, v in trial.config.items() if k not in _LATER}, "seed": trial.seed})
+    return canonical_text({**{k: v for k, v in trial.config.items() if k not in _LATER}, "seed": trial.seed})
 
 
 def _families_together(trials: Sequence[Trial]) -> Sequence[Trial]:
@@ -95,7 +95,7 @@ def structure_of(sweep: Sweep, trial: Trial) -> str:
     config = objective.config_of(trial.config)
     # Includes defaults of inactive fields: without a warmup its shape is irrelevant, and the trial fits a pack with
     # one.
-    return canonical_json(config.model_dump(mode="json", exclude=set(objective.per_member_fields)))
+    return canonical_text(config.model_dump(mode="json", exclude=set(objective.per_member_fields)))
 
 
 def plan_text(sweep: Sweep, pack: Pack, reason: str) -> str:

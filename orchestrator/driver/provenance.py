@@ -9,7 +9,7 @@ import subprocess
 from typing import Any
 
 from objectives.protocol import Objective
-from orchestrator.base.space import Axis, canonical_json
+from orchestrator.base.space import Axis, canonical_text
 from orchestrator.ledger.facts import PACKED_FACT, packed_fact
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.version import __version__
@@ -25,11 +25,11 @@ def driver_facts(sweep: Sweep) -> dict[str, str]:
         "python": platform.python_version(),
         "git_commit": git_commit(),
         "sweep_sha256": hashlib.sha256(sweep.text.encode()).hexdigest(),
-        "axes": canonical_json([_axis_fact(axis) for axis in sweep.axes]),
-        "ties": canonical_json({name: tie.text for name, tie in sweep.maker.ties.items()}),
-        "is_sampled": canonical_json(not sweep.is_grid),
-        "num_spread": canonical_json(sweep.num_initial),
-        "stopping": canonical_json(sweep.stopping.model_dump()),
+        "axes": canonical_text([_axis_fact(axis) for axis in sweep.axes]),
+        "ties": canonical_text({name: tie.text for name, tie in sweep.maker.ties.items()}),
+        "is_sampled": canonical_text(not sweep.is_grid),
+        "num_spread": canonical_text(sweep.num_initial),
+        "stopping": canonical_text(sweep.stopping.model_dump()),
         **({PACKED_FACT: packed_fact(objective)} if isinstance(objective, Objective) and objective.reference else {}),
     }
 

@@ -17,12 +17,12 @@ from orchestrator.base.reports import Ending, Report
 _SHOWN = 60
 
 
-def to_json(report: Report) -> str:
+def report_as_text(report: Report) -> str:
     """Return ``report`` as one line; NaN and infinities are written as in Python's json."""
     return json.dumps(_plain(report), separators=(",", ":"))
 
 
-def from_json(text: str | bytes) -> Report:
+def report_from_text(text: str | bytes) -> Report:
     """Return the report in ``text``; columns are float64, or int64 if named step.
 
     Raises ValueError for anything but a complete report.

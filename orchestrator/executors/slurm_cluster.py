@@ -19,7 +19,7 @@ from orchestrator.base.files import remove
 from orchestrator.base.packs import LaunchedPack
 from orchestrator.base.processes import end_marked
 from orchestrator.base.reports import Event, PackLost, PackStarted, Report
-from orchestrator.executors.report_files import from_json
+from orchestrator.executors.report_files import report_from_text
 from orchestrator.executors.slurm_worker import MORE_MEMORY
 
 _COMMAND_TIMEOUT_S = 60.0
@@ -246,7 +246,7 @@ def _report_in(path: Path, pack_id: str) -> Report | None:
         text = path.read_bytes()
     except OSError:
         return None
-    report = from_json(text)
+    report = report_from_text(text)
     if report.pack_id != pack_id:
         raise ValueError(f"it belongs to pack {report.pack_id[:20]!r}")
     return report

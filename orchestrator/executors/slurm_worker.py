@@ -16,7 +16,7 @@ from orchestrator.base.files import atomic_write, make_folder, open_private, sto
 from orchestrator.base.packs import LaunchedPack
 from orchestrator.base.processes import MARK, new_mark
 from orchestrator.base.reports import Failed, Lost, Report
-from orchestrator.executors.report_files import to_json
+from orchestrator.executors.report_files import report_as_text
 from orchestrator.worker.launcher import CannotStart, Child, LocalLauncher, Process
 from orchestrator.worker.run import run_pack
 
@@ -203,7 +203,7 @@ class Outbox:
     def write(self, report: Report) -> None:
         """Write ``report``. Raises StorageError."""
         self._num_reports += 1
-        atomic_write(self._path(self._attempt, self._num_reports), to_json(report))
+        atomic_write(self._path(self._attempt, self._num_reports), report_as_text(report))
 
     def is_outdated(self) -> bool:
         """Whether a later attempt exists because Slurm has lost contact with this node."""

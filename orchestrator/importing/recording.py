@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER, sweep_lock
-from orchestrator.base.space import Axis, canonical_json, trial_id
+from orchestrator.base.space import Axis, canonical_text, trial_id
 from orchestrator.base.vocabulary import IMPORTED
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.importing.rows import LeftOut
@@ -74,11 +74,11 @@ def record(
         "name": name,
         "objective": IMPORTED,
         "sweep_version": __version__,
-        "axes": canonical_json([{"name": a.name, "scale": a.scale, "ends": a.ends} for a in collected.axes]),
+        "axes": canonical_text([{"name": a.name, "scale": a.scale, "ends": a.ends} for a in collected.axes]),
         "ties": "{}",
-        "is_sampled": canonical_json(collected.is_scattered),
+        "is_sampled": canonical_text(collected.is_scattered),
         "num_spread": "null",
-        "stopping": canonical_json(collected.stopping.model_dump()),
+        "stopping": canonical_text(collected.stopping.model_dump()),
         IMPORTED_FACT: imported_fact(imported),
     }
     with sweep_lock(folder), LedgerWriter(folder / LEDGER, clock=clock) as ledger:

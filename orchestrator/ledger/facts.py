@@ -10,7 +10,7 @@ from typing import Any
 from objectives.fields import is_feature
 from objectives.protocol import Objective
 from orchestrator.base.reports import Trace
-from orchestrator.base.space import canonical_json, to_hashable
+from orchestrator.base.space import canonical_text, to_hashable
 from orchestrator.base.trial_result import MemberResult
 
 # Names of facts.
@@ -67,7 +67,7 @@ class ImportedTrial:
 
 def imported_fact(imported: Imported) -> str:
     """Return the text of the fact ``IMPORTED_FACT``."""
-    return canonical_json(asdict(imported))
+    return canonical_text(asdict(imported))
 
 
 def imported_of(facts: Mapping[str, str]) -> Imported | None:
@@ -117,7 +117,7 @@ def packed_fact(objective: Objective) -> str:
     """Return the text of the fact ``PACKED_FACT``."""
     fields = objective.config_class.model_fields
     features = {name: field.default for name, field in fields.items() if is_feature(field)}
-    return canonical_json(
+    return canonical_text(
         asdict(PackedObjective(objective.layer_groups, objective.has_logits, objective.data_fields, features))
     )
 

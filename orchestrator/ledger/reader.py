@@ -100,7 +100,8 @@ class LedgerReader:
     def axes_zipped_with_lr(self) -> set[str]:
         """Return the axes that advance with the learning rate."""
         with self._reading():
-            axes = json.loads(self.facts().get("axes", "[]"))
+            # Of the whole sweep, also if a subclass shows a part of it, whose facts need the trials.
+            axes = json.loads(LedgerReader.facts(self).get("axes", "[]"))
             return {name for axis in axes for name in axis.get("zipped", ()) if axis["name"] in LR_NAMES}
 
     def trial(self, trial_id: str) -> TrialResult:

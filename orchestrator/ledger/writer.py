@@ -14,7 +14,7 @@ from orchestrator.base.cell import Trial
 from orchestrator.base.files import make_folder, make_private
 from orchestrator.base.packs import Pack
 from orchestrator.base.reports import Report
-from orchestrator.base.space import canonical_json
+from orchestrator.base.space import canonical_text
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.vocabulary import IMPORTED
 from orchestrator.ledger.curve_pieces import pack_piece, unpack_piece
@@ -98,7 +98,7 @@ class LedgerWriter(LedgerReader):
                         i,
                         json.dumps(dict(t.cell)),
                         t.seed,
-                        canonical_json(t.config),
+                        canonical_text(t.config),
                         IMPORTED,
                         t.steps,
                         pack_id,
@@ -193,7 +193,7 @@ class LedgerWriter(LedgerReader):
             if report.environment:
                 db.execute(
                     "UPDATE packs SET environment = ? WHERE pack_id = ?",
-                    (canonical_json(dict(report.environment)), report.pack_id),
+                    (canonical_text(dict(report.environment)), report.pack_id),
                 )
             owned = self._running_in(report.pack_id)
             for table, curves in (("traces", report.traces), ("telemetry", report.telemetry)):
@@ -294,6 +294,6 @@ class LedgerWriter(LedgerReader):
 def _planned(objective: str, trials: Sequence[Trial], first: int) -> list[tuple[Any, ...]]:
     """Return the values of ``_PLAN`` for each trial; positions begin at ``first``."""
     return [
-        (t.trial_id, i, json.dumps(dict(t.cell)), t.seed, canonical_json(t.config), objective, t.config["steps"])
+        (t.trial_id, i, json.dumps(dict(t.cell)), t.seed, canonical_text(t.config), objective, t.config["steps"])
         for i, t in enumerate(trials, first)
     ]

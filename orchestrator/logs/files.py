@@ -21,7 +21,7 @@ from orchestrator.logs.event_files import Events, is_event_file
 from orchestrator.logs.line_formats import JsonLines, Mixed, reader_of
 from orchestrator.logs.lines import MAX_LINE_BYTES, Lines, Reader, json_numbers, without_colours
 from orchestrator.logs.separated import Csv, delimiter_of
-from orchestrator.logs.series import row_of_json
+from orchestrator.logs.series import row_of_object
 from orchestrator.logs.tables import Log, Table, make_log
 
 MAX_BYTES = 1024**3
@@ -85,7 +85,7 @@ def _read_table(path: Path, wanted: Columns, metrics: MetricsConfig) -> Table:
             return _read_lines(file, encoding, reader_of(metrics, is_loss, wanted.given))
         reader = _reader(path, head.decode(encoding, "replace"), wanted)
         if reader is None:
-            return _read_json(path, file.read().decode(encoding, "replace"))
+            return _read_objects(path, file.read().decode(encoding, "replace"))
         return _read_lines(file, encoding, reader)
 
 
@@ -147,7 +147,7 @@ def _read_events(file: BinaryIO, size: int) -> Table:
     return table
 
 
-def _read_json(path: Path, text: str) -> Table:
+def _read_objects(path: Path, text: str) -> Table:
     """Read a JSON document: `log_history` of the Hugging Face trainer, a list of objects, or lists by name."""
     try:
         data = json.loads(text)
@@ -164,7 +164,7 @@ def _read_json(path: Path, text: str) -> Table:
     elif isinstance(rows, list):
         for row in rows:
             if isinstance(row, dict):
-                table.add(row_of_json(row))
+                table.add(row_of_object(row))
             else:
                 table.num_odd_lines += 1
     return table

@@ -13,7 +13,7 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.logs.columns import MetricsConfig, find_name, plain_name
 from orchestrator.logs.lines import Reader, Row, number_of, text_of, text_pairs, texts_of
 from orchestrator.logs.separated import Csv, delimiter_of, header_of, names_of
-from orchestrator.logs.series import SeriesOfText, row_of_json
+from orchestrator.logs.series import SeriesOfText, row_of_object
 
 
 class Text(Reader):
@@ -97,7 +97,7 @@ class JsonLines(Reader):
             values = _json_object(text)
             if values is None:
                 self.num_odd += bool(text.strip())
-            elif row := row_of_json(values):
+            elif row := row_of_object(values):
                 yield row
 
 
@@ -116,7 +116,7 @@ class Mixed(Text):
 
     def _row(self, line: bytes) -> Row:
         values = _json_object(line.decode(errors="replace")) if b"{" in line else None
-        return super()._row(line) if values is None else row_of_json(values)
+        return super()._row(line) if values is None else row_of_object(values)
 
 
 class Pattern(Reader):

@@ -165,7 +165,7 @@ class SeriesOfText:
         return kind
 
 
-def row_of_json(values: Mapping[str, Any]) -> Mapping[str, float]:
+def row_of_object(values: Mapping[str, Any]) -> Mapping[str, float]:
     """Return names and numbers of a JSON object; names of an evaluation get a prefix."""
     row = json_numbers(values)
     splits = (values.get(key) for key in _SPLITS)

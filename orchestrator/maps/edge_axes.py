@@ -49,7 +49,7 @@ def edge_axes(
     where axes coincide, where there is nothing to draw the edge against, and where a further axis is not fixed.
     """
     where = where or {}
-    _check_names(axes, {"--along": along, "--across": across, "--by": facet}, where)
+    check_names(axes, {"--along": along, "--across": across, "--by": facet}, where)
     ranges = {name: _in_range(axes[name], value) for name, value in where.items() if _is_range(axes.get(name))}
     listed = {name: value for name, value in where.items() if name not in ranges}
     kept, selected = trials_where("--where", trials, axes, listed)
@@ -80,7 +80,7 @@ def edge_axes(
     return EdgeAxes(axes[along], drawn[across], of_facet, selected, {**single, **ranges}, tuple(notes))
 
 
-def _check_names(axes: Mapping[str, Axis], chosen: Mapping[str, str | None], where: Mapping[str, Any]) -> None:
+def check_names(axes: Mapping[str, Axis], chosen: Mapping[str, str | None], where: Mapping[str, Any]) -> None:
     """Raise InputError where a chosen name is no axis, is chosen twice, or is fixed."""
     taken = dict.fromkeys(where, "--where")
     for option, name in chosen.items():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from orchestrator.base.space import canonical_json, is_number
+from orchestrator.base.space import canonical_text, is_number
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.outcomes import cell_state
 from orchestrator.sweepfile.settings import settings_of
@@ -52,19 +52,19 @@ def neighbours(rows: Iterable[TrialResult], trial: TrialResult, setting: str) ->
     for row in rows:
         settings = _settings(row)
         if setting in settings and _differ_in(settings, own, setting):
-            found.setdefault(canonical_json(settings[setting]), (settings[setting], []))[1].append(row)
+            found.setdefault(canonical_text(settings[setting]), (settings[setting], []))[1].append(row)
     cells = [_neighbour(value, trials) for value, trials in found.values()]
     return sorted((cell for cell in cells if cell.num_finished), key=lambda cell: _rank(cell.value))
 
 
 def trials_of(rows: Iterable[TrialResult], trial: TrialResult, setting: str, value: Any) -> list[TrialResult]:
     """The trials with the configuration of ``trial`` except for ``value`` of ``setting``: those of a neighbour."""
-    own, wanted = _settings(trial), canonical_json(value)
+    own, wanted = _settings(trial), canonical_text(value)
     all_settings = ((row, _settings(row)) for row in rows)
     return [
         row
         for row, settings in all_settings
-        if setting in settings and canonical_json(settings[setting]) == wanted and _differ_in(settings, own, setting)
+        if setting in settings and canonical_text(settings[setting]) == wanted and _differ_in(settings, own, setting)
     ]
 
 

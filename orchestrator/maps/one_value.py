@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.space import canonical_json, format_value, to_hashable
+from orchestrator.base.space import canonical_text, format_value, to_hashable
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_meant
@@ -50,8 +50,8 @@ class OneValue(LedgerReader):
             if "when" in fact:
                 fact["when"] = Cell(fact["when"]).without(self._left_out)
         name = f"{self.axis}={format_value(self._value)}"
-        spread = canonical_json(self._num_spread(json.loads(facts.get("num_spread", "null"))))
-        return {**facts, "name": name, "axes": canonical_json(axes), "num_spread": spread}
+        spread = canonical_text(self._num_spread(json.loads(facts.get("num_spread", "null"))))
+        return {**facts, "name": name, "axes": canonical_text(axes), "num_spread": spread}
 
     def _num_spread(self, num: int | None) -> int | None:
         """How many of the first ``num`` cells of a search for an edge have the value."""

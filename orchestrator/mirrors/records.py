@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.base.columns import RESULTS, TAGS
 from orchestrator.base.reports import Trace
-from orchestrator.base.space import Axis, canonical_json
+from orchestrator.base.space import Axis, canonical_text
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS, OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
@@ -87,7 +87,7 @@ def cell_key(row: TrialResult, axes: Mapping[str, Axis], sweep: str, ties: Mappi
     """Return the key of a trial's cell, which also depends on the settings outside the axes and on the ties."""
     config = {key: value for key, value in row.config.items() if key not in row.cell}
     config |= tied_settings(row, ties)
-    text = canonical_json([dict(row.cell), config])
+    text = canonical_text([dict(row.cell), config])
     return CellKey(
         cell_id=hashlib.sha256(text.encode()).hexdigest()[:16],
         name=row.cell.name or "all seeds",

@@ -52,10 +52,10 @@ def answers_html(ledger: LedgerReader, stability: StabilityMap | None, sweep_tex
 def _answers(ledger: LedgerReader, stability: StabilityMap | None) -> str:
     """The sections of all questions that have one, and the map's numbers as a table."""
     sections = {query.query_name(): _section(query, ledger) for query in query_classes("sweep") if query.section}
-    order = [name for name in _ORDER if name in sections]
-    parts = [*(sections[name] for name in (*order, *sorted(sections.keys() - {*order})))]
     if stability is not None:
-        parts.append(edge_section(ledger))
+        sections["boundary"] += edge_section(ledger)
+    order = [name for name in _ORDER if name in sections]
+    parts = [sections[name] for name in (*order, *sorted(sections.keys() - {*order}))]
     if stability is not None and len(stability.cells) <= _MOST_ROWS:
         table = frame_html(map_table(stability))
         parts.append(f"<details><summary>The map as a table</summary>{table}</details>")

@@ -95,10 +95,10 @@ class PageServer(ThreadingHTTPServer):
             return "text/html", page.page()
         if rest == "answers":
             return "text/html", page.answers()
-        found = self._json(page, name, names, rest, words)
+        found = self._reply(page, name, names, rest, words)
         return None if found is None else ("application/json", as_script(found))
 
-    def _json(
+    def _reply(
         self, page: LivePage, name: str, names: Sequence[str], rest: str, words: Mapping[str, str]
     ) -> dict[str, Any] | list[Any] | None:
         """What the page of the sweep ``name`` asks for at ``rest`` with ``words``; None if there is no such thing."""

@@ -23,7 +23,7 @@ from objectives.training_config import TrainingConfig
 from orchestrator.base.environment import installed_version
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import atomic_write, waiting_lock
-from orchestrator.base.space import canonical_json
+from orchestrator.base.space import canonical_text
 from orchestrator.worker.machine import Machine, Measurement, cache_folder, is_out_of_memory
 
 _WIDTHS = {"cpu": (1, 4, 16, 32, 64, 128, 256, 512), "cuda": (1, 4, 16, 64, 256, 512)}
@@ -231,7 +231,7 @@ def _key(objective: Objective, config: TrainingConfig, device: str, cpus: int) -
     numbers = objective.per_member_fields | {"steps", "schedule", "final_lr_fraction", "text", "validation_batches"}
     structure = {name: value for name, value in config.model_dump().items() if name not in numbers}
     content = [objective.name, structure, device, cpus, os.cpu_count(), _processor(device), _torch_version()]
-    return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:16]
+    return hashlib.sha256(canonical_text(content).encode()).hexdigest()[:16]
 
 
 @cache  # asked once for each pack, and it reads the metadata of every installed package

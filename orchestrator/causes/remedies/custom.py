@@ -137,7 +137,7 @@ def checkpoint_steps(folder: Path, steps: Iterable[int], trial: TrialResult) -> 
     if resume.problem is not None:
         message = f"{message}: {resume.problem}"
     remedy = "let it save more often, fork later, or fork at 0, which needs no checkpoint"
-    raise InputError(Problem("--at", trial.trial_id, message, remedy))
+    raise InputError(Problem("--fork", trial.trial_id, message, remedy))
 
 
 def resumes_at(folder: Path, step: int) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from objectives.interventions import Number, change_in_words, factor_of, length_in_words, plain
-from orchestrator.base.space import canonical_json, format_value, is_number
+from orchestrator.base.space import canonical_text, format_value, is_number
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.sweepfile.forked_values import INTERVENTIONS
 
@@ -102,10 +102,10 @@ def own_interventions(trial: TrialResult) -> list[Entry]:
 
 def fork_of(interventions: Iterable[Entry], own: Iterable[Entry] = ()) -> Fork | None:
     """The fork whose run has these ``interventions``, given the original's ``own``; None for the control."""
-    before = [canonical_json(plain(entry)) for entry in own]
+    before = [canonical_text(plain(entry)) for entry in own]
     added = []
     for entry in map(plain, interventions):
-        if (text := canonical_json(entry)) in before:
+        if (text := canonical_text(entry)) in before:
             before.remove(text)
         else:
             added.append(entry)

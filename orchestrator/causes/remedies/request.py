@@ -1,4 +1,4 @@
-"""What to try on the forks of a trial: the options `--try` and `--at`, or the usual remedies and steps."""
+"""What to try on the forks of a trial: the options `--try` and `--fork`, or the usual remedies and steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TIGHT = 0.3  # of the median gradient norm
 
 @dataclass(frozen=True, slots=True)
 class RemedyRequest:
-    """What to try: texts of `--try` and `--at`, empty for the usual; ``replicates`` of each; ``pairs`` of remedies.
+    """What to try: texts of `--try` and `--fork`, empty for the usual; ``replicates`` of each; ``pairs`` of remedies.
 
     With ``each_cell`` it is meant for many trials: fewer remedies are usual, a remedy or step that a trial does not
     accept is left out instead of refused, a remedy that fails with the trial's own data is not tried with other data,
@@ -126,7 +126,7 @@ def _whole(value: str, text: str, unit: str) -> int:
 
 
 def parse_fork_steps(texts: Sequence[str], onset: int | None, steps: int, *, leaves_out: bool = False) -> list[int]:
-    """Parse the steps of `--at` options: ``100`` from the start, ``-50`` before the onset, ``onset`` itself.
+    """Parse the steps of `--fork` options: ``100`` from the start, ``-50`` before the onset, ``onset`` itself.
 
     Returns them ascending. ``steps`` is the length of the run. Raises InputError for a step outside the run, unless
     ``leaves_out`` drops it.
@@ -135,12 +135,12 @@ def parse_fork_steps(texts: Sequence[str], onset: int | None, steps: int, *, lea
     for word in (word.strip() for text in texts for word in text.split(",")):
         if not (word == ONSET or re.fullmatch(r"-?[0-9]{1,9}", word)):
             message = "is neither a step nor a number of steps before the onset"
-            raise InputError(Problem("--at", word, message, "write 100, -50 or onset"))
+            raise InputError(Problem("--fork", word, message, "write 100, -50 or onset"))
         is_relative = word == ONSET or word.startswith("-")
         if is_relative and onset is None:
             if not leaves_out:
-                remedy = "give a step from the start, such as --at 100"
-                raise InputError(Problem("--at", word, "counts from the onset, and this trial has none", remedy))
+                remedy = "give a step from the start, such as --fork 100"
+                raise InputError(Problem("--fork", word, "counts from the onset, and this trial has none", remedy))
             continue
         step = (onset or 0) + (0 if word == ONSET else int(word)) if is_relative else int(word)
         if 0 <= step < steps:
@@ -148,8 +148,8 @@ def parse_fork_steps(texts: Sequence[str], onset: int | None, steps: int, *, lea
         elif not leaves_out:
             at_onset = f", the onset is at step {onset}" if onset is not None else ""
             message = f"is outside the run: its steps are 0 to {steps - 1}{at_onset}"
-            lowest = f", --at -{onset} is its start" if onset is not None else ""
-            raise InputError(Problem("--at", word, message, f"choose a step of the run{lowest}"))
+            lowest = f", --fork -{onset} is its start" if onset is not None else ""
+            raise InputError(Problem("--fork", word, message, f"choose a step of the run{lowest}"))
     return sorted(fork_steps)
 
 

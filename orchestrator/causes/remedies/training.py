@@ -147,7 +147,7 @@ def single_forks(folder: Path, diagnosis: Diagnosis, request: RemedyRequest) -> 
     tried = forks_to_try(folder, diagnosis, request, steps)
     if not tried:
         message = "no remedy fits between these steps and the end of the run"
-        raise InputError(Problem("--at", "", message, "fork earlier"))
+        raise InputError(Problem("--fork", "", message, "fork earlier"))
     if (num := len(tried) * request.replicates) > MAX_FORKS:
         message = f"{num} forks are more than {MAX_FORKS}"
         raise InputError(Problem("--replicates", str(request.replicates), message, "try fewer remedies or steps"))

@@ -112,7 +112,7 @@ def fitted(
     )
 
 
-def as_json(models: dict[str, RiskModel], made: Any) -> str:
+def models_as_text(models: dict[str, RiskModel], made: Any) -> str:
     """Return the data file of named ``models``, with a record of how they were ``made``."""
     return json.dumps({"made": made, "models": {name: asdict(model) for name, model in models.items()}}, indent=1)
 
@@ -121,10 +121,10 @@ def as_json(models: dict[str, RiskModel], made: Any) -> str:
 def shipped() -> dict[str, RiskModel]:
     """Return the models of the package: ``trend``, ``gradient`` and ``cheap``. ``model_for`` chooses one."""
     data = json.loads(resources.files("orchestrator.detection.warning").joinpath(_FILE).read_text())
-    return {name: _from_json(model) for name, model in data["models"].items()}
+    return {name: _model_from_plain(model) for name, model in data["models"].items()}
 
 
-def _from_json(model: Mapping[str, Any]) -> RiskModel:
+def _model_from_plain(model: Mapping[str, Any]) -> RiskModel:
     return RiskModel(
         names=tuple(model["names"]),
         centre=tuple(model["centre"]),

@@ -216,7 +216,7 @@ def test_check_says_what_is_wrong_before_a_sweep_is_started(tmp_path: Path, scri
 
 def test_check_refuses_a_sweep_of_a_built_in_objective(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("name: q\nobjective: quadratic\nsteps: 20\naxes: {lr: {values: [0.1]}}\n")
-    with pytest.raises(InputError, match="is no custom trainer, so there is nothing to check"):
+    with pytest.raises(InputError, match="is not a custom trainer, so there is nothing to check"):
         checked(tmp_path)
 
 

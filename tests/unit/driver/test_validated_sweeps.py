@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from sweep_cases import sweep_of
 
-from orchestrator.answers.audit import AuditAnswer
 from orchestrator.api.results import load
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
@@ -18,7 +17,7 @@ from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.health import examine_sweep
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.audit import audit
+from orchestrator.maps.audit import PlateauAudit, audit
 from orchestrator.maps.replay import replay_sweep
 from orchestrator.maps.stability import stability_map, sweep_axes
 from orchestrator.mirrors.records import trial_record
@@ -93,7 +92,7 @@ def test_trials_that_have_stopped_improving_end_and_keep_their_outcome(tmp_path:
     folder = trained(tmp_path, EVERY + "stopping: {validation_patience: 5}\n")
     with LedgerReader(folder / LEDGER) as ledger:
         rows, replayed = ledger.trials(), replay_sweep(ledger, load_sweep(folder / "sweep.yaml").stopping)
-        lines = AuditAnswer("", audit(rows, None)).lines()
+        plateaus = audit(rows, None).plateaus
     ended = [row for row in rows if row.plateau_step is not None]
     assert ended
     for row in ended:
@@ -102,24 +101,20 @@ def test_trials_that_have_stopped_improving_end_and_keep_their_outcome(tmp_path:
         assert "ended at step" in (row.reason or "")
     assert not [one for one in replayed if one.is_changed]
     assert not [finding for finding in examine_sweep(folder) if finding.level == "fault"]
-    assert f"plateau:  {len(ended)} ended since their validation loss had stopped improving; none trained on" in (
-        "\n".join(lines)
-    )
+    assert plateaus == PlateauAudit(len(ended), 0, 0, None, None)
 
 
 def test_the_audit_counts_those_that_would_have_improved_later(tmp_path: Path) -> None:
     folder = trained(tmp_path, EVERY + "stopping: {validation_patience: 1, audit: 1.0}\n")
     with LedgerReader(folder / LEDGER) as ledger:
         rows = ledger.trials()
-        lines = AuditAnswer("", audit(rows, None)).lines()
+        plateaus = audit(rows, None).plateaus
     met = [row for row in rows if row.plateau_step is not None]
     better = [row for row in met if (row.best_validation_step or 0) > (row.plateau_step or 0)]
     assert met
     assert all(row.steps_done == 400 for row in met)
-    assert (
-        f"plateau:  0 ended since their validation loss had stopped improving, and {len(met)} trained on" in lines[-3]
-    )
-    assert lines[-2].startswith(f"wrong:    {len(better)} of these had a lower one later")
+    assert plateaus is not None
+    assert (plateaus.num_ended, plateaus.num_judged, plateaus.num_wrong) == (0, len(met), len(better))
 
 
 def test_when_trials_are_validated_is_part_of_what_they_are_only_where_that_may_end_them() -> None:

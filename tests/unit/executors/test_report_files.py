@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from orchestrator.base.packs import Checkpoint
 from orchestrator.base.reports import Completed, Failed, Lost, OutOfMemory, Paused, Refused, Report
 from orchestrator.base.trial_result import MemberResult
-from orchestrator.executors.report_files import from_json, to_json
+from orchestrator.executors.report_files import report_as_text, report_from_text
 
 words = st.text(max_size=8)
 numbers = st.floats(width=64)
@@ -77,17 +77,17 @@ def assert_equal_reports(report: Report, other: Report) -> None:
 @settings(max_examples=60, deadline=None)
 @given(reports)
 def test_a_report_comes_back_from_its_file_as_it_was(report: Report) -> None:
-    assert_equal_reports(from_json(to_json(report)), report)
+    assert_equal_reports(report_from_text(report_as_text(report)), report)
 
 
 @settings(max_examples=60, deadline=None)
 @given(reports, st.data())
 def test_a_damaged_report_is_a_value_error_or_a_report(report: Report, data: st.DataObject) -> None:
-    text = to_json(report)
+    text = report_as_text(report)
     start = data.draw(st.integers(0, len(text) - 1))
     damaged = text[:start] + data.draw(st.sampled_from(["", "7", "null", '"', "[", "{}"])) + text[start + 1 :]
     with contextlib.suppress(ValueError):
-        assert isinstance(from_json(damaged), Report)
+        assert isinstance(report_from_text(damaged), Report)
 
 
 @pytest.mark.parametrize(
@@ -115,23 +115,23 @@ def test_a_damaged_report_is_a_value_error_or_a_report(report: Report, data: st.
 )
 def test_what_is_not_whole_is_refused(change: Callable) -> None:
     trace = {"step": np.array([1]), "loss": np.array([np.nan])}
-    plain = json.loads(to_json(Report("p", 1, 1, 1.0, traces={"t": trace}, checkpoint=Checkpoint(b"a", {}))))
+    plain = json.loads(report_as_text(Report("p", 1, 1, 1.0, traces={"t": trace}, checkpoint=Checkpoint(b"a", {}))))
     change(plain)
     with pytest.raises(ValueError, match="report"):
-        from_json(json.dumps(plain))
+        report_from_text(json.dumps(plain))
     with pytest.raises(ValueError, match="nested"):
-        from_json("[" * 100_000)
+        report_from_text("[" * 100_000)
 
 
 def test_lists_in_what_rules_did_are_refused() -> None:
     done = MemberResult(trial_id="t", outcome="stable", fired=({"step": 1, "did": {"at": 2}},))
-    plain = json.loads(to_json(Report("p", 1, 1, 1.0, finished=(done,))))
-    assert from_json(json.dumps(plain)).finished == (done,)
+    plain = json.loads(report_as_text(Report("p", 1, 1, 1.0, finished=(done,))))
+    assert report_from_text(json.dumps(plain)).finished == (done,)
     plain["finished"][0]["fired"][0]["did"]["at"] = [2]
     with pytest.raises(ValueError, match=r"report.finished.0.fired.0.did: .* is not valid here"):
-        from_json(json.dumps(plain))
+        report_from_text(json.dumps(plain))
 
 
 def test_every_field_of_a_report_is_in_its_file() -> None:
     names = {field.name for field in dataclasses.fields(Report)}
-    assert json.loads(to_json(Report("p", 0, 0, 0.0))).keys() == names
+    assert json.loads(report_as_text(Report("p", 0, 0, 0.0))).keys() == names

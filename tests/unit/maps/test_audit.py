@@ -117,7 +117,7 @@ def test_an_empty_sweep_has_a_balance_too() -> None:
 
 def test_the_lines_say_the_numbers() -> None:
     lines = audit_lines(audit(TABLE, 10.0))
-    assert [line.split(":")[0] for line in lines] == ["stopped", "audited", "wrong", "balance"]
+    assert [line.split(":")[0] for line in lines] == ["stopped", "audited", "wrong", "balance", "  seed=0"]
     assert "2 of 8 finished trials" in lines[0]
     assert "85 of 800 member-steps (11%)" in lines[0]
     assert "3 trials" in lines[1]

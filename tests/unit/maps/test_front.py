@@ -85,7 +85,7 @@ def test_it_says_what_each_step_costs_and_gives_and_what_is_beaten(tmp_path: Pat
     labels = ["stable", "stable", "stable", "stable", "diverged"]
     assert FrontAnswer(found_in(tmp_path, labels, [3.0, 4.0, 2.5, 2.0, None])).lines() == [
         "case: low final loss against a wide margin to the edge",
-        "no setting beats these 3 in both, of 4 that are stable on all seeds:",
+        "no setting beats these 3 in both, among 4 that are stable on all seeds:",
         "  lr=1: final loss 2, margin 1 (lr up): the lowest loss",
         "  lr=0.1: final loss 2.5, margin 10 (lr up): costs 0.5 (25 %) of loss for a margin 10 times as wide",
         "  lr=0.001: final loss 3, margin 1e+03 (lr up): costs 0.5 (20 %) of loss for a margin 100 times as wide",

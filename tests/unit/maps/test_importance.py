@@ -52,9 +52,9 @@ def test_the_words_name_the_strongest_axis_first_and_what_was_compared(tmp_path:
         fill(ledger, GRID)
         lines = ImportanceAnswer(importance(ledger)).lines()
     assert "from 30 trials" in lines[0]
-    assert [line.split()[0] for line in lines[3:5]] == ["lr", "clip"]
-    assert lines[5] == "stability: 18 of 30 trials are stable; loss: rank of the final loss, diverged ones last"
-    assert "the 18 stable trials, or of the 5 with the lowest loss" in lines[6]
+    assert [line.split()[0] for line in lines[2:4]] == ["lr", "clip"]
+    assert lines[4] == "stability: 18 of 30 trials are stable; loss: rank of the final loss, diverged ones last"
+    assert "the 18 stable trials, or of the 5 with the lowest loss" in lines[5]
 
 
 @pytest.mark.parametrize(

@@ -328,7 +328,7 @@ def test_every_command_that_reads_the_map_agrees_with_it(written, case: Case) ->
         return done.output
 
     # the table
-    answer("export", "heatmap", folder.name, "--format", "csv")
+    answer("export", "heatmap", folder.name, "--output", str(folder / "map.csv"))
     table = pd.read_csv(io.StringIO((folder / "map.csv").read_text()))
     x, *others = case.sweep.axis_names
     y = others[0] if others else None

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,6 +23,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.tables import Log
 from orchestrator.maps.replay import UNKNOWN, Curve, ReplayedTrial, detect, in_parts, replay_logs, replay_sweep
+from orchestrator.render.json import to_plain
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -134,7 +134,7 @@ def test_of_a_log_of_one_point_nothing_could_be_saved() -> None:
 )  # fmt: skip
 def test_the_json_of_a_log_has_finite_numbers_or_null(loss_N: np.ndarray) -> None:
     (one,) = replay_logs([log_of(loss_N, norm_N=np.full(len(loss_N), math.inf))], CONFIG)
-    shown = json.loads(json.dumps(one.as_json(), allow_nan=False))
+    shown = to_plain(one.summary())
     assert shown["num_points"] == len(loss_N)
     assert shown["outcome"] == one.result.outcome
     assert shown["columns"] == {"step": "step", "loss": "loss", "grad_norm": None}

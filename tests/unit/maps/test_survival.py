@@ -238,7 +238,7 @@ def test_many_cells_are_cut_in_print(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         map_ledger(ledger, sweep_of("axes: {lr: {log: [1e-3, 1], num: 50}}\n"), ["stable"] * 50)
         lines = SurvivalAnswer(survival(ledger)).lines()
-    assert "  and 10 more: --by AXIS pools cells, --json FILE has all of them" in lines
+    assert "  and 10 more: --by AXIS pools cells, --json FILE has them all" in lines
 
 
 def test_what_cannot_be_answered_is_refused(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_what_the_commands_say_of_a_map_with_an_edge_is_on_the_page(tmp_path: Pa
     reader, text = of(tmp_path, WIDE, wedge())
     with reader:
         assert titles(text)[:5] == [
-            "Boundary along lr", "Edge along lr against beta1", "Recommended setting", "Learning-rate sensitivity",
+            "Boundary", "Edge along lr against beta1", "Recommended setting", "Learning-rate sensitivity",
             "Which axis matters",
         ]  # fmt: skip
         assert "<th>stability: fANOVA</th>" in text
@@ -52,7 +52,7 @@ def test_what_the_commands_say_of_a_map_with_an_edge_is_on_the_page(tmp_path: Pa
 def test_what_does_not_apply_is_left_out(tmp_path: Path) -> None:
     reader, text = of(tmp_path, "axes: {eps: {values: [1.0e-8, 1.0e-6]}}\n", ["stable", "stable"])
     reader.close()
-    assert titles(text) == ["Boundary along eps", "Recommended setting", "Early stopping", "Sweep file", "Environment"]
+    assert titles(text) == ["Boundary", "Recommended setting", "Early stopping", "Sweep file", "Environment"]
     assert "none: " not in text
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from sweep_cases import BASE, ledger_at, record, sweep_of
 
+from orchestrator.answers.compare import CompareQuery
 from orchestrator.answers.diagnose import answer_of
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.causes.diagnosis import diagnose
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.compared import compared_lines
 from orchestrator.pages.server import PageServer, address_of, listening_socket
 from orchestrator.render.html import blocks_html
 
@@ -118,9 +118,9 @@ def test_a_sweep_is_compared_with_another_of_the_folder_and_with_nothing_else(po
     with ledger_at(results / "other") as ledger:
         record(ledger, sweep_of(GRID, BASE.replace("case", "other")), ["stable", "stable", "stable", "planned"])
     assert json.loads(asked(port, "/case/others")[2]) == ["other"]
-    said = json.loads(asked(port, "/case/comparison?with=other")[2])["text"]
+    said = json.loads(asked(port, "/case/comparison?with=other")[2])["html"]
     with LedgerReader(results / "case" / "ledger.db") as one, LedgerReader(results / "other" / "ledger.db") as two:
-        assert said == "\n".join(compared_lines([one, two]))
+        assert said == blocks_html(CompareQuery().ask([one, two]).blocks(), with_figures=False)
     assert asked(port, "/case/comparison?with=../secret")[0] == 404
     assert asked(port, "/case/comparison")[0] == 404
 
@@ -129,7 +129,7 @@ def test_sweeps_that_cannot_be_compared_say_why(port: int, results: Path) -> Non
     (results / "other").mkdir()
     with ledger_at(results / "other") as ledger:
         record(ledger, sweep_of("axes: {lr: {values: [7.0, 8.0]}}\n"), ["stable", "stable"])
-    assert "share" in json.loads(asked(port, "/case/comparison?with=other")[2])["text"]
+    assert "share" in json.loads(asked(port, "/case/comparison?with=other")[2])["html"]
 
 
 @pytest.mark.parametrize("words", ["steps=5:9", "steps=x:y", "steps=-1:9", "steps=9", "reading=nothing", ""])

@@ -15,7 +15,7 @@ from objectives.models.facts.quadratic import QuadraticConfig
 from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
 from orchestrator.base.query import cell_conditions
-from orchestrator.base.space import Axis, canonical_json, format_value, to_hashable, to_plain
+from orchestrator.base.space import Axis, canonical_text, format_value, to_hashable, to_plain
 from orchestrator.maps.axis_values import value_labels, value_meant
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -173,7 +173,7 @@ def test_long_lists_are_cut_but_stay_distinct() -> None:
 
 def test_a_frozen_value_is_a_key_and_json_and_comes_back_as_it_was() -> None:
     value = to_hashable(HALVED)
-    assert {value: 1}[to_hashable(json.loads(canonical_json(value)))] == 1
+    assert {value: 1}[to_hashable(json.loads(canonical_text(value)))] == 1
     assert to_plain(value) == HALVED
 
 

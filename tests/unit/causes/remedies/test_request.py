@@ -1,4 +1,4 @@
-"""`--try` and `--at`: what can be said, and what is refused with a remedy."""
+"""`--try` and `--fork`: what can be said, and what is refused with a remedy."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_steps_count_from_the_start_or_from_the_onset() -> None:
     ("text", "onset", "words"),
     [
         ("300", 180, "outside the run: its steps are 0 to 299, the onset is at step 180"),
-        ("-181", 180, "--at -180 is its start"),
+        ("-181", 180, "--fork -180 is its start"),
         ("-5", None, "counts from the onset, and this trial has none"),
         ("onset", None, "counts from the onset"),
         ("soon", 180, "neither a step"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 from orchestrator.detection.warning.features import NAMES, TREND_NAME
-from orchestrator.detection.warning.risk import as_json, fitted, shipped
+from orchestrator.detection.warning.risk import fitted, models_as_text, shipped
 
 F = len(NAMES)
 
@@ -90,5 +90,5 @@ def test_a_model_is_read_back_as_it_was_written() -> None:
     import json
 
     models = shipped()
-    data = json.loads(as_json(models, {"by": "a test"}))
+    data = json.loads(models_as_text(models, {"by": "a test"}))
     assert data["models"]["cheap"]["coefficient"] == list(models["cheap"].coefficient)
