@@ -38,6 +38,7 @@ from orchestrator.base.intervals import CONFIDENCE  # noqa: E402
 from orchestrator.base.space import format_value  # noqa: E402
 from orchestrator.base.trial_result import TrialResult  # noqa: E402
 from orchestrator.ledger.reader import LedgerReader  # noqa: E402
+from orchestrator.maps import table as maps_table  # noqa: E402
 from orchestrator.maps.fitted import Fit, FittedRow, fit  # noqa: E402
 from orchestrator.maps.fitted_comparison import row_shift  # noqa: E402
 from orchestrator.render.saving import saved  # noqa: E402
@@ -136,7 +137,7 @@ def effects(sweep: Sweep, ledger_path: Path) -> list[Effect]:
     values = next(axis.values for axis in sweep.axes if axis.name == knob)
     base = base_value(sweep, knob, values)
     with LedgerReader(ledger_path) as ledger:
-        trials, fitted = ledger.trials(), fit(ledger, "lr", fills_grids=True)
+        trials, fitted = ledger.trials(), fit(maps_table.read_table(ledger), "lr", fills_grids=True)
     of_base = fitted.row({knob: base})
     grid = {trial.cell["lr"] for trial in sweep.trials}
     base_losses = best_losses(trials, knob, base, grid)

@@ -16,11 +16,13 @@ import yaml
 
 from orchestrator.base.cell import Cell, Trial
 from orchestrator.base.reports import Completed, Report
+from orchestrator.base.space import Axis
 from orchestrator.base.trial_result import MemberResult, TrialResult
 from orchestrator.base.vocabulary import OUTCOMES, PRUNED
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.writer import LedgerWriter
+from orchestrator.maps.table import SweepTable
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -172,6 +174,11 @@ def trial_row(**fields: Any) -> TrialResult:
     """A planned trial's row, with other fields as given."""
     plain = {"trial_id": "t", "cell": {}, "seed": 0, "config": {}, "objective": "quadratic", "status": "planned"}
     return TrialResult(**{**plain, "steps": 20, **fields, "cell": Cell(fields.get("cell", {}))})
+
+
+def table_with(trials: Sequence[TrialResult], axes: Iterable[Axis] = ()) -> SweepTable:
+    """A table of ``trials`` without a ledger."""
+    return SweepTable(None, {}, tuple(axes), tuple(trials))
 
 
 def numbers(rows: Sequence[TrialResult]) -> list[tuple]:

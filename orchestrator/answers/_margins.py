@@ -20,7 +20,7 @@ def margin_text(margin: Margin, axes: Sequence[Axis], fitted: Fit | None) -> str
 
 
 def _on_grid(margin: Margin, axes: Sequence[Axis]) -> str:
-    from orchestrator.maps.axis_values import value_labels
+    from orchestrator.maps.axes import value_labels
 
     (values,) = (axis.values for axis in axes if axis.name == margin.axis)
     labels = dict(zip(values, value_labels(values), strict=True))

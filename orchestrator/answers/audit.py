@@ -14,14 +14,14 @@ from orchestrator.render.blocks import Block, Line
 
 if TYPE_CHECKING:
     from orchestrator.base.trial_result import TrialResult
-    from orchestrator.ledger.reader import LedgerReader
     from orchestrator.maps.audit import Audit, PlateauAudit, SlowAudit
+    from orchestrator.maps.table import SweepTable
 
 _WRONG_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditQuery(Query["LedgerReader"]):
+class AuditQuery(Query["SweepTable"]):
     """Show what early stopping saved in a sweep, and how often it was wrong.
 
     Trials that `stopping.audit` chooses train on after the verdict that would have stopped them, which shows whether it
@@ -31,12 +31,12 @@ class AuditQuery(Query["LedgerReader"]):
     panel: ClassVar[str] = "upkeep"
     section: ClassVar[str] = "Early stopping"
 
-    def ask(self, subject: LedgerReader, say: Say = silent) -> AuditAnswer:
+    def ask(self, subject: SweepTable, say: Say = silent) -> AuditAnswer:
         """Return the balance of early stopping."""
         from orchestrator.maps.audit import audit
 
-        result = audit(subject.trials(), subject.member_steps_per_second())
-        return AuditAnswer(subject.facts().get("name", ""), result)
+        result = audit(subject.trials, subject.ledger.member_steps_per_second())
+        return AuditAnswer(subject.name, result)
 
 
 @dataclass(frozen=True, slots=True)

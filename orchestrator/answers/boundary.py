@@ -14,9 +14,9 @@ from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line, Table
 
 if TYPE_CHECKING:
-    from orchestrator.ledger.reader import LedgerReader
     from orchestrator.maps.fitted import Fit
     from orchestrator.maps.stability import StabilityMap
+    from orchestrator.maps.table import SweepTable
 
 
 def _level(text: str) -> tuple[str, float]:
@@ -33,7 +33,7 @@ def _level(text: str) -> tuple[str, float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoundaryQuery(Query["LedgerReader"]):
+class BoundaryQuery(Query["SweepTable"]):
     """Show where the map turns from stable to not stable, row by row, with brackets.
 
     On a grid an edge lies between two neighbouring cells; if cells are scattered, it is fitted, with its 95 % interval.
@@ -56,28 +56,26 @@ class BoundaryQuery(Query["LedgerReader"]):
         read=_level,
     )
 
-    def ask(self, subject: LedgerReader, say: Say = silent) -> Boundary:
+    def ask(self, subject: SweepTable, say: Say = silent) -> Boundary:
         """Return the edges of each row."""
         if self.level is not None and self.degraded:
             message = "is about outcomes, which a level of a metric leaves aside"
             raise InputError(Problem("--degraded", "", message, "leave out --degraded, or --level"))
-        if subject.is_sampled:
-            return self._on_surface(subject)
-        return self._on_grid(subject)
+        return self._on_grid(subject) if subject.is_grid else self._on_surface(subject)
 
-    def _on_grid(self, ledger: LedgerReader) -> Boundary:
+    def _on_grid(self, table: SweepTable) -> Boundary:
         from orchestrator.maps.boundary import boundary, boundary_lines, lr_words
         from orchestrator.maps.curve_metrics import measured
         from orchestrator.maps.edge_axes import check_names
         from orchestrator.maps.level_boundary import level_boundary, level_lines
-        from orchestrator.maps.stability import stability_map, sweep_axes
+        from orchestrator.maps.stability import stability_map
 
-        axes = {axis.name: axis for axis in sweep_axes(ledger)}
+        axes = {axis.name: axis for axis in table.axes}
         check_names(axes, {"--along": self.along, "--across": self.across}, {})
         metric, level = self.level or ("final_loss", None)
-        readings = measured(ledger, [metric], ledger.statuses()) if self.level else None
+        readings = measured(table, [metric]) if self.level else None
         stability = stability_map(
-            ledger, self.along, self.across, metric, self.where, self.reduce, readings, self.degraded
+            table, self.along, self.across, metric, self.where, self.reduce, readings, self.degraded
         )
         setting_of = {y: {} if stability.y is None else {stability.y.name: y} for y in stability.y_values}
         shared: dict[str, Any] = {"sweep": stability.name, "along": stability.x.name, "is_fitted": False}
@@ -107,15 +105,15 @@ class BoundaryQuery(Query["LedgerReader"]):
         ]
         return Boundary(**shared, rows=rows, texts=(_where_it_is(stability), *boundary_lines(stability)))
 
-    def _on_surface(self, ledger: LedgerReader) -> Boundary:
+    def _on_surface(self, table: SweepTable) -> Boundary:
         from orchestrator.maps.fitted import fit, fitted_lines
 
-        name = ledger.facts().get("name", "")
+        name = table.name
         if self.level is not None:
             message = f"its cells are scattered, so no row shows where {self.level[0]} passes a level"
             remedy = "train a grid (num: on each axis); without --level a surface of P(stable) is fitted"
             raise InputError(Problem(name, "", message, remedy))
-        fitted = fit(ledger, self.along, self.where, counts_degraded=self.degraded)
+        fitted = fit(table, self.along, self.where, counts_degraded=self.degraded)
         rows = [
             {
                 "setting": row.setting,

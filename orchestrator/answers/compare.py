@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,13 +17,13 @@ from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Figure, Line
 
 if TYPE_CHECKING:
-    from orchestrator.ledger.reader import LedgerReader
+    from orchestrator.maps.table import SweepTable
 
 _LONGEST_NAME = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompareQuery(Query["Sequence[LedgerReader]"]):
+class CompareQuery(Query["Sequence[SweepTable]"]):
     """Compare sweeps on the cells they share, or the values of an axis of one sweep, with confidence intervals.
 
     The first sweep is the base. If cells are scattered, fitted surfaces are compared. For example `sweep compare a b`,
@@ -41,23 +40,20 @@ class CompareQuery(Query["Sequence[LedgerReader]"]):
     reduce: str = reduce_option()
     degraded: bool = degraded_option()
 
-    def ask(self, subject: Sequence[LedgerReader], say: Say = silent) -> Comparison:
+    def ask(self, subject: Sequence[SweepTable], say: Say = silent) -> Comparison:
         """Return the comparison of the further sweeps with the first, or of the values of an axis."""
         self._check(len(subject))
-        folders = [ledger.path.parent for ledger in subject]
+        folders = [table.ledger.path.parent for table in subject]
         names = [re.sub(r"[^\w.=-]+", "_", folder.name)[:_LONGEST_NAME] for folder in folders]
         file_name = "_vs_".join(names) if self.by is None else f"{names[0]}_by_{self.by}"
         picture = folders[0].parent / COMPARISONS / f"{file_name}.png"
-        with ExitStack() as stack:
-            ledgers: Sequence[LedgerReader] = subject
-            if self.by is not None:
-                from orchestrator.maps.one_value import values_along
+        tables = subject
+        if self.by is not None:
+            from orchestrator.maps.table import slices
 
-                ledgers = values_along(subject[0].path, self.by, self.base, stack)
-            from orchestrator.maps.compared import are_scattered
-
-            compared = self._on_surfaces if are_scattered(ledgers) else self._on_cells
-            return compared(ledgers, picture)
+            tables = slices(subject[0], self.by, self.base)
+        compared = self._on_cells if all(table.is_grid for table in tables) else self._on_surfaces
+        return compared(tables, picture)
 
     def _check(self, num: int) -> None:
         """Raise InputError if the number of sweeps does not fit the options."""
@@ -72,22 +68,22 @@ class CompareQuery(Query["Sequence[LedgerReader]"]):
             remedy = "give two names or more, or --by AXIS for the values of one of its axes"
             raise InputError(Problem("NAME...", "", "one sweep cannot be compared", remedy))
 
-    def _on_cells(self, ledgers: Sequence[LedgerReader], picture: Path) -> Comparison:
+    def _on_cells(self, tables: Sequence[SweepTable], picture: Path) -> Comparison:
         from orchestrator.maps.comparison import compare, shared_maps
         from orchestrator.maps.comparison_text import comparison_content, comparison_lines
         from orchestrator.render.maps import comparison_picture
 
-        found = compare(ledgers, self.x, self.degraded)
+        found = compare(tables, self.x, self.degraded)
         maps = shared_maps(found, self.x, self.y, self.reduce)
         figure = Figure(lambda file_format: comparison_picture(maps, file_format), "the sweeps compared", picture)
         return Comparison(comparison_content(found), tuple(comparison_lines(found)), found, figure)
 
-    def _on_surfaces(self, ledgers: Sequence[LedgerReader], picture: Path) -> Comparison:
+    def _on_surfaces(self, tables: Sequence[SweepTable], picture: Path) -> Comparison:
         from orchestrator.maps.fitted_comparison import compare_fitted, fitted_maps, fitted_meshes
         from orchestrator.maps.fitted_comparison_text import fitted_comparison_content, fitted_comparison_lines
         from orchestrator.render.fitted_comparison import fitted_comparison_picture
 
-        found = compare_fitted(ledgers, self.x, self.degraded)
+        found = compare_fitted(tables, self.x, self.degraded)
         maps = fitted_maps(found, self.x, self.y, self.reduce)
         meshes = fitted_meshes(found, maps[0].x.name, None if maps[0].y is None else maps[0].y.name)
         figure = Figure(

@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from orchestrator.causes.mechanisms.mechanism import Finding
     from orchestrator.ledger.reader import LedgerReader
     from orchestrator.maps.neighbours import Neighbour
+    from orchestrator.maps.table import SweepTable
 
 _MAX_FIRINGS = 6  # of rules, in the text
 _MAX_NAMED = 3  # possible mechanisms; more are only counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiagnoseQuery(Query["LedgerReader"]):
+class DiagnoseQuery(Query["SweepTable"]):
     """Show why a trial became unstable, with the numbers, the excluded causes, and what to change.
 
     Without --trial and --cell it diagnoses the most typical unstable trial: the one with the earliest onset of the most
@@ -43,14 +44,14 @@ class DiagnoseQuery(Query["LedgerReader"]):
     trial: str | None = trial_option()
     cell: Mapping[str, Any] | None = cell_option()
 
-    def ask(self, subject: LedgerReader, say: Say = silent) -> DiagnoseAnswer:
+    def ask(self, subject: SweepTable, say: Say = silent) -> DiagnoseAnswer:
         """Diagnose a trial."""
         from orchestrator.causes.diagnosis import diagnose
 
         diagnosis = diagnose(subject, self.trial, self.cell)
         if diagnosis is None:
-            return DiagnoseAnswer(subject.path.parent.name)
-        return answer_of(subject, diagnosis)
+            return DiagnoseAnswer(subject.ledger.path.parent.name)
+        return answer_of(subject.ledger, diagnosis)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from orchestrator.render.blocks import Block, Figure, Line, Table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from orchestrator.ledger.reader import LedgerReader
     from orchestrator.maps.edge_line import EdgeLines
+    from orchestrator.maps.table import SweepTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EdgeQuery(Query["LedgerReader"]):
+class EdgeQuery(Query["SweepTable"]):
     """Draw the edge along one axis against another, with a line for each value of a third.
 
     On a grid bars show between which neighbours the edge lies. If cells are scattered it is fitted, and a band shows
@@ -36,7 +36,7 @@ class EdgeQuery(Query["LedgerReader"]):
     where: Mapping[str, Any] = where_option()
     degraded: bool = degraded_option()
 
-    def ask(self, subject: LedgerReader, say: Say = silent) -> EdgeAnswer:
+    def ask(self, subject: SweepTable, say: Say = silent) -> EdgeAnswer:
         """Return the lines of the edge."""
         from orchestrator.maps.edge_line import edge_lines
 

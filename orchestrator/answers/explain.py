@@ -18,14 +18,14 @@ from orchestrator.render.blocks import Block, Figure, Line
 
 if TYPE_CHECKING:
     from orchestrator.causes.explanation import Explanation, Key
-    from orchestrator.ledger.reader import LedgerReader
     from orchestrator.maps.stability import StabilityMap
+    from orchestrator.maps.table import SweepTable
 
 _MAX_EXPLAINED = 200  # unstable cells, whose trials are all diagnosed for a page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainQuery(Query["LedgerReader"]):
+class ExplainQuery(Query["SweepTable"]):
     """Show which mechanism dominates which part of the unstable region, and draw it on the map.
 
     For example `sweep explain lr_warmup`.
@@ -37,14 +37,14 @@ class ExplainQuery(Query["LedgerReader"]):
     x: str | None = x_option()
     y: str | None = y_option()
 
-    def ask(self, subject: LedgerReader, say: Say = silent) -> ExplainAnswer:
+    def ask(self, subject: SweepTable, say: Say = silent) -> ExplainAnswer:
         """Find the mechanism of each cell that is not stable."""
         from orchestrator.causes.explanation import explain
 
-        return ExplainAnswer.of(explain(subject, self.x, self.y), subject.path.parent)
+        return ExplainAnswer.of(explain(subject, self.x, self.y), subject.ledger.path.parent)
 
     @classmethod
-    def is_on_page(cls, subject: LedgerReader) -> bool:
+    def is_on_page(cls, subject: SweepTable) -> bool:
         """Whether there is something to explain, and not too much."""
         from orchestrator.maps.stability import stability_map
 

@@ -18,15 +18,15 @@ from orchestrator.render.blocks import Block, Figure, Line
 if TYPE_CHECKING:
     import pandas as pd
 
-    from orchestrator.ledger.reader import LedgerReader
     from orchestrator.maps.front import Front, FrontCell
+    from orchestrator.maps.table import SweepTable
 
 _SHOWN = 5  # beaten settings that are listed
 _MARGIN = "margin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrontQuery(Query["LedgerReader"]):
+class FrontQuery(Query["SweepTable"]):
     """Show the settings that no other beats in both a low loss and a wide margin to the edge, or few steps.
 
     Only cells that are stable on all seeds count. For example `sweep front fit`, or `sweep front fit --against steps
@@ -48,7 +48,7 @@ class FrontQuery(Query["LedgerReader"]):
     )
     degraded: bool = degraded_option()
 
-    def ask(self, subject: LedgerReader, say: Say = silent) -> FrontAnswer:
+    def ask(self, subject: SweepTable, say: Say = silent) -> FrontAnswer:
         """Return the front, and what it beats."""
         from orchestrator.maps.front import front
 

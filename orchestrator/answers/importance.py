@@ -13,8 +13,8 @@ from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Caution, Line, Table
 
 if TYPE_CHECKING:
-    from orchestrator.ledger.reader import LedgerReader
     from orchestrator.maps.importance import Importance
+    from orchestrator.maps.table import SweepTable
 
 TARGETS = ("stability", "loss")
 _TITLES = {"ped_anova": "PED-ANOVA", "fanova": "fANOVA", "surface": "surface"}
@@ -23,7 +23,7 @@ _MOST_COMPARED = 2000  # trials for a page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImportanceQuery(Query["LedgerReader"]):
+class ImportanceQuery(Query["SweepTable"]):
     """Show which axis moves stability and which the loss, with the diverged runs included.
 
     Shares are by PED-ANOVA, by fANOVA and by a fitted surface. For example `sweep importance fit --json shares.json`.
@@ -31,16 +31,16 @@ class ImportanceQuery(Query["LedgerReader"]):
 
     section: ClassVar[str] = "Which axis matters"
 
-    def ask(self, subject: LedgerReader, say: Say = silent) -> ImportanceAnswer:
+    def ask(self, subject: SweepTable, say: Say = silent) -> ImportanceAnswer:
         """Return the share of each axis."""
         from orchestrator.maps.importance import importance
 
         return ImportanceAnswer(importance(subject))
 
     @classmethod
-    def is_on_page(cls, subject: LedgerReader) -> bool:
+    def is_on_page(cls, subject: SweepTable) -> bool:
         """Whether a page has it: not for very many trials, nor without the libraries that compute it."""
-        return len(subject.statuses()) <= _MOST_COMPARED and all(map(is_installed, _LIBRARIES))
+        return len(subject.trials) <= _MOST_COMPARED and all(map(is_installed, _LIBRARIES))
 
 
 @dataclass(frozen=True, slots=True)

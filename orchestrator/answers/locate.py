@@ -25,10 +25,10 @@ from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Caution, Line
 
 if TYPE_CHECKING:
-    from orchestrator.ledger.reader import LedgerReader
     from orchestrator.maps.located import Located, NearCell
     from orchestrator.maps.replay import Replayed
     from orchestrator.maps.run_place import Outside
+    from orchestrator.maps.table import SweepTable
 
 _SHOWN = 8  # cautions
 _PREDICTED = {
@@ -41,7 +41,7 @@ _PREDICTED = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocateQuery(Query["LedgerReader"]):
+class LocateQuery(Query["SweepTable"]):
     """Show where one run lies on a sweep's map: inside stable territory or not, and the factor to every edge.
 
     For example `sweep locate fit --at lr=3e-3 --at beta2=0.95`, or `sweep locate fit --config mine.yaml --log
@@ -58,14 +58,14 @@ class LocateQuery(Query["LedgerReader"]):
     format: str = format_option()
     degraded: bool = degraded_option()
 
-    def ask(self, subject: LedgerReader, say: Say = silent) -> LocateAnswer:
+    def ask(self, subject: SweepTable, say: Say = silent) -> LocateAnswer:
         """Return the place of the run on the map, and what the detector says of its log."""
         from orchestrator.maps.located import locate
         from orchestrator.sweepfile.settings import run_settings
 
         run = run_settings(self.config, self.at)
         judged = None if self.log is None else self._judged(self.log)
-        return LocateAnswer(locate(subject, run, self.degraded), judged, subject.path.parent)
+        return LocateAnswer(locate(subject, run, self.degraded), judged, subject.ledger.path.parent)
 
     def _judged(self, log: Path) -> Replayed:
         from orchestrator.answers._logs import log_metrics
@@ -159,7 +159,7 @@ class LocateAnswer(Answer):
         yield Line(words[result.side])
 
     def _escape(self, escape: Any) -> str:
-        from orchestrator.maps.axis_values import value_label
+        from orchestrator.maps.axes import value_label
         from orchestrator.maps.fitted import value_text
 
         fitted = self.result.fitted

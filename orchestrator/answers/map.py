@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from orchestrator.ledger.reader import LedgerReader
     from orchestrator.maps.fitted import Mesh
     from orchestrator.maps.stability import StabilityMap
+    from orchestrator.maps.table import SweepTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MapQuery(Query["LedgerReader"]):
+class MapQuery(Query["SweepTable"]):
     """Draw the stability map: the fraction of stable seeds, and a metric in a second panel.
 
     Writes results/NAME/heatmap.png, or the file of --output; a .csv has a row for each cell. For example `sweep map
@@ -52,21 +52,21 @@ class MapQuery(Query["LedgerReader"]):
     by: str | None = by_option("one map for each value of this axis")
     degraded: bool = degraded_option()
 
-    def ask(self, subject: LedgerReader, say: Say = silent) -> MapAnswer:
+    def ask(self, subject: SweepTable, say: Say = silent) -> MapAnswer:
         """Return the map, or one for each value of an axis."""
-        from orchestrator.maps.curve_metrics import OF_TELEMETRY, also_of, measured
+        from orchestrator.maps.curve_metrics import OF_TELEMETRY, measured
         from orchestrator.maps.fitted import map_mesh
         from orchestrator.maps.stability import facet_maps, stability_map
 
-        wanted = dict.fromkeys([self.metric, *OF_TELEMETRY, *also_of(subject.trials())])
+        wanted = dict.fromkeys([self.metric, *OF_TELEMETRY, *subject.printed_metrics])
         options: dict[str, Any] = {"x": self.x, "y": self.y, "metric": self.metric, "reduce": self.reduce}
-        options |= {"counts_degraded": self.degraded, "measured": measured(subject, wanted, subject.statuses())}
+        options |= {"counts_degraded": self.degraded, "measured": measured(subject, wanted)}
         if self.by is None:
             maps = [stability_map(subject, where=self.where, **options)]
         else:
             maps = facet_maps(subject, self.by, self.where, **options)
         meshes = [map_mesh(subject, each, self.where) for each in maps]
-        return MapAnswer(maps[0].name, tuple(maps), tuple(meshes), subject.path.parent)
+        return MapAnswer(maps[0].name, tuple(maps), tuple(meshes), subject.ledger.path.parent)
 
 
 @dataclass(frozen=True, slots=True)

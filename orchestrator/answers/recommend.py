@@ -14,15 +14,15 @@ from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line
 
 if TYPE_CHECKING:
-    from orchestrator.ledger.reader import LedgerReader
     from orchestrator.maps.candidates import Candidate
     from orchestrator.maps.recommendation import Recommendation
+    from orchestrator.maps.table import SweepTable
 
 _SHOWN = 3  # candidates that are listed though an edge is too near
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecommendQuery(Query["LedgerReader"]):
+class RecommendQuery(Query["SweepTable"]):
     """Recommend the setting with the lowest loss that is stable on all seeds and far enough from the edge.
 
     For example `sweep recommend lr_warmup --margin 3`.
@@ -37,12 +37,12 @@ class RecommendQuery(Query["LedgerReader"]):
     )
     degraded: bool = degraded_option()
 
-    def ask(self, subject: LedgerReader, say: Say = silent) -> RecommendAnswer:
+    def ask(self, subject: SweepTable, say: Say = silent) -> RecommendAnswer:
         """Return the recommended setting, or the reason why there is none."""
         from orchestrator.maps.recommendation import recommend
 
         found = recommend(subject, self.margin, self.metric, self.degraded)
-        return RecommendAnswer(subject.facts().get("name", ""), found)
+        return RecommendAnswer(subject.name, found)
 
 
 @dataclass(frozen=True, slots=True)

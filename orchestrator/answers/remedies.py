@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
     from orchestrator.causes.remedies.cells import CellRemedies, CellRemedy, KindCount, Region
     from orchestrator.driver.progress import Summary
-    from orchestrator.ledger.reader import LedgerReader
     from orchestrator.maps.stability import StabilityMap
+    from orchestrator.maps.table import SweepTable
 
 _MAX_NAMED = 6  # cells that nothing saves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemediesQuery(Query["LedgerReader"]):
+class RemediesQuery(Query["SweepTable"]):
     """Find the cheapest remedy of each unstable cell: the one that saves every replicate from the latest step.
 
     Forks the most typical trial of each cell, from the latest step back until something saves it. The usual remedies
@@ -54,7 +54,7 @@ class RemediesQuery(Query["LedgerReader"]):
     executor: str = executor_option()
     allow_import: bool = allow_import_option()
 
-    def ask(self, subject: LedgerReader, say: Say = silent) -> RemediesAnswer:
+    def ask(self, subject: SweepTable, say: Say = silent) -> RemediesAnswer:
         """Train the missing forks cell by cell, and read the cheapest remedy of each."""
         from orchestrator.answers._forks import ProgressLines, resources_of
         from orchestrator.base.environment import check_installed
@@ -72,7 +72,7 @@ class RemediesQuery(Query["LedgerReader"]):
         from orchestrator.maps.stability import stability_map
         from orchestrator.render.remedies import remedies_figure
 
-        folder, where = subject.path.parent, self.cell or {}
+        folder, where = subject.ledger.path.parent, self.cell or {}
         request = RemedyRequest(self.try_, self.fork, self.replicates, self.pairs, self.allow_import, each_cell=True)
         check_no_links(folder, folder / REMEDIES)
         region = region_to_remedy(folder, where, request)

@@ -29,7 +29,7 @@ from orchestrator.render.blocks import Block, Caution, Figure, Line, Table
 if TYPE_CHECKING:
     from orchestrator.causes.remedies.repeats import Difference, Ignored, Resumed
     from orchestrator.causes.remedies.results import Cost, Remedies, StableCell, Tally
-    from orchestrator.ledger.reader import LedgerReader
+    from orchestrator.maps.table import SweepTable
 
 _MAX_STEPS = 5  # fork steps of a table
 _MAX_COSTS = 6  # lines
@@ -38,7 +38,7 @@ _MAX_NAMED = 3  # remedies in a sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemedyQuery(Query["LedgerReader"]):
+class RemedyQuery(Query["SweepTable"]):
     """Find what would have saved a run: try remedies on forks of it, and show which ones save it, and how late.
 
     Without --trial and --cell it takes the most typical unstable trial, as a diagnosis does; without --fork and --try
@@ -58,7 +58,7 @@ class RemedyQuery(Query["LedgerReader"]):
     executor: str = executor_option()
     allow_import: bool = allow_import_option()
 
-    def ask(self, subject: LedgerReader, say: Say = silent) -> RemedyAnswer:
+    def ask(self, subject: SweepTable, say: Say = silent) -> RemedyAnswer:
         """Train the missing forks, and read what saved the run."""
         from orchestrator.answers._forks import ProgressLines, resources_of
         from orchestrator.base.environment import check_installed
@@ -68,7 +68,7 @@ class RemedyQuery(Query["LedgerReader"]):
         from orchestrator.causes.remedies.training import diagnose_unstable, train_remedies
         from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
 
-        folder = subject.path.parent
+        folder = subject.ledger.path.parent
         request = RemedyRequest(self.try_, self.fork, self.replicates, self.pairs, self.allow_import)
         diagnosis = diagnose_unstable(folder, self.trial, self.cell or {})
         forks = forks_folder(folder, diagnosis.trial.trial_id)

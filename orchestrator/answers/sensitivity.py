@@ -15,13 +15,13 @@ from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line
 
 if TYPE_CHECKING:
-    from orchestrator.ledger.reader import LedgerReader
     from orchestrator.maps.fitted_sensitivity import FittedSensitivities
     from orchestrator.maps.sensitivity import Sensitivity
+    from orchestrator.maps.table import SweepTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SensitivityQuery(Query["LedgerReader"]):
+class SensitivityQuery(Query["SweepTable"]):
     """Show what a wrong learning rate costs, for each setting of the other axes.
 
     For example `sweep sensitivity lr_warmup --range 1e-3:1e-1`.
@@ -37,14 +37,14 @@ class SensitivityQuery(Query["LedgerReader"]):
         read=number_range,
     )
 
-    def ask(self, subject: LedgerReader, say: Say = silent) -> SensitivityAnswer:
+    def ask(self, subject: SweepTable, say: Say = silent) -> SensitivityAnswer:
         """Return the sensitivity over the values of a grid, or over a range if cells are scattered."""
         from orchestrator.maps.fitted import setting_text
         from orchestrator.maps.fitted_sensitivity import fitted_lr_sensitivity
         from orchestrator.maps.sensitivity import lr_sensitivity
 
-        name, axis = subject.facts().get("name", ""), self.along or "lr"
-        if not subject.is_sampled:
+        name, axis = subject.name, self.along or "lr"
+        if subject.is_grid:
             return _of_grid(name, axis, lr_sensitivity(subject, axis, self.range))
         fitted = fitted_lr_sensitivity(subject, axis, self.range)
         return _of_range(name, fitted, [setting_text(each.setting, fitted.axes) for each in fitted.of_setting])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from orchestrator.base.trial_result import TrialResult
     from orchestrator.ledger.facts import Imported
-    from orchestrator.ledger.reader import LedgerReader
+    from orchestrator.maps.table import SweepTable
 
 _FAILED_SHOWN = 5
 _FRAME_S = 2.0  # of a state that is watched
@@ -31,7 +31,7 @@ _LINES_OF_ERROR = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatusQuery(Query["LedgerReader"]):
+class StatusQuery(Query["SweepTable"]):
     """Show the state of a sweep: outcomes, failures, the map as text.
 
     For example `sweep status lr_warmup --watch`.
@@ -42,10 +42,10 @@ class StatusQuery(Query["LedgerReader"]):
 
     watch: bool = option(False, "draw it again every two seconds until the run ends")
 
-    def ask(self, subject: LedgerReader, say: Say = silent) -> Status:
+    def ask(self, subject: SweepTable, say: Say = silent) -> Status:
         """Return the state of the sweep; with ``watch`` after its run has ended, drawing it on a terminal meanwhile."""
         if self.watch:
-            _watch(subject.path)
+            _watch(subject.ledger.path)
         return _state(subject)
 
 
@@ -56,26 +56,24 @@ def _watch(path: Path) -> None:
 
     from orchestrator.base.files import is_locked
     from orchestrator.ledger.reader import LedgerReader
+    from orchestrator.maps.table import read_table
 
     with Live(auto_refresh=False, transient=True) as live:
         while is_locked(path.parent):
             with LedgerReader(path) as ledger:
-                blocks = list(_state(ledger).blocks())
+                blocks = list(_state(read_table(ledger)).blocks())
             texts = (each.text if isinstance(each, Drawing) else Text("\n".join(block_lines(each))) for each in blocks)
             live.update(Group(*texts), refresh=True)
             time.sleep(_FRAME_S)
 
 
-def _state(ledger: LedgerReader) -> Status:
+def _state(table: SweepTable) -> Status:
     from orchestrator.base.files import is_locked
     from orchestrator.ledger.facts import imported_of, long_note
-    from orchestrator.maps.lr_curves import judged_trials
-    from orchestrator.maps.related_cells import led
-    from orchestrator.maps.stability import sweep_axes
+    from orchestrator.maps.axes import led
     from orchestrator.render.text_map import text_map
 
-    facts, rows = ledger.facts(), judged_trials(ledger)
-    folder = ledger.path.parent
+    facts, rows, folder = table.facts, table.trials, table.ledger.path.parent
     return Status(
         sweep=facts.get("name", folder.name),
         objective=facts.get("objective", ""),
@@ -87,7 +85,7 @@ def _state(ledger: LedgerReader) -> Status:
         labels=Counter(row.label for row in rows),
         failures=tuple(row for row in rows if row.status in ("errored", "lost")),
         origin=long_note(facts) or "",
-        drawing=text_map(rows, led(sweep_axes(ledger, rows))),
+        drawing=text_map(rows, led(table.axes)),
     )
 
 

@@ -15,15 +15,15 @@ from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Caution, Line, Table
 
 if TYPE_CHECKING:
-    from orchestrator.ledger.reader import LedgerReader
     from orchestrator.maps.survival import Group, Share, Survival
+    from orchestrator.maps.table import SweepTable
 
 _MOST_ROWS = 40
 _FAILS = 0.5  # a cell with a lower predicted P(stable) is named as one that would fail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SurvivalQuery(Query["LedgerReader"]):
+class SurvivalQuery(Query["SweepTable"]):
     """Show how long runs stay stable, what "stable so far" leaves open, and which cells would fail in longer runs.
 
     For example `sweep survival fit --until 3000`, or pooled by the values of an axis `sweep survival fit --by lr`.
@@ -40,7 +40,7 @@ class SurvivalQuery(Query["LedgerReader"]):
         maximum=10**12,
     )
 
-    def ask(self, subject: LedgerReader, say: Say = silent) -> SurvivalAnswer:
+    def ask(self, subject: SweepTable, say: Say = silent) -> SurvivalAnswer:
         """Return the shares of stable runs over steps, and the prediction."""
         from orchestrator.maps.survival import survival
 

@@ -15,7 +15,7 @@ from orchestrator.render.blocks import Block, Line, Table
 
 if TYPE_CHECKING:
     from orchestrator.base.trial_result import TrialResult
-    from orchestrator.ledger.reader import LedgerReader
+    from orchestrator.maps.table import SweepTable
     from orchestrator.maps.warning import Alarm, WarnedSweep
 
 _MOST_ROWS = 40
@@ -27,7 +27,7 @@ _READS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WarnQuery(Query["LedgerReader"]):
+class WarnQuery(Query["SweepTable"]):
     """Show whether telemetry would have warned of each instability, by how many steps, and the false alarms.
 
     For example `sweep warn fit --json warned.json`. A sweep with telemetry.curvature is warned earlier.
@@ -35,11 +35,11 @@ class WarnQuery(Query["LedgerReader"]):
 
     panel: ClassVar[str] = "explain"
 
-    def ask(self, subject: LedgerReader, say: Say = silent) -> WarnAnswer:
+    def ask(self, subject: SweepTable, say: Say = silent) -> WarnAnswer:
         """Return the alarms that the package's risk raises on the sweep."""
         from orchestrator.maps.warning import warn
 
-        return WarnAnswer(warn(subject))
+        return WarnAnswer(warn(subject.ledger))
 
 
 @dataclass(frozen=True, slots=True)

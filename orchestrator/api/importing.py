@@ -16,7 +16,7 @@ from orchestrator.importing.options import ImportOptions
 from orchestrator.importing.recording import Collected, checked_name, record
 from orchestrator.ledger.facts import long_note
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.lr_curves import judged_trials
+from orchestrator.maps.table import read_table
 from orchestrator.pages.exports import are_current, export_all
 from orchestrator.render.printing import Lines, written_json
 from orchestrator.render.text_map import text_map
@@ -45,7 +45,7 @@ def import_results(
     is_new = record(folder, name, collected, replaces=replaces)
     yield from _summary(name, collected, is_new=is_new)
     with LedgerReader(folder / LEDGER) as ledger:
-        rows, facts = judged_trials(ledger), ledger.facts()
+        rows, facts = read_table(ledger).trials, ledger.facts()
     yield counts_line(Counter(row.label for row in rows))
     if drawing := text_map(rows, ()):
         yield drawing

@@ -19,7 +19,7 @@ from orchestrator.base.vocabulary import OUTCOMES, PRUNED
 from orchestrator.base.words import format_seconds
 from orchestrator.driver.limits import PAUSE_S
 from orchestrator.driver.progress import Progress
-from orchestrator.maps.related_cells import led
+from orchestrator.maps.axes import led
 from orchestrator.render.text_map import text_map
 
 _SECONDS_PER_LINE = 10.0

@@ -21,9 +21,10 @@ from orchestrator.base.files import LEDGER, sweep_folder
 from orchestrator.base.query import Query
 from orchestrator.base.space import Axis
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.curve_metrics import CURVE_METRICS, Measured, also_of, measured
+from orchestrator.maps.curve_metrics import CURVE_METRICS, Measured, measured
 from orchestrator.maps.labelled import labelled
-from orchestrator.maps.stability import stability_map, sweep_axes
+from orchestrator.maps.stability import stability_map
+from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.maps.tables import map_table, trial_table
 from orchestrator.render.maps import fraction_axes, heatmap, map_figure
 
@@ -67,15 +68,15 @@ class SweepResults:
         """For a notebook: outcomes, the map, and what to call next."""
         outcomes = self.trials.outcome.dropna().value_counts()
         counts = ", ".join(f"{num} {outcome}" for outcome, num in outcomes.items()) or "no trial is over"
-        picture = base64.b64encode(self._read(self._small_map)).decode()
+        picture = base64.b64encode(self._of_table(self._small_map)).decode()
         return (
             f"<p><b>{html.escape(self.name)}</b>: axes {html.escape(self._axes_text())}; {counts}</p>"
             f'<img alt="stability map" src="data:image/png;base64,{picture}">'
             f"<p>{', '.join(f'<code>.{call}</code>' for call in _NEXT)}</p>"
         )
 
-    def _small_map(self, ledger: LedgerReader) -> bytes:
-        return heatmap(stability_map(ledger), "png")
+    def _small_map(self, table: SweepTable) -> bytes:
+        return heatmap(stability_map(table), "png")
 
     def _axes_text(self) -> str:
         return ", ".join(f"{axis.name} ({len(axis.values)})" for axis in self.axes) or "none"
@@ -86,12 +87,12 @@ class SweepResults:
     @cached_property
     def trials(self) -> pd.DataFrame:
         """One row per trial: every field of its configuration, and TRIAL_COLUMNS of ``orchestrator.base.columns``."""
-        return self._read(trial_table)
+        return self._of_table(trial_table)
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
         """The sweep's axes, with their values and scales."""
-        return tuple(self._read(sweep_axes))
+        return self._of_table(lambda table: table.axes)
 
     def trace(self, trial_id: str) -> pd.DataFrame:
         """The curve of one trial: step, loss, grad_norm and any other columns of its objective.
@@ -120,8 +121,8 @@ class SweepResults:
 
         ``orchestrator.base.columns`` defines its columns in MAP_COLUMNS.
         """
-        return self._read(
-            lambda ledger: map_table(stability_map(ledger, x, y, "final_loss", where, reduce, self._measured))
+        return self._of_table(
+            lambda table: map_table(stability_map(table, x, y, "final_loss", where, reduce, self._measured))
         )
 
     def plot(
@@ -140,25 +141,25 @@ class SweepResults:
         axis or a metric that the sweep does not have.
         """
 
-        def drawn(ledger: LedgerReader) -> Figure | Axes:
-            found = stability_map(ledger, x, y, metric, where, reduce, self._measured, counts_degraded=degraded)
+        def drawn(table: SweepTable) -> Figure | Axes:
+            found = stability_map(table, x, y, metric, where, reduce, self._measured, counts_degraded=degraded)
             return map_figure([found]) if ax is None else fraction_axes(ax, found)
 
-        return self._read(drawn)
+        return self._of_table(drawn)
 
     def to_xarray(self) -> xarray.Dataset:
         """The sweep as an xarray.Dataset over its axes: `stable_fraction` and `state` of cells, results by `seed`.
 
         Raises InputError if its cells are scattered, or if xarray is not installed.
         """
-        return self._read(labelled)
+        return self._of_table(labelled)
 
     def ask(self, query: Query[Any]) -> Any:
         """Return the answer to a question about this sweep: an instance of one of ``orchestrator.answers``.
 
         Raises InputError.
         """
-        return self._read(lambda ledger: query.ask(ledger, print))
+        return self._of_table(lambda table: query.ask(table, print))
 
     def compare(
         self,
@@ -173,7 +174,7 @@ class SweepResults:
         sweeps = [each for each in (self, other, *others) if each is not None]
         with ExitStack() as stack:
             ledgers = [stack.enter_context(LedgerReader(each.folder / LEDGER)) for each in sweeps]
-            return query_class("compare")(**options).ask(ledgers, print)
+            return query_class("compare")(**options).ask(list(map(read_table, ledgers)), print)
 
     def _require(self, trial_id: str) -> None:
         if trial_id not in set(self.trials["trial_id"]):
@@ -181,10 +182,10 @@ class SweepResults:
 
     @cached_property
     def _measured(self) -> Measured:
-        def of_ledger(ledger: LedgerReader) -> Measured:
-            return measured(ledger, [*CURVE_METRICS, *also_of(ledger.trials())], self.trials["trial_id"])
+        return self._of_table(lambda table: measured(table, [*CURVE_METRICS, *table.printed_metrics]))
 
-        return self._read(of_ledger)
+    def _of_table(self, action: Callable[[SweepTable], _Result]) -> _Result:
+        return self._read(lambda ledger: action(read_table(ledger)))
 
     def _read(self, action: Callable[[LedgerReader], _Result]) -> _Result:
         with LedgerReader(self.folder / LEDGER) as ledger:

@@ -24,8 +24,8 @@ from orchestrator.driver.runner import run_sweep
 from orchestrator.executors import INLINE, Executor
 from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.related_cells import led
-from orchestrator.maps.stability import repeated_runs, repeats_text
+from orchestrator.maps.axes import led
+from orchestrator.maps.table import repeated_runs, repeats_text
 from orchestrator.mirrors.news import Message, News
 from orchestrator.mirrors.notifier import NotDelivered, Notifier, Sender
 from orchestrator.render.printing import Lines, show

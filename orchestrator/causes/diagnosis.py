@@ -25,8 +25,7 @@ from orchestrator.causes.mechanisms.mechanism import Finding
 from orchestrator.causes.series import Series, series
 from orchestrator.ledger.facts import PackedObjective
 from orchestrator.ledger.reader import LedgerReader, check_has_curves
-from orchestrator.maps.related_cells import effective_values
-from orchestrator.maps.stability import sweep_axes, trials_where
+from orchestrator.maps.table import SweepTable, effective_values
 
 _BAD: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")  # the worst first, to break ties
 _MAX_COMPARED = 8  # other trials whose losses are read
@@ -87,7 +86,7 @@ def batch_texts_of_objectives(trial: TrialResult, rollback_step_N: np.ndarray) -
 
 
 def diagnose(
-    ledger: LedgerReader,
+    table: SweepTable,
     trial_id: str | None = None,
     cell: Mapping[str, Any] | None = None,
     batch_texts: BatchTexts = batch_texts_of_objectives,
@@ -98,14 +97,12 @@ def diagnose(
     trials of the sweep are stable. ``batch_texts`` returns, for a trial's row, a function that names the origin of a
     step's batch. Raises InputError for an unknown trial or cell, or one without a result.
     """
-    rows = ledger.trials()
+    ledger, rows = table.ledger, table.trials
     if trial_id is not None and cell:
         raise InputError(Problem("--trial", trial_id, "already names the trial", "leave out --cell"))
     if trial_id is not None:
         return examine(ledger, trial_by_id(rows, trial_id), "given by its id", rows, batch_texts)
-    candidates: Sequence[TrialResult] = rows
-    if cell:
-        candidates, _ = trials_where("--cell", rows, {axis.name: axis for axis in sweep_axes(ledger)}, cell)
+    candidates = table.where("--cell", cell or {}).trials
     finished = [row for row in candidates if row.outcome is not None]
     if not finished:
         raise InputError(Problem(ledger.path.parent.name, "", "no trial has finished yet", "`sweep run` trains it"))

@@ -10,6 +10,7 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import BatchTexts, Diagnosis, batch_texts_of_objectives, examine, typical_trials
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import StabilityMap, stability_map
+from orchestrator.maps.table import SweepTable
 
 UNEXPLAINED = "not enough evidence"
 _MAX_DIAGNOSED = 3  # trials of a cell
@@ -46,7 +47,7 @@ class Explanation:
 
 
 def explain(
-    ledger: LedgerReader,
+    table: SweepTable,
     x: str | None = None,
     y: str | None = None,
     batch_texts: BatchTexts = batch_texts_of_objectives,
@@ -56,8 +57,7 @@ def explain(
     With more axes the map shows their worst cell, and the trials of all these cells are candidates: the most typical
     one is diagnosed, and up to two more while there is not enough evidence. Raises InputError like ``stability_map``.
     """
-    stability = stability_map(ledger, x, y)
-    rows = ledger.trials()
+    stability, rows = stability_map(table, x, y), table.trials
     by_cell: dict[Key, list[TrialResult]] = {}
     for row in rows:
         key = (row.cell[stability.x.name], row.cell[stability.y.name] if stability.y else None)
@@ -66,7 +66,7 @@ def explain(
     for key, trials in by_cell.items():
         typical = typical_trials(trials)[:_MAX_DIAGNOSED] if stability.is_over_edge(key) else []
         if typical:
-            causes[key] = _cell_cause(ledger, typical, rows, batch_texts)
+            causes[key] = _cell_cause(table.ledger, typical, rows, batch_texts)
     controlled = [row for row in rows if row.outcome is not None and row.config.get("control")]
     return Explanation(stability, causes, len(controlled), sum(bool(row.fired) for row in controlled))
 

@@ -143,15 +143,17 @@ def asked(query: Query[Any], given: Mapping[str, Any]) -> int:
 def _subject(query: Query[Any], given: Mapping[str, Any], stack: ExitStack) -> tuple[Any, list[Path]]:
     """What ``query`` is asked of, and the folders of the sweeps among it."""
     from orchestrator.ledger.reader import LedgerReader
+    from orchestrator.maps.table import read_table
 
     results: Path = given["results"]
     match query.subject:
         case "sweep":
             folder = sweep_folder(given["name"], results)
-            return stack.enter_context(LedgerReader(folder / LEDGER)), [folder]
+            return read_table(stack.enter_context(LedgerReader(folder / LEDGER))), [folder]
         case "sweeps":
             folders = [sweep_folder(name, results) for name in given["names"]]
-            return [stack.enter_context(LedgerReader(folder / LEDGER)) for folder in folders], folders
+            ledgers = [stack.enter_context(LedgerReader(folder / LEDGER)) for folder in folders]
+            return [read_table(ledger) for ledger in ledgers], folders
         case "file":
             from orchestrator.api.sweep_files import overrides, read_sweep
             from orchestrator.sweepfile.spec import check_import

@@ -12,9 +12,10 @@ from orchestrator.base.errors import InputError, SweepError
 from orchestrator.base.fields import hidden, reported
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER, frozen_text, is_locked
 from orchestrator.ledger.facts import IMPORTED_FACT
-from orchestrator.ledger.reader import LedgerReader, is_sampled
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary
-from orchestrator.maps.stability import stability_map, sweep_axes
+from orchestrator.maps.stability import stability_map
+from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.sweepfile.strict_yaml import question_of
 
 
@@ -80,32 +81,32 @@ def _listed(folder: Path) -> ListedSweep:
     changed = max(path.stat().st_mtime for path in (folder / LEDGER, folder / FROZEN_SWEEP) if path.exists())
     try:
         with LedgerReader(folder / LEDGER) as ledger:
-            rows, facts, axes = ledger.trials(), ledger.facts(), sweep_axes(ledger)
-            edge = _edge(ledger)
+            table = read_table(ledger)
+            edge = _edge(table)
         question = question_of(frozen_text(folder))
     except SweepError as error:
         return ListedSweep(folder.name, is_locked(folder), changed, problem=str(error).splitlines()[0])
-    outcomes = Counter(row.label for row in rows if row.outcome is not None)
+    outcomes = Counter(row.label for row in table.trials if row.outcome is not None)
     return ListedSweep(
         folder.name,
         is_locked(folder),
         changed,
-        facts.get("objective"),
-        {axis.name: 0 if is_sampled(facts) else len(axis.values) for axis in axes},
-        len(rows),
-        sum(row.status in ("finished", "errored") for row in rows),
+        table.facts.get("objective"),
+        {axis.name: len(axis.values) if table.is_grid else 0 for axis in table.axes},
+        len(table.trials),
+        sum(row.status in ("finished", "errored") for row in table.trials),
         {str(outcome): num for outcome, num in outcomes.items()},
         outcomes["stable"] / outcomes.total() if outcomes else None,
-        is_imported=IMPORTED_FACT in facts,
+        is_imported=IMPORTED_FACT in table.facts,
         question=question,
         edge=edge,
     )
 
 
-def _edge(ledger: LedgerReader) -> EdgeRange | None:
+def _edge(table: SweepTable) -> EdgeRange | None:
     """The range of a grid's edge; None without an edge, without rows, and where it has no place on its axis."""
     try:
-        stability = stability_map(ledger)
+        stability = stability_map(table)
         places = [edge.at for row in boundary(stability) for edge in row.edges if edge.at is not None]
     except InputError:
         return None

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.fields import named, reported
 from orchestrator.base.space import Axis, is_ordered
@@ -15,8 +16,8 @@ from orchestrator.base.vocabulary import DEGRADED, OSCILLATING, TOO_SLOW
 from orchestrator.base.words import columns, listed
 from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.detection.relative import LR_NAMES
-from orchestrator.maps.axis_values import label_between, value_labels
-from orchestrator.maps.related_cells import existing, led, state_beside
+from orchestrator.maps.axes import existing, label_between, led, value_labels
+from orchestrator.maps.related_cells import state_beside
 from orchestrator.maps.stability import MapCell, StabilityMap
 
 RowKind = Literal["crosses", "crosses more than once", "stable throughout", "not stable throughout", "not known"]
@@ -186,36 +187,35 @@ class Margin:
 
 
 def margins(
-    setting: Mapping[str, Any],
+    setting: Cell,
     axes: Sequence[Axis],
-    states: Mapping[tuple[Any, ...], str],
+    states: Mapping[Cell, str],
     counts_degraded: bool = False,
 ) -> list[Margin]:
     """The margins of a stable cell along each ordered axis, with the other axes fixed.
 
-    ``states`` maps the values of all axes, in their order, to a cell's state. With ``counts_degraded`` degraded cells
+    ``states`` has the state of each cell. With ``counts_degraded`` degraded cells
     are over the edge.
     """
     found = []
-    key = tuple(setting[axis.name] for axis in axes)
-    for i, axis in ordered_axes(axes):
+    for axis in ordered_axes(axes):
         values = existing(axis, axis.values)
         if setting[axis.name] not in values:
             continue
         here = values.index(setting[axis.name])
         for is_upwards in (False, True):
             beyond = values[here + 1 :] if is_upwards else values[:here][::-1]
-            row = [(value, state_beside(key, i, value, axes, states)) for value in beyond]
+            row = [(value, state_beside(setting, axis, value, axes, states)) for value in beyond]
             found.append(margin_along(axis, values[here], is_upwards, row, counts_degraded))
     return found
 
 
-def ordered_axes(axes: Sequence[Axis]) -> Iterator[tuple[int, Axis]]:
-    """The axes of two or more ordered values, with their places; one of those that advance together, the first."""
+def ordered_axes(axes: Sequence[Axis]) -> Iterator[Axis]:
+    """The axes of two or more ordered values; the first of those that advance together."""
     done, followers = set[str](), led(axes)
-    for i, axis in sorted(enumerate(axes), key=lambda place: place[1].name in followers):
+    for axis in sorted(axes, key=lambda axis: axis.name in followers):
         if len(existing(axis, axis.values)) > 1 and is_ordered(axis.values) and axis.name not in done:
-            yield i, axis
+            yield axis
             done.update(axis.zipped)
 
 
@@ -237,23 +237,20 @@ def margin_along(
     return Margin(axis.name, is_upwards, known, edge, last_stable, first_not_stable, tuple(missing), degraded)
 
 
-def distance_to_edge(
-    cell: Mapping[str, Any], axes: Sequence[Axis], states: Mapping[tuple[Any, ...], str]
-) -> float | None:
+def distance_to_edge(cell: Cell, axes: Sequence[Axis], states: Mapping[Cell, str]) -> float | None:
     """Decades from a cell to the nearest one on the other side of the edge, along any ordered axis.
 
     log10 of the factor; negative for a cell that is over the edge. None where there is no other side in any direction,
     or where the cell is not known.
     """
-    key = tuple(cell[axis.name] for axis in axes)
-    state = states.get(key, "not_run")
+    state = states.get(cell, "not_run")
     if not is_known(state):
         return None
     factors = []
-    for i, axis in ordered_axes(axes):
+    for axis in ordered_axes(axes):
         values = existing(axis, axis.values)
         for value in values if cell[axis.name] in values else ():
-            other = state_beside(key, i, value, axes, states)
+            other = state_beside(cell, axis, value, axes, states)
             if is_known(other) and is_over_edge(other) != is_over_edge(state):
                 factors.append(axis.factor(cell[axis.name], value))
     finite = [factor for factor in factors if math.isfinite(factor) and factor > 0]

@@ -12,13 +12,10 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.fields import reported
 from orchestrator.base.space import Axis, is_ordered
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.detection.outcomes import cell_state
-from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import Margin, margins
 from orchestrator.maps.fitted import Fit, fit
 from orchestrator.maps.fitted_margins import fitted_margins
-from orchestrator.maps.related_cells import Key, tied_settings, ties_of
-from orchestrator.maps.stability import distinct_runs, sweep_axes, usual_loss
+from orchestrator.maps.table import SweepTable, tied_settings
 
 LOSSES = ("final_loss", "validation_loss", "best_loss")
 
@@ -30,7 +27,7 @@ class Candidate:
     ``tied`` are the values that follow from those of the axes: of tied fields, and ``effective_NAME`` of tied axes.
     """
 
-    setting: Mapping[str, Any]
+    setting: Cell
     loss: float
     num_seeds: int
     margins: tuple[Margin, ...]
@@ -56,70 +53,59 @@ class TriedCells:
 
     axes: tuple[Axis, ...]
     metric: str
-    trials: Mapping[Key, list[TrialResult]]
-    states: Mapping[Key, str]
+    trials: Mapping[Cell, list[TrialResult]]
+    states: Mapping[Cell, str]
     ties: Mapping[str, str]
 
-    def setting(self, key: Key) -> dict[str, Any]:
-        """The values of a cell by the names of the axes."""
-        return dict(zip((axis.name for axis in self.axes), key, strict=True))
-
-    def loss(self, key: Key) -> float | None:
+    def loss(self, cell: Cell) -> float | None:
         """The median loss of a cell; None where one of its seeds has none."""
-        return median_of_all(getattr(trial, self.metric) for trial in self.trials[key])
+        return median_of_all(getattr(trial, self.metric) for trial in self.trials[cell])
 
-    def tied(self, key: Key) -> dict[str, Any]:
+    def tied(self, cell: Cell) -> dict[str, Any]:
         """The values that follow from those of a cell."""
-        return tied_settings(self.trials[key][0], self.ties)
+        return tied_settings(self.trials[cell][0], self.ties)
 
 
 @dataclass(frozen=True, slots=True)
 class Margins:
     """How the margins of a setting are found; ``fitted`` is the surface they are from, where cells are scattered."""
 
-    margins_of: Callable[[Mapping[str, Any]], list[Margin]]
+    margins_of: Callable[[Cell], list[Margin]]
     fitted: Fit | None
 
 
-def tried_cells(ledger: LedgerReader, metric: str | None) -> TriedCells:
+def tried_cells(table: SweepTable, metric: str | None) -> TriedCells:
     """The cells of a sweep, compared by ``metric``, by default the `usual_loss`.
 
     Raises InputError for a metric that is not a loss, and for a sweep without axes.
     """
-    trials = ledger.trials()
-    metric = usual_loss(trials) if metric is None else metric
+    metric = table.usual_loss if metric is None else metric
     if metric not in LOSSES:
         raise InputError(Problem("--metric", "", f"{metric!r} is no loss", f"choose one of {', '.join(LOSSES)}"))
-    axes = tuple(sweep_axes(ledger))
-    if not axes:
-        raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is nothing to choose"))
-    cells: dict[Key, list[TrialResult]] = {}
-    for trial in distinct_runs(trials):
-        cells.setdefault(tuple(trial.cell[axis.name] for axis in axes), []).append(trial)
-    states = {key: cell_state([trial.label for trial in own]) for key, own in cells.items()}
-    return TriedCells(axes, metric, cells, states, ties_of(ledger))
+    if not table.axes:
+        raise InputError(Problem(str(table.ledger.path), "", "the sweep has no axes, so there is nothing to choose"))
+    return TriedCells(table.axes, metric, table.by_cell(), table.states(), table.ties)
 
 
-def margins_by(ledger: LedgerReader, tried: TriedCells, counts_degraded: bool = False) -> Margins:
+def margins_by(table: SweepTable, tried: TriedCells, counts_degraded: bool = False) -> Margins:
     """How margins are found: from cell to cell on a grid, by a fitted surface where cells are scattered.
 
     With ``counts_degraded`` degraded cells are over the edge. Raises InputError for too few scattered cells to fit a
     surface to.
     """
-    if not ledger.is_sampled:
+    if table.is_grid:
         return Margins(lambda setting: margins(setting, tried.axes, tried.states, counts_degraded), None)
     ordered = [axis.name for axis in tried.axes if axis.ends is not None or is_ordered(axis.values)]
-    fitted = fit(ledger, next(iter(ordered), None), counts_degraded=counts_degraded)
+    fitted = fit(table, next(iter(ordered), None), counts_degraded=counts_degraded)
     return Margins(lambda setting: fitted_margins(fitted, setting), fitted)
 
 
-def candidates(tried: TriedCells, margins_of: Callable[[Mapping[str, Any]], list[Margin]]) -> Iterator[Candidate]:
+def candidates(tried: TriedCells, margins_of: Callable[[Cell], list[Margin]]) -> Iterator[Candidate]:
     """The stable cells with a loss on every seed, in the order of the sweep."""
-    for key, trials in tried.trials.items():
-        loss = tried.loss(key)
-        if tried.states[key] == "stable" and loss is not None:
-            setting = tried.setting(key)
-            yield Candidate(setting, loss, len(trials), tuple(margins_of(setting)), tried.tied(key))
+    for cell, trials in tried.trials.items():
+        loss = tried.loss(cell)
+        if tried.states[cell] == "stable" and loss is not None:
+            yield Candidate(cell, loss, len(trials), tuple(margins_of(cell)), tried.tied(cell))
 
 
 def smallest(margins: Iterable[Margin]) -> float:
@@ -134,7 +120,7 @@ def median_of_all(values: Iterable[float | None]) -> float | None:
     return median(known) if known and len(known) == len(found) else None
 
 
-def setting_name(setting: Mapping[str, Any], tied: Mapping[str, Any]) -> str:
+def setting_name(setting: Cell, tied: Mapping[str, Any]) -> str:
     """A setting in words, with the values that follow from it in brackets."""
-    own, following = Cell(setting).name, Cell(tied).name
+    own, following = setting.name, Cell(tied).name
     return f"{own} ({following})" if following else own

@@ -16,14 +16,13 @@ from orchestrator.base.space import Axis, is_ordered, number_text
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED
 from orchestrator.detection.outcomes import cell_state, is_known
-from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.axis_values import value_labels
+from orchestrator.maps.axes import existing, led, ordered, together, value_labels
 from orchestrator.maps.boundary import RowBoundary, row_boundary
 from orchestrator.maps.gains import Gains, gains
-from orchestrator.maps.one_value import axis_of
-from orchestrator.maps.paired_trials import Key, Pairs, is_stable, paired
-from orchestrator.maps.related_cells import existing, led, ties_of, together, with_fields_as_trained
-from orchestrator.maps.stability import StabilityMap, distinct_runs, make_map, ordered, sweep_axes
+from orchestrator.maps.paired_trials import Pairs, is_stable, paired
+from orchestrator.maps.related_cells import with_fields_as_trained
+from orchestrator.maps.stability import StabilityMap, check_two_axes, make_map
+from orchestrator.maps.table import SweepTable, axis_named, by_cell
 from orchestrator.sweepfile.settings import settings_of
 
 _NUM_DRAWS = 4000
@@ -101,7 +100,7 @@ class Comparison:
     along: str | None
 
 
-def compare(ledgers: Sequence[LedgerReader], x: str | None = None, counts_degraded: bool = False) -> Comparison:
+def compare(tables: Sequence[SweepTable], x: str | None = None, counts_degraded: bool = False) -> Comparison:
     """Compare each further sweep with the first on the cells that all have; ``x`` is the axis of the edge.
 
     With ``counts_degraded`` a degraded trial does not count as stable.
@@ -109,10 +108,10 @@ def compare(ledgers: Sequence[LedgerReader], x: str | None = None, counts_degrad
     A cell is identified by the values of all fields that are an axis in any of the sweeps. Raises InputError when the
     sweeps share no cell, or none that is known in all of them.
     """
-    names = unique_names([ledger.facts().get("name", "") for ledger in ledgers])
-    axes_of = [sweep_axes(ledger) for ledger in ledgers]
-    ties = [ties_of(ledger) for ledger in ledgers]
-    rows_of = with_fields_as_trained([distinct_runs(ledger.trials()) for ledger in ledgers], ties)
+    names = unique_names([table.name for table in tables])
+    axes_of = [table.axes for table in tables]
+    ties = [table.ties for table in tables]
+    rows_of = with_fields_as_trained([table.runs for table in tables], ties)
     union = {axis.name: axis for axes in reversed(axes_of) for axis in reversed(axes)}
     order = list(dict.fromkeys(axis.name for axes in axes_of for axis in axes))
     for name, rows in zip(names, rows_of, strict=True):
@@ -121,35 +120,42 @@ def compare(ledgers: Sequence[LedgerReader], x: str | None = None, counts_degrad
             raise InputError(
                 Problem(name, "", f"has no {lacking[0]}, an axis of the others", "compare sweeps of one objective")
             )
-    cells_of = [{_key(row, order) for row in rows} for rows in rows_of]
+    rows_of = [[_with_cell(row, order) for row in rows] for rows in rows_of]
+    cells_of = [{row.cell for row in rows} for rows in rows_of]
     shared = set.intersection(*cells_of)
     if not shared:
         raise InputError(Problem(", ".join(names), "", "share no cell", _why_nothing_is_shared(order, cells_of, names)))
-    kept = [tuple(_with_cell(row, order) for row in rows if _key(row, order) in shared) for rows in rows_of]
+    kept = [tuple(row for row in rows if row.cell in shared) for rows in rows_of]
     values = {name: ordered(list(dict.fromkeys(row.cell[name] for row in kept[0]))) for name in order}
     axes = tuple(replace(union[name], values=tuple(values[name])) for name in order)
-    keys = sorted(shared, key=lambda key: [values[n].index(v) for n, v in zip(order, key, strict=True)])
-    states = [_states(rows, order) for rows in kept]
-    compared = [key for key in keys if all(is_known(of_sweep[key]) for of_sweep in states)]
+    cells = sorted(shared, key=lambda cell: [values[name].index(cell[name]) for name in order])
+    states = [_states(rows) for rows in kept]
+    compared = [cell for cell in cells if all(is_known(of_sweep[cell]) for of_sweep in states)]
     if not compared:
-        found = f"share {len(keys)} cells, and none of them is known in all sweeps"
+        found = f"share {len(cells)} cells, and none of them is known in all sweeps"
         remedy = "`sweep run NAME` trains the seeds that have no result"
         raise InputError(Problem(", ".join(names), "", found, remedy))
-    tables = [_stable_table(rows, order, compared, counts_degraded) for rows in kept]
-    draws = _draws(tables)
-    areas = [_area(table) for table, _ in tables]
+    outcomes = [_stable_table(rows, compared, counts_degraded) for rows in kept]
+    draws = _draws(outcomes)
+    areas = [_area(of_cells) for of_cells, _ in outcomes]
     sides = tuple(
-        Side(name, rows, len(cells - shared), area, _interval(drawn), sum(of[key] == DEGRADED for key in compared))
-        for name, rows, cells, area, drawn, of in zip(names, kept, cells_of, areas, draws, states, strict=True)
+        Side(name, rows, len(own - shared), area, _interval(drawn), sum(of[cell] == DEGRADED for cell in compared))
+        for name, rows, own, area, drawn, of in zip(names, kept, cells_of, areas, draws, states, strict=True)
     )
     edge_axis = _edge_axis(axes, x)
     differences = tuple(
         _difference(sides[0], sides[i], draws[0], draws[i], axes, edge_axis, set(compared), counts_degraded)
         for i in range(1, len(sides))
     )
-    num_unknown = len(keys) - len(compared)
+    num_unknown = len(cells) - len(compared)
     changed = changed_fields(kept, order, ties)
-    return Comparison(axes, len(keys), num_unknown, sides, differences, changed, counts_degraded, axis_of(ledgers))
+    return Comparison(axes, len(cells), num_unknown, sides, differences, changed, counts_degraded, common_axis(tables))
+
+
+def common_axis(tables: Sequence[SweepTable]) -> str | None:
+    """The axis whose single values all ``tables`` are; None for sweeps of their own."""
+    axes = {table.along for table in tables}
+    return axes.pop() if len(axes) == 1 else None
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
@@ -172,17 +178,13 @@ def _rounded(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _key(row: TrialResult, order: Sequence[str]) -> Key:
-    return tuple(_rounded(_field(row, name)) for name in order)
-
-
 def _with_cell(row: TrialResult, order: Sequence[str]) -> TrialResult:
-    return replace(row, cell=Cell(zip(order, _key(row, order), strict=True)))
+    return replace(row, cell=Cell((name, _rounded(_field(row, name))) for name in order))
 
 
-def _why_nothing_is_shared(order: Sequence[str], cells_of: Sequence[set[Key]], names: Sequence[str]) -> str:
-    for i, axis in enumerate(order):
-        values = [{key[i] for key in cells} for cells in cells_of]
+def _why_nothing_is_shared(order: Sequence[str], cells_of: Sequence[set[Cell]], names: Sequence[str]) -> str:
+    for axis in order:
+        values = [{cell[axis] for cell in cells} for cells in cells_of]
         if not set.intersection(*values):
             shown = (
                 f"{name}: {', '.join(value_labels(ordered(list(found)))[:6])}"
@@ -192,24 +194,21 @@ def _why_nothing_is_shared(order: Sequence[str], cells_of: Sequence[set[Key]], n
     return "each axis has shared values, but no combination of them is in all sweeps"
 
 
-def _states(rows: Sequence[TrialResult], order: Sequence[str]) -> dict[Key, str]:
+def _states(rows: Sequence[TrialResult]) -> dict[Cell, str]:
     """The state of each cell of one sweep."""
-    labels: dict[Key, list[str]] = {}
-    for row in rows:
-        labels.setdefault(_key(row, order), []).append(row.label)
-    return {key: cell_state(of_cell) for key, of_cell in labels.items()}
+    return {cell: cell_state([row.label for row in of_cell]) for cell, of_cell in by_cell(rows).items()}
 
 
 def _stable_table(
-    rows: Sequence[TrialResult], order: Sequence[str], keys: Sequence[Key], counts_degraded: bool
+    rows: Sequence[TrialResult], cells: Sequence[Cell], counts_degraded: bool
 ) -> tuple[np.ndarray, tuple[int, ...]]:
     """1.0 where stable, 0.0 where not, NaN without a result: (cells, seeds); and the seeds."""
     seeds = tuple(sorted({row.seed for row in rows}))
-    place = {key: i for i, key in enumerate(keys)}
-    table = np.full((len(keys), len(seeds)), np.nan)
+    place = {cell: i for i, cell in enumerate(cells)}
+    table = np.full((len(cells), len(seeds)), np.nan)
     for row in rows:
-        if row.is_judged and (key := _key(row, order)) in place:
-            table[place[key], seeds.index(row.seed)] = is_stable(row, counts_degraded)
+        if row.is_judged and row.cell in place:
+            table[place[row.cell], seeds.index(row.seed)] = is_stable(row, counts_degraded)
     return table, seeds
 
 
@@ -261,12 +260,11 @@ def _difference(
     new_draws: np.ndarray | None,
     axes: Sequence[Axis],
     edge_axis: Axis | None,
-    compared: Container[Key],
+    compared: Container[Cell],
     counts_degraded: bool,
 ) -> Difference:
-    order = [axis.name for axis in axes]
     base, changed = (
-        {(key, row.seed): row for row in side.trials if (key := _key(row, order)) in compared} for side in (first, new)
+        {(row.cell, row.seed): row for row in side.trials if row.cell in compared} for side in (first, new)
     )
     before, after = (
         {pair: is_stable(row, counts_degraded) for pair, row in rows.items() if row.is_judged}
@@ -291,9 +289,9 @@ def _train_the_same(first: Side, new: Side) -> bool:
     return first.trials[0].objective == new.trials[0].objective
 
 
-def _num_turned(before: Mapping[tuple[Key, int], bool], after: Mapping[tuple[Key, int], bool]) -> int:
+def _num_turned(before: Mapping[tuple[Cell, int], bool], after: Mapping[tuple[Cell, int], bool]) -> int:
     """Cells with all seeds stable in one of two sweeps and none in the other, with at least two seeds in each."""
-    outcomes: list[dict[Key, list[bool]]] = [{}, {}]
+    outcomes: list[dict[Cell, list[bool]]] = [{}, {}]
     for of_sweep, found in zip((before, after), outcomes, strict=True):
         for (key, _), stable in of_sweep.items():
             found.setdefault(key, []).append(stable)
@@ -306,14 +304,15 @@ def _num_turned(before: Mapping[tuple[Key, int], bool], after: Mapping[tuple[Key
 
 def stable_by_seed(
     rows: Sequence[TrialResult], order: Sequence[str], counts_degraded: bool
-) -> dict[tuple[Key, int], bool]:
+) -> dict[tuple[Cell, int], bool]:
     """Whether each trial with an outcome is stable, by its cell (values of the axes ``order``) and seed."""
-    return {(_key(row, order), row.seed): is_stable(row, counts_degraded) for row in rows if row.is_judged}
+    judged = (_with_cell(row, order) for row in rows if row.is_judged)
+    return {(row.cell, row.seed): is_stable(row, counts_degraded) for row in judged}
 
 
 def _edge_axis(axes: Sequence[Axis], x: str | None) -> Axis | None:
-    if x is not None and x not in [axis.name for axis in axes]:
-        raise InputError(Problem("--x", "", f"{x!r} is not an axis", f"axes: {', '.join(a.name for a in axes)}"))
+    if x is not None:
+        axis_named(x, axes, "--x")
     asked = [axis for axis in axes if (axis.name not in led(axes) if x is None else axis.name == x)]
     fitting = [axis for axis in asked if len(axis.values) > 1 and is_ordered(axis.values)]
     return fitting[0] if fitting else None
@@ -337,15 +336,15 @@ def _edge_shift(first: Side, new: Side, axes: Sequence[Axis], axis: Axis, counts
     return EdgeShift(axis.name, tuple(factors), max(brackets), len(rows[0]), len(rows[0]) - len(factors))
 
 
-def _edges(side: Side, others: Sequence[str], axis: Axis, counts_degraded: bool) -> dict[Key, RowBoundary]:
-    states = _states(side.trials, [*others, axis.name])
+def _edges(side: Side, others: Sequence[str], axis: Axis, counts_degraded: bool) -> dict[Cell, RowBoundary]:
+    trials = [replace(trial, cell=trial.cell.only([*others, axis.name])) for trial in side.trials]
+    states = _states(trials)
 
-    def along(row: Key) -> list[tuple[Any, str]]:
-        return [(value, states.get((*row, value), "not_run")) for value in existing(axis, axis.values)]
+    def along(row: Cell) -> list[tuple[Any, str]]:
+        return [(value, states.get(row.moved(axis.name, value), "not_run")) for value in existing(axis, axis.values)]
 
-    return {
-        row: row_boundary(row, along(row), axis, counts_degraded) for row in dict.fromkeys(key[:-1] for key in states)
-    }
+    rows = dict.fromkeys(cell.only(others) for cell in states)
+    return {row: row_boundary(row, along(row), axis, counts_degraded) for row in rows}
 
 
 def changed_fields(
@@ -380,10 +379,6 @@ def shared_maps(
 
 def map_axes(axes: Mapping[str, Axis], wide: Sequence[str], x: str | None, y: str | None) -> tuple[str, str | None]:
     """The axes of the maps, by default the first of ``wide``. Raises InputError for an unknown axis, or one twice."""
-    for option, name in (("--x", x), ("--y", y)):
-        if name is not None and name not in axes:
-            raise InputError(Problem(option, "", f"{name!r} is not an axis", f"axes: {', '.join(axes)}"))
-    if x is not None and x == y:
-        raise InputError(Problem("--y", "", f"{y!r} is also --x", "choose two different axes"))
+    check_two_axes(axes.values(), x, y)
     x = x or next((name for name in wide if name not in together(axes, (y,))), wide[0])
     return x, y or next((name for name in wide if name not in together(axes, (x,))), None)

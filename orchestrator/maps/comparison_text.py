@@ -46,7 +46,7 @@ def comparison_content(found: Comparison) -> dict[str, Any]:
                 "num_turned": new.num_turned,
                 "pairs": pairs_content(new.pairs),
                 "edge": None if new.shift is None else asdict(new.shift),
-                "gains": gains_content(new.gains, found.axes),
+                "gains": gains_content(new.gains),
             }
             for new in found.differences
         ],

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.space import Axis, is_number, on_natural_scale
-from orchestrator.maps.axis_values import value_label
+from orchestrator.maps.axes import value_label
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from orchestrator.base.reports import Trace
-from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.table import SweepTable
 
 SCORED = ("loss", "grad_norm")  # columns of a trace that the score uses
 _UPDATE, _LAG = "update_rms/all", "v_lag/all"  # columns of telemetry
@@ -115,11 +115,6 @@ def headlines(telemetry: Trace, trace: Trace) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def also_of(trials: Iterable[TrialResult]) -> list[str]:
-    """The metrics that a custom trainer's section names under ``metrics: also``, in its order."""
-    return list(dict.fromkeys(name for trial in trials for name in trial.config.get("metrics", {}).get("also", ())))
-
-
 def last_reading(telemetry: Trace, name: str) -> float | None:
     """The last finite reading of ``name``, None without one."""
     values_N = telemetry.get(name, np.empty(0))
@@ -127,18 +122,18 @@ def last_reading(telemetry: Trace, name: str) -> float | None:
     return float(known_M[-1]) if len(known_M) else None
 
 
-def measured(ledger: LedgerReader, names: Iterable[str], trial_ids: Iterable[str]) -> dict[str, dict[str, float]]:
-    """Each metric in ``names`` of each of these trials that has it: curve metrics, and those of ``also_of``.
+def measured(table: SweepTable, names: Iterable[str]) -> dict[str, dict[str, float]]:
+    """The metrics ``names`` of all trials by id: curve metrics, and metrics that a custom trainer printed.
 
-    Other names are ignored.
+    Other names are ignored, and a trial without a metric is left out.
     """
-    also = also_of(ledger.trials())
-    found: dict[str, dict[str, float]] = {name: {} for name in names if name in CURVE_METRICS or name in also}
-    for trial_id in trial_ids if found else ():
-        for name, value in _measured_in(ledger, trial_id, list(found)).items():
+    known = (*CURVE_METRICS, *table.printed_metrics)
+    values: dict[str, dict[str, float]] = {name: {} for name in names if name in known}
+    for trial in table.trials if values else ():
+        for name, value in _measured_in(table.ledger, trial.trial_id, list(values)).items():
             if value is not None:
-                found[name][trial_id] = value
-    return found
+                values[name][trial.trial_id] = value
+    return values
 
 
 def _measured_in(ledger: LedgerReader, trial_id: str, names: Sequence[str]) -> dict[str, float | None]:

@@ -8,11 +8,9 @@ from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis, is_number
-from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.words import plural
-from orchestrator.maps.axis_values import value_label
-from orchestrator.maps.related_cells import led, together
-from orchestrator.maps.stability import trials_where
+from orchestrator.maps.axes import led, together
+from orchestrator.maps.table import SweepTable, axis_named
 
 MOST_LINES = 8  # values of an axis up to which it gets a line for each of them without being asked to
 
@@ -22,20 +20,20 @@ class EdgeAxes:
     """The axis ``along`` which the edge lies, the one ``across``, and the one of which each value has a line.
 
     The latter two have the values of the trials that are selected.
-    ``selected`` are the values that trials must have. ``read_at`` are the values of ranges at which a fitted surface is
+    ``fixed`` are the values that trials must have. ``read_at`` are the values of ranges at which a fitted surface is
     read, with those of the axes that have only one. ``notes`` say in words what was fixed.
     """
 
     along: Axis
     across: Axis
     facet: Axis | None
-    selected: Mapping[str, Any]
+    fixed: Mapping[str, Any]
     read_at: Mapping[str, Any]
     notes: tuple[str, ...]
 
 
 def edge_axes(
-    trials: Sequence[TrialResult],
+    table: SweepTable,
     axes: Mapping[str, Axis],
     along: str | None = None,
     across: str | None = None,
@@ -52,8 +50,8 @@ def edge_axes(
     check_names(axes, {"--along": along, "--across": across, "--by": facet}, where)
     ranges = {name: _in_range(axes[name], value) for name, value in where.items() if _is_range(axes.get(name))}
     listed = {name: value for name, value in where.items() if name not in ranges}
-    kept, selected = trials_where("--where", trials, axes, listed)
-    found = {name: dict.fromkeys(row.cell[name] for row in kept) for name in axes}
+    selected = table.where("--where", listed)
+    found = {name: dict.fromkeys(row.cell[name] for row in selected.trials) for name in axes}
     leaders = [name for name in axes if name not in led(axes.values()) and name not in together(axes, where)]
     along = along or _first(_beside(axes, leaders, (across, facet)))
     if along is None:
@@ -73,11 +71,11 @@ def edge_axes(
         facet = varying[0]
     _refuse_free(_beside(axes, varying, (facet,)), facet)
     single = {name: next(iter(values)) for name, values in found.items() if len(values) == 1}
-    notes = [f"{name} = {value_label(axes[name], value)}" for name, value in selected.items()]
+    notes = selected.fixed_notes()
     notes += [f"{name} = {where[name]}" for name in ranges]
     drawn = {name: replace(axes[name], values=tuple(v for v in axes[name].values if v in found[name])) for name in axes}
     of_facet = None if facet is None else drawn[facet]
-    return EdgeAxes(axes[along], drawn[across], of_facet, selected, {**single, **ranges}, tuple(notes))
+    return EdgeAxes(axes[along], drawn[across], of_facet, selected.fixed, {**single, **ranges}, tuple(notes))
 
 
 def check_names(axes: Mapping[str, Axis], chosen: Mapping[str, str | None], where: Mapping[str, Any]) -> None:
@@ -86,8 +84,7 @@ def check_names(axes: Mapping[str, Axis], chosen: Mapping[str, str | None], wher
     for option, name in chosen.items():
         if name is None:
             continue
-        if name not in axes:
-            raise InputError(Problem(option, "", f"{name!r} is not an axis", f"axes: {', '.join(axes) or 'none'}"))
+        axis_named(name, axes.values(), option)
         if name in taken:
             raise InputError(Problem(option, "", f"{name!r} is also in {taken[name]}", "choose another axis"))
         taken[name] = option

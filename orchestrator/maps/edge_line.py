@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.base.space import Axis, format_value
-from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.axis_values import value_labels
+from orchestrator.maps.axes import ordered, value_labels
 from orchestrator.maps.boundary import RowBoundary, boundary
 from orchestrator.maps.edge_axes import EdgeAxes, edge_axes
 from orchestrator.maps.fitted import Fit, FittedRow, as_range, fit, shown_value
-from orchestrator.maps.stability import ordered, stability_map, sweep_axes
+from orchestrator.maps.stability import stability_map
+from orchestrator.maps.table import SweepTable
 
 Kind = Literal["stable below", "stable above", "may cross", "stable throughout", "not stable throughout", "not known"]
 EDGE_COLUMNS = ("edge", "low", "high", "kind")  # of the table, after those of the axes
@@ -76,7 +76,7 @@ class EdgeLines:
 
 
 def edge_lines(
-    ledger: LedgerReader,
+    table: SweepTable,
     along: str | None = None,
     across: str | None = None,
     facet: str | None = None,
@@ -89,24 +89,22 @@ def edge_lines(
     points for the rows of ``fit``: at each value of a list, and at ``PLACES_ACROSS`` even places of a range. A facet
     that is a range has lines for its ends and its middle. With ``counts_degraded`` degraded cells are over the edge.
     """
-    facts = ledger.facts()
-    is_scattered = ledger.is_sampled
-    axes = {axis.name: as_range(axis) if is_scattered else axis for axis in sweep_axes(ledger)}
-    chosen = edge_axes(ledger.trials(), axes, along, across, facet, where)
+    is_scattered = not table.is_grid
+    axes = {axis.name: as_range(axis) if is_scattered else axis for axis in table.axes}
+    chosen = edge_axes(table, axes, along, across, facet, where)
     read = _fitted if is_scattered else _bracketed
-    lines, notes = read(ledger, chosen, counts_degraded)
+    lines, notes = read(table, chosen, counts_degraded)
     notes += ["degraded cells count as over the edge"] if counts_degraded else []
-    name = facts.get("name", "")
-    return EdgeLines(name, chosen.along, chosen.across, chosen.facet, tuple(lines), is_scattered, tuple(notes))
+    return EdgeLines(table.name, chosen.along, chosen.across, chosen.facet, tuple(lines), is_scattered, tuple(notes))
 
 
-def _bracketed(ledger: LedgerReader, chosen: EdgeAxes, counts_degraded: bool) -> tuple[list[EdgeLine], list[str]]:
+def _bracketed(table: SweepTable, chosen: EdgeAxes, counts_degraded: bool) -> tuple[list[EdgeLine], list[str]]:
     """The lines of a grid, and what else its maps say."""
     lines, notes = [], list(chosen.notes)
     for value, label in _facet_values(chosen.facet):
-        where = dict(chosen.selected) if chosen.facet is None else {**chosen.selected, chosen.facet.name: value}
+        where = dict(chosen.fixed) if chosen.facet is None else {**chosen.fixed, chosen.facet.name: value}
         stability = stability_map(
-            ledger, chosen.along.name, chosen.across.name, where=where, counts_degraded=counts_degraded
+            table, chosen.along.name, chosen.across.name, where=where, counts_degraded=counts_degraded
         )
         points = (point for row in boundary(stability) for point in _points_of_bracket(row))
         lines.append(EdgeLine(value, label, tuple(points)))
@@ -125,9 +123,9 @@ def _points_of_bracket(row: RowBoundary) -> Iterator[EdgePoint]:
         yield EdgePoint(row.y, "stable below" if is_below else "stable above", edge.at, low, high, is_below)
 
 
-def _fitted(ledger: LedgerReader, chosen: EdgeAxes, counts_degraded: bool) -> tuple[list[EdgeLine], list[str]]:
+def _fitted(table: SweepTable, chosen: EdgeAxes, counts_degraded: bool) -> tuple[list[EdgeLine], list[str]]:
     """The lines of a fit, and what was fitted."""
-    fitted = fit(ledger, chosen.along.name, chosen.selected, counts_degraded=counts_degraded)
+    fitted = fit(table, chosen.along.name, chosen.fixed, counts_degraded=counts_degraded)
     across, lines = chosen.across, []
     for value, label in _facet_values(chosen.facet):
         setting = dict(chosen.read_at) if chosen.facet is None else {**chosen.read_at, chosen.facet.name: value}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,15 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis, is_number, is_ordered, number_text
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.words import columns
 from orchestrator.detection.outcomes import is_known, is_over_edge
-from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.axis_values import value_label
-from orchestrator.maps.stability import StabilityMap, distinct_runs, sweep_axes, trials_where
+from orchestrator.maps.axes import value_label
+from orchestrator.maps.stability import StabilityMap
+from orchestrator.maps.table import SweepTable
 from orchestrator.surface.lattice import Lattice, lattice_of
 from orchestrator.surface.surface import CONFIDENCE, Crossing, Latent, Surface, fit_surface
 
@@ -123,7 +121,7 @@ class Fit:
 
 
 def fit(
-    ledger: LedgerReader,
+    table: SweepTable,
     along: str | None = None,
     where: Mapping[str, Any] | None = None,
     level: float = LEVEL,
@@ -136,10 +134,10 @@ def fit(
     lies between its values on a range. Raises InputError for an unknown axis, one whose values have no order, and with
     too few trials.
     """
-    name, all_axes = ledger.facts().get("name", ""), {axis.name: axis for axis in sweep_axes(ledger)}
-    rows, fixed = trials_where("--where", ledger.trials(), all_axes, where or {})
-    is_filled = fills_grids or ledger.is_sampled
-    axes = tuple(as_range(axis) if is_filled else axis for axis in all_axes.values() if axis.name not in fixed)
+    chosen_part = table.where("--where", where or {})
+    is_filled = fills_grids or not table.is_grid
+    free = [axis for axis in table.axes if axis.name not in chosen_part.fixed]
+    axes = tuple(as_range(axis) if is_filled else axis for axis in free)
     chosen = along or next((axis.name for axis in axes), "")
     if chosen not in [axis.name for axis in axes]:
         known = ", ".join(axis.name for axis in axes) or "none"
@@ -147,13 +145,13 @@ def fit(
     axis = next(axis for axis in axes if axis.name == chosen)
     if axis.ends is None and not is_ordered(axis.values):
         raise InputError(Problem("--along", "", f"the values of {chosen} have no order", "choose another axis"))
-    judged = [row for row in distinct_runs(rows) if is_known(row.label)]
+    judged = [run for run in chosen_part.runs if is_known(run.label)]
     if len(judged) < _FEWEST:
         what = f"{len(judged)} trials with an outcome are too few to fit a surface to"
-        raise InputError(Problem(name, "", what, f"train at least {_FEWEST}"))
+        raise InputError(Problem(table.name, "", what, f"train at least {_FEWEST}"))
     lattice = lattice_of(axes, chosen, None)
     points, stable, trials = _counts(judged, lattice, counts_degraded)
-    has_one_edge = _has_one_edge(ledger, judged, lattice, counts_degraded)
+    has_one_edge = _has_one_edge(table, judged, lattice, counts_degraded)
     surface = fit_surface(points, stable, trials, lattice.layout, lattice.resolution, has_one_edge)
     return Fit(axes, axis, lattice, surface, len(points), len(judged), level)
 
@@ -173,11 +171,11 @@ class Mesh:
 
 
 def fitted_mesh(
-    ledger: LedgerReader, x: str, y: str | None, where: Mapping[str, Any] | None = None, counts_degraded: bool = False
+    table: SweepTable, x: str, y: str | None, where: Mapping[str, Any] | None = None, counts_degraded: bool = False
 ) -> Mesh | None:
     """The surface over the ranges ``x`` and ``y``; None where there is none, as with too few trials or a third axis."""
     try:
-        fitted = fit(ledger, x, where, counts_degraded=counts_degraded)
+        fitted = fit(table, x, where, counts_degraded=counts_degraded)
     except InputError:
         return None
     axes = {axis.name: axis for axis in fitted.axes}
@@ -186,13 +184,13 @@ def fitted_mesh(
     return mesh_of(fitted, axes[x], axes[y])
 
 
-def map_mesh(ledger: LedgerReader, stability: StabilityMap, where: Mapping[str, Any] | None = None) -> Mesh | None:
+def map_mesh(table: SweepTable, stability: StabilityMap, where: Mapping[str, Any] | None = None) -> Mesh | None:
     """Return the surface behind the points of a map of scattered cells; None for a grid, and as ``fitted_mesh``."""
     if not stability.is_sampled:
         return None
     chosen = {**(where or {}), **dict([stability.facet] if stability.facet else [])}
     y = None if stability.y is None else stability.y.name
-    return fitted_mesh(ledger, stability.x.name, y, chosen, stability.counts_degraded)
+    return fitted_mesh(table, stability.x.name, y, chosen, stability.counts_degraded)
 
 
 def mesh_of(fitted: Fit, x: Axis, y: Axis) -> Mesh:
@@ -210,24 +208,21 @@ def mesh_of(fitted: Fit, x: Axis, y: Axis) -> Mesh:
 
 
 def _has_one_edge(
-    ledger: LedgerReader, judged: Sequence[TrialResult], lattice: Lattice, counts_degraded: bool
+    table: SweepTable, judged: Sequence[TrialResult], lattice: Lattice, counts_degraded: bool
 ) -> bool | None:
     """Whether rows have one edge, by the cells that a search for an edge had spread; None where all cells may decide.
 
     Its later cells lie at edges that it supposed, and are no evidence of how many there are.
     """
-    num_spread = json.loads(ledger.facts().get("num_spread", "null"))
+    num_spread = table.num_spread
     if num_spread is None:
         return None
-    first = {tuple(lattice.point(cell)) for cell in _first_cells(ledger, num_spread)}
+    cells = list(dict.fromkeys(trial.cell for trial in table.trials))
+    first = {tuple(lattice.point(cell)) for cell in cells[:num_spread]}
     spread = [row for row in judged if tuple(lattice.point(row.cell)) in first]
     if 2 * len(spread) < num_spread:
         return True
     return fit_surface(*_counts(spread, lattice, counts_degraded), lattice.layout, lattice.resolution).has_one_edge
-
-
-def _first_cells(ledger: LedgerReader, num: int) -> list[Cell]:
-    return list(dict.fromkeys(row.cell for row in ledger.trials()))[:num]
 
 
 def _counts(

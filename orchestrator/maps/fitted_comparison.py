@@ -19,12 +19,12 @@ from orchestrator.base.intervals import CONFIDENCE
 from orchestrator.base.space import Axis, format_value, is_ordered
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.words import listed
-from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.axes import ordered
 from orchestrator.maps.comparison import changed_fields, map_axes, stable_by_seed, unique_names
 from orchestrator.maps.fitted import Fit, FittedEdge, FittedRow, Mesh, as_range, fit, mesh_of, shown_settings
 from orchestrator.maps.paired_trials import Pairs, paired
-from orchestrator.maps.related_cells import ties_of
-from orchestrator.maps.stability import StabilityMap, distinct_runs, make_map, ordered, sweep_axes
+from orchestrator.maps.stability import StabilityMap, make_map
+from orchestrator.maps.table import SweepTable, axis_named
 
 _MOST_POINTS = 1500  # of the mesh, whose covariance is factored once for each sweep
 _ALONG, _ALONG_ALONE = 65, 257  # points of the mesh on a range along, with other axes and without
@@ -97,23 +97,23 @@ class FittedComparison:
 
 
 def compare_fitted(
-    ledgers: Sequence[LedgerReader], x: str | None = None, counts_degraded: bool = False
+    tables: Sequence[SweepTable], x: str | None = None, counts_degraded: bool = False
 ) -> FittedComparison:
     """Compare each further sweep with the first on surfaces fitted to their trials; ``x`` is the axis of the edge.
 
     With ``counts_degraded`` a degraded trial does not count as stable. Raises InputError where the sweeps have not the
     same axes or cover nothing in common, and as ``fit`` does.
     """
-    names = unique_names([ledger.facts().get("name", "") for ledger in ledgers])
-    axes_of = [{axis.name: axis for axis in sweep_axes(ledger)} for ledger in ledgers]
-    ties = [ties_of(ledger) for ledger in ledgers]
+    names = unique_names([table.name for table in tables])
+    axes_of = [{axis.name: axis for axis in table.axes} for table in tables]
+    ties = [table.ties for table in tables]
     _check_axes(names, axes_of, ties)
     region = tuple(_common(names, [as_range(axes[name]) for axes in axes_of]) for name in axes_of[0])
     along = _along(names, region, x)
-    fits = [fit(ledger, along.name, counts_degraded=counts_degraded, fills_grids=True) for ledger in ledgers]
+    fits = [fit(table, along.name, counts_degraded=counts_degraded, fills_grids=True) for table in tables]
     cells = mesh_cells(region, along.name)
     draws = [_areas(fitted, cells, i) for i, fitted in enumerate(fits)]
-    rows_of = [tuple(distinct_runs(ledger.trials())) for ledger in ledgers]
+    rows_of = [table.runs for table in tables]
     sides = tuple(
         FittedSide(
             name, rows, fitted, float(fitted.stable(cells).mean()), _interval(drawn_S), sum(r.is_degraded for r in rows)
@@ -183,10 +183,7 @@ def _along(names: Sequence[str], region: Sequence[Axis], x: str | None) -> Axis:
     """The axis of the edge: ``x``, or by default the first with an order and more than one value."""
     known = ", ".join(axis.name for axis in region)
     if x is not None:
-        found = next((axis for axis in region if axis.name == x), None)
-        if found is None:
-            raise InputError(Problem("--x", "", f"{x!r} is not an axis", f"axes: {known}"))
-        return found
+        return axis_named(x, region, "--x")
     found = next(
         (axis for axis in region if not axis.values or (len(axis.values) > 1 and is_ordered(axis.values))), None
     )

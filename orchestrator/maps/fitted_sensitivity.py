@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis, format_value, is_number
-from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.fitted import as_range, setting_text, shown_settings
 from orchestrator.maps.sensitivity import capped_loss, range_text
-from orchestrator.maps.stability import sweep_axes, usual_loss
+from orchestrator.maps.table import SweepTable, usual_loss
 
 _PLACES = 129  # on the axis
 _SMOOTHING = 1e-3
@@ -51,7 +51,7 @@ class FittedSensitivities:
 
 
 def fitted_lr_sensitivity(
-    ledger: LedgerReader, name: str = "lr", between: tuple[float, float] | None = None
+    table: SweepTable, name: str = "lr", between: tuple[float, float] | None = None
 ) -> FittedSensitivities:
     """``lr_sensitivity`` over the range of an axis, or its part ``between`` two values.
 
@@ -60,18 +60,18 @@ def fitted_lr_sensitivity(
     The logarithm of the capped loss is interpolated between the cells, linearly in the distance on the axes' scales.
     Raises InputError where the sweep has no such range, and where a setting of words has too few cells.
     """
-    axes = {axis.name: as_range(axis) for axis in sweep_axes(ledger)}
+    axes = {axis.name: as_range(axis) for axis in table.axes}
     if name not in axes or axes[name].values:
         remedy = f"axes: {', '.join(axes) or 'none'}"
-        raise InputError(Problem(ledger.facts().get("name", ""), "", f"{name!r} is no range of numbers", remedy))
+        raise InputError(Problem(table.name, "", f"{name!r} is no range of numbers", remedy))
     low, high = _part(axes[name], between)
-    trials = [trial for trial in ledger.trials() if trial.is_judged]
+    trials = [trial for trial in table.trials if trial.is_judged]
     loss = usual_loss(trials)
-    losses: dict[tuple[Any, ...], list[float]] = {}
+    losses: dict[Cell, list[float]] = {}
     for trial in trials:
-        if (found := capped_loss(trial, loss)) is not None and found > 0:
-            losses.setdefault(tuple(trial.cell[axis] for axis in axes), []).append(found)
-    cells = [(dict(zip(axes, key, strict=True)), median(of_cell)) for key, of_cell in losses.items()]
+        if (capped := capped_loss(trial, loss)) is not None and capped > 0:
+            losses.setdefault(trial.cell, []).append(capped)
+    cells = [(cell, median(of_cell)) for cell, of_cell in losses.items()]
     others = [axis for axis in axes.values() if axis.name != name]
     of_setting = tuple(_of_setting(setting, axes, name, (low, high), cells) for setting in shown_settings(others))
     counted = [cell[name] for cell, _ in cells if low <= cell[name] <= high]

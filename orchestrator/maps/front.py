@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.columns import METRICS
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.fields import hidden, reported
 from orchestrator.base.space import Axis, format_value
-from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import Margin
 from orchestrator.maps.candidates import (
     TriedCells,
@@ -24,10 +24,10 @@ from orchestrator.maps.candidates import (
     smallest,
     tried_cells,
 )
-from orchestrator.maps.curve_metrics import also_of, measured
+from orchestrator.maps.curve_metrics import measured
 from orchestrator.maps.fitted import Fit
 from orchestrator.maps.pareto import unbeaten
-from orchestrator.maps.related_cells import Key
+from orchestrator.maps.table import SweepTable
 from orchestrator.maps.target_steps import target_steps
 
 Kind = Literal["front", "beaten", "no candidate"]
@@ -46,7 +46,7 @@ class FrontCell:
     with the lowest loss that is as good in both and better in one.
     """
 
-    setting: Mapping[str, Any]
+    setting: Cell
     tied: Mapping[str, Any]
     state: str
     num_seeds: int
@@ -127,7 +127,7 @@ class Front:
 
 
 def front(
-    ledger: LedgerReader,
+    table: SweepTable,
     metric: str | None = None,
     against: str = MARGIN,
     along: str | None = None,
@@ -144,25 +144,25 @@ def front(
     Raises InputError for a ``metric`` that is no loss, an unknown ``against``, one without values, an axis without
     margins, a target for what has none, and too few scattered cells to fit a surface to.
     """
-    tried = tried_cells(ledger, metric)
-    _check(ledger, tried, against, along, target)
-    way = margins_by(ledger, tried, counts_degraded) if against == MARGIN else None
+    tried = tried_cells(table, metric)
+    _check(table, tried, against, along, target)
+    way = margins_by(table, tried, counts_degraded) if against == MARGIN else None
     column = _STEPS_COLUMN if against == STEPS else against
     if against == STEPS:
         target = _usual_target(tried) if target is None else target
     if way is None:
-        values = _values(ledger, tried, column, target)
+        values = _values(table, tried, column, target)
         cells = [_cell(tried, key, values[key]) for key in tried.trials]
     else:
         cells = _with_margins(tried, way.margins_of, along)
     is_high = column in _HIGH
     marked = tuple(_marked(cells, is_high))
-    name, fitted = ledger.facts().get("name", ""), None if way is None else way.fitted
+    name, fitted = table.name, None if way is None else way.fitted
     return Front(name, tried.metric, column, along, target, is_high, tried.axes, marked, fitted)
 
 
-def _check(ledger: LedgerReader, tried: TriedCells, against: str, along: str | None, target: float | None) -> None:
-    known = [MARGIN, STEPS, *METRICS, *also_of(ledger.trials())]
+def _check(table: SweepTable, tried: TriedCells, against: str, along: str | None, target: float | None) -> None:
+    known = [MARGIN, STEPS, *METRICS, *table.printed_metrics]
     if against not in known:
         raise InputError(Problem("--against", "", f"{against!r} is unknown", f"choose one of {', '.join(known)}"))
     if against == tried.metric:
@@ -175,9 +175,7 @@ def _check(ledger: LedgerReader, tried: TriedCells, against: str, along: str | N
     if against != MARGIN:
         what = f"has no meaning for {against}: a margin is along an axis"
         raise InputError(Problem("--along", "", what, "leave it out, or choose --against margin"))
-    names = [axis.name for axis in tried.axes]
-    if along not in names:
-        raise InputError(Problem("--along", "", f"{along!r} is not an axis", f"axes: {', '.join(names)}"))
+    table.axis(along, "--along")
 
 
 def _usual_target(tried: TriedCells) -> float | None:
@@ -186,13 +184,12 @@ def _usual_target(tried: TriedCells) -> float | None:
     return max((trial.final_loss for trial in stable if trial.final_loss is not None), default=None)
 
 
-def _values(ledger: LedgerReader, tried: TriedCells, column: str, target: float | None) -> dict[Key, float | None]:
+def _values(table: SweepTable, tried: TriedCells, column: str, target: float | None) -> dict[Cell, float | None]:
     """The median of a column in each cell. Raises InputError where no stable cell has one."""
-    ids = [trial.trial_id for trials in tried.trials.values() for trial in trials]
     if target is not None:
-        own: Mapping[str, float] | None = target_steps(ledger, ids, target)
+        own: Mapping[str, float] | None = target_steps(table, target)
     else:
-        own = measured(ledger, [column], ids).get(column)
+        own = measured(table, [column]).get(column)
     found = {
         key: median_of_all(getattr(t, column, None) if own is None else own.get(t.trial_id) for t in trials)
         for key, trials in tried.trials.items()
@@ -205,17 +202,13 @@ def _values(ledger: LedgerReader, tried: TriedCells, column: str, target: float 
     return found
 
 
-def _cell(tried: TriedCells, key: Key, against: float | None) -> FrontCell:
-    return FrontCell(
-        tried.setting(key), tried.tied(key), tried.states[key], len(tried.trials[key]), tried.loss(key), against
-    )
+def _cell(tried: TriedCells, key: Cell, against: float | None) -> FrontCell:
+    return FrontCell(key, tried.tied(key), tried.states[key], len(tried.trials[key]), tried.loss(key), against)
 
 
-def _with_margins(
-    tried: TriedCells, margins_of: Callable[[Mapping[str, Any]], list[Margin]], along: str | None
-) -> list[FrontCell]:
+def _with_margins(tried: TriedCells, margins_of: Callable[[Cell], list[Margin]], along: str | None) -> list[FrontCell]:
     """All cells, with margins for those that are candidates. Raises InputError for an axis that has no margins."""
-    found = {tuple(candidate.setting.values()): candidate.margins for candidate in candidates(tried, margins_of)}
+    found = {candidate.setting: candidate.margins for candidate in candidates(tried, margins_of)}
     have = {margin.axis for own in found.values() for margin in own}
     if found and not have:
         what = "no axis has values in an order, so there are no margins"

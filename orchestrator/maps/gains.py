@@ -7,19 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.intervals import median_interval, wilson
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.outcomes import cell_state, is_known, is_over_edge
-from orchestrator.maps.paired_trials import Key, is_stable
+from orchestrator.maps.paired_trials import is_stable
+from orchestrator.maps.table import by_cell
 
-Trials = Mapping[tuple[Key, int], TrialResult]  # by cell and seed
+Trials = Mapping[tuple[Cell, int], TrialResult]  # by cell and seed
 
 
 @dataclass(frozen=True, slots=True)
 class BestCell:
     """The cell of the lowest median ``loss`` at the end of training, of those whose seeds are all stable."""
 
-    key: Key
+    cell: Cell
     loss: float
 
 
@@ -96,10 +98,8 @@ def best_cell(trials: Trials, counts_degraded: bool) -> BestCell | None:
 
     A cell of which half of the seeds have no finite loss has no median.
     """
-    cells: dict[Key, list[TrialResult]] = {}
-    for (key, _), row in trials.items():
-        cells.setdefault(key, []).append(row)
-    found = [BestCell(key, _middle(rows)) for key, rows in cells.items() if _all_stable(rows, counts_degraded)]
+    cells = by_cell(trials.values())
+    found = [BestCell(cell, _middle(rows)) for cell, rows in cells.items() if _all_stable(rows, counts_degraded)]
     return min((cell for cell in found if math.isfinite(cell.loss)), key=lambda cell: cell.loss, default=None)
 
 

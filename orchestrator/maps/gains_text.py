@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.base.space import Axis
 from orchestrator.base.words import WIDTH, count, wrapped
-from orchestrator.maps.axis_values import value_label
+from orchestrator.maps.axes import value_label
 from orchestrator.maps.gains import BestCell, Gains
 
 _GAP = 2  # characters between the columns of a table
@@ -19,7 +19,7 @@ _NONE = "-"
 Named = tuple[str, Gains]  # the label of a value, and what it gains
 
 
-def gains_content(found: Gains | None, axes: Sequence[Axis]) -> dict[str, Any] | None:
+def gains_content(found: Gains | None) -> dict[str, Any] | None:
     """What became of the runs of the base; null where there are no pairs to tell it from."""
     if found is None:
         return None
@@ -44,14 +44,10 @@ def gains_content(found: Gains | None, axes: Sequence[Axis]) -> dict[str, Any] |
         "loss_change_low": change_low,
         "loss_change_high": change_high,
         "best_loss": None if best is None else best.loss,
-        "best_setting": None if best is None else _setting(best, axes),
+        "best_setting": None if best is None else dict(best.cell),
         "best_loss_base": None if base is None else base.loss,
-        "best_setting_base": None if base is None else _setting(base, axes),
+        "best_setting_base": None if base is None else dict(base.cell),
     }
-
-
-def _setting(cell: BestCell, axes: Sequence[Axis]) -> dict[str, Any]:
-    return dict(zip([axis.name for axis in axes], cell.key, strict=True))
 
 
 def gains_lines(
@@ -143,8 +139,8 @@ def _cell(best: BestCell | None, axes: Sequence[Axis]) -> str:
     """The values of the axes that have more than one."""
     if best is None:
         return "no cell is stable on every seed"
-    wide = [(axis, value) for axis, value in zip(axes, best.key, strict=True) if len(axis.values) > 1]
-    return " ".join(f"{axis.name}={value_label(axis, value)}" for axis, value in wide) or _NONE
+    wide = [axis for axis in axes if len(axis.values) > 1]
+    return " ".join(f"{axis.name}={value_label(axis, best.cell[axis.name])}" for axis in wide) or _NONE
 
 
 def _degraded(rows: Sequence[Named]) -> str:

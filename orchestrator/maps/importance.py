@@ -13,10 +13,9 @@ from orchestrator.base.space import Axis, is_number, on_natural_scale
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import OUTCOMES
 from orchestrator.detection.outcomes import is_over_edge
-from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.axis_values import value_label
+from orchestrator.maps.axes import value_label
 from orchestrator.maps.permutation import permutation_shares
-from orchestrator.maps.stability import distinct_runs, sweep_axes, usual_loss
+from orchestrator.maps.table import SweepTable, usual_loss
 from orchestrator.search.study import EVALUATORS, Parameter, importances
 
 _SURFACE = "surface"  # of P(stable), fitted to the trials
@@ -45,17 +44,17 @@ class Importance:
     axes: tuple[str, ...] = hidden()
 
 
-def importance(ledger: LedgerReader) -> Importance:
+def importance(table: SweepTable) -> Importance:
     """The importance of each axis of two values or more.
 
     Raises InputError for a sweep without such an axis, or without two trials whose outcome tells.
     """
-    name = ledger.facts().get("name", "")
-    trials = [trial for trial in distinct_runs(ledger.trials()) if trial.outcome in OUTCOMES]
+    name = table.name
+    trials = [run for run in table.runs if run.outcome in OUTCOMES]
     if len(trials) < 2:
         remedy = "`sweep status NAME` says what is missing"
         raise InputError(Problem(name, "", "fewer than two trials have an outcome that tells", remedy))
-    axes = [on_natural_scale(axis) for axis in sweep_axes(ledger) if len(axis.values) > 1]
+    axes = [on_natural_scale(axis) for axis in table.axes if len(axis.values) > 1]
     if not axes:
         raise InputError(Problem(name, "", "no axis has two values, so there is nothing to compare"))
     parameters = [_parameter(axis) for axis in axes]
@@ -69,7 +68,7 @@ def importance(ledger: LedgerReader) -> Importance:
     of_stability: Mapping[str, Mapping[str, float] | None] = dict.fromkeys(EVALUATORS)
     if 0 < num_stable < num:
         of_stability = importances(parameters, rows, unstable, (num_stable - 0.5) / num)
-    on_surface = permutation_shares(ledger) if 0 < num_stable < num else None
+    on_surface = permutation_shares(table) if 0 < num_stable < num else None
     return Importance(
         sweep=name,
         axes=tuple(axis.name for axis in axes),

@@ -9,9 +9,8 @@ import pandas as pd
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import format_value
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.lr_curves import judged_trials
-from orchestrator.maps.stability import map_cell, sweep_axes
+from orchestrator.maps.stability import map_cell
+from orchestrator.maps.table import SweepTable
 
 if TYPE_CHECKING:
     import xarray
@@ -21,25 +20,24 @@ _OF_TRIALS = (
 )  # fmt: skip
 
 
-def labelled(ledger: LedgerReader) -> xarray.Dataset:
+def labelled(table: SweepTable) -> xarray.Dataset:
     """An xarray.Dataset over the axes of a grid: `stable_fraction` and `state` of cells, and results by `seed`.
 
     A value that is no number is a coordinate as it is written. What was not trained is missing: NaN, or None for a
     word. Raises InputError where cells are scattered, where there is no axis, and without xarray.
     """
-    name = ledger.facts().get("name", "")
+    name = table.name
     try:
         import xarray  # noqa: F401
     except ImportError:
         raise InputError(Problem(name, "to_xarray", "needs the package xarray", "pip install xarray")) from None
-    axes = sweep_axes(ledger)
-    if not axes:
+    if not table.axes:
         raise InputError(Problem(name, "to_xarray", "the sweep has no axes", "use .trials"))
-    if ledger.is_sampled:
+    if not table.is_grid:
         raise InputError(Problem(name, "to_xarray", "its cells are scattered, not a grid", "use .trials or .map()"))
-    names = [axis.name for axis in axes]
+    names = [axis.name for axis in table.axes]
     cells: dict[tuple[float | str, ...], list[TrialResult]] = {}
-    for row in judged_trials(ledger):
+    for row in table.trials:
         cells.setdefault(tuple(_label(row.cell[axis]) for axis in names), []).append(row)
     found = [map_cell(None, None, rows, "final_loss", {}) for rows in cells.values()]
     of_cells = pd.DataFrame(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis
 from orchestrator.base.words import listed
-from orchestrator.maps.axis_values import label_between, value_labels
+from orchestrator.maps.axes import label_between, value_labels
 from orchestrator.maps.boundary import SHOWN, changes, row_lines, row_values
 from orchestrator.maps.stability import StabilityMap
 

@@ -12,19 +12,20 @@ from typing import Any, Literal
 
 from scipy.special import expit
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem, did_you_mean
 from orchestrator.base.fields import hidden, reported
 from orchestrator.base.space import Axis, is_number, is_ordered, on_natural_scale, to_hashable
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, IMPORTED
 from orchestrator.detection.outcomes import cell_state, is_known, is_over_edge
-from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.axes import led
 from orchestrator.maps.boundary import Margin, margin_along, ordered_axes
 from orchestrator.maps.fitted import Fit, fit
 from orchestrator.maps.fitted_margins import fitted_margins
-from orchestrator.maps.related_cells import Key, base_notes, led, state_beside, ties_of, worst_state
+from orchestrator.maps.related_cells import state_beside, worst_state
 from orchestrator.maps.run_place import Outside, RunPlace, beside, place_of, sides
-from orchestrator.maps.stability import distinct_runs, sweep_axes
+from orchestrator.maps.table import SweepTable, base_notes
 from orchestrator.maps.ways_back import Way, fitted_ways, way_along
 from orchestrator.surface.surface import CONFIDENCE
 from orchestrator.sweepfile.settings import RunSettings, settings_of
@@ -49,7 +50,7 @@ class Caution:
 class NearCell:
     """A cell beside the run: the labels of its seeds with their numbers, and the median of their final losses."""
 
-    setting: Mapping[str, Any]
+    setting: Cell
     state: str
     outcomes: Mapping[str, int]
     median_final_loss: float | None
@@ -97,28 +98,24 @@ class Located:
         return self.place.outside
 
 
-def locate(ledger: LedgerReader, run: RunSettings, counts_degraded: bool = False) -> Located:
+def locate(table: SweepTable, run: RunSettings, counts_degraded: bool = False) -> Located:
     """Where ``run`` lies on the sweep's map. With ``counts_degraded`` degraded cells are over the edge.
 
     On a grid a run between values has up to two neighbours on each axis, and the worst of the cells around it counts;
     on a cell its margins are those that ``recommend`` has there. Raises InputError for a sweep without axes, for
     settings that lack an axis or cannot be values of it, and for too few scattered cells to fit a surface to.
     """
-    facts, axes = ledger.facts(), sweep_axes(ledger)
-    rows = distinct_runs(ledger.trials())
+    axes, rows = table.axes, table.runs
     if not axes or not rows:
-        raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is no map to be on"))
-    is_scattered = ledger.is_sampled
+        raise InputError(Problem(str(table.ledger.path), "", "the sweep has no axes, so there is no map to be on"))
+    is_scattered = not table.is_grid
     run = run.in_whole_steps(rows)
     place = place_of(run, axes, is_scattered, list(_settings(rows[0])))
-    cells: dict[Key, list[TrialResult]] = {}
-    for row in rows:
-        cells.setdefault(tuple(row.cell[axis.name] for axis in axes), []).append(row)
-    ordered = sorted(cells, key=lambda key: _distance(key, axes, place.setting, is_scattered))
+    cells = table.by_cell()
+    ordered = sorted(cells, key=lambda cell: _distance(cell, axes, place.setting, is_scattered))
     nearest_row = cells[ordered[0]][0]
-    ties = ties_of(ledger)
     found = Located(
-        sweep=facts.get("name", ""),
+        sweep=table.name,
         axes=tuple(_with_value(axis, place.setting.get(axis.name)) for axis in axes),
         place=place,
         side="outside",
@@ -132,33 +129,33 @@ def locate(ledger: LedgerReader, run: RunSettings, counts_degraded: bool = False
         not_given=tuple(
             name for name in _settings(nearest_row) if name not in run.values and name not in place.setting
         ),
-        notes=tuple(base_notes(place.setting, ties)),
-        nearest=tuple(_near_cell(cells[key], axes) for key in ordered[:_NEAREST]),
+        notes=tuple(base_notes(place.setting, table.ties)),
+        nearest=tuple(_near_cell(cell, cells[cell]) for cell in ordered[:_NEAREST]),
     )
     if place.outside:
         return found
     if is_scattered:
-        return _on_surface(found, ledger, counts_degraded)
-    states = {key: cell_state([row.label for row in trials]) for key, trials in cells.items()}
-    return _on_grid(found, axes, states, counts_degraded)
+        return _on_surface(found, table, counts_degraded)
+    return _on_grid(found, axes, table.states(), counts_degraded)
 
 
-def _on_grid(found: Located, axes: Sequence[Axis], states: Mapping[Key, str], counts_degraded: bool) -> Located:
+def _on_grid(found: Located, axes: Sequence[Axis], states: Mapping[Cell, str], counts_degraded: bool) -> Located:
     setting = found.place.setting
-    free = [i for i, axis in enumerate(axes) if axis.name in setting]
-    by_free = {tuple(key[i] for i in free): key for key in states}
-    around = itertools.product(*(beside(axes[i], setting[axes[i].name]) for i in free))
-    corners = [by_free[key] for key in around if key in by_free]
+    free = [axis for axis in axes if axis.name in setting]
+    names = [axis.name for axis in free]
+    by_free = {cell.only(names): cell for cell in states}
+    around = itertools.product(*(beside(axis, setting[axis.name]) for axis in free))
+    corners = [by_free[cell] for values in around if (cell := Cell(zip(names, values, strict=True))) in by_free]
     margins: list[Margin] = []
     ways: list[Way] = []
-    side = _side([states[key] for key in corners], counts_degraded)
-    for i, axis in ordered_axes(axes) if corners else ():
+    side = _side([states[cell] for cell in corners], counts_degraded)
+    for axis in ordered_axes(axes) if corners else ():
         # Of axes that advance together one may have no order, and the other stands for both.
-        here = setting[axis.name] if axis.name in setting else corners[0][i]
+        here = setting[axis.name] if axis.name in setting else corners[0][axis.name]
         if (here is None and axis.when) or (axis.name not in setting and len(corners) > 1):
             continue
         for is_upwards, values in zip((False, True), sides(axis, here), strict=True):
-            row = [(v, worst_state([state_beside(key, i, v, axes, states) for key in corners])) for v in values]
+            row = [(v, worst_state([state_beside(cell, axis, v, axes, states) for cell in corners])) for v in values]
             if side == "stable":
                 margins.append(margin_along(axis, here, is_upwards, row, counts_degraded))
             elif way := way_along(axis, here, is_upwards, row, counts_degraded):
@@ -167,7 +164,7 @@ def _on_grid(found: Located, axes: Sequence[Axis], states: Mapping[Key, str], co
         found,
         side=side,
         num_cells_around=len(corners),
-        num_degraded_around=sum(states[key] == DEGRADED for key in corners),
+        num_degraded_around=sum(states[cell] == DEGRADED for cell in corners),
         margins=tuple(margins),
         escapes=tuple(ways),
     )
@@ -180,9 +177,9 @@ def _side(states: Sequence[str], counts_degraded: bool) -> Side:
     return "not stable" if all(over) else "at the edge" if any(over) else "stable"
 
 
-def _on_surface(found: Located, ledger: LedgerReader, counts_degraded: bool) -> Located:
+def _on_surface(found: Located, table: SweepTable, counts_degraded: bool) -> Located:
     along = next((axis.name for axis in found.axes if axis.ends is not None or is_ordered(axis.values)), None)
-    fitted = fit(ledger, along, counts_degraded=counts_degraded)
+    fitted = fit(table, along, counts_degraded=counts_degraded)
     setting = found.place.setting
     latent = fitted.latent([setting])
     middle, spread = float(latent.mean_M[0]), CONFIDENCE * float(latent.sd_M[0])
@@ -234,11 +231,11 @@ def _is_same(a: Any, b: Any) -> bool:
     return a == b and isinstance(a, bool) == isinstance(b, bool)
 
 
-def _near_cell(rows: Sequence[TrialResult], axes: Sequence[Axis]) -> NearCell:
+def _near_cell(cell: Cell, rows: Sequence[TrialResult]) -> NearCell:
     losses = [row.final_loss for row in rows if row.is_judged and row.final_loss is not None]
     labels = [row.label for row in rows]
     return NearCell(
-        {axis.name: rows[0].cell[axis.name] for axis in axes},
+        cell,
         cell_state(labels),
         dict(Counter(labels)),
         median(losses) if losses else None,
@@ -246,12 +243,11 @@ def _near_cell(rows: Sequence[TrialResult], axes: Sequence[Axis]) -> NearCell:
     )
 
 
-def _distance(key: Key, axes: Sequence[Axis], setting: Mapping[str, Any], is_scattered: bool) -> float:
+def _distance(cell: Cell, axes: Sequence[Axis], setting: Mapping[str, Any], is_scattered: bool) -> float:
     """The distance of a cell from the run: in steps of a grid, or in lengths of the axes where cells are scattered."""
     followers = led(axes)
-    pairs = zip(axes, key, strict=True)
-    apart = (_apart(axis, a, setting[axis.name], is_scattered) for axis, a in pairs if axis.name not in followers)
-    return math.hypot(*apart)
+    free = [axis for axis in axes if axis.name not in followers]
+    return math.hypot(*(_apart(axis, cell[axis.name], setting[axis.name], is_scattered) for axis in free))
 
 
 def _apart(axis: Axis, a: Any, b: Any, is_scattered: bool) -> float:

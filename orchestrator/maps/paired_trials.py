@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.trial_result import TrialResult
-
-Key = tuple[Any, ...]  # the values of all axes in a cell
 
 
 def is_stable(row: TrialResult, counts_degraded: bool) -> bool:
@@ -30,7 +28,7 @@ class Pairs:
     p_value: float
 
 
-def paired(before: Mapping[tuple[Key, int], bool], after: Mapping[tuple[Key, int], bool]) -> Pairs | None:
+def paired(before: Mapping[tuple[Cell, int], bool], after: Mapping[tuple[Cell, int], bool]) -> Pairs | None:
     """The trials that are in both of ``stable_by_seed``; None without any."""
     shared = before.keys() & after.keys()
     num_gained = sum(after[pair] and not before[pair] for pair in shared)

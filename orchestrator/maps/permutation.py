@@ -8,25 +8,24 @@ import numpy as np
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import is_ordered
-from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.fitted import Fit, fit
-from orchestrator.maps.stability import sweep_axes
+from orchestrator.maps.table import SweepTable
 
 _POINTS = 1024
 _MOST_TRIALS = 1500  # to which a surface is fitted within seconds
 
 
-def permutation_shares(ledger: LedgerReader) -> Mapping[str, float] | None:
+def permutation_shares(table: SweepTable) -> Mapping[str, float] | None:
     """The share of each axis in what moves P(stable): its mean squared change when the values of the axis are shuffled.
 
     The points are drawn evenly over the axes, whatever cells were trained. None where no surface can be fitted, or
     where none of the axes moves it. L. Breiman, Random forests, 2001, section 10.
     """
-    axes = [axis for axis in sweep_axes(ledger) if axis.ends is not None or is_ordered(axis.values)]
-    if not axes or len(ledger.trials()) > _MOST_TRIALS:
+    axes = [axis for axis in table.axes if axis.ends is not None or is_ordered(axis.values)]
+    if not axes or len(table.trials) > _MOST_TRIALS:
         return None
     try:
-        fitted = fit(ledger, axes[0].name)
+        fitted = fit(table, axes[0].name)
     except InputError:
         return None
     change = _changes(fitted)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.fields import hidden, reported
 from orchestrator.base.space import Axis, is_ordered
-from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.candidates import Candidate, candidates, margins_by, tried_cells
 from orchestrator.maps.fitted import Fit
+from orchestrator.maps.table import SweepTable
 
 _SHOWN = 3  # rejected candidates, and values without a result, that are listed
 
@@ -34,7 +34,7 @@ class Recommendation:
 
 
 def recommend(
-    ledger: LedgerReader, at_least: float = 2.0, metric: str | None = None, counts_degraded: bool = False
+    table: SweepTable, at_least: float = 2.0, metric: str | None = None, counts_degraded: bool = False
 ) -> Recommendation:
     """The stable cell of lowest median ``metric`` around which every cell within a factor ``at_least`` is stable.
 
@@ -47,8 +47,8 @@ def recommend(
     """
     if not at_least >= 1:
         raise InputError(Problem("--margin", "", f"{at_least:g} is no factor", "write a number from 1 up, such as 2"))
-    tried = tried_cells(ledger, metric)
-    way = margins_by(ledger, tried, counts_degraded)
+    tried = tried_cells(table, metric)
+    way = margins_by(table, tried, counts_degraded)
     found = sorted(candidates(tried, way.margins_of), key=lambda candidate: candidate.loss)
     chosen = next((candidate for candidate in found if candidate.margin >= at_least), None)
     axes = tried.axes

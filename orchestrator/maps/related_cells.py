@@ -3,58 +3,39 @@
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from orchestrator.base.cell import Cell
-from orchestrator.base.space import Axis, to_hashable
+from orchestrator.base.space import Axis
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED
 from orchestrator.detection.outcomes import is_known, is_over_edge
-from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.settings import settings_of
 
-Key = tuple[Any, ...]  # the values of all axes in a cell
 
-
-def led(axes: Iterable[Axis]) -> set[str]:
-    """The axes that advance with another one, which stands for them: the first of their list in `zip`."""
-    return {name for axis in axes for name in axis.zipped[1:]}
-
-
-def together(axes: Mapping[str, Axis], names: Iterable[str | None]) -> set[str]:
-    """The axes ``names`` and all that advance with them."""
-    return {each for name in names if name is not None and name in axes for each in (name, *axes[name].zipped)}
-
-
-def existing(axis: Axis, values: Sequence[Any]) -> tuple[Any, ...]:
-    """``values`` of ``axis`` without the null of cells in which it does not exist, which is no neighbour of a value."""
-    return tuple(value for value in values if value is not None or not axis.when)
-
-
-def state_beside(key: Key, place: int, value: Any, axes: Sequence[Axis], states: Mapping[Key, str]) -> str:
-    """The state of the cell at ``key`` with another ``value`` of the axis at ``place``.
+def state_beside(cell: Cell, axis: Axis, value: Any, axes: Sequence[Axis], states: Mapping[Cell, str]) -> str:
+    """The state of ``cell`` with another ``value`` of ``axis``.
 
     Axes that advance with it follow. Where the step makes another axis begin or cease to exist, the other cell has
     that axis in any value, and the worst state counts.
     """
-    moved = (*key[:place], value, *key[place + 1 :])
+    moved = cell.moved(axis.name, value)
     if moved in states:
         return states[moved]
-    zipped = set(axes[place].zipped) - {axes[place].name}
-    changed = zipped | {axes[place].name}
-    for conditional in (set(), _dependent(axes, changed)):
+    zipped = set(axis.zipped) - {axis.name}
+    for conditional in (set(), _dependent(axes, zipped | {axis.name})):
         free = zipped | conditional
         if not free:
             continue
-        options = [
-            axis.values if axis.name in free and axis.name != axes[place].name else (moved[i],)
-            for i, axis in enumerate(axes)
-        ]
-        if found := [states[other] for other in itertools.product(*options) if other in states]:
-            return worst_state(found)
+        options = {each.name: each.values for each in axes if each.name in free and each.name != axis.name}
+        cells = (
+            Cell({**moved, **dict(zip(options, values, strict=True))})
+            for values in itertools.product(*options.values())
+        )
+        if reached := [states[other] for other in cells if other in states]:
+            return worst_state(reached)
     return "not_run"
 
 
@@ -75,31 +56,6 @@ def _badness(state: str) -> int:
     if is_over_edge(state):
         return 3
     return 2 if not is_known(state) else int(state == DEGRADED)
-
-
-def ties_of(ledger: LedgerReader) -> dict[str, str]:
-    """The tied fields of the sweep, with their expressions."""
-    return dict(json.loads(ledger.facts().get("ties", "{}")))
-
-
-def tied_settings(row: TrialResult, ties: Mapping[str, str]) -> dict[str, Any]:
-    """The values of tied fields that a trial trained with.
-
-    Beside an axis, whose name stands for the value in the cell, such a value is called ``effective_NAME``.
-    """
-    settings = settings_of(row.objective, row.config)
-    return {f"effective_{name}" if name in row.cell else name: settings[name] for name in ties if name in settings}
-
-
-def effective_values(row: TrialResult) -> dict[str, Any]:
-    """The values of tied axes that a trial trained with, where they differ from those of its cell."""
-    trained = {name: to_hashable(row.config.get(name, value)) for name, value in row.cell.items()}
-    return {f"effective_{name}": value for name, value in trained.items() if value != to_hashable(row.cell[name])}
-
-
-def base_notes(axes: Iterable[str], ties: Mapping[str, str]) -> list[str]:
-    """What the values of tied ``axes`` stand for, in words."""
-    return [f"{name} is the base value of the tie {name} = {ties[name]}" for name in axes if name in ties]
 
 
 def with_fields_as_trained(

@@ -10,8 +10,7 @@ from typing import Any
 
 from orchestrator.base.errors import InputError, Problem, did_you_mean
 from orchestrator.base.space import Axis, format_value, is_number, is_ordered
-from orchestrator.maps.axis_values import value_labels
-from orchestrator.maps.related_cells import existing, led
+from orchestrator.maps.axes import existing, led, value_labels
 from orchestrator.sweepfile.settings import RunSettings
 
 _SAME = 1e-9  # values within this share of each other, of 1 - value on a log1m axis, are one

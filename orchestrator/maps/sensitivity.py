@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import format_value, is_ordered
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.related_cells import existing
-from orchestrator.maps.stability import sweep_axes, usual_loss
+from orchestrator.maps.axes import existing
+from orchestrator.maps.table import SweepTable, usual_loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Sensitivity:
     rate are left out.
     """
 
-    setting: Mapping[str, Any]
+    setting: Cell
     of_seed: Mapping[int, float]
     best: float | None
     num_values: int
@@ -40,7 +40,7 @@ class Sensitivity:
 
 
 def lr_sensitivity(
-    ledger: LedgerReader, axis: str = "lr", between: tuple[float, float] | None = None
+    table: SweepTable, axis: str = "lr", between: tuple[float, float] | None = None
 ) -> list[Sensitivity]:
     """E over the tried learning rates of min(l(lr), l0) - l*, for every setting of the other axes.
 
@@ -50,23 +50,20 @@ def lr_sensitivity(
     which no value counts, also for the minimum. Raises InputError when the sweep has no such axis with two numbers, or
     the range has fewer.
     """
-    axes = {found.name: found for found in sweep_axes(ledger)}
+    axes = {each.name: each for each in table.axes}
     values = existing(axes[axis], axes[axis].values) if axis in axes else ()
     if len(values) < 2 or not is_ordered(values) or None in values:
         remedy = f"axes: {', '.join(axes) or 'none'}"
-        raise InputError(
-            Problem(ledger.facts().get("name", ""), "", f"{axis!r} is no axis of two numbers or more", remedy)
-        )
+        raise InputError(Problem(table.name, "", f"{axis!r} is no axis of two numbers or more", remedy))
     values = _within(values, between, axis)
-    trials = ledger.trials()
-    finished = [trial for trial in trials if trial.is_judged and trial.cell[axis] in values]
-    others = [name for name in axes if name != axis and name not in axes[axis].zipped]
+    finished = [trial for trial in table.trials if trial.is_judged and trial.cell[axis] in values]
+    along = {axis, *axes[axis].zipped}
     loss = usual_loss(finished)
-    settings: dict[tuple[Any, ...], dict[int, dict[Any, TrialResult]]] = {}
+    settings: dict[Cell, dict[int, dict[Any, TrialResult]]] = {}
     for trial in finished:
-        setting = tuple((name, trial.cell[name]) for name in others)
-        settings.setdefault(setting, {}).setdefault(trial.seed, {})[trial.cell[axis]] = trial
-    return [_of_setting(dict(setting), by_seed, values, loss) for setting, by_seed in settings.items()]
+        of_setting = settings.setdefault(trial.cell.without(along), {})
+        of_setting.setdefault(trial.seed, {})[trial.cell[axis]] = trial
+    return [_of_setting(setting, by_seed, values, loss) for setting, by_seed in settings.items()]
 
 
 def _within(values: Sequence[float], between: tuple[float, float] | None, axis: str) -> tuple[float, ...]:
@@ -87,7 +84,7 @@ def range_text(between: tuple[float, float]) -> str:
 
 
 def _of_setting(
-    setting: Mapping[str, Any],
+    setting: Cell,
     by_seed: Mapping[int, Mapping[Any, TrialResult]],
     values: Sequence[float],
     loss: str,

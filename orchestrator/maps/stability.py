@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,17 +12,14 @@ from typing import Any
 from orchestrator.base.columns import METRICS
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.intervals import wilson
-from orchestrator.base.space import Axis, is_number, to_hashable
+from orchestrator.base.space import Axis
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, RIGHT, UNSURE
-from orchestrator.base.words import count, plural
 from orchestrator.detection.outcomes import cell_state, is_known, is_over_edge
 from orchestrator.ledger.facts import short_note
-from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.axis_values import value_label, value_labels, value_meant
-from orchestrator.maps.curve_metrics import Measured, also_of
-from orchestrator.maps.lr_curves import judged_trials
-from orchestrator.maps.related_cells import base_notes, led, ties_of, together
+from orchestrator.maps.axes import led, together, value_labels
+from orchestrator.maps.curve_metrics import Measured
+from orchestrator.maps.table import SweepTable, axis_named, base_notes, distinct_runs, repeated_runs, repeats_text
 
 # The rank of the chosen cell among those reduced to one cell of the map, from the best (0) to the worst (1).
 REDUCTIONS: Mapping[str, float] = {"worst": 1.0, "median": 0.5, "best": 0.0}
@@ -91,30 +87,8 @@ class StabilityMap:
         return self.cells[key].state if key in self.cells else "not_run"
 
 
-def sweep_axes(ledger: LedgerReader, trials: Sequence[TrialResult] | None = None) -> list[Axis]:
-    """The axes of the sweep, with the values found in its ``trials``, which are read where they are not given."""
-    values = axis_values([trial.cell for trial in (ledger.trials() if trials is None else trials)])
-    return [
-        Axis(
-            fact["name"],
-            fact["scale"],
-            values.get(fact["name"], ()),
-            tuple(fact["ends"]) if fact["ends"] else None,
-            zipped=tuple(fact.get("zipped", ())),
-            when=tuple((name, tuple(map(to_hashable, found))) for name, found in fact.get("when", {}).items()),
-        )
-        for fact in json.loads(ledger.facts().get("axes", "[]"))
-    ]
-
-
-def axis_values(cells: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, ...]]:
-    """The values of each axis in ``cells``, in order."""
-    names = list(cells[0]) if cells else []
-    return {name: tuple(ordered(list(dict.fromkeys(cell[name] for cell in cells)))) for name in names}
-
-
 def stability_map(
-    ledger: LedgerReader,
+    table: SweepTable,
     x: str | None = None,
     y: str | None = None,
     metric: str = "final_loss",
@@ -130,20 +104,18 @@ def stability_map(
     unknown where this depends on cells without a result. ``measured`` are metrics of trials that are not in the
     ledger's table (``curve_metrics``). Raises InputError for an unknown axis, value, metric or reduction.
     """
-    facts, axes = ledger.facts(), {axis.name: axis for axis in sweep_axes(ledger)}
-    also = also_of(ledger.trials())
-    if metric not in METRICS and metric not in also:
-        known = ", ".join([*METRICS, *also])
+    axes = {axis.name: axis for axis in table.axes}
+    if metric not in METRICS and metric not in table.printed_metrics:
+        known = ", ".join([*METRICS, *table.printed_metrics])
         raise InputError(Problem("--metric", "", f"{metric!r} is unknown", f"choose one of {known}"))
     if not axes:
-        raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is no map to draw"))
-    trials, notes = _filtered(judged_trials(ledger), axes, where or {})
-    x_name, y_name = _chosen(axes, x, y, where or {})
-    is_sampled = ledger.is_sampled
-    name = facts.get("name", "")
-    notes += [note] if (note := short_note(facts)) is not None else []
-    notes += base_notes([axis for axis in (x_name, y_name) if axis is not None], ties_of(ledger))
-    made = make_map(trials, axes, x_name, y_name, metric, reduce, name, notes, is_sampled, measured)
+        raise InputError(Problem(str(table.ledger.path), "", "the sweep has no axes, so there is no map to draw"))
+    shown = table.where("--where", where or {})
+    x_name, y_name = _chosen(table.axes, x, y, where or {})
+    notes = shown.fixed_notes()
+    notes += [note] if (note := short_note(table.facts)) is not None else []
+    notes += base_notes([axis for axis in (x_name, y_name) if axis is not None], table.ties)
+    made = make_map(shown.trials, axes, x_name, y_name, metric, reduce, table.name, notes, not table.is_grid, measured)
     return replace(made, counts_degraded=counts_degraded)
 
 
@@ -193,53 +165,20 @@ def make_map(
     )
 
 
-def facet_maps(ledger: LedgerReader, facet: str, where: Mapping[str, Any], **options: Any) -> list[StabilityMap]:
+def facet_maps(table: SweepTable, facet: str, where: Mapping[str, Any], **options: Any) -> list[StabilityMap]:
     """One map for each value of the axis ``facet``, in order; ``options`` are those of ``stability_map``.
 
     Raises InputError as ``stability_map`` does, and for an axis that is also fixed or drawn.
     """
-    axes = {axis.name: axis for axis in sweep_axes(ledger)}
-    if facet not in axes:
-        raise InputError(Problem("--by", "", f"{facet!r} is not an axis", f"axes: {', '.join(axes)}"))
+    values = table.axis(facet, "--by").values
     if facet in (*where, options.get("x"), options.get("y")):
         raise InputError(Problem("--by", "", f"{facet!r} is fixed or drawn already", "choose another axis"))
     maps = []
-    for value, label in zip(axes[facet].values, value_labels(axes[facet].values), strict=True):
-        stability = stability_map(ledger, where={**where, facet: value}, **options)
+    for value, label in zip(values, value_labels(values), strict=True):
+        stability = stability_map(table, where={**where, facet: value}, **options)
         others = [part for part in stability.note.split("; ") if part != f"{facet} = {label}"]
         maps.append(replace(stability, note="; ".join(others), facet=(facet, label)))
     return maps
-
-
-def repeated_runs(trials: Sequence[TrialResult]) -> set[str]:
-    """Trials whose steps and losses equal those of an earlier seed of their cell to the last digit.
-
-    A custom trainer that ignores its seed trains one run again and again.
-    """
-    first: dict[tuple[Any, ...], str] = {}
-    for trial in trials:
-        if trial.curve_digest is not None:
-            first.setdefault((tuple(trial.cell.items()), trial.curve_digest), trial.trial_id)
-    return {trial.trial_id for trial in trials if trial.curve_digest is not None} - set(first.values())
-
-
-def distinct_runs(trials: Sequence[TrialResult]) -> list[TrialResult]:
-    """The trials without those that repeat a run."""
-    repeats = repeated_runs(trials)
-    return [trial for trial in trials if trial.trial_id not in repeats]
-
-
-def repeats_text(num: int) -> str:
-    """What is said where ``num`` seeds repeat the run of another."""
-    seeds = count(num, "seed repeats", "seeds repeat")
-    return f"{seeds} another's run to the last digit and {plural(num, 'is', 'are')} not counted"
-
-
-def usual_loss(trials: Iterable[TrialResult]) -> str:
-    """The loss by which settings are compared: of held-out data where every trial that ran to its end has one."""
-    ran_to_their_end = [trial for trial in trials if trial.outcome in ("stable", "spiked")]
-    has_validation = bool(ran_to_their_end) and all(trial.validation_loss is not None for trial in ran_to_their_end)
-    return "validation_loss" if has_validation else "final_loss"
 
 
 def map_cell(x: Any, y: Any, trials: Sequence[TrialResult], metric: str, measured: Measured) -> MapCell:
@@ -320,39 +259,18 @@ def _reduced(cells: Sequence[MapCell], metric: str, how: str) -> MapCell:
     return unknown[0] if depends else taken
 
 
-def _filtered(
-    trials: Sequence[TrialResult], axes: Mapping[str, Axis], where: Mapping[str, Any]
-) -> tuple[list[TrialResult], list[str]]:
-    """The trials selected by ``where``, and the selection in words."""
-    kept, values = trials_where("--where", trials, axes, where)
-    return kept, [f"{name} = {value_label(axes[name], value)}" for name, value in values.items()]
-
-
-def trials_where(
-    option: str, trials: Sequence[TrialResult], axes: Mapping[str, Axis], where: Mapping[str, Any]
-) -> tuple[list[TrialResult], dict[str, Any]]:
-    """The trials whose cells have the values of ``where`` (as read by ``value_meant``), and these values.
-
-    Raises InputError naming ``option`` for an unknown axis or value, and where no cell matches.
-    """
-    values = {}
-    for name, wanted in where.items():
-        if name not in axes:
-            raise InputError(Problem(option, name, "is not an axis", f"axes: {', '.join(axes) or 'none'}"))
-        values[name] = value_meant(option, axes[name], wanted)
-    kept = [trial for trial in trials if all(trial.cell[name] == value for name, value in values.items())]
-    if where and not kept:
-        written = ",".join(f"{name}={wanted}" for name, wanted in where.items())
-        raise InputError(Problem(option, written, "the sweep has no such cell", "see `sweep status NAME`"))
-    return kept, values
-
-
-def _chosen(axes: Mapping[str, Axis], x: str | None, y: str | None, where: Mapping[str, str]) -> tuple[str, str | None]:
+def check_two_axes(axes: Iterable[Axis], x: str | None, y: str | None) -> None:
+    """Raise InputError for an unknown axis, or one that is named twice."""
     for option, name in (("--x", x), ("--y", y)):
-        if name is not None and name not in axes:
-            raise InputError(Problem(option, "", f"{name!r} is not an axis", f"axes: {', '.join(axes)}"))
+        if name is not None:
+            axis_named(name, axes, option)
     if x is not None and x == y:
         raise InputError(Problem("--y", "", f"{y!r} is also --x", "choose two different axes"))
+
+
+def _chosen(of_sweep: Sequence[Axis], x: str | None, y: str | None, where: Mapping[str, str]) -> tuple[str, str | None]:
+    check_two_axes(of_sweep, x, y)
+    axes = {axis.name: axis for axis in of_sweep}
     taken = together(axes, (x, y, *where)) | led(axes.values())
     free = [name for name in axes if name not in taken]
     if x is None:
@@ -361,11 +279,3 @@ def _chosen(axes: Mapping[str, Axis], x: str | None, y: str | None, where: Mappi
     if y is None and free:
         y = free.pop(0)
     return x, y
-
-
-def ordered(values: Sequence[Any]) -> list[Any]:
-    """Numbers ascending, with none (no clipping: the loosest) last; words keep their order."""
-    others = [value for value in values if not is_number(value)]
-    if others in ([], [None]):
-        return [*sorted(value for value in values if is_number(value)), *others]
-    return list(values)

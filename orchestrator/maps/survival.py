@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.fields import hidden, reported
 from orchestrator.base.intervals import CONFIDENCE, wilson
@@ -16,9 +17,9 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import OUTCOMES
 from orchestrator.base.words import count
 from orchestrator.detection.outcomes import ENOUGH_LOSSES
-from orchestrator.ledger.reader import LedgerReader, check_has_curves
+from orchestrator.ledger.reader import check_has_curves
 from orchestrator.maps.covariates import Covariate, covariates_of, design
-from orchestrator.maps.stability import distinct_runs, sweep_axes
+from orchestrator.maps.table import SweepTable
 from orchestrator.maps.weibull import WeibullFit, fit_weibull
 
 LONGER = 10  # times the steps that were trained: how far ahead the fit looks by default
@@ -35,7 +36,7 @@ class Lifetime:
     """
 
     trial_id: str
-    cell: Mapping[str, Any]
+    cell: Cell
     steps: int
     has_onset: bool
     fails_at_start: bool = False
@@ -61,7 +62,7 @@ class Group:
     for).
     """
 
-    setting: Mapping[str, Any]
+    setting: Cell
     num_runs: int
     num_onsets: int
     watched: int
@@ -138,19 +139,15 @@ class Survival:
         return {"shape": self.shape, "effects": self.effects}
 
 
-def survival(ledger: LedgerReader, by: str | None = None, until: int | None = None) -> Survival:
+def survival(table: SweepTable, by: str | None = None, until: int | None = None) -> Survival:
     """How long the runs of the sweep stay stable, by cell or pooled by the values of ``by``.
 
     The fit predicts to step ``until``, ten times the longest run by default. Raises InputError for an axis that the
     sweep does not have, for an ``until`` that was trained already, and where no trial has a result that tells.
     """
-    axes, name = sweep_axes(ledger), ledger.facts().get("name", "")
-    if by is not None and by not in [one.name for one in axes]:
-        known = ", ".join(one.name for one in axes) or "none"
-        raise InputError(Problem("--by", "", f"{by!r} is not an axis", f"axes: {known}"))
-    check_has_curves(ledger, "only a curve says when a run left its trend")
-    trials = ledger.trials()
-    lives = lifetimes(trials)
+    name, pooled = table.name, None if by is None else table.axis(by, "--by")
+    check_has_curves(table.ledger, "only a curve says when a run left its trend")
+    lives = lifetimes(table.runs)
     if not lives:
         remedy = "`sweep status NAME` says what is missing"
         raise InputError(Problem(name, "", "no trial has an outcome that tells how long it was stable", remedy))
@@ -160,24 +157,22 @@ def survival(ledger: LedgerReader, by: str | None = None, until: int | None = No
         raise InputError(Problem("--until", str(until), "lies within what was trained", remedy))
     until = until or LONGER * longest
     steps = tuple(dict.fromkeys(max(1, round(share * longest)) for share in _SHOWN))
-    covariates = covariates_of(axes)
+    covariates = covariates_of(table.axes)
     fit = fit_lifetimes(lives, covariates)
     backtest = _backtest(lives, covariates, until)
-    grouped: dict[tuple[Any, ...], list[Lifetime]] = {}
+    grouped: dict[Cell, list[Lifetime]] = {}
     for life in lives:
-        key = tuple(life.cell.items()) if by is None else ((by, life.cell[by]),)
-        grouped.setdefault(key, []).append(life)
-    groups = [_group(dict(key), members, steps, until, fit, covariates) for key, members in grouped.items()]
-    if by is not None:
-        order = next(axis.values for axis in axes if axis.name == by)
-        groups.sort(key=lambda group: order.index(group.setting[by]))
+        grouped.setdefault(life.cell if by is None else life.cell.only([by]), []).append(life)
+    groups = [_group(setting, members, steps, until, fit, covariates) for setting, members in grouped.items()]
+    if pooled is not None:
+        groups.sort(key=lambda group: pooled.values.index(group.setting[pooled.name]))
     return Survival(
         sweep=name,
         by=by,
         num_runs=len(lives),
         num_onsets=sum(life.has_onset for life in lives),
         num_failed_at_start=sum(life.fails_at_start for life in lives),
-        num_left_out=len(trials) - len(lives),
+        num_left_out=len(table.trials) - len(lives),
         longest=longest,
         until=until,
         steps=steps,
@@ -189,9 +184,9 @@ def survival(ledger: LedgerReader, by: str | None = None, until: int | None = No
     )
 
 
-def lifetimes(trials: Sequence[TrialResult]) -> list[Lifetime]:
-    """The lifetimes of the trials whose outcome tells; seeds that repeat a run count once."""
-    return [_lifetime(trial) for trial in distinct_runs(trials) if trial.outcome in OUTCOMES]
+def lifetimes(runs: Iterable[TrialResult]) -> list[Lifetime]:
+    """The lifetimes of the runs whose outcome tells."""
+    return [_lifetime(run) for run in runs if run.outcome in OUTCOMES]
 
 
 def _lifetime(trial: TrialResult) -> Lifetime:
@@ -277,7 +272,7 @@ def predicted_share(life: Lifetime, fit: WeibullFit, covariates: Sequence[Covari
 
 
 def _group(
-    setting: Mapping[str, Any],
+    setting: Cell,
     lives: Sequence[Lifetime],
     steps: Sequence[int],
     until: int,

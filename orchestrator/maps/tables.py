@@ -11,23 +11,21 @@ from objectives.control import firing_in_words
 from orchestrator.base.columns import READING_COLUMNS, TRIAL_COLUMNS, names
 from orchestrator.base.space import entries_in_words
 from orchestrator.base.vocabulary import DEGRADED, OUTCOMES, PRUNED
-from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.curve_metrics import OF_TELEMETRY, Measured, also_of, measured
-from orchestrator.maps.lr_curves import judged_trials
-from orchestrator.maps.related_cells import tied_settings, ties_of
+from orchestrator.maps.curve_metrics import OF_TELEMETRY, Measured, measured
 from orchestrator.maps.stability import StabilityMap
+from orchestrator.maps.table import SweepTable, tied_settings
 from orchestrator.sweepfile.settings import settings_of
 
 _OWN = ("trial_id", "seed", "saved_steps")  # placed explicitly below
 _RESULTS = [name for name in names(TRIAL_COLUMNS) if name not in _OWN]
 
 
-def readings_and_printed(ledger: LedgerReader) -> Measured:
+def readings_and_printed(table: SweepTable) -> Measured:
     """What ``trial_table`` has of telemetry: the headline readings, and what a custom trainer printed."""
-    return measured(ledger, [*OF_TELEMETRY, *also_of(ledger.trials())], ledger.statuses())
+    return measured(table, [*OF_TELEMETRY, *table.printed_metrics])
 
 
-def trial_table(ledger: LedgerReader, readings: Measured | None = None) -> pd.DataFrame:
+def trial_table(table: SweepTable, readings: Measured | None = None) -> pd.DataFrame:
     """One row per trial of the sweep: trial_id, seed, all its settings, results, headline readings of telemetry.
 
     ``readings`` is what ``readings_and_printed`` gives, if the caller has it already.
@@ -36,9 +34,9 @@ def trial_table(ledger: LedgerReader, readings: Measured | None = None) -> pd.Da
     it; onset_step and the like are missing where there is none. The column of a tied axis has the axis's value, as in
     maps, and ``effective_NAME`` the one that was trained with.
     """
-    rows, trials, ties = [], judged_trials(ledger), ties_of(ledger)
-    found = readings_and_printed(ledger) if readings is None else readings
-    for trial in trials:
+    rows, ties = [], table.ties
+    found = readings_and_printed(table) if readings is None else readings
+    for trial in table.trials:
         settings = settings_of(trial.objective, trial.config, trial.cell)
         settings |= {**trial.cell, **tied_settings(trial, ties)}
         row = {"trial_id": trial.trial_id, **settings, "seed": trial.seed}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
-from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.table import SweepTable
 
 _IN_A_ROW = 10  # losses whose median is a level, as in the columns final_loss and best_loss
 
@@ -20,12 +18,12 @@ def steps_to_target(step_N: np.ndarray, loss_N: np.ndarray, target: float) -> in
     return int(step_N[reached[0] + _IN_A_ROW - 1]) if len(reached) else None
 
 
-def target_steps(ledger: LedgerReader, trial_ids: Iterable[str], target: float) -> dict[str, float]:
-    """``steps_to_target`` of each of these trials that reached it."""
-    found = {}
-    for trial_id in trial_ids:
-        trace = ledger.trace(trial_id, ("step", "loss"))
+def target_steps(table: SweepTable, target: float) -> dict[str, float]:
+    """``steps_to_target`` of each run that reached it, by its id."""
+    reached = {}
+    for run in table.runs:
+        trace = table.ledger.trace(run.trial_id, ("step", "loss"))
         steps = steps_to_target(trace["step"], trace["loss"], target) if "loss" in trace else None
         if steps is not None:
-            found[trial_id] = float(steps)
-    return found
+            reached[run.trial_id] = float(steps)
+    return reached

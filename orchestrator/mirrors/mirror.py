@@ -23,7 +23,7 @@ from orchestrator.base.files import FORKS_OF_EACH, LEDGER, MIRRORED, atomic_writ
 from orchestrator.base.space import Axis
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.stability import sweep_axes
+from orchestrator.maps.table import axes_of
 from orchestrator.mirrors.records import running_record, trial_record, version_of
 from orchestrator.mirrors.sweep_records import sweep_record
 from orchestrator.mirrors.tracker import Tracker, TrackingError, TrialAnswer, import_library, tracker_class
@@ -125,7 +125,7 @@ class Mirror:
     def _axes_of(self, ledger: LedgerReader) -> Mapping[str, Axis]:
         """Return the sweep's axes, read once: it takes all rows."""
         if self._axes is None:
-            self._axes = {axis.name: axis for axis in sweep_axes(ledger)}
+            self._axes = {axis.name: axis for axis in axes_of(ledger.facts(), ledger.trials())}
         return self._axes
 
 

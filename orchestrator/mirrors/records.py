@@ -15,8 +15,8 @@ from orchestrator.base.space import Axis, canonical_text
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS, OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.curve_metrics import also_of, headlines
-from orchestrator.maps.related_cells import tied_settings, ties_of
+from orchestrator.maps.curve_metrics import headlines
+from orchestrator.maps.table import printed_metrics, tied_settings, ties_of
 from orchestrator.mirrors.curve_points import SPIKY, complete_rows, curve_points, reading_points
 from orchestrator.mirrors.log_columns import loss_columns, with_log_columns
 from orchestrator.mirrors.tracker import CellKey, Point, TrialRecord
@@ -50,7 +50,7 @@ def trial_record(
     shares: Mapping[str, float] | None = None,
 ) -> TrialRecord:
     """Return the tracker's record of a trial; ``sweep`` is the name of the sweep."""
-    is_finished, ties = row.status == "finished", ties_of(ledger)
+    is_finished, ties = row.status == "finished", ties_of(ledger.facts())
     tags = {name: getattr(row, name) for name in TAGS}
     tags |= {"audited": "true"} if row.is_audited else {}
     return TrialRecord(
@@ -123,7 +123,7 @@ def _curves(row: TrialResult, trace: Trace, telemetry: Trace, every: int | str) 
         telemetry = {**telemetry, "lambda_max_over_threshold": ratio_N}
     if row.objective not in CUSTOM_KINDS:
         points += reading_points(telemetry, _HEADLINES, _HEADLINE_BUCKETS)
-    own = {name: name for name in ("validation_loss", *also_of([row]))}
+    own = {name: name for name in ("validation_loss", *printed_metrics([row]))}
     return points + reading_points(telemetry, own, SPIKY["loss"])
 
 

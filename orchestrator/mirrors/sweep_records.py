@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis, format_value, is_number
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, OSCILLATING, OUTCOMES, RIGHT, TOO_SLOW
-from orchestrator.detection.outcomes import cell_state
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.schema import PackRow
 from orchestrator.maps.audit import Audit, audit
+from orchestrator.maps.axes import led
 from orchestrator.maps.boundary import boundary, distance_to_edge
 from orchestrator.maps.curve_metrics import OF_TELEMETRY, measured
 from orchestrator.maps.fitted import Fit, fit
-from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.maps.recommendation import recommend
-from orchestrator.maps.related_cells import led, ties_of
 from orchestrator.maps.sensitivity import lr_sensitivity
-from orchestrator.maps.stability import MapCell, distinct_runs, map_cell, stability_map, sweep_axes
+from orchestrator.maps.stability import MapCell, map_cell, stability_map
+from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.mirrors.log_columns import loss_columns, map_params
 from orchestrator.mirrors.records import cell_key, shown_value
 from orchestrator.mirrors.tracker import CellKey, CellRecord, SweepRecord, Text
@@ -41,10 +41,10 @@ _MOST_ROWS = 20  # of the map: with more, their edges are not logged one by one
 
 def sweep_record(ledger: LedgerReader) -> SweepRecord:
     """Return the tracker's record of the sweep in ``ledger``."""
-    facts, packs, rows = ledger.facts(), ledger.packs(), judged_trials(ledger)
+    table, packs = read_table(ledger), ledger.packs()
+    facts, rows = table.facts, table.trials
     environment = packs[-1].environment if packs else {}
-    axes = sweep_axes(ledger)
-    ties = ties_of(ledger)
+    axes, ties = table.axes, table.ties
     fixed = _fixed(rows, ties)
     tags = {
         "objective": facts.get("objective", ""),
@@ -53,7 +53,7 @@ def sweep_record(ledger: LedgerReader) -> SweepRecord:
         **{f"fixed.{key}": shown_value(value) for key, value in fixed.items()},
         **{f"environment.{key}": value for key, value in environment.items() if key != "pid"},
     }
-    cells = _cells(ledger, rows, axes, ties)
+    cells = _cells(table)
     return SweepRecord(
         tags=tags,
         git_commit=facts.get("git_commit", ""),
@@ -65,7 +65,7 @@ def sweep_record(ledger: LedgerReader) -> SweepRecord:
             **{f"tie.{name}": text for name, text in ties.items()},
             **{key: shown_value(value) for key, value in fixed.items()},
         },
-        metrics={**_counts(rows), **_map_metrics(ledger, rows, cells), **_costs(ledger, packs)},
+        metrics={**_counts(rows), **_map_metrics(table, cells), **_costs(ledger, packs)},
         cells=cells,
         finished_s=max((row.finished_at or 0 for row in rows), default=0),
         is_over=not any(row.status in _UNFINISHED for row in rows),
@@ -89,26 +89,24 @@ def _shares(row: TrialResult) -> dict[str, float]:
 # --- cells -----------------------------------------------------------------------------------------
 
 
-def _cells(
-    ledger: LedgerReader, rows: Sequence[TrialResult], axes: Sequence[Axis], ties: Mapping[str, str]
-) -> list[CellRecord]:
-    by_name, name = {axis.name: axis for axis in axes}, ledger.facts().get("name", "")
+def _cells(table: SweepTable) -> list[CellRecord]:
+    by_name, name = {axis.name: axis for axis in table.axes}, table.name
     members: dict[str, list[TrialResult]] = {}
     keys: dict[str, CellKey] = {}
-    for row in rows:
-        key = cell_key(row, by_name, name, ties)
+    for row in table.trials:
+        key = cell_key(row, by_name, name, table.ties)
         keys.setdefault(key.cell_id, key)
         members.setdefault(key.cell_id, []).append(row)
-    readings = measured(ledger, OF_TELEMETRY, [row.trial_id for row in rows])
+    readings = measured(table, OF_TELEMETRY)
     made = {cell_id: map_cell(None, None, trials, "final_loss", readings) for cell_id, trials in members.items()}
-    states = {tuple(trials[0].cell.values()): made[cell_id].state for cell_id, trials in members.items()}
-    sensitivity = _sensitivities(ledger)
+    states = {trials[0].cell: made[cell_id].state for cell_id, trials in members.items()}
+    sensitivity = _sensitivities(table)
     return [
         CellRecord(
             key=keys[cell_id],
             metrics={
                 **_cell_metrics(made[cell_id], trials, name),
-                **_distance(trials[0].cell, axes, states),
+                **_distance(trials[0].cell, table.axes, states),
                 **sensitivity(trials[0].cell),
             },
             finished_s=max((row.finished_at or 0 for row in trials), default=0),
@@ -137,22 +135,22 @@ def _cell_metrics(cell: MapCell, rows: Sequence[TrialResult], sweep: str) -> dic
     return metrics | loss_columns(cell.medians["final_loss"], initial, has_diverged=has_diverged)
 
 
-def _distance(cell: Mapping[str, Any], axes: Sequence[Axis], states: Mapping[tuple[Any, ...], str]) -> dict[str, float]:
+def _distance(cell: Cell, axes: Sequence[Axis], states: Mapping[Cell, str]) -> dict[str, float]:
     distance = distance_to_edge(cell, axes, states)
     return {} if distance is None else {"distance_to_edge": distance}
 
 
-def _sensitivities(ledger: LedgerReader) -> Callable[[Mapping[str, Any]], dict[str, float]]:
+def _sensitivities(table: SweepTable) -> Callable[[Cell], dict[str, float]]:
     """Return a function from a cell to the cost of a wrong learning rate at its other settings, if known."""
     try:
-        settings = lr_sensitivity(ledger, "lr")
+        settings = lr_sensitivity(table, "lr")
     except InputError:
         settings = []
-    costs = {tuple(s.setting.items()): s.value for s in settings}
+    costs = {each.setting: each.value for each in settings}
     names = list(settings[0].setting) if settings else []
 
-    def of_cell(cell: Mapping[str, Any]) -> dict[str, float]:
-        value = costs.get(tuple((name, cell[name]) for name in names))
+    def of_cell(cell: Cell) -> dict[str, float]:
+        value = costs.get(cell.only(names))
         return {} if value is None else {"lr_sensitivity": value}
 
     return of_cell
@@ -167,17 +165,17 @@ def _counts(rows: Sequence[TrialResult]) -> dict[str, float]:
     return counts | {"num_trials": len(rows)} | _audit_counts(audit(rows, None))
 
 
-def _map_metrics(ledger: LedgerReader, rows: Sequence[TrialResult], cells: Sequence[CellRecord]) -> dict[str, float]:
+def _map_metrics(table: SweepTable, cells: Sequence[CellRecord]) -> dict[str, float]:
     """Return the size of the stable region, the edge, the recommendation and the cost of a wrong learning rate."""
     metrics: dict[str, float] = {}
     fractions = [cell.metrics["stable_fraction"] for cell in cells if "stable_fraction" in cell.metrics]
     if fractions:
         metrics["stable_fraction"] = sum(fractions) / len(fractions)
-        states = [cell_state([row.label for row in trials]) for trials in _by_cell(rows)]
+        states = list(table.states().values())
         metrics["stable_cells"] = sum(state == "stable" for state in states) / len(states)
-    metrics |= _edges(ledger)
+    metrics |= _edges(table)
     try:
-        chosen = recommend(ledger).chosen
+        chosen = recommend(table).chosen
     except InputError:
         chosen = None
     if chosen is not None:
@@ -189,22 +187,15 @@ def _map_metrics(ledger: LedgerReader, rows: Sequence[TrialResult], cells: Seque
     return metrics | ({"lr_sensitivity": median(costs)} if costs else {})
 
 
-def _by_cell(rows: Iterable[TrialResult]) -> list[list[TrialResult]]:
-    cells: dict[tuple[Any, ...], list[TrialResult]] = {}
-    for row in distinct_runs(list(rows)):
-        cells.setdefault(tuple(row.cell.items()), []).append(row)
-    return list(cells.values())
-
-
-def _edges(ledger: LedgerReader) -> dict[str, float]:
+def _edges(table: SweepTable) -> dict[str, float]:
     """Return the bracket of each row's outermost edge along the first axis, and their median on the axis's scale.
 
     For scattered cells, return the median 95 % interval of the fitted edge.
     """
     try:
-        stability = stability_map(ledger)
+        stability = stability_map(table)
         if stability.is_sampled:
-            return _fitted_edges(fit(ledger))
+            return _fitted_edges(fit(table))
         rows = boundary(stability)
     except InputError:
         return {}

@@ -10,8 +10,8 @@ from orchestrator.answers import query_classes
 from orchestrator.base.errors import InputError
 from orchestrator.base.query import Query
 from orchestrator.ledger.facts import imported_of
-from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import StabilityMap
+from orchestrator.maps.table import SweepTable
 from orchestrator.maps.tables import map_table
 from orchestrator.pages.edge import edge_section
 from orchestrator.pages.summary import cell_name, imported_html
@@ -22,11 +22,11 @@ _MOST_ROWS = 2000  # of the map as a table: a larger one is in map.csv
 _FAILURES_SHOWN = 50
 
 
-def answers_html(ledger: LedgerReader, stability: StabilityMap | None, sweep_text: str) -> str:
+def answers_html(table: SweepTable, stability: StabilityMap | None, sweep_text: str) -> str:
     """What follows from the map, the trials without a result, the sweep file and the environment."""
-    rows, packs = ledger.trials(), ledger.packs()
+    rows, packs = table.trials, table.ledger.packs()
     environment = packs[-1].environment if packs else {}
-    sections = [_answers(ledger, stability)]
+    sections = [_answers(table, stability)]
     failed = [row for row in rows if row.status in ("errored", "lost")]
     if failed:
         shown = ((cell_name(row.cell, row.seed), row.reason or "") for row in failed[:_FAILURES_SHOWN])
@@ -37,37 +37,37 @@ def answers_html(ledger: LedgerReader, stability: StabilityMap | None, sweep_tex
             for row in failed[:1]
             if row.error
         ]
-    imported = imported_of(ledger.facts())
+    imported = imported_of(table.facts)
     if imported is None:
         sections += ["<h2>Sweep file</h2>", f"<pre>{html.escape(sweep_text)}</pre>"]
     else:
         sections += ["<h2>Imported</h2>", imported_html(imported)]
     sections += [
         "<h2>Environment</h2>",
-        table_html(("what", "value"), {**facts_to_show(ledger.facts()), **environment}.items()),
+        table_html(("what", "value"), {**facts_to_show(table.facts), **environment}.items()),
     ]
     return "\n".join(sections)
 
 
-def _answers(ledger: LedgerReader, stability: StabilityMap | None) -> str:
+def _answers(table: SweepTable, stability: StabilityMap | None) -> str:
     """The sections of all questions that have one, and the map's numbers as a table."""
-    sections = {query.query_name(): _section(query, ledger) for query in query_classes("sweep") if query.section}
+    sections = {query.query_name(): _section(query, table) for query in query_classes("sweep") if query.section}
     if stability is not None:
-        sections["boundary"] += edge_section(ledger)
+        sections["boundary"] += edge_section(table)
     order = [name for name in _ORDER if name in sections]
     parts = [sections[name] for name in (*order, *sorted(sections.keys() - {*order}))]
     if stability is not None and len(stability.cells) <= _MOST_ROWS:
-        table = frame_html(map_table(stability))
-        parts.append(f"<details><summary>The map as a table</summary>{table}</details>")
+        cells = frame_html(map_table(stability))
+        parts.append(f"<details><summary>The map as a table</summary>{cells}</details>")
     return "\n".join(filter(None, parts))
 
 
-def _section(kind: type[Query[Any]], ledger: LedgerReader) -> str:
+def _section(kind: type[Query[Any]], table: SweepTable) -> str:
     """The answer to a question with its usual options; empty if the sweep lacks what it needs."""
     try:
-        if not kind.is_on_page(ledger):
+        if not kind.is_on_page(table):
             return ""
-        answer = kind().ask(ledger)
+        answer = kind().ask(table)
     except InputError:
         return ""
     if not answer.is_worth_showing:

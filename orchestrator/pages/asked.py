@@ -18,6 +18,7 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import examine, trial_by_id, typical_trials
 from orchestrator.causes.remedies.reading import has_remedies, read_remedies
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.table import read_table
 from orchestrator.pages.curves import Between, curves_so_far
 from orchestrator.render.html import blocks_html
 from orchestrator.render.remedies import remedies_figure
@@ -60,7 +61,7 @@ def comparison(base: Path, other: Path) -> dict[str, str]:
     with contextlib.ExitStack() as stack:
         ledgers = [stack.enter_context(LedgerReader(folder / LEDGER)) for folder in (base, other)]
         try:
-            answer = query_class("compare")().ask(ledgers)
+            answer = query_class("compare")().ask(list(map(read_table, ledgers)))
             return {"html": blocks_html(answer.blocks(), with_figures=False)}
         except InputError as error:
             return {"html": f"<p>{html.escape(str(error))}</p>"}

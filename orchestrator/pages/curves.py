@@ -10,7 +10,8 @@ import numpy as np
 
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.curve_metrics import OF_TRACES, also_of, headlines, last_reading
+from orchestrator.maps.curve_metrics import OF_TRACES, headlines, last_reading
+from orchestrator.maps.table import printed_metrics
 from orchestrator.render.thinning import thinned
 
 CURVES = {"loss": "loss", "grad_norm": "gradient norm"}
@@ -53,7 +54,7 @@ def curves_and_readings(
     trace = ledger.trace(row.trial_id, (*CURVES, "lr")) if row.outcome else {}
     telemetry = ledger.telemetry(row.trial_id) if row.outcome else {}
     found = {name: metric(trace) for name, metric in OF_TRACES.items()} | headlines(telemetry, trace)
-    found |= {name: last_reading(telemetry, name) for name in also_of([row])}
+    found |= {name: last_reading(telemetry, name) for name in printed_metrics([row])}
     metrics = {name: value for name, value in found.items() if value is not None}
     readings = reading_names(telemetry) if points_of_reading else []
     curves = _curves(trace, num_points) | _of_telemetry(telemetry, [_VALIDATION], num_points)

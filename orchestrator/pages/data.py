@@ -15,11 +15,10 @@ from orchestrator.base.space import Axis
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.outcomes import is_over_edge
 from orchestrator.ledger.reader import LedgerReader, is_sampled
-from orchestrator.maps.axis_values import value_labels
-from orchestrator.maps.curve_metrics import CURVE_METRICS, also_of
-from orchestrator.maps.lr_curves import judged_trials
-from orchestrator.maps.related_cells import led
-from orchestrator.maps.stability import REDUCTIONS, sweep_axes
+from orchestrator.maps.axes import led, value_labels
+from orchestrator.maps.curve_metrics import CURVE_METRICS
+from orchestrator.maps.stability import REDUCTIONS
+from orchestrator.maps.table import SweepTable, printed_metrics
 from orchestrator.pages.asked import diagnoses, remedy_pictures
 from orchestrator.pages.cells import KnownCells, cells_and_panels, page_look
 from orchestrator.pages.curves import (
@@ -43,15 +42,15 @@ _NUM_TICKS = 6
 _MOST_CHANGES = 20  # that are marked on a curve
 
 
-def report_data(ledger: LedgerReader) -> dict[str, Any]:
+def report_data(table: SweepTable) -> dict[str, Any]:
     """The page's data; every number is finite or null."""
-    facts, rows = ledger.facts(), judged_trials(ledger)
+    ledger, rows = table.ledger, table.trials
     num_finished = sum(row.outcome is not None for row in rows)
     num_points = points_per_curve(len(CURVES) * num_finished)
     of_reading = points_per_reading(num_finished * _most_readings(ledger, rows))
     # The curves of one trial at a time: all together may exceed the memory.
     curves = [curves_and_readings(ledger, row, num_points, of_reading) for row in rows]
-    data = table_data(facts, rows, sweep_axes(ledger, rows), [metrics for _, metrics in curves])
+    data = table_data(table.facts, rows, table.axes, [metrics for _, metrics in curves])
     titles = CURVES | (VALIDATION if any("validation_loss" in curve for curve, _ in curves) else {})
     told = diagnoses(ledger, rows)
     return data | {
@@ -82,7 +81,7 @@ def table_data(
     """
     # The page shows the first two at first: not one that advances with another.
     axes = sorted(found_axes, key=lambda axis: axis.name in led(found_axes))
-    measured: dict[str, dict[str, float]] = {name: {} for name in (*CURVE_METRICS, *also_of(rows))}
+    measured: dict[str, dict[str, float]] = {name: {} for name in (*CURVE_METRICS, *printed_metrics(rows))}
     for row, found in zip(rows, metrics, strict=True):
         for name, value in found.items():
             measured[name][row.trial_id] = value

@@ -11,9 +11,9 @@ import numpy as np
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis, number_text
-from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.axis_values import value_label
+from orchestrator.maps.axes import value_label
 from orchestrator.maps.edge_line import EdgeLines, EdgePoint, edge_lines, edge_table
+from orchestrator.maps.table import SweepTable
 from orchestrator.render.axis_scale import AxisScale
 from orchestrator.render.html import frame_html
 from orchestrator.render.labels import scale_label, tick_texts
@@ -25,25 +25,25 @@ _MOST_ROWS = 400  # of the table
 _DIGITS = 3
 
 
-def edge_section(ledger: LedgerReader) -> str:
+def edge_section(table: SweepTable) -> str:
     """The edge as HTML: what the page's script draws, and its numbers as a table; an empty text without an edge.
 
     There is none with one axis, without a row that crosses it, and where a further axis has too many values to be
     drawn.
     """
     try:
-        found = edge_lines(ledger)
+        found = edge_lines(table)
     except InputError:
         return ""
     if not found.sides:
         return ""
     content = html.escape(json.dumps(edge_data(found), allow_nan=False, separators=(",", ":")))
-    table = edge_table(found)
-    every = math.ceil(len(table) / _MOST_ROWS)
+    rows = edge_table(found)
+    every = math.ceil(len(rows) / _MOST_ROWS)
     return (
         f"<h2>{html.escape(_title(found))}</h2>\n"
         f'<figure class="edge" id="edge" data-edge="{content}"></figure>\n'
-        f"<details><summary>The edge as a table</summary>{frame_html(table.iloc[::every])}</details>"
+        f"<details><summary>The edge as a table</summary>{frame_html(rows.iloc[::every])}</details>"
     )
 
 

@@ -17,6 +17,7 @@ from orchestrator.base.files import (
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.fitted import map_mesh
 from orchestrator.maps.stability import stability_map
+from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import as_csv, map_table, readings_and_printed, trial_table
 
 MAP_TABLE, TRIAL_TABLE, REPORT = "map.csv", "trials.csv", "report.html"
@@ -43,17 +44,18 @@ def export_all(folder: Path) -> list[Path]:
 
     written: dict[str, bytes | str] = {}
     with LedgerReader(folder / LEDGER) as ledger:
-        found = readings_and_printed(ledger)
+        table = read_table(ledger)
+        found = readings_and_printed(table)
         try:
-            stability = stability_map(ledger, measured=found)
+            stability = stability_map(table, measured=found)
         except InputError:
             stability = None  # a sweep over seeds only has no axes and no map
         if stability is not None:
-            written[HEATMAP] = heatmap(stability, "png", [map_mesh(ledger, stability)])
+            written[HEATMAP] = heatmap(stability, "png", [map_mesh(table, stability)])
             written[MAP_TABLE] = as_csv(map_table(stability))
-        written[TRIAL_TABLE] = as_csv(trial_table(ledger, found))
+        written[TRIAL_TABLE] = as_csv(trial_table(table, found))
         text = frozen_text(folder)
-        written[REPORT] = report_html(ledger, stability, text)
+        written[REPORT] = report_html(table, stability, text)
         state = ledger.state()
     check_no_links(folder)
     for name, content in written.items():

@@ -13,9 +13,9 @@ from typing import Any
 from orchestrator.base.files import LEDGER, frozen_text
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.curve_metrics import OF_TELEMETRY, also_of
-from orchestrator.maps.lr_curves import KnownNoise, judged_trials
-from orchestrator.maps.stability import stability_map, sweep_axes
+from orchestrator.maps.curve_metrics import OF_TELEMETRY
+from orchestrator.maps.stability import stability_map
+from orchestrator.maps.table import KnownNoise, read_table
 from orchestrator.pages.answers import answers_html
 from orchestrator.pages.asked import POINTS
 from orchestrator.pages.cells import KnownCells
@@ -41,7 +41,7 @@ class LivePage:
         self._metrics: dict[tuple[str, str | None], dict[str, float]] = {}  # of a trial's attempt with a result
         self._noise: KnownNoise = {}
         self._cells: KnownCells = {}
-        self._rows: list[TrialResult] = []
+        self._rows: Sequence[TrialResult] = ()
         self._mark: Any = None  # what the trials were when the data was made
         self._name, self._summary = folder.name, ""
         self._origin, self._number = secrets.token_hex(4), 0  # pages may outlive a server
@@ -114,12 +114,12 @@ class LivePage:
 
     def _remake(self, ledger: LedgerReader, facts: dict[str, str]) -> None:
         """Make the data of the page anew, as its next version."""
-        self._rows, self._name = judged_trials(ledger, self._noise), facts.get("name", self._folder.name)
-        axes = sweep_axes(ledger, self._rows)
+        table = read_table(ledger, self._noise)
+        self._rows, self._name = table.trials, facts.get("name", self._folder.name)
         data = None
-        if axes and self._rows:
+        if table.axes and self._rows:
             metrics = [self._metrics_of(ledger, row) for row in self._rows]
-            data = table_data(facts, self._rows, axes, metrics, self._cells)
+            data = table_data(facts, self._rows, table.axes, metrics, self._cells)
             data |= {"curves": None, "curve_titles": CURVES | VALIDATION, "num_points": POINTS, "diagnoses": None}
         self._number += 1
         self._versions[self._version] = data
@@ -136,16 +136,16 @@ class LivePage:
         return self._metrics[attempt]
 
     def _answers_of(self, ledger: LedgerReader) -> str:
-        rows: Sequence[TrialResult] = ledger.trials()
+        table = read_table(ledger, self._noise)
         stability = None
-        if sweep_axes(ledger, rows):
-            measured: dict[str, dict[str, float]] = {name: {} for name in (*OF_TELEMETRY, *also_of(rows))}
-            for row in rows:
+        if table.axes:
+            measured: dict[str, dict[str, float]] = {name: {} for name in (*OF_TELEMETRY, *table.printed_metrics)}
+            for row in table.trials:
                 of_row = self._metrics_of(ledger, row)
                 for name in measured.keys() & of_row.keys():
                     measured[name][row.trial_id] = of_row[name]
-            stability = stability_map(ledger, measured=measured)
-        return answers_html(ledger, stability, frozen_text(self._folder))
+            stability = stability_map(table, measured=measured)
+        return answers_html(table, stability, frozen_text(self._folder))
 
 
 _MOST_CHANGED = 0.5  # of the entries of a column: beyond that all of it is sent

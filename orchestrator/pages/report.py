@@ -13,9 +13,9 @@ from typing import Any
 from urllib.parse import quote
 
 from orchestrator.base.words import age_text, outcomes_text
-from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.all_sweeps import ListedSweep, all_sweeps
 from orchestrator.maps.stability import StabilityMap
+from orchestrator.maps.table import SweepTable
 from orchestrator.pages.answers import answers_html
 from orchestrator.pages.cells import style_sheet
 from orchestrator.pages.data import as_script, report_data
@@ -29,15 +29,15 @@ _SCRIPTS = (
 _LIVE_SCRIPTS = ("changes.js", "compare.js", "live.js")  # of a page that is served, after those
 
 
-def report_html(ledger: LedgerReader, stability: StabilityMap | None, sweep_text: str) -> str:
+def report_html(table: SweepTable, stability: StabilityMap | None, sweep_text: str) -> str:
     """The report as one HTML page that loads nothing; all text from a configuration is escaped."""
-    data = None if stability is None else report_data(ledger)
-    rows = ledger.trials()
+    data = None if stability is None else report_data(table)
+    rows = table.trials
     sections = {
-        "summary": f"{marked(ledger)}<p>{len(rows)} trials.</p>\n{counts_table(rows)}",
-        "answers": answers_html(ledger, stability, sweep_text),
+        "summary": f"{marked(table.ledger)}<p>{len(rows)} trials.</p>\n{counts_table(rows)}",
+        "answers": answers_html(table, stability, sweep_text),
     }
-    return page_html(ledger.facts().get("name", ""), data, sections)
+    return page_html(table.name, data, sections)
 
 
 def page_html(

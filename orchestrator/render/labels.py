@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from orchestrator.base.errors import printable
 from orchestrator.base.space import Axis
-from orchestrator.maps.axis_values import value_labels
+from orchestrator.maps.axes import value_labels
 from orchestrator.maps.stability import MapCell
 from orchestrator.render.style import LR_SIGNS, RISE_SIGN
 

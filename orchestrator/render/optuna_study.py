@@ -14,8 +14,8 @@ from orchestrator.base.files import LEDGER, OPTUNA_STUDY, check_no_links, write_
 from orchestrator.base.space import Axis, is_number, on_natural_scale
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.axis_values import value_label
-from orchestrator.maps.stability import sweep_axes, usual_loss
+from orchestrator.maps.axes import value_label
+from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.search.study import Parameter, StudyTrial, study_file
 
 METRICS = ("loss", "not_stable")
@@ -36,21 +36,21 @@ def export_study(folder: Path) -> Path:
     check_no_links(folder)
     path = folder / OPTUNA_STUDY
     with LedgerReader(folder / LEDGER) as ledger:
-        name = ledger.facts().get("name", "")
-        axes = [on_natural_scale(axis) for axis in sweep_axes(ledger)]
+        table = read_table(ledger)
+        axes = [on_natural_scale(axis) for axis in table.axes]
         if not axes:
             raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so a study has no parameters"))
-        trials = study_trials(ledger, axes)
-    write_if_changed(path, study_file(name, METRICS, [_parameter(axis) for axis in axes], trials))
+        trials = study_trials(table, axes)
+    write_if_changed(path, study_file(table.name, METRICS, [_parameter(axis) for axis in axes], trials))
     return path
 
 
-def study_trials(ledger: LedgerReader, axes: Sequence[Axis]) -> list[StudyTrial]:
+def study_trials(table: SweepTable, axes: Sequence[Axis]) -> list[StudyTrial]:
     """Every trial of the sweep, in its order."""
-    rows = ledger.trials()
-    loss = usual_loss(row for row in rows if row.outcome)
+    rows = table.trials
+    loss = table.usual_loss
     num_points = min(_MOST_POINTS, _MOST_OF_ALL // max(1, len(rows)))
-    return [_study_trial(row, axes, loss, _curve(row, ledger, num_points) if num_points else {}) for row in rows]
+    return [_study_trial(row, axes, loss, _curve(row, table.ledger, num_points) if num_points else {}) for row in rows]
 
 
 def _study_trial(row: TrialResult, axes: Sequence[Axis], loss: str, curve: Mapping[int, float]) -> StudyTrial:

@@ -13,6 +13,7 @@ from orchestrator.causes.mechanisms.catalogue import title_of
 from orchestrator.causes.remedies.reading import forks_folder, read_remedies
 from orchestrator.causes.remedies.results import Remedies, Tally
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.table import read_table
 from orchestrator.mirrors.tracker import TrialAnswer
 
 _COLUMNS = ("fork_step", "tried", "saved", "recovered", "final_loss", "spent_steps")
@@ -23,9 +24,10 @@ def remedy_tags(folder: Path) -> list[TrialAnswer]:
     """What trackers show about each trial of the sweep in ``folder`` whose forks were trained."""
     answers = []
     with LedgerReader(folder / LEDGER) as ledger:
+        table = read_table(ledger)
         for forks in sorted(folder.glob(FORKS_OF_EACH)):
             try:
-                diagnosis = diagnose(ledger, forks.parent.name)
+                diagnosis = diagnose(table, forks.parent.name)
             except InputError:
                 continue  # the sweep was changed and no longer has the trial
             if diagnosis is not None and (results := read_remedies(ledger, diagnosis)).tallies:

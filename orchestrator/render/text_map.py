@@ -11,8 +11,8 @@ from rich.text import Text
 from orchestrator.base.space import Axis
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import OSCILLATING, RIGHT, TOO_SLOW, UNSURE
-from orchestrator.maps.axis_values import value_labels
-from orchestrator.maps.stability import StabilityMap, axis_values, make_map
+from orchestrator.maps.axes import axis_values, value_labels
+from orchestrator.maps.stability import StabilityMap, make_map
 from orchestrator.render.style import STATES
 
 _MAX_WIDTH, _MAX_ROWS = 80, 40  # a larger map is not shown

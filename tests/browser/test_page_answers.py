@@ -19,6 +19,7 @@ from orchestrator.base.files import LEDGER
 from orchestrator.causes.remedies.request import RemedyRequest
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.edge_line import edge_lines
+from orchestrator.maps.table import read_table
 from orchestrator.pages.exports import REPORT, export_all
 
 Served = Callable[[Path, str], AbstractContextManager[str]]
@@ -119,7 +120,7 @@ def test_a_reading_of_telemetry_is_drawn_on_request(page: Page, sweeps: Path, se
 def test_the_edge_is_drawn_with_a_mark_for_each_row_that_has_one(asked: Page, sweeps: Path) -> None:
     expect(asked.locator("#edge svg")).to_be_visible(timeout=20_000)
     with LedgerReader(sweeps / "asked" / LEDGER) as ledger:
-        points = [point for line in edge_lines(ledger).lines for point in line.points]
+        points = [point for line in edge_lines(read_table(ledger)).lines for point in line.points]
     with_edge = [point for point in points if point.is_stable_below is not None]
     assert len(with_edge) > 1
     expect(asked.locator("#edge .edge-line line")).to_have_count(len(with_edge))

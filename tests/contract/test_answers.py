@@ -26,6 +26,7 @@ from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
+from orchestrator.maps.table import read_table
 from orchestrator.pages.answers import answers_html
 from orchestrator.render.answer import Answer
 from orchestrator.render.html import blocks_html
@@ -383,7 +384,7 @@ def test_one_module_gives_a_command_json_a_file_a_method_a_section_and_a_name(
     assert load("grid", results).count(plus=2).num_trials == 26
     assert "count" in dir(load("grid", results))
     with LedgerReader(results / "grid" / LEDGER) as ledger:
-        page = answers_html(ledger, None, "")
+        page = answers_html(read_table(ledger), None, "")
     assert "<h2>Number of trials</h2>" in page
     assert "count" in answers.names()
     assert "Count the trials of a sweep." in invoke("--help")[1]

@@ -20,7 +20,8 @@ from orchestrator.base.vocabulary import TRACKERS
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.stability import stability_map, sweep_axes
+from orchestrator.maps.stability import stability_map
+from orchestrator.maps.table import read_table
 from orchestrator.mirrors.mirror import BackgroundMirror, Mirror
 from orchestrator.mirrors.records import running_record
 from orchestrator.mirrors.tracker import Point, SweepRecord, Tracker, TrackingError, TrialRecord, tracker_class
@@ -271,7 +272,7 @@ def test_cells_stand_between_the_sweep_and_its_trials_with_what_a_map_shows_of_t
     mirror_all(case, results)
     stored = case.stored(results)
     with LedgerReader(results / NAME / LEDGER) as ledger:
-        made = stability_map(ledger)
+        made = stability_map(read_table(ledger))
     assert len(stored.cells) == len(made.cells)
     for (x, y), cell in made.cells.items():
         values, fraction = stored.cells[f"{made.x.name}={format_value(x)} {made.y.name}={format_value(y)}"]
@@ -373,7 +374,7 @@ def test_points_of_an_attempt_that_was_lost_do_not_stay(live_case: Case, results
         Mirror(results / NAME, TrackingConfig(every=1), tracker=case.tracker) as mirror,
     ):
         row = ledger.trials()[0]
-        axes = {axis.name: axis for axis in sweep_axes(ledger)}
+        axes = {axis.name: axis for axis in read_table(ledger).axes}
         record, _ = running_record(ledger, replace(row, status="running", pack_id="another"), axes, NAME, 0)
         mirror.tracker.write_running(replace(record, points=[Point("loss", 123.0, 0)]))
         assert case.stored(results).trials[row.trial_id]["loss"] == [(0, 123.0)]

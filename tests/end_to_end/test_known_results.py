@@ -17,6 +17,7 @@ from orchestrator.maps.curve_metrics import measured
 from orchestrator.maps.level_boundary import LevelEdge, level_boundary
 from orchestrator.maps.sensitivity import lr_sensitivity
 from orchestrator.maps.stability import stability_map
+from orchestrator.maps.table import read_table
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import load_sweep
 
@@ -42,7 +43,7 @@ def test_every_known_result_has_its_row_its_picture_and_its_numbers() -> None:
 @pytest.mark.slow
 def test_a_norm_on_queries_and_keys_lowers_the_sensitivity_to_the_learning_rate(tmp_path: Path) -> None:
     with trained("qk_norm", tmp_path) as ledger:
-        found = {row.setting["qk_norm"]: row for row in lr_sensitivity(ledger, "lr", (3e-3, 1.0))}
+        found = {row.setting["qk_norm"]: row for row in lr_sensitivity(read_table(ledger), "lr", (3e-3, 1.0))}
     without, normed = found[False], found[True]
     # A seed has the same data and weights with and without. The three factors were 0.47, 0.57 and 0.74:
     # the median may move by the whole spread of the seeds and is then still below 0.85.
@@ -56,16 +57,18 @@ def test_a_wider_model_is_more_sensitive_to_the_learning_rate_without_that_norm(
     # The narrowest and the widest model, from the learning rate on that is best for the widest.
     smaller = ["lr=log:3e-3,0.3,5", "width=values:16,64"]
     with trained("width_sensitivity", tmp_path, axes=smaller) as ledger:
-        of_width = {row.setting["width"]: row.of_seed[0] for row in lr_sensitivity(ledger, "lr", (3e-3, 0.3))}
+        of_width = {
+            row.setting["width"]: row.of_seed[0] for row in lr_sensitivity(read_table(ledger), "lr", (3e-3, 0.3))
+        }
     # The sweep has 0.26 and 0.50. Seeds of qk_norm differ by up to 0.08, and by that much either may be off.
     assert of_width[64] - of_width[16] > 0.08
 
 
 def right_wall(ledger: LedgerReader, power: float) -> float:
     """C of the wall 1 - beta2 = C (1 - beta1) where spiking begins as beta1 grows: the geometric mean over rows."""
-    readings = measured(ledger, ["edge_crossings"], ledger.statuses())
+    readings = measured(read_table(ledger), ["edge_crossings"])
     where = {"power": str(power)}
-    found = stability_map(ledger, "beta1", "beta2", "edge_crossings", where, measured=readings)
+    found = stability_map(read_table(ledger), "beta1", "beta2", "edge_crossings", where, measured=readings)
     logs = []
     for row in level_boundary(found, 2):
         entered = [edge.at for edge in row.edges if is_entered(edge) and edge.at is not None]
@@ -124,7 +127,7 @@ def test_on_these_models_a_fixed_beta2_transfers_over_batch_sizes_as_well_as_a_f
 
 def edges_of(ledger: LedgerReader, **where: str) -> dict[int, float]:
     """The lowest learning rate that is not stable, by warmup; twice the highest tried where all are."""
-    found = stability_map(ledger, "lr", "warmup", where=where)
+    found = stability_map(read_table(ledger), "lr", "warmup", where=where)
     return {
         warmup: min((lr for lr in found.x_values if found.is_over_edge((lr, warmup))), default=2 * found.x_values[-1])
         for warmup in found.y_values

@@ -24,7 +24,7 @@ from stored_sweeps import Stored, in_tensorboard, in_wandb
 
 from orchestrator.base.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.stability import sweep_axes
+from orchestrator.maps.table import read_table
 from orchestrator.mirrors.mirror import Mirror
 from orchestrator.mirrors.records import running_record
 from orchestrator.mirrors.tracker import Point, tracker_class
@@ -154,7 +154,7 @@ def leave_growing(folder: Path) -> None:
     """What a driver leaves that was killed while all trials were in training, in another attempt."""
     tracker = tracker_class("tensorboard")
     with LedgerReader(folder / LEDGER) as ledger, Mirror(folder, TrackingConfig(), tracker=tracker) as store:
-        axes = {axis.name: axis for axis in sweep_axes(ledger)}
+        axes = {axis.name: axis for axis in read_table(ledger).axes}
         for row in ledger.trials():
             record, _ = running_record(ledger, replace(row, status="running", pack_id="another"), axes, NAME, 0)
             store.tracker.write_running(replace(record, points=[Point("loss", 123.0, 0)]))

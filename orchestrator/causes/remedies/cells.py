@@ -12,8 +12,7 @@ from orchestrator.causes.remedies.remedy import KINDS
 from orchestrator.causes.remedies.results import Remedies, Tally
 from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.lr_curves import judged_trials
-from orchestrator.maps.stability import map_cell, sweep_axes, trials_where
+from orchestrator.maps.table import by_cell, read_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,18 +127,14 @@ class CellRemedies:
 
 def unstable_region(ledger: LedgerReader, where: Mapping[str, Any] | None = None) -> Region:
     """The cells over the edge of the map that match ``where``. Raises InputError for an unknown axis or value."""
-    axes = {axis.name: axis for axis in sweep_axes(ledger)}
-    rows, _ = trials_where("--cell", judged_trials(ledger), axes, where or {})
-    by_cell: dict[tuple[Any, ...], list[TrialResult]] = {}
-    for row in rows:
-        by_cell.setdefault(tuple(row.cell[name] for name in axes), []).append(row)
-    ranks = {name: {value: rank for rank, value in enumerate(axis.values)} for name, axis in axes.items()}
-    keys = sorted(by_cell, key=lambda key: [ranks[name][value] for name, value in zip(axes, key, strict=True)])
-    states = {key: map_cell(None, None, by_cell[key], "final_loss", {}).state for key in keys}
+    table = read_table(ledger).where("--cell", where or {})
+    cells, states = by_cell(table.trials), table.states()
+    ranks = {axis.name: {value: rank for rank, value in enumerate(axis.values)} for axis in table.axes}
+    ordered = sorted(cells, key=lambda cell: [ranks[name][value] for name, value in cell.items()])
     num_known = sum(map(is_known, states.values()))
-    typical = [most_typical(by_cell[key]) for key in keys if is_over_edge(states[key])]
+    typical = [most_typical(cells[cell]) for cell in ordered if is_over_edge(states[cell])]
     name = ledger.facts().get("name", ledger.path.parent.name)
-    return Region(name, tuple(trial for trial in typical if trial is not None), num_known, len(keys) - num_known)
+    return Region(name, tuple(trial for trial in typical if trial is not None), num_known, len(cells) - num_known)
 
 
 def cell_remedy(remedies: Remedies) -> CellRemedy:

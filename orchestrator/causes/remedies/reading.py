@@ -18,7 +18,7 @@ from orchestrator.causes.remedies.repeats import NO_REPEATS, Ignored, control_di
 from orchestrator.causes.remedies.results import Cost, Remedies, StableCell, tallies
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.neighbours import above, below, neighbours, trials_of
-from orchestrator.maps.stability import sweep_axes
+from orchestrator.maps.table import axes_of
 from orchestrator.sweepfile.forked_values import INTERVENTIONS
 
 # Recorded facts of a process that results depend on.
@@ -135,7 +135,7 @@ def _costs(folder: Path, neighbour: TrialResult) -> tuple[Cost, ...]:
 def nearest_stable_cells(ledger: LedgerReader, rows: Sequence[TrialResult], trial: TrialResult) -> list[StableCell]:
     """The nearest stable cell on either side of the trial along each axis, the nearest of all first."""
     by_distance: list[tuple[float, StableCell]] = []
-    for axis in map(on_natural_scale, sweep_axes(ledger, rows)):
+    for axis in map(on_natural_scale, axes_of(ledger.facts(), rows)):
         own = trial.config.get(axis.name)
         cells = neighbours(rows, trial, axis.name) if axis.name != INTERVENTIONS else []
         for side in (below(cells, own), above(cells, own)):

@@ -44,6 +44,7 @@ from orchestrator.driver.progress import Observer, Summary
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors import Executor
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.table import read_table
 
 MAX_FORKS = 5000
 _MAX_PAIRS = 3  # of a fork step
@@ -127,7 +128,7 @@ def _parts(folder: Path, diagnosis: Diagnosis, request: RemedyRequest) -> Iterat
 def diagnose_unstable(folder: Path, trial_id: str | None, cell: Mapping[str, str]) -> Diagnosis:
     """Diagnose the trial to fork, which `sweep diagnose` would choose. Raises InputError for a stable trial."""
     with LedgerReader(folder / LEDGER) as ledger:
-        diagnosis = diagnose(ledger, trial_id, cell)
+        diagnosis = diagnose(read_table(ledger), trial_id, cell)
     if diagnosis is None or diagnosis.evidence.outcome == "stable":
         what = "all its trials are" if diagnosis is None else f"the trial {diagnosis.trial.trial_id} is"
         message = f"{what} stable: there is nothing to remedy"

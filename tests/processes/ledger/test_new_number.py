@@ -57,6 +57,7 @@ from orchestrator.logs.columns import Columns
 from orchestrator.logs.tables import Log
 from orchestrator.maps.replay import replay_logs
 from orchestrator.maps.stability import stability_map
+from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import as_csv, map_table, trial_table
 from orchestrator.mirrors.records import trial_record
 
@@ -77,9 +78,9 @@ with LedgerWriter(old) as ledger:
         "columns": [line[1] for line in ledger._db.execute("PRAGMA table_info(trials)")],
         "read": read,
         "round trip": [trial.num_kinks for trial in ledger.trials()],
-        "table": list(trial_table(ledger)["num_kinks"])[-1],
-        "csv": as_csv(trial_table(ledger)),
-        "map": list(map_table(stability_map(ledger))["median_num_kinks"])[-1],
+        "table": list(trial_table(read_table(ledger))["num_kinks"])[-1],
+        "csv": as_csv(trial_table(read_table(ledger))),
+        "map": list(map_table(stability_map(read_table(ledger)))["median_num_kinks"])[-1],
         "metric": METRICS["num_kinks"],
         "docs": markdown_table(TRIAL_COLUMNS),
         "tracker": [list(p) for p in trial_record(ledger, row, "auto", axes, "case").points if p.name == "num_kinks"],

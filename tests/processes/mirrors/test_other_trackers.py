@@ -18,7 +18,7 @@ from orchestrator.base.files import LEDGER
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.stability import sweep_axes
+from orchestrator.maps.table import read_table
 from orchestrator.mirrors.mirror import Mirror
 from orchestrator.mirrors.records import running_record
 from orchestrator.mirrors.tracker import Point, TrackingError, tracker_class
@@ -214,7 +214,7 @@ def test_a_tensorboard_that_watches_a_trial_shows_each_point_once(folder: Path) 
 
     with store, LedgerReader(folder / LEDGER) as ledger:
         row = ledger.trials()[0]
-        axes = {axis.name: axis for axis in sweep_axes(ledger)}
+        axes = {axis.name: axis for axis in read_table(ledger).axes}
         for attempt, first, end in (("one", 0, 10), ("one", 10, 20), ("another", 0, 5)):
             running = replace(row, status="running", pack_id=attempt)
             record, _ = running_record(ledger, running, axes, "edge", 0)

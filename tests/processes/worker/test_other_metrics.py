@@ -13,6 +13,7 @@ from orchestrator.answers.map import MapQuery
 from orchestrator.api.results import load
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.recommendation import recommend
+from orchestrator.maps.table import read_table
 from orchestrator.pages.exports import export_all
 
 # The training loss falls the fastest at lr 1, the validation loss at lr 0.1: an overfit.
@@ -58,7 +59,7 @@ def test_they_are_kept_with_their_steps_and_their_last_values_are_columns_and_ma
 def test_recommend_compares_settings_by_the_validation_loss(tmp_path: Path) -> None:
     trained(sweep_in(tmp_path, TRAIN, TEXT), tmp_path)
     with LedgerReader(tmp_path / "results/mine/ledger.db") as ledger:
-        by_default, by_training = recommend(ledger, 1.0), recommend(ledger, 1.0, "final_loss")
+        by_default, by_training = recommend(read_table(ledger), 1.0), recommend(read_table(ledger), 1.0, "final_loss")
     assert by_default.metric == "validation_loss"
     assert by_default.chosen.setting == {"lr": 0.1}
     assert by_training.chosen.setting == {"lr": 1.0}

@@ -16,6 +16,7 @@ from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.stability import stability_map
+from orchestrator.maps.table import read_table
 
 ONE_SEED = SWEEP.replace("[0, 1]", "[0]")
 
@@ -64,7 +65,7 @@ def test_a_loss_that_was_filtered_to_zero_is_a_divergence_and_is_not_recommended
     assert (rows[1.0].outcome, rows[3.0].outcome) == ("stable", "diverged")
     assert rows[3.0].best_loss is None
     with LedgerReader(tmp_path / "results" / "mine" / "ledger.db") as ledger:
-        assert recommend(ledger, 1.0).chosen.setting["lr"] < 3.0
+        assert recommend(read_table(ledger), 1.0).chosen.setting["lr"] < 3.0
 
 
 def test_the_evaluation_of_a_run_that_overfits_is_no_divergence(tmp_path: Path) -> None:
@@ -231,8 +232,8 @@ def test_seeds_that_repeat_a_run_are_counted_once_and_said(tmp_path: Path) -> No
     text = SWEEP.replace(', "{seed}"]', "]")
     trained(sweep_in(tmp_path, script, text), tmp_path)
     with LedgerReader(tmp_path / "results" / "mine" / "ledger.db") as ledger:
-        stability = stability_map(ledger)
-        assert recommend(ledger, 1.0).chosen.num_seeds == 1
+        stability = stability_map(read_table(ledger))
+        assert recommend(read_table(ledger), 1.0).chosen.num_seeds == 1
     assert [(cell.num_seeds, cell.num_finished) for cell in stability.cells.values()] == [(1, 1)] * 3
     assert stability.note == "3 seeds repeat another's run to the last digit and are not counted"
     options = ["--executor", "inline", "--results", str(tmp_path / "results")]
@@ -242,7 +243,7 @@ def test_seeds_that_repeat_a_run_are_counted_once_and_said(tmp_path: Path) -> No
     )
     trained(sweep_in(tmp_path, TRAIN, SWEEP.replace("name: mine", "name: seeded")), tmp_path)
     with LedgerReader(tmp_path / "results" / "seeded" / "ledger.db") as ledger:
-        assert stability_map(ledger).note == ""
+        assert stability_map(read_table(ledger)).note == ""
 
 
 def test_a_resumed_run_that_counts_from_zero_again_is_an_error_and_one_that_had_been_at_its_end_is_not(

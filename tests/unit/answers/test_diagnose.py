@@ -32,6 +32,7 @@ from orchestrator.cli import app
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.table import read_table
 from orchestrator.render.diagnosis import _draw, diagnosis_figure
 from orchestrator.render.text import WIDTH
 from orchestrator.sweepfile.spec import load_sweep
@@ -65,10 +66,10 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_cell_may_be_named_by_some_of_its_axes(planted: Path) -> None:
     with LedgerReader(planted / "results" / "planted" / LEDGER) as ledger:
-        found = diagnose(ledger, cell={"warmup": "150", "lr": "3"})
+        found = diagnose(read_table(ledger), cell={"warmup": "150", "lr": "3"})
         assert found.trial.cell == {"lr": 3.0, "warmup": 150}
-        assert diagnose(ledger, cell={"warmup": "150"}).trial.trial_id == found.trial.trial_id
-        stable = diagnose(ledger, cell={"lr": "0.01"})
+        assert diagnose(read_table(ledger), cell={"warmup": "150"}).trial.trial_id == found.trial.trial_id
+        stable = diagnose(read_table(ledger), cell={"lr": "0.01"})
         assert (stable.trial.outcome, stable.cause) == ("stable", None)
 
 
@@ -245,4 +246,4 @@ def test_a_trial_on_a_tied_axis_is_named_with_what_it_was_trained_with(tmp_path:
     body = "axes: {lr: {values: [0.1]}}\ntie: {lr: lr / 4, warmup: 5}\n"
     with ledger_at(tmp_path) as ledger:
         record(ledger, sweep_of(body), ["diverged"])
-        assert diagnose(ledger).headline.startswith("case: lr=0.1 effective_lr=0.025 seed=0 (")
+        assert diagnose(read_table(ledger)).headline.startswith("case: lr=0.1 effective_lr=0.025 seed=0 (")

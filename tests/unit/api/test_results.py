@@ -19,7 +19,7 @@ from orchestrator.api.results import SweepResults
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.stability import sweep_axes
+from orchestrator.maps.table import read_table
 from orchestrator.mirrors.records import trial_record
 from orchestrator.mirrors.sweep_records import sweep_record
 
@@ -75,7 +75,7 @@ tracking: {enabled: false}
     assert known.trials.late_v_lag.isna().all(), "gradient descent has no v"
     assert (known.trials.late_update_over_lr > 0).all()
     with LedgerReader(tmp_path / "known" / LEDGER) as ledger:
-        rows, axes = ledger.trials(), {axis.name: axis for axis in sweep_axes(ledger)}
+        rows, axes = ledger.trials(), {axis.name: axis for axis in read_table(ledger).axes}
         points = [{p.name: p.value for p in trial_record(ledger, row, "auto", axes, "known").points} for row in rows]
         of_cells = [cell.metrics["late_edge_ratio"] for cell in sweep_record(ledger).cells]
     assert [point["late_edge_ratio"] for point in points] == known.trials.late_edge_ratio.tolist()

@@ -24,6 +24,7 @@ from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import diagnose, most_typical, rank, trial_by_id
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.table import read_table
 
 
 def rows(*outcomes: tuple[str, int | None]) -> list[TrialResult]:
@@ -77,7 +78,7 @@ def test_a_batch_is_named_by_the_data_that_rollbacks_have_moved_on_to(tmp_path: 
     folder = record_cases(tmp_path, sweep_of_text(text), cases)
     with LedgerReader(folder / LEDGER) as ledger:
         trial = ledger.trials()[0]
-        found = diagnose(ledger, trial.trial_id)
+        found = diagnose(read_table(ledger), trial.trial_id)
     config = GptConfig.model_validate_json(json.dumps(trial.config))
     assert found is not None
     assert found.evidence.batch_text(100) == batch_text(config, trial.seed, 100)
@@ -88,5 +89,8 @@ def test_a_cell_next_to_one_is_not_another_one(tmp_path: Path) -> None:
     body = "axes: {beta2: {values: [0.9999, 0.99999, 0.66274]}}\n"
     with ledger_at(tmp_path) as ledger:
         record(ledger, sweep_of(body), ["stable", "diverged", "spiked"])
-        of = {written: diagnose(ledger, cell={"beta2": written}).trial.cell["beta2"] for written in ("0.9999", "0.66")}
+        of = {
+            written: diagnose(read_table(ledger), cell={"beta2": written}).trial.cell["beta2"]
+            for written in ("0.9999", "0.66")
+        }
     assert of == {"0.9999": 0.9999, "0.66": 0.66274}

@@ -16,6 +16,7 @@ from orchestrator.causes.explanation import UNEXPLAINED, Explanation, explain
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.cli import app
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.table import read_table
 from orchestrator.render.explanation import _draw, explanation_figure, looks
 
 GRID = SWEEP.replace("[0.001, 0.01, 3.0]", "[0.001, 0.01, 0.1, 1.0, 3.0]").replace("[0, 1]", "[0]")
@@ -48,7 +49,7 @@ LETTERS = {
 def explained(tmp_path_factory: pytest.TempPathFactory):
     folder = grid(tmp_path_factory.mktemp("grid") / "grid", LETTERS)
     with LedgerReader(folder / LEDGER) as ledger:
-        return explain(ledger)
+        return explain(read_table(ledger))
 
 
 def test_every_cell_that_is_not_stable_has_the_mechanism_that_rules_it(explained) -> None:
@@ -74,16 +75,16 @@ def test_the_lines_say_which_part_of_the_map_each_mechanism_rules(explained) -> 
 def test_a_part_in_pieces_is_told_in_pieces(tmp_path: Path) -> None:
     letters = {(0.001, 40): "e", (0.01, 40): "e", (1.0, 40): "e", (3.0, 150): "e"}
     with LedgerReader(grid(tmp_path / "grid", letters) / LEDGER) as ledger:
-        lines = lines_of(explain(ledger))
+        lines = lines_of(explain(read_table(ledger)))
     assert lines[2:4] == ["  lr 0.001 .. 0.01 and 1 at warmup 40", "  lr 3 at warmup 150"]
 
 
 def test_axes_that_are_not_shown_are_told_by_their_most_typical_trial(tmp_path: Path) -> None:
     with LedgerReader(planted_sweep(tmp_path / "planted") / LEDGER) as ledger:
-        found = explain(ledger, x="lr", y=None)
-        one = explain(ledger, x="warmup", y="lr")
+        found = explain(read_table(ledger), x="lr", y=None)
+        one = explain(read_table(ledger), x="warmup", y="lr")
         with pytest.raises(InputError, match="axes: lr, warmup"):
-            explain(ledger, x="depth")
+            explain(read_table(ledger), x="depth")
     assert {key: found.mechanism(key) for key in found.causes} == {
         (3.0, 40): "over_the_threshold",
         (3.0, 150): "over_the_threshold",
@@ -127,7 +128,7 @@ tracking: {enabled: false}
 """
     cases = [calm(), epsilon_floor(), calm()]
     with LedgerReader(record_cases(tmp_path / "s", sweep_of_text(text), cases) / LEDGER) as ledger:
-        found = explain(ledger)
+        found = explain(read_table(ledger))
     lines = lines_of(found)
     assert lines[1] == "epsilon floor: 1 cell"
     assert lines[2].startswith("  lr ")
@@ -138,7 +139,7 @@ def test_one_axis_is_explained_in_one_row(tmp_path: Path) -> None:
     text = GRID.replace("  warmup: {values: [40, 150]}\n", "").replace("fixed: {", "fixed: {warmup: 40, ")
     cases = [epsilon_floor() if trial.cell["lr"] < 0.05 else calm() for trial in sweep_of_text(text).trials]
     with LedgerReader(record_cases(tmp_path / "s", sweep_of_text(text), cases) / LEDGER) as ledger:
-        found = explain(ledger)
+        found = explain(read_table(ledger))
     assert lines_of(found)[1:3] == ["epsilon floor: 2 cells", "  lr 0.001 .. 0.01"]
     assert explanation_figure(found, "png").startswith(b"\x89PNG")
 
@@ -159,7 +160,7 @@ def test_the_command_prints_the_parts_and_writes_the_picture(tmp_path: Path) -> 
 
 def test_a_sweep_that_is_stable_throughout_has_nothing_to_explain(tmp_path: Path) -> None:
     with LedgerReader(grid(tmp_path / "calm", {}) / LEDGER) as ledger:
-        found = explain(ledger)
+        found = explain(read_table(ledger))
     assert lines_of(found) == ["planted: 0 of 10 known cells are not stable"]
     assert explanation_figure(found, "png").startswith(b"\x89PNG")
 
@@ -185,5 +186,5 @@ def test_up_to_two_more_trials_of_a_cell_are_diagnosed_where_the_first_lacks_evi
 
     monkeypatch.setattr("orchestrator.causes.explanation.examine", examined)
     with LedgerReader(record_cases(tmp_path / "many", sweep, cases) / LEDGER) as ledger:
-        assert explain(ledger).mechanism((0.001, 40)) == ruling
+        assert explain(read_table(ledger)).mechanism((0.001, 40)) == ruling
     assert asked == [0, 1, 2], "by their onsets"

@@ -14,6 +14,7 @@ from orchestrator.causes.explanation import explain
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.mechanism import Finding, MakeFinding, Mechanism, Move, scaled
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.table import read_table
 from orchestrator.render.explanation import _draw
 
 
@@ -58,7 +59,7 @@ def test_the_page_of_a_diagnosis_names_it_with_its_numbers_and_its_advice() -> N
 @pytest.mark.usefixtures("table")
 def test_the_map_of_causes_shows_it_in_its_cells_and_its_legend(tmp_path: Path) -> None:
     with LedgerReader(planted_sweep(tmp_path / "planted") / LEDGER) as ledger:
-        found = explain(ledger)
+        found = explain(read_table(ledger))
     assert "a tired optimizer: 2 cells" in str(ExplainAnswer.of(found, tmp_path))
     figure = _draw(found)
     assert "zzz" in [text.get_text() for text in figure.axes[0].texts]

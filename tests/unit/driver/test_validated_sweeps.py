@@ -19,7 +19,8 @@ from orchestrator.health import examine_sweep
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.audit import PlateauAudit, audit
 from orchestrator.maps.replay import replay_sweep
-from orchestrator.maps.stability import stability_map, sweep_axes
+from orchestrator.maps.stability import stability_map
+from orchestrator.maps.table import read_table
 from orchestrator.mirrors.records import trial_record
 from orchestrator.pages.data import report_data
 from orchestrator.pages.exports import export_all
@@ -70,9 +71,9 @@ def test_maps_the_page_and_trackers_have_it(validated: Path) -> None:
     for name in ("validation_loss", "best_validation_loss", "best_validation_step"):
         assert table[f"median_{name}"].tolist() == pytest.approx(trials.groupby("lr")[name].median().tolist())
     with LedgerReader(validated / LEDGER) as ledger:
-        assert stability_map(ledger, metric="best_validation_step").metric == "best_validation_step"
-        data = report_data(ledger)
-        axes = {axis.name: axis for axis in sweep_axes(ledger)}
+        assert stability_map(read_table(ledger), metric="best_validation_step").metric == "best_validation_step"
+        data = report_data(read_table(ledger))
+        axes = {axis.name: axis for axis in read_table(ledger).axes}
         points = trial_record(ledger, ledger.trials()[0], "auto", axes, "held_out").points
     assert data["curve_titles"]["validation_loss"] == "validation loss"
     assert all("validation_loss" in curve for curve in data["curves"])
@@ -83,7 +84,7 @@ def test_maps_the_page_and_trackers_have_it(validated: Path) -> None:
 def test_a_sweep_that_is_validated_at_its_end_alone_has_no_such_curve(tmp_path: Path, validated: Path) -> None:
     folder = trained(tmp_path)
     with LedgerReader(folder / LEDGER) as ledger:
-        assert "validation_loss" not in report_data(ledger)["curve_titles"]
+        assert "validation_loss" not in report_data(read_table(ledger))["curve_titles"]
     columns = ["trial_id", "outcome", "final_loss", "validation_loss", "steps_done"]
     assert load(folder).trials[columns].equals(load(validated).trials[columns]), "validating changes nothing"
 

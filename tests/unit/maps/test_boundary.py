@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis
 from orchestrator.maps.boundary import Edge, boundary, boundary_lines, margins, row_boundary
 from orchestrator.maps.stability import stability_map
+from orchestrator.maps.table import read_table
 
 LOG = Axis("lr", "log", (1e-3, 1e-2, 1e-1, 1.0), (1e-3, 1.0))
 S, D = "stable", "diverged"
@@ -60,7 +62,7 @@ GRID = "seeds: [0, 1]\naxes: {lr: {log: [1e-3, 1], num: 4}, eps: {values: [1e-8,
 def map_of(folder: Path, labels: list[str], body: str = GRID):
     with ledger_at(folder) as ledger:
         record(ledger, sweep_of(body), labels)
-        return stability_map(ledger)
+        return stability_map(read_table(ledger))
 
 
 def test_a_cell_is_stable_for_the_boundary_when_all_its_seeds_are(tmp_path: Path) -> None:
@@ -109,7 +111,7 @@ tracking: {enabled: false}
     sweep = sweep_of(body, "name: known\nobjective: quadratic\nsteps: 200\n")
     train(sweep)
     with ledger_at(tmp_path / "known") as ledger:
-        rows = boundary(stability_map(ledger))
+        rows = boundary(stability_map(read_table(ledger)))
     for row in rows:
         (edge,) = row.edges
         known = 2 * (1 + row.y) / (1 - row.y)
@@ -118,7 +120,7 @@ tracking: {enabled: false}
 
 
 STATES = {
-    (lr, eps): state
+    Cell(lr=lr, eps=eps): state
     for eps, row in {1e-8: [S, S, S, D], 1e-4: [S, S, S, S], 1e-2: ["not_run", "not_run", S, "spiked"]}.items()
     for lr, state in zip(LOG.values, row, strict=True)
 }
@@ -128,7 +130,7 @@ AXES = (LOG, Axis("eps", "values", (1e-8, 1e-4, 1e-2)))
 def test_margins_are_factors_to_the_last_stable_value_and_to_the_first_that_is_not() -> None:
     found = {
         (m.axis, m.is_upwards): (m.known, m.edge, m.last_stable, m.first_not_stable)
-        for m in margins({"lr": 1e-2, "eps": 1e-8}, AXES, STATES)
+        for m in margins(Cell(lr=1e-2, eps=1e-8), AXES, STATES)
     }
     assert found == {
         ("lr", False): (about(10), None, 1e-3, None),
@@ -140,12 +142,13 @@ def test_margins_are_factors_to_the_last_stable_value_and_to_the_first_that_is_n
 
 def test_margins_near_one_are_factors_of_the_distance_to_one() -> None:
     axis = Axis("beta2", "log1m", (0.9, 0.99, 0.999), (0.9, 0.999))
-    up = margins({"beta2": 0.9}, (axis,), {(0.9,): S, (0.99,): S, (0.999,): D})[1]
+    up = margins(Cell(beta2=0.9), (axis,), {Cell(beta2=0.9): S, Cell(beta2=0.99): S, Cell(beta2=0.999): D})[1]
     assert (up.known, up.edge) == (about(10), about(100))
 
 
 def test_words_have_no_margin_and_nothing_is_any_factor_from_no_clipping() -> None:
     axes = (Axis("clip", "values", (1.0, None)), Axis("schedule", "values", ("constant", "linear")))
-    states = {(1.0, "linear"): S, (None, "linear"): D, (1.0, "constant"): D}
-    (down, up) = margins({"clip": 1.0, "schedule": "linear"}, axes, states)
+    settings = ((1.0, "linear", S), (None, "linear", D), (1.0, "constant", D))
+    states = {Cell(clip=clip, schedule=schedule): state for clip, schedule, state in settings}
+    (down, up) = margins(Cell(clip=1.0, schedule="linear"), axes, states)
     assert (down.edge, up.known, up.edge) == (None, 1.0, math.inf)

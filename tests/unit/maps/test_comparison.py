@@ -13,6 +13,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.maps.comparison import Comparison, compare, shared_maps
 from orchestrator.maps.comparison_text import comparison_lines
 from orchestrator.maps.paired_trials import mcnemar
+from orchestrator.maps.table import read_table
 
 ROW = "seeds: [0, 1, 2]\naxes: {lr: {log: [1e-3, 1], num: 4}}\n"
 S, D = ["stable"] * 3, ["diverged"] * 3
@@ -25,7 +26,7 @@ def compared(folder: Path, *sweeps: tuple[str, list[str]], **options) -> Compari
             ledger = stack.enter_context(ledger_at(folder / str(i)))
             record(ledger, sweep_of(body, f"name: s{i}\nobjective: quadratic\nsteps: 20\n"), labels)
             ledgers.append(ledger)
-        return compare(ledgers, **options)
+        return compare(list(map(read_table, ledgers)), **options)
 
 
 def test_a_small_comparison_is_what_one_computes_by_hand(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_an_axis_that_the_other_objective_lacks_is_refused(tmp_path: Path) -> No
         other = sweep_of("axes: {lr: {values: [1, 2]}}\n", "name: fit\nobjective: function_fit\nsteps: 20\n")
         record(b, other, ["stable"] * 2)
         with pytest.raises(InputError, match="fit: has no curvature"):
-            compare([a, b])
+            compare([read_table(a), read_table(b)])
 
 
 def test_one_seed_gives_no_interval_and_other_seeds_no_pairs(tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ tracking: {{enabled: false}}
     for name, curvature in (("flat", 1.0), ("steep", 4.0)):
         train(sweep_of(body.format(curvature=curvature), f"name: {name}\nobjective: quadratic\nsteps: 120\n"))
     with ledger_at(tmp_path / "flat") as flat, ledger_at(tmp_path / "steep") as steep:
-        found = compare([flat, steep])
+        found = compare([read_table(flat), read_table(steep)])
     shift = found.differences[0].shift
     assert (shift.num_rows, shift.num_other) == (2, 0)
     assert shift.factors == (pytest.approx(0.25, rel=0.2), pytest.approx(0.25, rel=0.2)), "brackets of 1.19"
@@ -196,7 +197,7 @@ def test_nothing_is_concluded_about_settings_from_two_objectives(tmp_path: Path)
         body = "seeds: [0, 1]\naxes: {lr: {values: [1, 2]}}\n"
         record(a, sweep_of(body), ["stable"] * 4)
         record(b, sweep_of(body, "name: fit\nobjective: function_fit\nsteps: 20\n"), ["stable"] * 4)
-        text = comparison_lines(compare([a, b]))[-1]
+        text = comparison_lines(compare([read_table(a), read_table(b)]))[-1]
     assert text.endswith("(quadratic, function_fit), so no setting explains the difference.")
 
 

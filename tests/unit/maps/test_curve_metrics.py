@@ -13,6 +13,7 @@ from sweep_cases import learning, ledger_at, noise, peak_bytes, record, sweep_of
 
 from benchmarks.detection_rules import six_sigma
 from orchestrator.maps.curve_metrics import OF_TELEMETRY, edge_crossings, headlines, measured, spike_score
+from orchestrator.maps.table import read_table
 
 
 def crossings(ratios: list[float]) -> int | None:
@@ -91,7 +92,7 @@ def test_without_telemetry_there_are_no_readings(tmp_path: Path) -> None:
     sweep = sweep_of("axes: {lr: {values: [0.1, 0.2]}}\n")
     with ledger_at(tmp_path) as ledger:
         record(ledger, sweep, ["stable", "planned"])
-        found = measured(ledger, [*OF_TELEMETRY, "spike_score", "final_loss"], ledger.statuses())
+        found = measured(read_table(ledger), [*OF_TELEMETRY, "spike_score", "final_loss"])
     assert found == {name: {} for name in (*OF_TELEMETRY, "spike_score")}
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from sweep_cases import trial_row
+from sweep_cases import table_with, trial_row
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis
@@ -22,7 +22,9 @@ def chosen(*axes: Axis, **options):
     """The names of the axes along, across and of the facet, of a grid with a trial in each cell."""
     values = [axis.values or axis.ends for axis in axes]
     cells = [dict(zip((axis.name for axis in axes), cell, strict=True)) for cell in itertools.product(*values)]
-    found = edge_axes([trial_row(cell=cell) for cell in cells], {axis.name: axis for axis in axes}, **options)
+    found = edge_axes(
+        table_with([trial_row(cell=cell) for cell in cells], axes), {axis.name: axis for axis in axes}, **options
+    )
     return found.along.name, found.across.name, found.facet and found.facet.name
 
 
@@ -50,16 +52,16 @@ def test_only_the_values_of_the_chosen_trials_have_lines() -> None:
     cells = [{"lr": lr, "beta2": 0.9, "clip": clip} for lr in LR.values for clip in (0.5, 1.0)]
     cells += [{"lr": lr, "beta2": 0.99, "clip": None} for lr in LR.values]
     axes = {axis.name: axis for axis in (LR, BETA2, CLIP)}
-    found = edge_axes([trial_row(cell=cell) for cell in cells], axes, where={"beta2": "0.9"})
-    assert (found.across.values, found.selected, found.notes) == ((0.5, 1.0), {"beta2": 0.9}, ("beta2 = 0.9",))
+    found = edge_axes(table_with([trial_row(cell=cell) for cell in cells], axes.values()), axes, where={"beta2": "0.9"})
+    assert (found.across.values, found.fixed, found.notes) == ((0.5, 1.0), {"beta2": 0.9}, ("beta2 = 0.9",))
 
 
 def test_a_range_is_read_at_the_value_it_is_fixed_to() -> None:
     axes = {"lr": Axis("lr", "log", (), (1e-3, 1.0)), "beta2": BETA2, "eps": RANGE}
     rows = [trial_row(cell={"lr": 0.1, "beta2": beta2, "eps": 1e-6}) for beta2 in BETA2.values]
-    found = edge_axes(rows, axes, where={"eps": "2e-6"})
+    found = edge_axes(table_with(rows, axes.values()), axes, where={"eps": "2e-6"})
     assert (found.along.name, found.across.name, found.facet) == ("lr", "beta2", None)
-    assert (found.read_at["eps"], found.selected, found.notes) == (2e-6, {}, ("eps = 2e-6",))
+    assert (found.read_at["eps"], found.fixed, found.notes) == (2e-6, {}, ("eps = 2e-6",))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ def test_a_range_is_read_at_the_value_it_is_fixed_to() -> None:
         ((LR, BETA2), {"along": "depth"}, "--along: 'depth' is not an axis"),
         ((LR, BETA2), {"along": "lr", "across": "lr"}, "--across: 'lr' is also in --along"),
         ((LR, BETA2), {"facet": "beta2", "where": {"beta2": "0.9"}}, "--by: 'beta2' is also in --where"),
-        ((LR, BETA2), {"where": {"depth": "3"}}, "--where: depth: is not an axis"),
+        ((LR, BETA2), {"where": {"depth": "3"}}, "--where: 'depth' is not an axis"),
         ((LR, BETA2), {"where": {"beta2": "0.5"}}, "no cell has 0.5"),
         ((LR,), {}, "no axis besides lr is free, so there is nothing to draw the edge against"),
         ((LR, BETA2), {"where": {"beta2": "0.9"}}, "no axis besides lr is free"),

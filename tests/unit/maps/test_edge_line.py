@@ -20,6 +20,7 @@ from orchestrator.maps.boundary import boundary
 from orchestrator.maps.edge_line import PLACES_ACROSS, edge_lines, edge_table, linked
 from orchestrator.maps.fitted import fit
 from orchestrator.maps.stability import stability_map
+from orchestrator.maps.table import read_table
 
 GRID = "axes:\n  lr: {log: [0.001, 1.0], num: 13}\n  beta1: {linear: [0.0, 0.9], num: 4}\n"
 FACETS = GRID + "  optimizer: {values: [sgd, adamw]}\n"
@@ -57,8 +58,8 @@ def read(folder: Path, body: str, label: Callable[[Trial], str] = sharp) -> Iter
 @pytest.mark.parametrize("degraded", [False, True])
 def test_on_a_grid_the_line_has_the_edges_of_every_row_of_the_boundary(tmp_path: Path, label, degraded: bool) -> None:
     with read(tmp_path, GRID, label) as ledger:
-        (line,) = edge_lines(ledger, counts_degraded=degraded).lines
-        rows = boundary(stability_map(ledger, counts_degraded=degraded))
+        (line,) = edge_lines(read_table(ledger), counts_degraded=degraded).lines
+        rows = boundary(stability_map(read_table(ledger), counts_degraded=degraded))
     told = [(p.across, p.at, {p.low, p.high}) for p in line.points if p.is_stable_below is not None]
     assert told == [(row.y, edge.at, {edge.stable, edge.not_stable}) for row in rows for edge in row.edges]
     assert all(point.low < point.high for point in line.points if point.is_stable_below is not None)
@@ -68,8 +69,8 @@ def test_on_a_grid_the_line_has_the_edges_of_every_row_of_the_boundary(tmp_path:
 
 def test_a_facet_has_the_lines_of_its_values_alone(tmp_path: Path) -> None:
     with read(tmp_path, FACETS) as ledger:
-        found = edge_lines(ledger)
-        alone = [edge_lines(ledger, where={"optimizer": word}) for word in ("sgd", "adamw")]
+        found = edge_lines(read_table(ledger))
+        alone = [edge_lines(read_table(ledger), where={"optimizer": word}) for word in ("sgd", "adamw")]
     assert [line.label for line in found.lines] == ["optimizer = sgd", "optimizer = adamw"]
     assert [line.points for line in found.lines] == [each.lines[0].points for each in alone]
     assert (found.notes, alone[1].notes) == ((), ("optimizer = adamw",))
@@ -79,7 +80,7 @@ def test_a_facet_has_the_lines_of_its_values_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("body", [RANGES, LIST, WORDS], ids=["range", "list", "words"])
 def test_a_fitted_line_has_the_edges_of_the_fit_at_every_place(tmp_path: Path, body: str) -> None:
     with read(tmp_path, body) as ledger:
-        found, fitted = edge_lines(ledger), fit(ledger)
+        found, fitted = edge_lines(read_table(ledger)), fit(read_table(ledger))
     assert (found.is_fitted, found.is_curve) == (True, body != LIST)
     for line in found.lines:
         places = list(dict.fromkeys(point.across for point in line.points))
@@ -96,7 +97,7 @@ def test_a_fitted_line_has_the_edges_of_the_fit_at_every_place(tmp_path: Path, b
 @pytest.mark.parametrize("body", [GRID, FACETS, RANGES, LIST], ids=["grid", "facets", "range", "list"])
 def test_a_sharp_edge_is_met_within_a_cell_on_a_grid_and_by_the_fit(tmp_path: Path, body: str) -> None:
     with read(tmp_path, body) as ledger:
-        found = edge_lines(ledger)
+        found = edge_lines(read_table(ledger))
     for line in found.lines:
         assert {point.kind for point in line.points} == {"stable below"}
         for point in line.points:
@@ -108,11 +109,11 @@ def test_a_sharp_edge_is_met_within_a_cell_on_a_grid_and_by_the_fit(tmp_path: Pa
 @pytest.mark.slow
 def test_a_range_that_is_fixed_is_where_the_surface_is_read(tmp_path: Path) -> None:
     with read(tmp_path, THREE) as ledger:
-        fixed = edge_lines(ledger, where={"beta2": "0.95"})
-        by_range = edge_lines(ledger, facet="beta2")
-        row = fit(ledger).row({"beta1": 0.0, "beta2": 0.95})
+        fixed = edge_lines(read_table(ledger), where={"beta2": "0.95"})
+        by_range = edge_lines(read_table(ledger), facet="beta2")
+        row = fit(read_table(ledger)).row({"beta1": 0.0, "beta2": 0.95})
         with pytest.raises(InputError, match="beta2 is neither drawn nor fixed"):
-            edge_lines(ledger)
+            edge_lines(read_table(ledger))
     assert fixed.lines[0].points[0].at == row.edges[0].at
     assert fixed.notes == ("beta2 = 0.95", "a fit to 80 trials in 80 cells")
     assert [line.label for line in by_range.lines] == ["beta2 = 0.9", "beta2 = 0.99", "beta2 = 0.999"]
@@ -121,7 +122,7 @@ def test_a_range_that_is_fixed_is_where_the_surface_is_read(tmp_path: Path) -> N
 def test_an_axis_of_words_has_no_edge_along_it(tmp_path: Path) -> None:
     for body, where in ((FACETS, {}), (WORDS, {"beta1": "0.5"})):
         with read(tmp_path / str(len(where)), body) as ledger, pytest.raises(InputError, match="have no order"):
-            edge_lines(ledger, along="optimizer", where=where)
+            edge_lines(read_table(ledger), along="optimizer", where=where)
 
 
 def test_the_table_names_the_value_without_a_place_and_leaves_unknown_ends_empty(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_the_table_names_the_value_without_a_place_and_leaves_unknown_ends_empty
         return "diverged" if first == clip or first == 0.1 else "stable"
 
     with read(tmp_path, body, label) as ledger:
-        table = edge_table(edge_lines(ledger))
+        table = edge_table(edge_lines(read_table(ledger)))
     assert table.to_csv(index=False).splitlines() == [
         "lr,edge,low,high,kind",
         "0.1,,,,stable throughout",

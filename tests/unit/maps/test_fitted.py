@@ -19,6 +19,7 @@ from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.boundary import boundary
 from orchestrator.maps.fitted import fit, fitted_lines, fitted_mesh
 from orchestrator.maps.stability import stability_map
+from orchestrator.maps.table import read_table
 from orchestrator.sweepfile.spec import Sweep
 
 GRID = "seeds: [0, 1]\naxes:\n  lr: {log: [0.001, 1.0], num: 13}\n  beta1: {linear: [0.0, 0.9], num: 4}\n"
@@ -45,8 +46,8 @@ def ledger_of(sweep: Sweep, folder: Path, outcome_of: Callable[[Trial], str] = o
 
 def test_on_a_grid_the_fitted_edge_lies_within_the_bracket_of_each_row(tmp_path: Path) -> None:
     with LedgerReader(ledger_of(sweep_of(GRID), tmp_path / "case")) as ledger:
-        rows = boundary(stability_map(ledger))
-        fitted = fit(ledger)
+        rows = boundary(stability_map(read_table(ledger)))
+        fitted = fit(read_table(ledger))
         for row in rows:
             (bracket,), (edge,) = row.edges, fitted.row({"beta1": row.y}).edges
             assert edge.at is not None
@@ -59,7 +60,7 @@ def test_on_a_grid_the_fitted_edge_lies_within_the_bracket_of_each_row(tmp_path:
 @pytest.mark.parametrize("beta1", [0.1, 0.45, 0.8])
 def test_among_scattered_cells_the_planted_edge_lies_in_the_interval(tmp_path: Path, beta1: float) -> None:
     with LedgerReader(ledger_of(sweep_of(RANGES), tmp_path / "case")) as ledger:
-        (edge,) = fit(ledger).row({"beta1": beta1}).edges
+        (edge,) = fit(read_table(ledger)).row({"beta1": beta1}).edges
     assert edge.at is not None
     assert edge.low is not None
     assert edge.high is not None
@@ -72,7 +73,7 @@ def test_the_order_of_the_trials_changes_nothing(tmp_path: Path) -> None:
     lines = []
     for number, sweep in enumerate((sweep_of(RANGES), sweep_of(RANGES.replace("[0, 1]", "[1, 0]")))):
         with LedgerReader(ledger_of(sweep, tmp_path / f"case{number}")) as ledger:
-            lines.append(fitted_lines(fit(ledger)))
+            lines.append(fitted_lines(fit(read_table(ledger))))
     assert lines[0] == lines[1]
 
 
@@ -85,7 +86,7 @@ def test_the_known_threshold_of_momentum_comes_out_of_a_search(train, tmp_path: 
     train(search_with(*sets, axes, EDGE_SEARCH, "stopping.spike_rise=1000.0"))
     with LedgerReader(tmp_path / "known" / LEDGER) as ledger:
         assert len(ledger.trials()) == 64
-        fitted = fit(ledger)
+        fitted = fit(read_table(ledger))
     for beta1 in beta1s:
         (edge,) = fitted.row({"beta1": beta1}).edges
         assert edge.at is not None
@@ -106,14 +107,14 @@ def test_after_a_search_only_its_evenly_spread_cells_say_whether_a_row_has_one_e
 
     whole = replace(search, trials=trials)
     with LedgerReader(ledger_of(whole, tmp_path / "searched", striped)) as ledger:
-        assert fit(ledger).surface.has_one_edge
+        assert fit(read_table(ledger)).surface.has_one_edge
     with LedgerReader(ledger_of(replace(whole, num_initial=None), tmp_path / "sampled", striped)) as ledger:
-        assert not fit(ledger).surface.has_one_edge
+        assert not fit(read_table(ledger)).surface.has_one_edge
 
 
 def test_where_all_is_stable_no_edge_is_told(tmp_path: Path) -> None:
     with LedgerReader(ledger_of(sweep_of(RANGES), tmp_path / "case", lambda trial: "stable")) as ledger:
-        fitted = fit(ledger)
+        fitted = fit(read_table(ledger))
         assert all(edge.at is None for row in fitted.rows() for edge in row.edges)
         assert min(row.stable for row in fitted.rows()) > 0.9
         assert not any("stable up to" in line for line in fitted_lines(fitted))
@@ -127,7 +128,7 @@ def test_words_have_edges_of_their_own(tmp_path: Path) -> None:
         return "stable" if trial.cell["lr"] < {"sgd": 0.3, "adamw": 0.01}[trial.cell["optimizer"]] else "diverged"
 
     with LedgerReader(ledger_of(sweep_of(body), tmp_path / "case", by_word)) as ledger:
-        found = {row.setting["optimizer"]: row.edges[0].at for row in fit(ledger).rows()}
+        found = {row.setting["optimizer"]: row.edges[0].at for row in fit(read_table(ledger)).rows()}
     assert found["sgd"] == pytest.approx(0.3, rel=0.4)
     assert found["adamw"] == pytest.approx(0.01, rel=0.4)
 
@@ -138,8 +139,8 @@ def test_degraded_trials_count_where_that_is_asked_for(tmp_path: Path) -> None:
         return "degraded" if trial.cell["lr"] < 0.005 else outcome(trial)
 
     with LedgerReader(ledger_of(sweep_of(RANGES), tmp_path / "case", low_is_degraded)) as ledger:
-        plain = fit(ledger).stable([{"lr": 0.0015, "beta1": 0.5}])
-        counted = fit(ledger, counts_degraded=True).stable([{"lr": 0.0015, "beta1": 0.5}])
+        plain = fit(read_table(ledger)).stable([{"lr": 0.0015, "beta1": 0.5}])
+        counted = fit(read_table(ledger), counts_degraded=True).stable([{"lr": 0.0015, "beta1": 0.5}])
     assert plain[0] > 0.9
     assert counted[0] < 0.2
 
@@ -156,20 +157,20 @@ def test_what_cannot_be_fitted_is_refused(tmp_path: Path, options: dict, message
     body = SCATTERED + "  lr: {log: [0.001, 1.0]}\n  optimizer: {values: [sgd, adamw]}\n"
     path = ledger_of(sweep_of(body), tmp_path / "case", lambda trial: "stable")
     with LedgerReader(path) as ledger, pytest.raises(InputError, match=message):
-        fit(ledger, **options)
+        fit(read_table(ledger), **options)
 
 
 def test_few_trials_are_refused_and_have_no_surface_in_the_picture(tmp_path: Path) -> None:
     body = RANGES.replace("num: 60", "num: 3")
     with LedgerReader(ledger_of(sweep_of(body), tmp_path / "case")) as ledger:
         with pytest.raises(InputError, match="6 trials with an outcome are too few"):
-            fit(ledger)
-        assert fitted_mesh(ledger, "lr", "beta1") is None
+            fit(read_table(ledger))
+        assert fitted_mesh(read_table(ledger), "lr", "beta1") is None
 
 
 def test_the_surface_of_a_picture_is_that_of_the_answers(tmp_path: Path) -> None:
     with LedgerReader(ledger_of(sweep_of(RANGES), tmp_path / "case")) as ledger:
-        mesh, fitted = fitted_mesh(ledger, "lr", "beta1"), fit(ledger)
+        mesh, fitted = fitted_mesh(read_table(ledger), "lr", "beta1"), fit(read_table(ledger))
     assert mesh is not None
     cells: Sequence[dict[str, float]] = [
         {"lr": 10 ** mesh.x_X[x], "beta1": float(mesh.y_Y[y])} for x, y in ((3, 70), (40, 40), (80, 0))

@@ -27,6 +27,7 @@ from orchestrator.maps.fitted_comparison import (
     row_shift,
 )
 from orchestrator.maps.fitted_comparison_text import fitted_comparison_lines
+from orchestrator.maps.table import read_table
 from orchestrator.render.fitted_comparison import fitted_comparison_picture
 
 GRID = "seeds: [0, 1]\naxes:\n  lr: {log: [0.001, 1.0], num: 13}\n  beta1: {linear: [0.0, 0.9], num: 5}\n"
@@ -65,7 +66,7 @@ def opened(folders: list[Path]):
 
 def compared(folder: Path, *sweeps: tuple[str, Outcome], **options) -> FittedComparison:
     with opened(folders_of(folder, *sweeps)) as ledgers:
-        return compare_fitted(ledgers, **options)
+        return compare_fitted(list(map(read_table, ledgers)), **options)
 
 
 def mark_as_scattered(folder: Path) -> None:
@@ -77,11 +78,11 @@ def mark_as_scattered(folder: Path) -> None:
 def test_on_grids_the_surfaces_and_the_shared_cells_give_the_same_answer(tmp_path: Path) -> None:
     folders = folders_of(tmp_path, (GRID, planted()), (GRID, planted(4.0)))
     with opened(folders) as ledgers:
-        cells = compare(ledgers)
+        cells = compare(list(map(read_table, ledgers)))
     for folder in folders:
         mark_as_scattered(folder)
     with opened(folders) as ledgers:
-        surfaces = compare_fitted(ledgers)
+        surfaces = compare_fitted(list(map(read_table, ledgers)))
     (of_cells,), (of_surfaces,) = cells.differences, surfaces.differences
     assert of_cells.shift is not None
     for side, fitted_side in zip(cells.sides, surfaces.sides, strict=True):
@@ -107,7 +108,7 @@ def test_a_grid_can_be_compared_with_scattered_cells(tmp_path: Path) -> None:
 def test_a_sweep_beside_itself_has_no_change_and_intervals_that_say_so(tmp_path: Path) -> None:
     (folder,) = folders_of(tmp_path, (RANGES, planted()))
     with opened([folder, folder]) as ledgers:
-        found = compare_fitted(ledgers)
+        found = compare_fitted(list(map(read_table, ledgers)))
     (difference,) = found.differences
     assert difference.area_change == 0
     assert difference.area_interval[0] < 0 < difference.area_interval[1]
@@ -215,7 +216,8 @@ def test_degraded_trials_count_where_that_is_asked_for(tmp_path: Path) -> None:
 
     folders = folders_of(tmp_path, (RANGES, planted()), (RANGES, low_is_degraded))
     with opened(folders) as ledgers:
-        plain, counted = (compare_fitted(ledgers, counts_degraded=asked) for asked in (False, True))
+        tables = list(map(read_table, ledgers))
+        plain, counted = (compare_fitted(tables, counts_degraded=asked) for asked in (False, True))
     num = plain.sides[1].num_degraded
     assert num > 0
     assert abs(plain.differences[0].area_change) < 0.01
@@ -320,9 +322,9 @@ def test_lists_without_an_order_or_a_shared_value_are_refused(tmp_path: Path) ->
     folders = folders_of(tmp_path, *((body, lambda trial: "stable") for body in bodies))
     with opened(folders) as (first, same, other):
         with pytest.raises(InputError, match="none of optimizer has values with an order"):
-            compare_fitted([first, same])
+            compare_fitted([read_table(first), read_table(same)])
         with pytest.raises(InputError, match="no region of it in common"):
-            compare_fitted([first, other])
+            compare_fitted([read_table(first), read_table(other)])
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from orchestrator.maps.boundary import Margin
 from orchestrator.maps.fitted import fit
 from orchestrator.maps.fitted_margins import fitted_margins
 from orchestrator.maps.recommendation import Recommendation, recommend
+from orchestrator.maps.table import read_table
 
 STEP = 1000 ** (1 / 16)
 AXES = "axes:\n  lr: {log: [0.001, 1.0], num: 17}\n  beta1: {linear: [0.1, 0.9], num: 5}\n"
@@ -45,14 +46,14 @@ def upwards(margins: list[Margin], axis: str = "lr") -> Margin:
 def test_the_edge_is_as_far_as_on_a_grid_within_two_of_its_steps(tmp_path: Path, lr: float) -> None:
     setting = {"lr": lr, "beta1": 0.5}
     with ledger_with(tmp_path / "few", SCATTERED) as ledger:
-        found = upwards(fitted_margins(fit(ledger), setting))
+        found = upwards(fitted_margins(fit(read_table(ledger)), setting))
     assert found.edge == pytest.approx(edge_at(0.5) / lr, rel=STEP**2 - 1)
     assert 1 <= found.known <= found.edge
 
 
 def test_what_is_surely_stable_is_nearer_than_the_edge_and_shrinks_towards_it(tmp_path: Path) -> None:
     with ledger_with(tmp_path / "few", SCATTERED) as ledger:
-        fitted = fit(ledger)
+        fitted = fit(read_table(ledger))
         known = [upwards(fitted_margins(fitted, {"lr": lr, "beta1": 0.5})).known for lr in (0.002, 0.006, 0.02, 0.3)]
     assert known == sorted(known, reverse=True)
     assert known[-1] == 1, "beyond the edge nothing is surely stable"
@@ -60,13 +61,15 @@ def test_what_is_surely_stable_is_nearer_than_the_edge_and_shrinks_towards_it(tm
 
 def test_a_direction_without_an_edge_is_open(tmp_path: Path) -> None:
     with ledger_with(tmp_path / "few", SCATTERED) as ledger:
-        downwards = [m for m in fitted_margins(fit(ledger), {"lr": 0.005, "beta1": 0.5}) if not m.is_upwards]
+        downwards = [
+            m for m in fitted_margins(fit(read_table(ledger)), {"lr": 0.005, "beta1": 0.5}) if not m.is_upwards
+        ]
     assert all(margin.is_open for margin in downwards if margin.axis == "lr")
 
 
 def recommended(path: Path, body: str) -> Recommendation:
     with ledger_with(path, body) as ledger:
-        return recommend(ledger)
+        return recommend(read_table(ledger))
 
 
 def test_scattered_cells_recommend_nearly_what_a_grid_does(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.fitted_sensitivity import FittedSensitivities, fitted_lr_sensitivity
 from orchestrator.maps.sensitivity import lr_sensitivity
+from orchestrator.maps.table import read_table
 
 LR = "lr: {log: [0.001, 1.0], num: 65}"
 SAMPLED = "sample: {method: sobol, num: 96}\naxes:\n  lr: {log: [0.001, 1.0]}\n"
@@ -33,12 +34,12 @@ def ledger_with(path: Path, body: str, loss: Callable[[dict], float] = valley) -
 
 def fitted(path: Path, body: str, loss: Callable[[dict], float] = valley) -> FittedSensitivities:
     with ledger_with(path, body, loss) as ledger:
-        return fitted_lr_sensitivity(ledger)
+        return fitted_lr_sensitivity(read_table(ledger))
 
 
 def test_it_is_that_of_a_dense_grid(tmp_path: Path) -> None:
     with ledger_with(tmp_path / "grid", f"axes: {{{LR}}}\n") as ledger:
-        (of_grid,) = lr_sensitivity(ledger)
+        (of_grid,) = lr_sensitivity(read_table(ledger))
     (of_sample,) = fitted(tmp_path / "few", SAMPLED).of_setting
     assert of_sample.value == pytest.approx(of_grid.value, rel=0.05)
     assert math.log10(of_sample.best) == pytest.approx(-1.5, abs=0.1)
@@ -63,7 +64,7 @@ def test_a_loss_above_the_initial_one_counts_as_the_initial_one(tmp_path: Path) 
 
 def test_the_words_say_from_how_many_cells(tmp_path: Path) -> None:
     with ledger_with(tmp_path / "few", SAMPLED) as ledger:
-        first, second = SensitivityQuery().ask(ledger).lines()
+        first, second = SensitivityQuery().ask(read_table(ledger)).lines()
     assert first.startswith("lr sensitivity from 0.001 to 1 ")
     assert first.endswith("interpolated between 96 cells):")
     assert second.startswith("  all cells: 0.7")
@@ -71,19 +72,19 @@ def test_the_words_say_from_how_many_cells(tmp_path: Path) -> None:
 
 def test_parts_of_the_range_with_few_cells_are_named(tmp_path: Path) -> None:
     with ledger_with(tmp_path / "few", SAMPLED.replace("96", "16")) as ledger:
-        assert SensitivityQuery().ask(ledger).lines()[2:] == [
+        assert SensitivityQuery().ask(read_table(ledger)).lines()[2:] == [
             "a guess for lr from 0.001 to 1: 16 of 16 cells are there"
         ]
     with ledger_with(tmp_path / "many", SAMPLED) as ledger:
-        assert len(SensitivityQuery().ask(ledger).lines()) == 2
+        assert len(SensitivityQuery().ask(read_table(ledger)).lines()) == 2
 
 
 def test_a_part_of_the_range_is_that_of_a_grid_over_it(tmp_path: Path) -> None:
     with ledger_with(tmp_path / "grid", f"axes: {{{LR}}}\n") as ledger:
-        (of_grid,) = lr_sensitivity(ledger, "lr", (0.003, 0.1))
+        (of_grid,) = lr_sensitivity(read_table(ledger), "lr", (0.003, 0.1))
     with ledger_with(tmp_path / "few", SAMPLED) as ledger:
-        part, beyond = (fitted_lr_sensitivity(ledger, "lr", ends) for ends in ((0.003, 0.1), (1e-9, 0.1)))
-        whole = fitted_lr_sensitivity(ledger)
+        part, beyond = (fitted_lr_sensitivity(read_table(ledger), "lr", ends) for ends in ((0.003, 0.1), (1e-9, 0.1)))
+        whole = fitted_lr_sensitivity(read_table(ledger))
     assert (part.low, part.high) == (0.003, 0.1)
     assert (beyond.low, beyond.high, whole.low, whole.high) == (0.001, 0.1, 0.001, 1.0)
     assert part.of_setting[0].value == pytest.approx(of_grid.value, rel=0.1)
@@ -95,7 +96,7 @@ def test_a_part_beyond_the_range_is_refused(tmp_path: Path) -> None:
         ledger_with(tmp_path / "few", SAMPLED) as ledger,
         pytest.raises(InputError, match=r"--range 2:3: lr was trained from 0\.001 to 1"),
     ):
-        fitted_lr_sensitivity(ledger, "lr", (2.0, 3.0))
+        fitted_lr_sensitivity(read_table(ledger), "lr", (2.0, 3.0))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from orchestrator.answers.front import FrontAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.maps.front import Front, front, front_table
 from orchestrator.maps.recommendation import recommend
+from orchestrator.maps.table import read_table
 
 ROW = "axes: {lr: {log: [1e-3, 10], num: 5}}\n"
 GRID = "axes: {lr: {log: [1e-3, 1e-1], num: 3}, eps: {log: [1e-8, 1e-4], num: 3}}\n"
@@ -25,7 +26,7 @@ LABELS = st.sampled_from(["stable", "stable", "stable", "degraded", "spiked", "d
 def found_in(folder: Path, labels, losses, body: str = ROW, **options) -> Front:
     with ledger_at(folder) as ledger:
         map_ledger(ledger, sweep_of(body), labels, losses)
-        return front(ledger, **{"metric": "final_loss", **options})
+        return front(read_table(ledger), **{"metric": "final_loss", **options})
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
@@ -56,8 +57,8 @@ def test_margins_are_those_of_recommend(tmp_path: Path, body: str) -> None:
     losses = [1 / trial.cell["lr"] for trial in sweep.trials]
     with ledger_at(tmp_path) as ledger:
         map_ledger(ledger, sweep, labels, losses)
-        found, recommended = front(ledger), recommend(ledger)
-        along = front(ledger, along="lr")
+        found, recommended = front(read_table(ledger)), recommend(read_table(ledger))
+        along = front(read_table(ledger), along="lr")
     told = [cell for cell in found.cells if cell.against is not None]
     own = {tuple(candidate.setting.values()): candidate for candidate in recommended.candidates}
     assert {tuple(cell.setting.values()): cell.numbers for cell in told} == {
@@ -75,7 +76,7 @@ def test_the_recommended_setting_is_the_first_of_the_front_that_is_far_enough(tm
     found = found_in(tmp_path, labels, losses)
     with ledger_at(tmp_path) as ledger:
         for at_least in (1, 5, 50, 500):
-            chosen = recommend(ledger, at_least, "final_loss").chosen
+            chosen = recommend(read_table(ledger), at_least, "final_loss").chosen
             first = next(cell for cell in found.members if cell.numbers[1] >= at_least)
             assert chosen is not None
             assert chosen.setting == first.setting
@@ -128,13 +129,13 @@ def test_steps_are_those_to_a_target_that_all_settings_reach(tmp_path: Path) -> 
     """Every curve falls from 2 to 1 in 20 steps."""
     with ledger_at(tmp_path) as ledger:
         record(ledger, sweep_of(ROW), ["stable"] * 3 + ["diverged"] * 2, [1.2, 1.4, 1.5, None, None])
-        found = front(ledger, "final_loss", "steps")
+        found = front(read_table(ledger), "final_loss", "steps")
         assert found.target == 1.5
         assert [cell.setting["lr"] for cell in found.members] == [pytest.approx(1e-3)]
-        sooner = front(ledger, "final_loss", "steps", target=1.7).members[0].numbers[1]
+        sooner = front(read_table(ledger), "final_loss", "steps", target=1.7).members[0].numbers[1]
         assert sooner < found.members[0].numbers[1] <= 19
         with pytest.raises(InputError, match="raise the target"):
-            front(ledger, "final_loss", "steps", target=0.5)
+            front(read_table(ledger), "final_loss", "steps", target=0.5)
     assert "case: low final loss against few steps to a training loss of 1.5" in FrontAnswer(found).lines()
 
 

@@ -7,6 +7,7 @@ import math
 import pytest
 from sweep_cases import trial_row
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.intervals import wilson
 from orchestrator.base.vocabulary import PRUNED
 from orchestrator.maps.gains import BestCell, Gains, Trials, gains
@@ -20,8 +21,9 @@ def trials(*outcomes: str | None, losses: tuple[float | None, ...] = (), seeds: 
         status = "errored" if outcome is None else "finished"
         loss = losses[i] if losses else 1.0
         label = "stable" if outcome == "degraded" else outcome
-        row = trial_row(seed=i % seeds, outcome=label, status=status, final_loss=loss, **share)
-        found[(i // seeds,), i % seeds] = row
+        cell = Cell(lr=i // seeds)
+        row = trial_row(cell=cell, seed=i % seeds, outcome=label, status=status, final_loss=loss, **share)
+        found[cell, i % seeds] = row
     return found
 
 
@@ -44,12 +46,12 @@ def test_the_same_trials_save_and_harm_none_and_change_no_loss() -> None:
     found = told(base, base)
     assert (found.saved, found.unstable, found.harmed, found.stable) == (0, 1, 0, 1)
     assert (found.loss_change, found.num_losses, found.saved_loss) == (0.0, 1, None)
-    assert found.best == found.best_of_base == BestCell((0,), 0.5)
+    assert found.best == found.best_of_base == BestCell(Cell(lr=0), 0.5)
 
 
 def test_trials_without_a_partner_that_has_a_result_are_left_out() -> None:
     base = trials("diverged", "diverged", None, "stable", "stable")
-    new = {**trials("stable", None, "stable", PRUNED), ((9,), 0): trial_row(outcome="diverged")}
+    new = {**trials("stable", None, "stable", PRUNED), (Cell(lr=9), 0): trial_row(cell=Cell(lr=9), outcome="diverged")}
     found = told(base, new)
     assert (found.num_pairs, found.unstable, found.saved, found.stable, found.harmed) == (1, 1, 1, 0, 0)
     assert gains(trials(None), trials("stable"), False) is None
@@ -66,7 +68,7 @@ def test_where_no_run_is_stable_none_can_be_harmed_and_no_loss_compared() -> Non
     found = told(trials("diverged", "spiked"), trials("diverged", "stable", losses=(None, 0.25)))
     assert (found.stable, found.harmed, found.harmed_interval) == (0, 0, None)
     assert (found.num_losses, found.loss_change, found.loss_change_interval) == (0, None, None)
-    assert (found.best_of_base, found.best, found.saved_loss) == (None, BestCell((1,), 0.25), 0.25)
+    assert (found.best_of_base, found.best, found.saved_loss) == (None, BestCell(Cell(lr=1), 0.25), 0.25)
 
 
 def test_the_change_of_loss_is_the_median_over_pairs_of_which_both_are_stable() -> None:
@@ -85,24 +87,24 @@ def test_losses_that_are_missing_or_not_finite_are_left_out() -> None:
     new = trials(*["stable"] * 6, losses=(0.5, 1.0, None, math.inf, math.nan, 0.75))
     found = told(base, new)
     assert (found.num_losses, found.loss_change, found.saved, found.saved_loss) == (1, -0.5, 2, 0.75)
-    assert found.best == BestCell((0,), 0.5)
+    assert found.best == BestCell(Cell(lr=0), 0.5)
 
 
 def test_a_degraded_run_counts_as_saved_and_is_named_unless_degraded_runs_count_as_unstable() -> None:
     base, new = trials("diverged", "diverged", "stable"), trials("degraded", "stable", "degraded")
     found = told(base, new)
-    assert (found.saved, found.saved_degraded, found.harmed, found.best) == (2, 1, 0, BestCell((0,), 1.0))
+    assert (found.saved, found.saved_degraded, found.harmed, found.best) == (2, 1, 0, BestCell(Cell(lr=0), 1.0))
     strict = told(base, new, counts_degraded=True)
-    assert (strict.saved, strict.saved_degraded, strict.harmed, strict.best) == (1, 0, 1, BestCell((1,), 1.0))
+    assert (strict.saved, strict.saved_degraded, strict.harmed, strict.best) == (1, 0, 1, BestCell(Cell(lr=1), 1.0))
 
 
 def test_the_best_cell_has_the_lowest_median_of_those_that_are_stable_on_every_seed() -> None:
     outcomes = ["stable"] * 6 + ["stable", "stable", "spiked"]
     losses = (1.0, 2.0, 9.0, 1.0, 1.5, 99.0, 0.1, 0.1, 0.1)
     found = told(trials(*outcomes, losses=losses, seeds=3), trials(*["diverged"] * 9, seeds=3))
-    assert (found.best_of_base, found.best) == (BestCell((1,), 1.5), None)
+    assert (found.best_of_base, found.best) == (BestCell(Cell(lr=1), 1.5), None)
 
 
 def test_a_cell_with_a_seed_that_has_no_result_is_not_the_best() -> None:
     base = trials("stable", "stable", "stable", None, losses=(2.0, 2.0, 1.0, None), seeds=2)
-    assert told(base, base).best == BestCell((0,), 2.0)
+    assert told(base, base).best == BestCell(Cell(lr=0), 2.0)

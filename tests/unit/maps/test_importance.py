@@ -8,6 +8,7 @@ from sweep_cases import ledger_at, map_ledger, sweep_of, trial_row
 from orchestrator.answers.importance import ImportanceAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.maps.importance import importance, loss_ranks
+from orchestrator.maps.table import read_table
 
 GRID = "seeds: [0, 1]\naxes: {lr: {log: [1e-3, 1], num: 5}, clip: {values: [1.0, 2.0, null]}}\n"
 SCATTERED = (
@@ -27,7 +28,7 @@ def fill(ledger, body: str) -> None:
 def test_an_axis_that_does_nothing_has_the_lowest_share(tmp_path: Path, body: str) -> None:
     with ledger_at(tmp_path) as ledger:
         fill(ledger, body)
-        found = importance(ledger)
+        found = importance(read_table(ledger))
     for by_evaluator in found.shares.values():
         for shares in by_evaluator.values():
             assert shares is not None
@@ -50,7 +51,7 @@ def test_diverged_trials_share_the_last_place_however_low_their_loss() -> None:
 def test_the_words_name_the_strongest_axis_first_and_what_was_compared(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         fill(ledger, GRID)
-        lines = ImportanceAnswer(importance(ledger)).lines()
+        lines = ImportanceAnswer(importance(read_table(ledger))).lines()
     assert "from 30 trials" in lines[0]
     assert [line.split()[0] for line in lines[2:4]] == ["lr", "clip"]
     assert lines[4] == "stability: 18 of 30 trials are stable; loss: rank of the final loss, diverged ones last"
@@ -69,7 +70,7 @@ def test_what_cannot_be_told_is_said(tmp_path: Path, labels: list[str], doubt: s
     with ledger_at(tmp_path) as ledger:
         body = "seeds: [0, 1, 2]\naxes: {lr: {values: [0.1, 0.2, 0.4]}}\n"
         map_ledger(ledger, sweep_of(body), labels, [float(i) for i in range(9)])
-        found = importance(ledger)
+        found = importance(read_table(ledger))
     assert found.doubts == (doubt,)
     assert (found.shares["stability"]["fanova"] is None) == (len(set(labels)) == 1)
     assert ImportanceAnswer(found).lines()[-1] == f"do not trust stability: {doubt}"
@@ -79,8 +80,8 @@ def test_a_sweep_with_nothing_to_compare_is_refused(tmp_path: Path) -> None:
     with ledger_at(tmp_path / "few") as ledger:
         map_ledger(ledger, sweep_of("axes: {lr: {values: [0.1, 0.2]}}\n"), ["stable", "planned"])
         with pytest.raises(InputError, match="fewer than two trials have an outcome"):
-            importance(ledger)
+            importance(read_table(ledger))
     with ledger_at(tmp_path / "one") as ledger:
         map_ledger(ledger, sweep_of("seeds: [0, 1]\naxes: {lr: {values: [0.1]}}\n"), ["stable", "diverged"])
         with pytest.raises(InputError, match="no axis has two values"):
-            importance(ledger)
+            importance(read_table(ledger))

@@ -13,6 +13,7 @@ from orchestrator.answers.locate import LocateAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.maps.located import Located, locate
 from orchestrator.maps.recommendation import recommend
+from orchestrator.maps.table import read_table
 from orchestrator.sweepfile.settings import RunSettings
 
 GRID = """
@@ -41,7 +42,7 @@ def run_with(**values) -> RunSettings:
 def located(folder: Path, body: str, labels: list[str], degraded: bool = False, **values) -> Located:
     with ledger_at(folder) as ledger:
         record(ledger, sweep_of(body), labels)
-        return locate(ledger, run_with(**values), degraded)
+        return locate(read_table(ledger), run_with(**values), degraded)
 
 
 def lines_of(found: Located) -> list[str]:
@@ -57,9 +58,9 @@ def test_on_a_stable_cell_the_factors_are_the_margins_of_recommend(tmp_path_fact
     counts_degraded = data.draw(st.booleans())
     with ledger_at(tmp_path_factory.mktemp("located")) as ledger:
         map_ledger(ledger, sweep, labels)
-        known = recommend(ledger, 1.0, "final_loss", counts_degraded)
+        known = recommend(read_table(ledger), 1.0, "final_loss", counts_degraded)
         for candidate in known.candidates:
-            found = locate(ledger, run_with(**candidate.setting), counts_degraded)
+            found = locate(read_table(ledger), run_with(**candidate.setting), counts_degraded)
             assert (found.side, found.num_cells_around) == ("stable", 1)
             assert found.margins == candidate.margins
             assert found.escapes == ()
@@ -76,7 +77,7 @@ def test_between_cells_a_run_is_at_most_as_far_from_the_edge_as_from_each_cell_a
     lr = data.draw(st.floats(1.01e-3, 0.99))
     with ledger_at(tmp_path_factory.mktemp("between")) as ledger:
         map_ledger(ledger, sweep, labels)
-        found = locate(ledger, run_with(lr=lr, beta2=0.95))
+        found = locate(read_table(ledger), run_with(lr=lr, beta2=0.95))
         state = {(t.cell["lr"], t.cell["beta2"]): t.label for t in ledger.trials()}
     around = [v for v in (1e-3, 1e-2, 1e-1, 1.0) if abs(math.log10(v / lr)) < 1]
     corners = [state[cell] for cell in itertools.product(around, (0.9, 0.99))]
@@ -178,7 +179,7 @@ def test_where_cells_are_scattered_a_fitted_surface_answers(tmp_path: Path, lr: 
     labels = ["stable" if trial.cell["lr"] < 0.05 else "diverged" for trial in sweep.trials]
     with ledger_at(tmp_path) as ledger:
         map_ledger(ledger, sweep, labels)
-        found = locate(ledger, run_with(lr=lr, beta2=0.97))
+        found = locate(read_table(ledger), run_with(lr=lr, beta2=0.97))
     assert found.side == side
     assert found.p_stable["low"] <= found.p_stable["at"] <= found.p_stable["high"]
     edges = [margin for margin in found.margins if margin.axis == "lr" and margin.is_upwards]

@@ -32,7 +32,8 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary, boundary_lines
 from orchestrator.maps.comparison import compare
 from orchestrator.maps.recommendation import recommend
-from orchestrator.maps.stability import facet_maps, stability_map, sweep_axes
+from orchestrator.maps.stability import facet_maps, stability_map
+from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import map_table
 from orchestrator.pages.data import report_data
 from orchestrator.render.maps import _draw_edges
@@ -86,7 +87,7 @@ def cases(draw: st.DrawFn, most_axes: int = 3) -> Case:
     sweep = sweep_of(body.replace("e-", ".0e-").replace("..0e", ".0e"))
     labels = tuple(draw(st.sampled_from(LABELS)) for _ in sweep.trials)
     known = st.sampled_from([1.0, 2.0, 2.0, 3.5, None])
-    # What a stalled trial ended at says whether its learning rate is too slow: see test_lr_curves.
+    # What a stalled trial ended at says whether its learning rate is too slow: see test_table.
     has_loss = (*RESULTS, PRUNED)
     losses = tuple(draw(known) if label in has_loss and label != "stalled" else None for label in labels)
     if not any(label in ("stable", "spiked") and loss is not None for label, loss in zip(labels, losses, strict=True)):
@@ -185,7 +186,7 @@ def test_a_cell_s_state_says_what_the_definition_says(labels: list[str]) -> None
 @given(cases(), st.sampled_from(["worst", "median", "best"]))
 def test_the_map_its_table_and_its_boundary_are_the_definitions(written, case: Case, how: str) -> None:
     with opened(written(case)) as ledger:
-        stability = stability_map(ledger, reduce=how)
+        stability = stability_map(read_table(ledger), reduce=how)
     found = boundary(stability)
     for (y, row), of_row in zip(rows_of(case, how), found, strict=True):
         assert of_row.y == y
@@ -211,11 +212,11 @@ def test_where_and_facet_take_the_cells_of_the_value_and_no_other(written, case:
     folder, last = written(case), len(case.sweep.axes) - 1
     name = case.sweep.axes[last].name
     with opened(folder) as ledger:
-        maps = {stability.facet[1]: stability for stability in facet_maps(ledger, name, {})} if last else {}
+        maps = {stability.facet[1]: stability for stability in facet_maps(read_table(ledger), name, {})} if last else {}
         for value, facet in itertools.zip_longest(in_order(case, last), maps.values()):
             wanted = [label for cell, seeds in case.seeds_of.items() if cell[last] == value for label, _ in seeds]
             for spelling in (value, repr(value), *([facet.facet[1]] if facet else [])):
-                found = stability_map(ledger, where={name: spelling})
+                found = stability_map(read_table(ledger), where={name: spelling})
                 cells = [found] if facet is None else [found, facet]
                 for one in cells:
                     if last < 2:  # nothing is reduced
@@ -244,7 +245,7 @@ def test_the_recommended_cell_is_the_best_of_those_with_nothing_else_than_stable
     written, case: Case, at_least: float, counts_degraded: bool
 ) -> None:
     with opened(written(case)) as ledger:
-        found = recommend(ledger, at_least, counts_degraded=counts_degraded)
+        found = recommend(read_table(ledger), at_least, counts_degraded=counts_degraded)
     least = STABLE if counts_degraded else DEGRADED
     passing = {}
     for cell, seeds in case.seeds_of.items():
@@ -272,9 +273,9 @@ def test_a_comparison_counts_the_cells_that_are_known_in_both(
     with opened(written(case)) as first, opened(written(other)) as second:
         if not known:
             with pytest.raises(InputError, match="none of them is known in all sweeps"):
-                compare([first, second])
+                compare([read_table(first), read_table(second)])
             return
-        found = compare([first, second], counts_degraded=counts_degraded)
+        found = compare([read_table(first), read_table(second)], counts_degraded=counts_degraded)
     assert (found.num_cells, found.num_unknown) == (len(both[0]), len(both[0]) - len(known))
     for seeds_of, side in zip(both, found.sides, strict=True):
         shares = []
@@ -337,8 +338,8 @@ def test_every_command_that_reads_the_map_agrees_with_it(written, case: Case) ->
     # the text
     with opened(folder) as ledger:
         drawn = text_map(ledger.trials()).plain.splitlines()
-        stability = stability_map(ledger)
-        page, order = report_data(ledger), [axis.values for axis in sweep_axes(ledger)]
+        stability = stability_map(read_table(ledger))
+        page, order = report_data(read_table(ledger)), [axis.values for axis in read_table(ledger).axes]
     marks = [line.split()[-len(rows[0][1]) :] for line in drawn[1 if y else 0 :][: len(rows)]][::-1]
     assert [[MARKS[mark] for mark in row] for row in marks] == [[stable for _, stable in row] for _, row in rows]
     assert drawn[0] in answer("status", folder.name)

@@ -6,6 +6,7 @@ import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
 from orchestrator.maps.permutation import permutation_shares
+from orchestrator.maps.table import read_table
 
 LR = "lr: {log: [1e-3, 1], num: 9}"
 
@@ -15,7 +16,7 @@ def shares(path: Path, body: str, is_stable) -> dict[str, float] | None:
     with ledger_at(path) as ledger:
         labels = ["stable" if is_stable(trial.cell) else "diverged" for trial in sweep.trials]
         map_ledger(ledger, sweep, labels, [1.0] * len(labels))
-        return permutation_shares(ledger)
+        return permutation_shares(read_table(ledger))
 
 
 def test_an_axis_that_does_nothing_has_no_share(tmp_path: Path) -> None:

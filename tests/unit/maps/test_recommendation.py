@@ -8,6 +8,7 @@ from sweep_cases import ledger_at, map_ledger, record, sweep_of
 from orchestrator.answers.recommend import RecommendAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.maps.recommendation import Recommendation, recommend
+from orchestrator.maps.table import read_table
 
 ROW = "axes: {lr: {log: [1e-3, 10], num: 5}}\n"
 
@@ -15,7 +16,7 @@ ROW = "axes: {lr: {log: [1e-3, 10], num: 5}}\n"
 def recommended(folder: Path, labels: list[str], losses: list[float | None], body: str = ROW, **options):
     with ledger_at(folder) as ledger:
         record(ledger, sweep_of(body), labels, losses)
-        return recommend(ledger, **{"metric": "final_loss", **options})
+        return recommend(read_table(ledger), **{"metric": "final_loss", **options})
 
 
 def lines_of(found: Recommendation) -> list[str]:
@@ -114,6 +115,6 @@ def test_what_has_no_result_is_no_open_end(tmp_path: Path, missing: str) -> None
     body = "axes: {lr: {values: [0.1, 0.2]}}\n"
     with ledger_at(tmp_path) as ledger:
         map_ledger(ledger, sweep_of(body), ["stable", missing], [1.0, None])
-        found = recommend(ledger, 2.0)
+        found = recommend(read_table(ledger), 2.0)
     assert found.chosen is None
     assert lines_of(found)[0].startswith("none: the one cell that is stable on all seeds has an edge")

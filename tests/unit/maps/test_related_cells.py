@@ -8,15 +8,17 @@ import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
 from orchestrator.answers.recommend import RecommendAnswer
-from orchestrator.base.cell import Trial
+from orchestrator.base.cell import Cell, Trial
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis
+from orchestrator.maps.axes import led
 from orchestrator.maps.boundary import boundary, boundary_lines
 from orchestrator.maps.comparison import Comparison, compare, shared_maps
 from orchestrator.maps.recommendation import recommend
-from orchestrator.maps.related_cells import led, state_beside
+from orchestrator.maps.related_cells import state_beside
 from orchestrator.maps.sensitivity import lr_sensitivity
-from orchestrator.maps.stability import stability_map, sweep_axes
+from orchestrator.maps.stability import stability_map
+from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import map_table, trial_table
 from orchestrator.mirrors.sweep_records import sweep_record
 from orchestrator.pages.report import report_html
@@ -63,21 +65,21 @@ def tied(tmp_path: Path):
 
 
 def test_a_tied_axis_has_its_own_value_in_maps_and_in_trials_beside_the_effective_one(tied) -> None:
-    trials = trial_table(tied)
+    trials = trial_table(read_table(tied))
     assert trials.lr.tolist() == [0.01, 0.01, 0.1, 0.1, 1.0, 1.0, 10.0, 10.0]
     assert trials.effective_lr.tolist() == [0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0]
     assert trials.warmup.tolist() == [2, 8] * 4, "a tied field that is no axis has one value only"
     assert "effective_warmup" not in trials
-    assert set(map_table(stability_map(tied)).lr) == set(trials.lr)
+    assert set(map_table(stability_map(read_table(tied))).lr) == set(trials.lr)
 
 
 def test_a_map_says_what_the_values_of_a_tied_axis_are(tied) -> None:
-    assert stability_map(tied).note == "lr is the base value of the tie lr = lr * (batch_size / 32) ** 0.5"
-    assert stability_map(tied, "batch_size", where={"lr": 0.1}).note == "lr = 0.1"
+    assert stability_map(read_table(tied)).note == "lr is the base value of the tie lr = lr * (batch_size / 32) ** 0.5"
+    assert stability_map(read_table(tied), "batch_size", where={"lr": 0.1}).note == "lr = 0.1"
 
 
 def test_the_setting_to_take_names_what_is_trained_with(tied) -> None:
-    found = recommend(tied, 1.0)
+    found = recommend(read_table(tied), 1.0)
     assert (found.chosen.setting, found.chosen.tied) == (
         {"lr": 0.1, "batch_size": 32},
         {"effective_lr": 0.1, "warmup": 8},
@@ -114,28 +116,28 @@ def zipped(tmp_path: Path):
 
 
 def test_the_first_of_the_axes_that_advance_together_stands_for_them_in_a_map(zipped) -> None:
-    found = stability_map(zipped)
+    found = stability_map(read_table(zipped))
     assert (found.x.name, found.y.name, found.note) == ("lr", "beta1", "batch_size advances with lr")
     assert len(found.cells) == 8
-    assert text_map(zipped.trials(), led(sweep_axes(zipped))).plain.startswith("beta1\n")
+    assert text_map(zipped.trials(), led(read_table(zipped).axes)).plain.startswith("beta1\n")
 
 
 def test_the_edge_along_any_of_them_lies_between_neighbours_of_all(zipped) -> None:
-    along_lr = [row.edges for row in boundary(stability_map(zipped))]
-    along_size = [row.edges for row in boundary(stability_map(zipped, "batch_size"))]
+    along_lr = [row.edges for row in boundary(stability_map(read_table(zipped)))]
+    along_size = [row.edges for row in boundary(stability_map(read_table(zipped), "batch_size"))]
     assert [[(edge.stable, edge.not_stable) for edge in row] for row in along_lr] == [[(1.0, 10.0)], [(1.0, 10.0)]]
     assert [[(edge.stable, edge.not_stable) for edge in row] for row in along_size] == [[(16, 8)], [(16, 8)]]
 
 
 def test_a_map_over_two_of_them_is_a_diagonal_which_has_no_rows(zipped) -> None:
-    found = stability_map(zipped, "lr", "batch_size")
+    found = stability_map(read_table(zipped), "lr", "batch_size")
     assert sorted(found.cells) == [(0.01, 64), (0.1, 32), (1.0, 16), (10.0, 8)]
     with pytest.raises(InputError, match=r"--across: batch_size advances with lr[\s\S]*name another axis, or none"):
         boundary(found)
 
 
 def test_margins_go_along_the_first_of_them_and_the_others_follow(zipped) -> None:
-    chosen = recommend(zipped, 5.0).chosen
+    chosen = recommend(read_table(zipped), 5.0).chosen
     assert chosen.setting == {"batch_size": 32, "lr": 0.1, "beta1": 0.0}
     assert [(m.axis, m.is_upwards, m.last_stable, m.first_not_stable) for m in chosen.margins] == [
         ("lr", False, 0.01, None),
@@ -146,7 +148,7 @@ def test_margins_go_along_the_first_of_them_and_the_others_follow(zipped) -> Non
 
 
 def test_a_wrong_learning_rate_is_measured_along_the_axes_that_advance_with_it(zipped) -> None:
-    found = lr_sensitivity(zipped)
+    found = lr_sensitivity(read_table(zipped))
     assert [dict(each.setting) for each in found] == [{"beta1": 0.0}, {"beta1": 0.5}]
     assert all(each.value is not None for each in found)
     assert all("lr_sensitivity" in cell.metrics for cell in sweep_record(zipped).cells)
@@ -167,7 +169,7 @@ def conditional(tmp_path: Path):
 
 
 def test_cells_without_the_axis_are_a_column_none_that_is_no_neighbour_of_a_value(conditional) -> None:
-    found = stability_map(conditional, "beta1", "lr")
+    found = stability_map(read_table(conditional), "beta1", "lr")
     assert found.x_values == (0.0, 0.5, 0.9, None)
     rows = {row.y: [(edge.stable, edge.not_stable) for edge in row.edges] for row in boundary(found)}
     assert rows[1.0] == [(0.5, 0.9)], "0.9 and none differ too"
@@ -175,7 +177,7 @@ def test_cells_without_the_axis_are_a_column_none_that_is_no_neighbour_of_a_valu
 
 
 def test_a_row_without_the_axis_says_so(conditional) -> None:
-    lines = boundary_lines(stability_map(conditional, "beta1", "optimizer", where={"lr": 1.0}))
+    lines = boundary_lines(stability_map(read_table(conditional), "beta1", "optimizer", where={"lr": 1.0}))
     assert [line.split("  ")[-1] for line in lines] == [
         "there is no beta1 here",
         "edge near beta1=0.7 (beta1 0.5 is stable, 0.9 is not)",
@@ -183,7 +185,7 @@ def test_a_row_without_the_axis_says_so(conditional) -> None:
 
 
 def test_a_setting_without_the_axis_has_no_margin_along_it(conditional) -> None:
-    found = {tuple(each.setting.values()): each for each in recommend(conditional, 1.0).candidates}
+    found = {tuple(each.setting.values()): each for each in recommend(read_table(conditional), 1.0).candidates}
     assert {margin.axis for margin in found[None, 0.1, "adamw"].margins} == {"lr"}
     margins = {(m.axis, m.is_upwards): m for m in found[0.5, 1.0, "sgd"].margins}
     assert margins["beta1", True].first_not_stable == 0.9
@@ -191,21 +193,23 @@ def test_a_setting_without_the_axis_has_no_margin_along_it(conditional) -> None:
 
 
 def test_sensitivity_takes_the_cells_in_which_the_axis_exists(conditional) -> None:
-    assert {each.setting["beta1"] for each in lr_sensitivity(conditional)} == {0.0, 0.5, 0.9, None}
-    assert {each.setting["optimizer"] for each in lr_sensitivity(conditional, "beta1")} == {"sgd"}
+    assert {each.setting["beta1"] for each in lr_sensitivity(read_table(conditional))} == {0.0, 0.5, 0.9, None}
+    assert {each.setting["optimizer"] for each in lr_sensitivity(read_table(conditional), "beta1")} == {"sgd"}
 
 
 def test_a_step_to_where_another_axis_begins_meets_the_worst_of_its_values() -> None:
     width = Axis("width", "values", (8, 16))
     depth = Axis("depth", "values", (1, 2, 3, None), when=(("width", (16,)),))
     axes = (width, depth)
-    states = {(8, None): "stable", (16, 1): "stable", (16, 2): "diverged", (16, 3): "unknown"}
-    assert state_beside((8, None), 0, 16, axes, states) == "diverged"
-    assert state_beside((16, 2), 0, 8, axes, states) == "stable"
-    assert state_beside((16, 2), 1, 1, axes, states) == "stable"
-    assert state_beside((8, None), 0, 32, axes, states) == "not_run"
-    del states[16, 2]
-    assert state_beside((8, None), 0, 16, axes, states) == "unknown"
+    alone, two = Cell(width=8, depth=None), Cell(width=16, depth=2)
+    deep = {two.moved("depth", depth): state for depth, state in ((1, "stable"), (2, "diverged"), (3, "unknown"))}
+    states = {alone: "stable", **deep}
+    assert state_beside(alone, width, 16, axes, states) == "diverged"
+    assert state_beside(two, width, 8, axes, states) == "stable"
+    assert state_beside(two, depth, 1, axes, states) == "stable"
+    assert state_beside(alone, width, 32, axes, states) == "not_run"
+    del states[two]
+    assert state_beside(alone, width, 16, axes, states) == "unknown"
 
 
 # --- all of them -----------------------------------------------------------------------------------------
@@ -213,16 +217,16 @@ def test_a_step_to_where_another_axis_begins_meets_the_worst_of_its_values() -> 
 
 def test_figures_and_page_show_related_axes(tied, zipped, conditional) -> None:
     for ledger in (tied, zipped, conditional):
-        assert heatmap(stability_map(ledger), "svg")
-        assert "<script" in report_html(ledger, stability_map(ledger), "")
-    assert "none" in heatmap(stability_map(conditional, "lr", "beta1"), "svg").decode()
+        assert heatmap(stability_map(read_table(ledger)), "svg")
+        assert "<script" in report_html(read_table(ledger), stability_map(read_table(ledger)), "")
+    assert "none" in heatmap(stability_map(read_table(conditional), "lr", "beta1"), "svg").decode()
 
 
 def test_a_range_that_exists_in_some_cells_only_can_be_drawn(tmp_path: Path) -> None:
     body = "axes: {lr: {log: [0.1, 10], num: 3, when: {optimizer: sgd}}, optimizer: {values: [sgd, adamw]}}\n"
     with ledger_of(tmp_path, body, lambda trial: True) as ledger:
-        assert heatmap(stability_map(ledger), "svg")
-        assert "<script" in report_html(ledger, stability_map(ledger), "")
+        assert heatmap(stability_map(read_table(ledger)), "svg")
+        assert "<script" in report_html(read_table(ledger), stability_map(read_table(ledger)), "")
         assert len(sweep_record(ledger).cells) == 4
 
 
@@ -232,7 +236,7 @@ def compared(folder: Path, *bodies: str, limit: float = 0.3) -> Comparison:
             stack.enter_context(ledger_of(folder / str(i), body, lambda trial: trial.config["lr"] < limit, f"s{i}"))
             for i, body in enumerate(bodies)
         ]
-        return compare(ledgers)
+        return compare(list(map(read_table, ledgers)))
 
 
 def test_sweeps_with_the_same_tie_are_compared_on_the_values_of_the_axis(tmp_path: Path) -> None:

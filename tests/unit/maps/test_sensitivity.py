@@ -13,6 +13,7 @@ from orchestrator.base.reports import Completed, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.maps.sensitivity import lr_sensitivity
+from orchestrator.maps.table import read_table
 
 TWO = "seeds: [0, 1]\naxes: {lr: {values: [0.1, 0.2, 0.4]}, clip: {values: [1.0, null]}}\n"
 
@@ -48,7 +49,7 @@ RESULTS = {
 def test_it_is_the_mean_of_the_capped_losses_less_the_lowest(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         fill(ledger, RESULTS)
-        clipped, free = lr_sensitivity(ledger)
+        clipped, free = lr_sensitivity(read_table(ledger))
     assert clipped.setting == {"clip": 1.0}
     assert clipped.of_seed == {0: pytest.approx(8 / 3 - 1), 1: pytest.approx(10 / 3 - 2)}
     assert clipped.value == pytest.approx((5 / 3 + 4 / 3) / 2)
@@ -60,7 +61,7 @@ def test_it_is_the_mean_of_the_capped_losses_less_the_lowest(tmp_path: Path) -> 
 def test_the_words_state_range_loss_and_spread(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         fill(ledger, RESULTS)
-        lines = SensitivityQuery().ask(ledger).lines()
+        lines = SensitivityQuery().ask(read_table(ledger)).lines()
     assert "over 3 values from 0.1 to 0.4" in lines[0]
     assert "validation loss" in lines[0]
     assert lines[1:] == [
@@ -73,7 +74,7 @@ def test_without_validation_the_final_loss_is_taken_and_said(tmp_path: Path) -> 
     body = "axes: {lr: {values: [0.1, 0.2]}}\n"
     with ledger_at(tmp_path) as ledger:
         fill(ledger, {(0.1, None, 0): ("stable", 2.0, None), (0.2, None, 0): ("stable", 1.0, None)}, body)
-        (found,) = lr_sensitivity(ledger)
+        (found,) = lr_sensitivity(read_table(ledger))
     assert (found.loss, found.value, found.setting) == ("final_loss", pytest.approx(0.5), {})
 
 
@@ -83,13 +84,13 @@ def test_it_needs_an_axis_of_learning_rates(tmp_path: Path, body: str) -> None:
         sweep = sweep_of(body)
         ledger.plan("quadratic", sweep.trials, driver_facts(sweep))
         with pytest.raises(InputError, match="'lr' is no axis"):
-            lr_sensitivity(ledger)
+            lr_sensitivity(read_table(ledger))
 
 
 def test_a_sweep_without_results_says_so(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         fill(ledger, {})
-        assert SensitivityQuery().ask(ledger).lines() == ["no trial has finished"]
+        assert SensitivityQuery().ask(read_table(ledger)).lines() == ["no trial has finished"]
 
 
 def test_an_axis_of_words_has_no_sensitivity(tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_an_axis_of_words_has_no_sensitivity(tmp_path: Path) -> None:
         sweep = sweep_of("axes: {schedule: {values: [constant, linear]}}\n")
         ledger.plan("quadratic", sweep.trials, driver_facts(sweep))
         with pytest.raises(InputError, match="'schedule' is no axis of two numbers"):
-            lr_sensitivity(ledger, "schedule")
+            lr_sensitivity(read_table(ledger), "schedule")
 
 
 def test_a_seed_without_any_finite_loss_is_left_out(tmp_path: Path) -> None:
@@ -107,19 +108,19 @@ def test_a_seed_without_any_finite_loss_is_left_out(tmp_path: Path) -> None:
         fill(ledger, results | {(0.2, None, 0): ("diverged", None, None)}, body)
         with contextlib.closing(sqlite3.connect(ledger.path)) as db, db:
             db.execute("UPDATE trials SET initial_loss = NULL")
-        (found,) = lr_sensitivity(ledger)
+        (found,) = lr_sensitivity(read_table(ledger))
         assert found.of_seed == {1: 0.0}
         with contextlib.closing(sqlite3.connect(ledger.path)) as db, db:
             db.execute("UPDATE trials SET final_loss = NULL, validation_loss = NULL")
-        lines = SensitivityQuery().ask(ledger).lines()
+        lines = SensitivityQuery().ask(read_table(ledger)).lines()
     assert lines[1:] == ["  all: no seed has a loss at every lr"]
 
 
 def test_a_range_counts_the_tried_values_in_it_with_its_ends_and_no_others(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         fill(ledger, RESULTS)
-        whole, of_part = lr_sensitivity(ledger), lr_sensitivity(ledger, "lr", (0.1, 0.2))
-        assert lr_sensitivity(ledger, "lr", (0.01, 4.0)) == whole
+        whole, of_part = lr_sensitivity(read_table(ledger)), lr_sensitivity(read_table(ledger), "lr", (0.1, 0.2))
+        assert lr_sensitivity(read_table(ledger), "lr", (0.01, 4.0)) == whole
     clipped, free = of_part
     assert (clipped.num_values, clipped.low, clipped.high) == (2, 0.1, 0.2)
     assert clipped.of_seed == {0: pytest.approx(0.5), 1: pytest.approx(0.5)}
@@ -129,7 +130,7 @@ def test_a_range_counts_the_tried_values_in_it_with_its_ends_and_no_others(tmp_p
 def test_the_lowest_loss_is_that_within_the_range(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         fill(ledger, RESULTS)
-        clipped, _ = lr_sensitivity(ledger, "lr", (0.15, 0.4))
+        clipped, _ = lr_sensitivity(read_table(ledger), "lr", (0.15, 0.4))
     assert clipped.of_seed[0] == pytest.approx((1 + 5) / 2 - 1)
     assert clipped.best == 0.2
 
@@ -141,5 +142,5 @@ def test_a_range_with_fewer_than_two_tried_values_is_refused(
     with ledger_at(tmp_path) as ledger:
         fill(ledger, RESULTS)
         with pytest.raises(InputError, match=f"{num} of the tried values of lr lie in it") as caught:
-            lr_sensitivity(ledger, "lr", between)
+            lr_sensitivity(read_table(ledger), "lr", between)
     assert "tried: 0.1 to 0.4" in str(caught.value)

@@ -12,6 +12,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.detection.outcomes import cell_state
 from orchestrator.maps.boundary import boundary_lines
 from orchestrator.maps.stability import facet_maps, stability_map
+from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import map_table, trial_table
 
 # Four cells of three seeds; the order of trials is cell by cell.
@@ -33,7 +34,7 @@ def ledger(tmp_path: Path):
 
 
 def test_cells_hold_what_one_computes_by_hand(ledger) -> None:
-    cells = stability_map(ledger).cells
+    cells = stability_map(read_table(ledger)).cells
     found = {key: (c.state, c.num_seeds, c.num_finished, c.fraction_stable, c.value) for key, c in cells.items()}
     assert found == {
         (0.1, 1.0): ("stable", 3, 3, 1.0, 2.0),
@@ -44,7 +45,7 @@ def test_cells_hold_what_one_computes_by_hand(ledger) -> None:
 
 
 def test_the_axes_can_be_turned_and_the_table_has_the_same_cells(ledger) -> None:
-    straight, turned = stability_map(ledger), stability_map(ledger, x="clip", y="lr")
+    straight, turned = stability_map(read_table(ledger)), stability_map(read_table(ledger), x="clip", y="lr")
     assert {(y, x): cell.state for (x, y), cell in turned.cells.items()} == {
         key: cell.state for key, cell in straight.cells.items()
     }
@@ -59,13 +60,13 @@ def test_the_axes_can_be_turned_and_the_table_has_the_same_cells(ledger) -> None
 
 
 def test_an_axis_can_be_fixed_and_the_map_says_so(ledger) -> None:
-    fixed = stability_map(ledger, x="lr", y=None, where={"clip": "none"})
+    fixed = stability_map(read_table(ledger), x="lr", y=None, where={"clip": "none"})
     assert (fixed.y, fixed.note) == (None, "clip = none")
     assert {key[0]: cell.num_seeds for key, cell in fixed.cells.items()} == {0.1: 3, 0.2: 3}
 
 
 def test_the_fraction_has_wilson_s_interval(ledger) -> None:
-    table = map_table(stability_map(ledger))
+    table = map_table(stability_map(read_table(ledger)))
     share, num, z = 1 / 3, 3, 1.959963984540054
     middle = (share + z**2 / (2 * num)) / (1 + z**2 / num)
     half = z / (1 + z**2 / num) * math.sqrt(share * (1 - share) / num + z**2 / (4 * num**2))
@@ -75,7 +76,7 @@ def test_the_fraction_has_wilson_s_interval(ledger) -> None:
 
 
 def test_medians_and_spikes_of_a_cell_are_those_of_its_finished_seeds(ledger) -> None:
-    row = map_table(stability_map(ledger)).iloc[1]  # stable, diverged, spiked
+    row = map_table(stability_map(read_table(ledger))).iloc[1]  # stable, diverged, spiked
     assert (row.median_final_loss, row.median_onset_step, row.total_spikes) == (2.5, 7, 1)
     assert math.isnan(row.median_spike_score), "twenty steps fill no window"
 
@@ -108,7 +109,7 @@ def three(tmp_path: Path):
     ],
 )
 def test_a_third_axis_is_reduced_to_one_of_its_cells_and_named(three, reduce: str, found: dict, state: str) -> None:
-    stability = stability_map(three, reduce=reduce)
+    stability = stability_map(read_table(three), reduce=reduce)
     assert stability.note == f"{reduce} over beta1"
     cells = stability.cells
     assert {key: (cells[key].fraction_stable, cells[key].value) for key in found} == found
@@ -117,18 +118,18 @@ def test_a_third_axis_is_reduced_to_one_of_its_cells_and_named(three, reduce: st
 
 
 def test_facets_are_one_map_for_each_value_of_an_axis(three) -> None:
-    maps = facet_maps(three, "beta1", {})
+    maps = facet_maps(read_table(three), "beta1", {})
     assert [stability.facet for stability in maps] == [("beta1", "0"), ("beta1", "0.5"), ("beta1", "0.9")]
     assert [stability.cells[(0.1, None)].state for stability in maps] == ["stable", "diverged", "spiked"]
     assert {stability.note for stability in maps} == {""}
-    (one,) = {stability.note for stability in facet_maps(three, "clip", {"lr": "0.1"}, x="beta1")}
+    (one,) = {stability.note for stability in facet_maps(read_table(three), "clip", {"lr": "0.1"}, x="beta1")}
     assert one == "lr = 0.1"
 
 
 @pytest.mark.parametrize(("facet", "says"), [("depth", "axes: lr, clip, beta1"), ("lr", "fixed or drawn")])
 def test_a_facet_must_be_a_free_axis(three, facet: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        facet_maps(three, facet, {"lr": "0.1"} if facet == "lr" else {})
+        facet_maps(read_table(three), facet, {"lr": "0.1"} if facet == "lr" else {})
 
 
 @pytest.mark.parametrize(
@@ -145,11 +146,11 @@ def test_a_facet_must_be_a_free_axis(three, facet: str, says: str) -> None:
 )
 def test_what_the_sweep_does_not_have_is_refused_with_what_it_has(ledger, options: dict, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        stability_map(ledger, **options)
+        stability_map(read_table(ledger), **options)
 
 
 def test_trials_are_a_tidy_table(ledger) -> None:
-    table = trial_table(ledger)
+    table = trial_table(read_table(ledger))
     assert len(table) == 12
     for column in (
         "trial_id",
@@ -201,8 +202,10 @@ NEXT_TO_ONE = "axes: {beta2: {values: [0.9999, 0.99999, 0.999999]}, lr: {values:
 def test_cells_next_to_one_are_cells_of_their_own(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         record(ledger, sweep_of(NEXT_TO_ONE), [*["stable"] * 2, *["diverged"] * 2, *["stable"] * 2])
-        facets = {m.facet[1]: [cell.state for cell in m.cells.values()] for m in facet_maps(ledger, "beta2", {})}
-        one = stability_map(ledger, where={"beta2": 0.9999})
+        facets = {
+            m.facet[1]: [cell.state for cell in m.cells.values()] for m in facet_maps(read_table(ledger), "beta2", {})
+        }
+        one = stability_map(read_table(ledger), where={"beta2": 0.9999})
     assert facets == {"0.9999": ["stable"] * 2, "0.99999": ["diverged"] * 2, "0.999999": ["stable"] * 2}
     assert (one.note, [cell.state for cell in one.cells.values()]) == ("beta2 = 0.9999", ["stable"] * 2)
 
@@ -211,7 +214,7 @@ def test_a_machine_s_fault_is_a_result_that_is_missing(tmp_path: Path) -> None:
     body = "seeds: [0, 1, 2]\naxes: {lr: {values: [0.1, 0.2, 0.4]}}\n"
     with ledger_at(tmp_path) as ledger:
         record(ledger, sweep_of(body), [*["stable"] * 3, "stable", "stable", "errored", *["diverged"] * 3])
-        stability = stability_map(ledger)
+        stability = stability_map(read_table(ledger))
     cell = stability.cells[(0.2, None)]
     assert (cell.state, cell.num_finished, cell.num_seeds, cell.fraction_stable) == ("unknown", 2, 3, 1.0)
     assert boundary_lines(stability) == [

@@ -19,7 +19,6 @@ from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.covariates import covariates_of
-from orchestrator.maps.stability import sweep_axes
 from orchestrator.maps.survival import (
     Lifetime,
     fit_lifetimes,
@@ -29,6 +28,7 @@ from orchestrator.maps.survival import (
     predicted_share,
     survival,
 )
+from orchestrator.maps.table import read_table
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -150,7 +150,7 @@ def filled(request, tmp_path: Path):
 
 
 def test_a_sweep_of_any_shape_has_shares_and_a_fit_that_finds_what_moves_the_onset(filled) -> None:
-    found = survival(filled)
+    found = survival(read_table(filled))
     assert found.doubts == ()
     by_lr, by_clip = found.effects
     assert math.log(by_lr.factor) == pytest.approx(-2 * math.log(by_lr_ratio(filled)), rel=0.2)
@@ -161,7 +161,7 @@ def test_a_sweep_of_any_shape_has_shares_and_a_fit_that_finds_what_moves_the_ons
 
 
 def by_lr_ratio(ledger) -> float:
-    values = sweep_axes(ledger)[0].values
+    values = read_table(ledger).axes[0].values
     return max(values) / min(values)
 
 
@@ -170,7 +170,7 @@ def cells(ledger) -> list:
 
 
 def test_pooling_keeps_every_run_and_gives_the_shares_of_an_axis(filled) -> None:
-    found = survival(filled, "clip")
+    found = survival(read_table(filled), "clip")
     assert [group.setting for group in found.groups] == [{"clip": 1.0}, {"clip": None}]
     assert sum(group.num_runs for group in found.groups) == found.num_runs == len(filled.trials())
     whole = {group.setting["clip"]: group.at_steps[-1] for group in found.groups}
@@ -183,8 +183,8 @@ def test_pooling_keeps_every_run_and_gives_the_shares_of_an_axis(filled) -> None
 def test_the_shares_at_the_last_step_are_those_of_the_map(filled) -> None:
     from orchestrator.maps.stability import stability_map
 
-    stability = stability_map(filled)
-    for group in survival(filled).groups:
+    stability = stability_map(read_table(filled))
+    for group in survival(read_table(filled)).groups:
         cell = stability.cells[group.setting["lr"], group.setting["clip"]]
         share = group.at_steps[-1]
         assert share is not None
@@ -192,8 +192,8 @@ def test_the_shares_at_the_last_step_are_those_of_the_map(filled) -> None:
 
 
 def test_a_run_with_an_onset_is_predicted_to_have_one(filled) -> None:
-    covariates = covariates_of(sweep_axes(filled))
-    lives = lifetimes(filled.trials())
+    covariates = covariates_of(read_table(filled).axes)
+    lives = lifetimes(read_table(filled).runs)
     fit = fit_lifetimes(lives, covariates)
     assert fit is not None
     predicted = [predicted_share(each, fit, covariates, 10_000).share for each in lives]
@@ -201,7 +201,7 @@ def test_a_run_with_an_onset_is_predicted_to_have_one(filled) -> None:
 
 
 def test_words_and_json_say_what_is_known_and_what_is_not(filled) -> None:
-    found = survival(filled, None, 20_000)
+    found = survival(read_table(filled), None, 20_000)
     lines = SurvivalAnswer(found).lines()
     assert "Kaplan-Meier" in lines[1]
     assert lines[2].split("  ")[-1].strip() == "to 20000"
@@ -216,7 +216,7 @@ def test_words_and_json_say_what_is_known_and_what_is_not(filled) -> None:
 def test_few_onsets_are_said_to_be_too_few(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         fill(ledger, "seeds: [0]\naxes: {lr: {log: [1e-3, 1], num: 4}}\n")
-        found = survival(ledger)
+        found = survival(read_table(ledger))
     assert found.num_onsets == 1
     assert found.doubts[0] == "1 onset is too few for a fit of 2 numbers: it needs 10"
     assert any(line.startswith("do not trust the prediction: 1 onset") for line in SurvivalAnswer(found).lines())
@@ -226,7 +226,7 @@ def test_without_an_onset_there_is_no_prediction(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         sweep = sweep_of("axes: {lr: {values: [0.1, 0.2]}}\n")
         map_ledger(ledger, sweep, ["stable", "planned"])
-        found = survival(ledger)
+        found = survival(read_table(ledger))
     assert (found.num_runs, found.num_left_out, found.effects, found.groups[0].predicted) == (1, 1, (), None)
     lines = SurvivalAnswer(found).lines()
     assert "1 left out, whose outcome says nothing" in lines[0]
@@ -237,7 +237,7 @@ def test_without_an_onset_there_is_no_prediction(tmp_path: Path) -> None:
 def test_many_cells_are_cut_in_print(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         map_ledger(ledger, sweep_of("axes: {lr: {log: [1e-3, 1], num: 50}}\n"), ["stable"] * 50)
-        lines = SurvivalAnswer(survival(ledger)).lines()
+        lines = SurvivalAnswer(survival(read_table(ledger))).lines()
     assert "  and 10 more: --by AXIS pools cells, --json FILE has them all" in lines
 
 
@@ -245,13 +245,13 @@ def test_what_cannot_be_answered_is_refused(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         map_ledger(ledger, sweep_of("axes: {lr: {values: [0.1, 0.2]}}\n"), ["stable", "planned"])
         with pytest.raises(InputError, match="'eps' is not an axis"):
-            survival(ledger, "eps")
+            survival(read_table(ledger), "eps")
         with pytest.raises(InputError, match="lies within what was trained"):
-            survival(ledger, None, 20)
+            survival(read_table(ledger), None, 20)
     with ledger_at(tmp_path / "empty") as ledger:
         map_ledger(ledger, sweep_of("axes: {lr: {values: [0.1, 0.2]}}\n"), ["planned", "errored"])
         with pytest.raises(InputError, match="no trial has an outcome that tells"):
-            survival(ledger)
+            survival(read_table(ledger))
 
 
 @pytest.mark.slow
@@ -264,10 +264,10 @@ def test_failures_in_ten_times_the_steps_are_foreseen_on_a_real_sweep(train, tmp
         sets = ("tracking.enabled=false",)
         train(build_sweep(parse_document(text, "fit.yaml"), Overrides(sets=sets, steps=num_steps, name=name)))
         with LedgerReader(tmp_path / name / LEDGER) as ledger:
-            lives[num_steps] = lifetimes(ledger.trials())
-            covariates = covariates_of(sweep_axes(ledger))
+            lives[num_steps] = lifetimes(read_table(ledger).runs)
+            covariates = covariates_of(read_table(ledger).axes)
             if num_steps == 300:
-                found = survival(ledger)
+                found = survival(read_table(ledger))
     assert found.doubts == ()
     fit = fit_lifetimes(lives[300], covariates)
     assert fit is not None

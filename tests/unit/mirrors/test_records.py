@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
-from orchestrator.maps.stability import sweep_axes
+from orchestrator.maps.table import read_table
 from orchestrator.mirrors.mlflow_runs import differing
 from orchestrator.mirrors.records import trial_record
 from orchestrator.mirrors.sweep_records import sweep_record
@@ -47,7 +47,7 @@ def test_a_cell_has_its_distance_to_the_edge_in_decades_negative_beyond_it(ledge
 
 
 def test_a_blow_up_is_drawn_at_twice_the_initial_loss(ledger) -> None:
-    axes = {axis.name: axis for axis in sweep_axes(ledger)}
+    axes = {axis.name: axis for axis in read_table(ledger).axes}
     by_outcome = {row.outcome: row for row in ledger.trials()}
     initial = by_outcome["diverged"].initial_loss
     values = {

@@ -15,6 +15,7 @@ from orchestrator.answers.explain import ExplainQuery
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.edge_line import edge_lines
 from orchestrator.maps.stability import stability_map
+from orchestrator.maps.table import read_table
 from orchestrator.pages.answers import answers_html
 from orchestrator.pages.edge import edge_data
 from orchestrator.render.html import blocks_html
@@ -32,7 +33,7 @@ def of(folder: Path, body: str, labels: list[str]) -> tuple[LedgerReader, str]:
         map_ledger(ledger, sweep_of(body), labels)
     reader = LedgerReader(folder / "ledger.db")
     axes = json.loads(reader.facts()["axes"])
-    return reader, answers_html(reader, stability_map(reader) if axes else None, "name: case\n")
+    return reader, answers_html(read_table(reader), stability_map(read_table(reader)) if axes else None, "name: case\n")
 
 
 def wedge() -> list[str]:
@@ -69,15 +70,15 @@ def test_a_cause_that_is_known_explains_the_map(tmp_path: Path, train) -> None:
                      "telemetry: {curvature: 5}\n", "name: told\nobjective: quadratic\nsteps: 60\n")  # fmt: skip
     train(sweep)
     with LedgerReader(tmp_path / "told" / "ledger.db") as ledger:
-        text = answers_html(ledger, stability_map(ledger), "name: told\n")
+        text = answers_html(read_table(ledger), stability_map(read_table(ledger)), "name: told\n")
         assert "<h2>Explanation</h2>" in text
-        assert blocks_html(ExplainQuery().ask(ledger).blocks(), with_figures=False) in text
+        assert blocks_html(ExplainQuery().ask(read_table(ledger)).blocks(), with_figures=False) in text
 
 
 def test_the_picture_of_the_edge_has_the_brackets_of_its_rows(tmp_path: Path) -> None:
     reader, _ = of(tmp_path, WIDE, wedge())
     with reader:
-        drawn = edge_data(edge_lines(reader))
+        drawn = edge_data(edge_lines(read_table(reader)))
     points = drawn["lines"][0]["points"]
     ticks = [place for place, _ in drawn["along"]["ticks"]]
     assert [(point["low"], point["high"]) for point in points[:3]] == list(itertools.pairwise(ticks))

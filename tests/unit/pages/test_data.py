@@ -12,6 +12,7 @@ from orchestrator.base.reports import Completed, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.maps.curve_metrics import CURVE_METRICS, measured
+from orchestrator.maps.table import read_table
 from orchestrator.pages.data import as_script, report_data
 
 BODY = "axes: {lr: {values: [0.1, 0.2, 0.3]}}\nstopping: {early_stop: false}\n"
@@ -38,7 +39,7 @@ def curve_of(data: dict, trial: int, name: str = "loss") -> tuple[np.ndarray, np
 def test_curves_keep_their_peaks_and_mark_their_episodes(tmp_path: Path) -> None:
     loss = learning(4000, changes=[(3000, 3010, 2.0)])
     with with_curves(tmp_path, [loss]) as ledger:
-        data = report_data(ledger)
+        data = report_data(read_table(ledger))
     steps, values = curve_of(data, 0)
     assert len(steps) <= data["num_points"] + 2 < 4000
     assert values.max() == pytest.approx(loss.max())
@@ -53,7 +54,7 @@ def test_what_is_not_finite_is_marked_and_left_out(tmp_path: Path) -> None:
     huge = learning(100)
     huge[50] = 1e300
     with with_curves(tmp_path, [loss, huge]) as ledger:
-        data = report_data(ledger)
+        data = report_data(read_table(ledger))
     assert data["curves"][0]["loss_broken"] == 60
     assert curve_of(data, 0)[0].tolist() == list(range(60))
     assert np.isfinite(curve_of(data, 1)[1]).all()
@@ -64,14 +65,14 @@ def test_what_is_not_finite_is_marked_and_left_out(tmp_path: Path) -> None:
 def test_a_large_sweep_stays_below_ten_megabytes(tmp_path: Path) -> None:
     body = "axes: {lr: {log: [1e-4, 1], num: 32}, eps: {log: [1e-12, 1e-2], num: 32}}\n"
     with with_curves(tmp_path, [learning(1000, seed) for seed in range(1024)], body) as ledger:
-        text = as_script(report_data(ledger))
+        text = as_script(report_data(read_table(ledger)))
     assert 1_000_000 < len(text) < 10_000_000
 
 
 def test_the_data_is_strict_json_that_cannot_end_its_element(tmp_path: Path) -> None:
     with with_curves(tmp_path, [learning(50)]) as ledger:
         ledger.give_up([ledger.trials()[1].trial_id], "</script><!-- & NaN")
-        text = as_script(report_data(ledger))
+        text = as_script(report_data(read_table(ledger)))
     assert not set("<>&") & set(text)
     assert json.loads(text)["trials"]["reason"][1] == "</script><!-- & NaN"
     json.loads(text, parse_constant=pytest.fail)
@@ -80,7 +81,7 @@ def test_the_data_is_strict_json_that_cannot_end_its_element(tmp_path: Path) -> 
 STEPS = 20_000
 READERS = {
     "report": report_data,
-    "metrics": lambda ledger: measured(ledger, CURVE_METRICS, [row.trial_id for row in ledger.trials()]),
+    "metrics": lambda ledger: measured(read_table(ledger), CURVE_METRICS, [row.trial_id for row in ledger.trials()]),
 }
 
 

@@ -15,6 +15,7 @@ from orchestrator.base.reports import Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.table import read_table
 from orchestrator.pages import asked
 from orchestrator.pages.data import report_data
 from orchestrator.pages.live import LivePage
@@ -76,7 +77,7 @@ def test_the_live_page_has_the_data_of_the_report_but_for_the_curves(tmp_path: P
         curves = {identity: curve(0, 20) for identity in pack.trial_ids}
         done = tuple(finished(identity, "stable") for identity in pack.trial_ids)
         ledger.record(Report(pack.pack_id, 80, 0, 4.0, curves, done))
-        frozen = report_data(ledger)
+        frozen = report_data(read_table(ledger))
     live = data_of(LivePage(tmp_path).page())
     unlike = ("curves", "curve_titles", "num_points", "diagnoses", "remedy_pictures")
     assert {key: live[key] for key in live if key not in unlike} == json.loads(

@@ -20,6 +20,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.causes.diagnosis import diagnose
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.table import read_table
 from orchestrator.pages.server import PageServer, address_of, listening_socket
 from orchestrator.render.html import blocks_html
 
@@ -103,7 +104,7 @@ def test_a_diagnosis_is_asked_for_by_the_id_of_a_trial(port: int, results: Path)
     stable, diverged, errored, _ = data["trials"]["trial_id"]
     said = json.loads(asked(port, f"/case/diagnosis?trial={diverged}")[2])["html"]
     with LedgerReader(results / "case" / "ledger.db") as ledger:
-        found = diagnose(ledger, diverged)
+        found = diagnose(read_table(ledger), diverged)
         assert found is not None
         shown = blocks_html(answer_of(ledger, found).blocks(), with_figures=False)
     assert said.replace("chosen on the page", "given by its id") == shown
@@ -120,7 +121,8 @@ def test_a_sweep_is_compared_with_another_of_the_folder_and_with_nothing_else(po
     assert json.loads(asked(port, "/case/others")[2]) == ["other"]
     said = json.loads(asked(port, "/case/comparison?with=other")[2])["html"]
     with LedgerReader(results / "case" / "ledger.db") as one, LedgerReader(results / "other" / "ledger.db") as two:
-        assert said == blocks_html(CompareQuery().ask([one, two]).blocks(), with_figures=False)
+        answer = CompareQuery().ask([read_table(one), read_table(two)])
+    assert said == blocks_html(answer.blocks(), with_figures=False)
     assert asked(port, "/case/comparison?with=../secret")[0] == 404
     assert asked(port, "/case/comparison")[0] == 404
 

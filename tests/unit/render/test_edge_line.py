@@ -11,6 +11,7 @@ from sweep_cases import ledger_at, map_ledger, sweep_of
 
 from orchestrator.base.cell import Trial
 from orchestrator.maps.edge_line import EdgeLines, edge_lines
+from orchestrator.maps.table import read_table
 from orchestrator.render.edge_line import _draw, edge_picture
 from orchestrator.render.panels import BAND_LABEL
 
@@ -37,7 +38,7 @@ def lines_of(folder: Path, body: str, label=label, **options) -> EdgeLines:
         map_ledger(ledger, sweep, [label(trial) for trial in sweep.trials])
         if "eps" in body:
             options.setdefault("facet", "eps")
-        return edge_lines(ledger, **options)
+        return edge_lines(read_table(ledger), **options)
 
 
 def legend(figure: Figure) -> list[str]:

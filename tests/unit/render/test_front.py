@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
 from orchestrator.maps.front import Front, front
+from orchestrator.maps.table import read_table
 from orchestrator.render.front import _draw, front_picture
 
 ROW = "axes: {lr: {log: [1e-3, 10], num: 5}}\n"
@@ -24,7 +25,7 @@ CASES = {
 def found_in(folder: Path, labels, losses, body: str = ROW, **options) -> Front:
     with ledger_at(folder) as ledger:
         map_ledger(ledger, sweep_of(body), labels, losses)
-        return front(ledger, "final_loss", **options)
+        return front(read_table(ledger), "final_loss", **options)
 
 
 def legend(figure: Figure) -> list[str]:

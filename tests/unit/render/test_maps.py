@@ -14,6 +14,7 @@ from tiers import thinned
 from orchestrator.base.space import Axis
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.maps.stability import StabilityMap, facet_maps, stability_map
+from orchestrator.maps.table import read_table
 from orchestrator.render.labels import short_number, tick_labels
 from orchestrator.render.maps import _draw_edges, comparison_picture, heatmap
 from orchestrator.render.style import EDGE_LABEL, RISE_LABEL, RISE_SIGN, STATES
@@ -26,7 +27,7 @@ def map_of(folder: Path, body: str, labels: list[str] | None = None, losses=None
     cycle = itertools.islice(itertools.cycle(labels or ALL), len(sweep.trials))
     with ledger_at(folder) as ledger:
         record(ledger, sweep, list(cycle), losses)
-        return stability_map(ledger)
+        return stability_map(read_table(ledger))
 
 
 SHAPES = {
@@ -59,7 +60,7 @@ def test_a_map_of_a_thousand_cells_is_drawn(tmp_path: Path) -> None:
     sweep = sweep_of("axes: {lr: {log: [1e-4, 1], num: 32}, eps: {log: [1e-12, 1e-2], num: 32}}\n")
     with ledger_at(tmp_path) as ledger:
         ledger.plan("quadratic", sweep.trials, driver_facts(sweep))
-        assert heatmap(stability_map(ledger), "png").startswith(b"\x89PNG")
+        assert heatmap(stability_map(read_table(ledger)), "png").startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("file_format", ["png", "svg", "pdf"])
@@ -136,7 +137,7 @@ def test_facets_and_comparisons_are_drawn_and_name_what_they_show(tmp_path: Path
     sweep = sweep_of(body)
     with ledger_at(tmp_path) as ledger:
         record(ledger, sweep, ["stable", "diverged"] * 4)
-        maps = facet_maps(ledger, "clip", {})
+        maps = facet_maps(read_table(ledger), "clip", {})
     picture = heatmap(maps, "svg").decode()
     for words in ("clip = 0.5", "clip = none", "fraction of stable seeds", "median final loss", "edge of stability"):
         assert words in picture

@@ -16,6 +16,7 @@ from orchestrator.causes.remedies.cells import CellRemedies
 from orchestrator.causes.remedies.remedy import KINDS
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import StabilityMap, stability_map
+from orchestrator.maps.table import read_table
 from orchestrator.render.remedy_map import _COLOURS, _draw, hardest_of_each, remedy_map_figure
 
 GRID = "axes: {lr: {values: [0.1, 1.0, 2.0, 3.0]}, beta1: {values: [0.0, 0.5]}}\nfixed: {optimizer: sgd}\n"
@@ -29,7 +30,7 @@ def stability(tmp_path: Path) -> StabilityMap:
     with ledger_at(tmp_path) as ledger:
         map_ledger(ledger, sweep, ["stable" if trial.cell["lr"] < 1 else "diverged" for trial in sweep.trials])
     with LedgerReader(tmp_path / LEDGER) as ledger:
-        return stability_map(ledger)
+        return stability_map(read_table(ledger))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from objectives.control import SIGNALS, Rule, firing_in_words, policy_in_words
 from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis, format_value, to_hashable
-from orchestrator.maps.axis_values import value_labels, value_meant
+from orchestrator.maps.axes import value_labels, value_meant
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 

@@ -16,7 +16,7 @@ from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
 from orchestrator.base.query import cell_conditions
 from orchestrator.base.space import Axis, canonical_text, format_value, to_hashable, to_plain
-from orchestrator.maps.axis_values import value_labels, value_meant
+from orchestrator.maps.axes import value_labels, value_meant
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 

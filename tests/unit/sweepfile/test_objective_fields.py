@@ -18,7 +18,8 @@ from orchestrator.base.space import to_hashable
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.stability import stability_map, sweep_axes
+from orchestrator.maps.stability import stability_map
+from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import map_table, trial_table
 from orchestrator.pages.report import report_html
 from orchestrator.render.text_map import text_map
@@ -69,16 +70,16 @@ def test_every_field_of_every_objective_can_be_swept_and_shown(objective: str, f
     folder = texts / "results" / "every"
     assert run_sweep(sweep, folder, InlineExecutor).exit_code == 0
     with LedgerReader(folder / "ledger.db") as ledger:
-        (axis,) = sweep_axes(ledger)
+        (axis,) = read_table(ledger).axes
         assert set(axis.values) == set(values)
-        stability = stability_map(ledger)
+        stability = stability_map(read_table(ledger))
         assert {x for x, _ in stability.cells} == set(values)
         assert len(map_table(stability)) == 2
-        assert len(trial_table(ledger)) == 2
+        assert len(trial_table(read_table(ledger))) == 2
         rows = ledger.trials()
         assert [row.cell[field] for row in rows] == values
-        assert field in report_html(ledger, stability, sweep.text)
-        answer = MapQuery().ask(ledger)
+        assert field in report_html(read_table(ledger), stability, sweep.text)
+        answer = MapQuery().ask(read_table(ledger))
     assert len(answer.frame()) == 2
     drawing = text_map(rows)
     assert f"{field}: " in drawing.plain

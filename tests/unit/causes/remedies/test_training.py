@@ -28,6 +28,7 @@ from orchestrator.causes.remedies.request import RemedyRequest
 from orchestrator.causes.remedies.results import Remedies
 from orchestrator.causes.remedies.training import diagnose_unstable, region_to_remedy
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.table import read_table
 from orchestrator.pages.asked import diagnosis as asked_for_diagnosis
 from orchestrator.pages.asked import diagnosis_html, remedy_picture
 from orchestrator.pages.data import report_data
@@ -163,7 +164,7 @@ def test_python_answers_as_the_command_line_does_and_diagnose_shows_it(
     assert "cheapest: lr x0.5" in printed
     with LedgerReader(beyond / LEDGER) as ledger:
         rows = ledger.trials()
-        page, data = diagnosis_html(ledger, found.trial, rows), report_data(ledger)
+        page, data = diagnosis_html(ledger, found.trial, rows), report_data(read_table(ledger))
         (stable,) = [row for row in rows if row.outcome == "stable"]
         assert remedy_picture(ledger, stable, rows) == ""
     assert "cheapest: lr x0.5" in page

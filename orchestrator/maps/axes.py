@@ -1,12 +1,12 @@
-"""The values of an axis as distinct texts, and the value that a given text means."""
+"""The axes of a sweep: values in order and in words, the value that a text means, and axes that advance together."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.space import Axis, format_value, number_text
+from orchestrator.base.space import Axis, format_value, is_number, number_text
 from orchestrator.base.words import listed
 
 _DIGITS = 6
@@ -15,11 +15,37 @@ _FEWEST_DIGITS = 2  # of a rounded number that may stand for a longer one
 _SHOWN = 20
 
 
-def value_labels(values: Sequence[Any], digits: int = _DIGITS) -> list[str]:
-    """A text for each of ``values``, different for different values.
+def ordered(values: Sequence[Any]) -> list[Any]:
+    """Numbers in ascending order, then none (no clipping: the loosest); words keep their order."""
+    others = [value for value in values if not is_number(value)]
+    if others in ([], [None]):
+        return [*sorted(value for value in values if is_number(value)), *others]
+    return list(values)
 
-    Numbers have ``digits`` digits, or as many more as needed.
-    """
+
+def axis_values(cells: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, ...]]:
+    """The values of each axis in ``cells``, in order."""
+    names = list(cells[0]) if cells else []
+    return {name: tuple(ordered(list(dict.fromkeys(cell[name] for cell in cells)))) for name in names}
+
+
+def existing(axis: Axis, values: Sequence[Any]) -> tuple[Any, ...]:
+    """``values`` without the None of cells in which ``axis`` does not exist, which has no neighbours."""
+    return tuple(value for value in values if value is not None or not axis.when)
+
+
+def led(axes: Iterable[Axis]) -> set[str]:
+    """The axes that follow another one, which stands for them: the first of their list in `zip`."""
+    return {name for axis in axes for name in axis.zipped[1:]}
+
+
+def together(axes: Mapping[str, Axis], names: Iterable[str | None]) -> set[str]:
+    """The axes ``names`` and all axes that advance with them."""
+    return {each for name in names if name is not None and name in axes for each in (name, *axes[name].zipped)}
+
+
+def value_labels(values: Sequence[Any], digits: int = _DIGITS) -> list[str]:
+    """A text for each value, different for different values: numbers have ``digits`` digits, or more if needed."""
     for num in range(digits, _MOST_DIGITS + 1):
         labels = [number_text(value, num) if isinstance(value, float) else format_value(value) for value in values]
         if len(set(labels)) == len(set(values)):
@@ -28,7 +54,7 @@ def value_labels(values: Sequence[Any], digits: int = _DIGITS) -> list[str]:
 
 
 def value_label(axis: Axis, value: Any) -> str:
-    """The text of one value, different from those of the axis's other values."""
+    """The text of one value of ``axis``, which no other value of the axis has."""
     return value_labels(axis.values)[axis.values.index(value)]
 
 
@@ -45,7 +71,8 @@ def value_meant(option: str, axis: Axis, wanted: Any) -> Any:
     """The value of ``axis`` that ``wanted`` means: a value, or its text.
 
     A number means the equal value, or else the only one that rounds to it at two digits or more, as in figures and
-    tables; so 0.9999 never means 0.99999. Raises InputError naming ``option`` where it matches no value, or several.
+    tables; so 0.9999 never means 0.99999. Raises InputError with the name of ``option`` if no value matches, or
+    several do.
     """
     found = _equal(axis.values, wanted) or _written(axis.values, str(wanted))
     if len(found) == 1:

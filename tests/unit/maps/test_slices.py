@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +11,12 @@ from sweep_cases import ledger_at, map_ledger, sweep_of
 
 from orchestrator.answers.compare import CompareQuery
 from orchestrator.answers.compare import Comparison as Answer
+from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import comparison
 from orchestrator.maps.comparison_text import comparison_lines
-from orchestrator.maps.one_value import values_along
+from orchestrator.maps.table import SweepTable, read_table, slices
 
 LR = "seeds: [0, 1, 2]\naxes:\n  lr: {values: [0.01, 0.1, 1.0]}\n"
 EDGES = {"sgd": 0.05, "adamw": 0.5, "lion": 0.5}
@@ -31,21 +31,22 @@ def swept(folder: Path, body: str, is_stable: Callable[[dict], bool]) -> Path:
     return folder
 
 
+def table_of(folder: Path) -> SweepTable:
+    with LedgerReader(folder / "ledger.db") as ledger:
+        return read_table(ledger)
+
+
 def whole(tmp_path: Path) -> Path:
     return swept(tmp_path / "whole", WORDS, lambda cell: cell["lr"] < EDGES[cell["optimizer"]])
 
 
 def lines_along(folder: Path, axis: str, base: str | None = None) -> list[str]:
-    with contextlib.ExitStack() as stack:
-        ledgers = values_along(folder / "ledger.db", axis, base, stack)
-        return comparison_lines(comparison.compare(ledgers))
+    return comparison_lines(comparison.compare(slices(table_of(folder), axis, base)))
 
 
 def asked(*folders: Path, **options) -> Answer:
     """The answer of `sweep compare`."""
-    with contextlib.ExitStack() as stack:
-        ledgers = [stack.enter_context(LedgerReader(folder / "ledger.db")) for folder in folders]
-        return CompareQuery(**options).ask(ledgers)
+    return CompareQuery(**options).ask(list(map(table_of, folders)))
 
 
 def test_values_are_compared_as_sweeps_in_which_they_are_fixed(tmp_path: Path) -> None:
@@ -53,9 +54,8 @@ def test_values_are_compared_as_sweeps_in_which_they_are_fixed(tmp_path: Path) -
         swept(tmp_path / name, f"{LR}fixed: {{optimizer: {name}}}\n", lambda cell, name=name: cell["lr"] < EDGES[name])
         for name in EDGES
     ]
-    with contextlib.ExitStack() as stack:
-        along = comparison.compare(values_along(whole(tmp_path) / "ledger.db", "optimizer", None, stack))
-        apart = comparison.compare([stack.enter_context(LedgerReader(part / "ledger.db")) for part in parts])
+    along = comparison.compare(slices(table_of(whole(tmp_path)), "optimizer", None))
+    apart = comparison.compare(list(map(table_of, parts)))
     assert [side.name for side in along.sides] == ["optimizer=sgd", "optimizer=adamw", "optimizer=lion"]
     assert [replace(each, name="") for each in along.differences] == [
         replace(each, name="") for each in apart.differences
@@ -95,14 +95,12 @@ def test_ties_are_the_same_on_all_sides(tmp_path: Path) -> None:
 
 def test_what_trials_tell_of_each_other_stays_that_of_the_whole_sweep(tmp_path: Path) -> None:
     folder = whole(tmp_path)
-    with contextlib.ExitStack() as stack:
-        parts = values_along(folder / "ledger.db", "optimizer", None, stack)
-        found = {row.trial_id: row for part in parts for row in part.trials()}
-    with LedgerReader(folder / "ledger.db") as ledger:
-        rows = ledger.trials()
+    table = table_of(folder)
+    found = {row.trial_id: row for part in slices(table, "optimizer", None) for row in part.trials}
+    rows = table.trials
     assert len(rows) == len(found)
     for row in rows:
-        assert found[row.trial_id] == replace(row, cell={"lr": row.cell["lr"]})
+        assert found[row.trial_id] == replace(row, cell=Cell(lr=row.cell["lr"]))
 
 
 def test_an_axis_that_exists_for_one_value_only_leaves_nothing_to_compare(tmp_path: Path) -> None:
@@ -133,12 +131,10 @@ def test_values_are_compared_on_fitted_surfaces_where_cells_are_scattered(tmp_pa
 def test_cells_that_a_search_spread_are_counted_for_each_value(tmp_path: Path) -> None:
     body = "axes: {lr: {log: [0.01, 1.0]}, optimizer: {values: [sgd, adamw]}}\nsearch: {method: edge, trials: 40}\n"
     folder = swept(tmp_path / "sought", body, lambda cell: cell["lr"] < EDGES[cell["optimizer"]])
-    with LedgerReader(folder / "ledger.db") as ledger, contextlib.ExitStack() as stack:
-        cells = list({tuple(row.cell.items()): row.cell for row in ledger.trials()}.values())
-        first = cells[: int(ledger.facts()["num_spread"])]
-        parts = values_along(folder / "ledger.db", "optimizer", "sgd", stack)
-        for part, name in zip(parts, ("sgd", "adamw"), strict=True):
-            assert int(part.facts()["num_spread"]) == sum(cell["optimizer"] == name for cell in first)
+    table = table_of(folder)
+    first = list(dict.fromkeys(row.cell for row in table.trials))[: table.num_spread]
+    for part, name in zip(slices(table, "optimizer", "sgd"), ("sgd", "adamw"), strict=True):
+        assert part.num_spread == sum(cell["optimizer"] == name for cell in first)
 
 
 @pytest.mark.parametrize(

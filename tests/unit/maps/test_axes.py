@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis, format_value
-from orchestrator.maps.axis_values import label_between, value_label, value_labels, value_meant
+from orchestrator.maps.axes import label_between, value_label, value_labels, value_meant
 from orchestrator.render.labels import short_number, tick_labels
 
 near_one = st.integers(1, 16).flatmap(lambda power: st.floats(1, 9).map(lambda digits: 1 - digits * 10**-power))

@@ -1,0 +1,75 @@
+"""What counts as over an edge: outcomes other than stable, or a metric at or above a level."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import DEGRADED
+from orchestrator.detection.outcomes import is_known
+
+if TYPE_CHECKING:
+    from orchestrator.maps.cell_map import CellSummary
+    from orchestrator.maps.curve_metrics import Measured
+
+
+class EdgeRule(Protocol):
+    """On which side of an edge cells and trials are."""
+
+    def of_cell(self, cell: CellSummary) -> bool | None:
+        """Whether a cell is on the inner side: stable, or below the level; None if that is not known."""
+
+    def of_trial(self, trial: TrialResult) -> bool | None:
+        """Whether a trial is on the inner side; None if that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class StableRule:
+    """Cells and trials that are not stable are over the edge; degraded ones only with ``counts_degraded``."""
+
+    counts_degraded: bool = False
+
+    def of_state(self, state: str) -> bool | None:
+        """Whether a cell of this state, or a trial with this label, is stable; None if that is not known."""
+        if not is_known(state):
+            return None
+        return state == "stable" or (state == DEGRADED and not self.counts_degraded)
+
+    def is_over(self, state: str) -> bool:
+        """Whether a state or label is known to be over the edge."""
+        return self.of_state(state) is False
+
+    def of_cell(self, cell: CellSummary) -> bool | None:
+        """Whether a cell is stable; None if that is not known."""
+        return self.of_state(cell.state)
+
+    def of_trial(self, trial: TrialResult) -> bool | None:
+        """Whether a trial is stable; None if that is not known."""
+        return self.of_state(trial.label)
+
+
+STABLE = StableRule()
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRule:
+    """Cells whose median of ``metric`` is at or above ``level`` are over the edge, and so are trials.
+
+    ``measured`` has metrics that are computed from curves. A cell is known once all its seeds have an outcome.
+    """
+
+    metric: str
+    level: float
+    measured: Measured = field(default_factory=dict)
+
+    def of_cell(self, cell: CellSummary) -> bool | None:
+        """Whether the median of a cell is below the level; None without one."""
+        value = cell.medians[self.metric]
+        return None if value is None or cell.num_finished < cell.num_seeds else value < self.level
+
+    def of_trial(self, trial: TrialResult) -> bool | None:
+        """Whether the number of a trial is below the level; None without one."""
+        own = self.measured.get(self.metric)
+        value = getattr(trial, self.metric, None) if own is None else own.get(trial.trial_id)
+        return None if value is None or not trial.is_judged else value < self.level
