@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.crew import WORKERS, Advance, Crew
 from benchmarks.sizes import Size
 from benchmarks.sweep_files import SEEDS, grid_text
-from objectives.models.facts.gpt import GptConfig
+from objectives.base import GptConfig
 from orchestrator.base.packs import Pack
 from orchestrator.driver.packing import make_packs
 from orchestrator.sweepfile.spec import Sweep, load_sweep

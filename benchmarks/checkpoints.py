@@ -15,8 +15,7 @@ import time
 
 import torch
 
-from objectives.models.facts import OBJECTIVES
-from objectives.protocol import ExecutionPlan
+from objectives.base import OBJECTIVES, ExecutionPlan
 from orchestrator.detection.detector import SpikeDetector
 from orchestrator.worker.checkpoints import CheckpointWriter, random_states
 

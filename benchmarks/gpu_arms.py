@@ -12,9 +12,7 @@ import torch
 from benchmarks.crew import Advance, Window, count_steps
 from benchmarks.plain_gpt import PlainTrainer, Style
 from benchmarks.sizes import Size
-from objectives.models.facts import OBJECTIVES
-from objectives.models.facts.gpt import GptConfig
-from objectives.protocol import ExecutionPlan
+from objectives.base import OBJECTIVES, ExecutionPlan, GptConfig
 
 NUM_SEEDS = 3
 # The worker of sweep looks at the metrics of its pack as often.

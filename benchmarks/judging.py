@@ -42,8 +42,7 @@ def judged_share(objective: str, members: int, rounds: int) -> float:
     """Time of judging the steps of a pack, as a share of the time of the steps."""
     import torch
 
-    from objectives.models.facts import OBJECTIVES
-    from objectives.protocol import ExecutionPlan
+    from objectives.base import OBJECTIVES, ExecutionPlan
 
     torch.set_num_threads(1)
     kind = OBJECTIVES[objective]

@@ -32,7 +32,7 @@ from scipy.stats import t as student
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from objectives.models.facts import OBJECTIVES  # noqa: E402
+from objectives.base import OBJECTIVES  # noqa: E402
 from orchestrator.base.files import LEDGER  # noqa: E402
 from orchestrator.base.intervals import CONFIDENCE  # noqa: E402
 from orchestrator.base.space import format_value  # noqa: E402

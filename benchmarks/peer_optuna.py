@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 
 from benchmarks.crew import WORKERS
 from benchmarks.peers import MlflowRuns, parse_peer, train_and_log
-from objectives.models.facts.gpt import GptConfig
+from objectives.base import GptConfig
 from orchestrator.sweepfile.spec import Sweep, load_sweep
 
 _STUDY = "peer"

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.crew import WORKERS
 from benchmarks.peers import MlflowRuns, parse_peer, train_and_log
-from objectives.models.facts.gpt import GptConfig
+from objectives.base import GptConfig
 from orchestrator.sweepfile.spec import load_sweep
 
 _runs: MlflowRuns

@@ -12,7 +12,7 @@ from ray.tune.logger import LoggerCallback
 
 from benchmarks.crew import WORKERS
 from benchmarks.peers import EXPERIMENT, MlflowRuns, Point, parse_peer, tracking_uri, train_trial
-from objectives.models.facts.gpt import GptConfig
+from objectives.base import GptConfig
 from orchestrator.sweepfile.spec import Sweep, load_sweep
 
 

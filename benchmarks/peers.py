@@ -16,7 +16,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 
 from benchmarks.plain_gpt import Style, losses
-from objectives.models.facts.gpt import GptConfig
+from objectives.base import GptConfig
 
 EXPERIMENT = "peer"
 # One call per step and metric would cost MLflow more than the training: it handles 230 per second. A tenth of the

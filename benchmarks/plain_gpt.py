@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from objectives.base import GptConfig
 from objectives.models.data import BatchStream, load_corpus
-from objectives.models.facts.gpt import GptConfig
 from objectives.models.gpt_init import initial_weights
 
 # Shapes: B sequences, T positions, D width, H heads, C channels of a head.

@@ -28,9 +28,7 @@ def extra_steps(rounds: int, members: int) -> dict[str, float]:
     """The extra cost of a reading, of a measurement with each number of products, and of a validation, in steps."""
     import torch
 
-    from objectives.models.facts import OBJECTIVES
-    from objectives.models.facts.gpt import GptConfig
-    from objectives.protocol import ExecutionPlan
+    from objectives.base import OBJECTIVES, ExecutionPlan, GptConfig
 
     torch.set_num_threads(1)
     config = GptConfig(steps=100_000, lr=1e-2, warmup=10, beta2=0.95)

@@ -9,8 +9,8 @@ from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.plain_gpt import PlainGpt
+from objectives.base import GptConfig
 from objectives.models.data import BatchStream, load_corpus
-from objectives.models.facts.gpt import GptConfig
 
 # Shapes: K members.
 

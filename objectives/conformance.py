@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import torch
 
+from objectives.base import RowSpec, Trainer
 from objectives.conformance_kit import (
     ALIKE,
     METRICS,
@@ -39,7 +40,6 @@ from objectives.conformance_kit import (
 )
 from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.schedules import schedule_factor
-from objectives.protocol import RowSpec, Trainer
 
 
 class ObjectiveConformance(ConformanceKit):

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from objectives.base import ExecutionPlan, Objective, RowSpec, Trainer, TrainingConfig
 from objectives.control import Rule
 from objectives.interventions import Intervention
 from objectives.optimizers.facts import OPTIMIZERS, facts_of
-from objectives.protocol import ExecutionPlan, Objective, RowSpec, Trainer
-from objectives.training_config import TrainingConfig
 
 STEPS = 12
 METRICS = ("loss", "grad_norm", "update_norm", "lr")

@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from pack_cases import trainer_of
 from torch import nn
 
-from objectives.models.facts.gpt import GptConfig
+from objectives.base import ExecutionPlan, GptConfig, RowSpec
 from objectives.models.gpt import GptTrainer
-from objectives.protocol import ExecutionPlan, RowSpec
 from objectives.stacking.independence import seeded_generator
 
 # Shapes: B sequences, T positions, S = T + 1 bytes, D width, H heads, C channels of a head.

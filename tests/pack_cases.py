@@ -7,9 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from objectives.models.facts import OBJECTIVES
-from objectives.protocol import ExecutionPlan, Trainer
-from objectives.training_config import TrainingConfig
+from objectives.base import OBJECTIVES, ExecutionPlan, Trainer, TrainingConfig
 from orchestrator.base.packs import Member, Pack, StackedPack
 from orchestrator.base.reports import Report, Trace
 from orchestrator.base.trial_result import MemberResult

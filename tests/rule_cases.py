@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from objectives.base import TrainingConfig
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.stacking.layout import Layout
-from objectives.training_config import TrainingConfig
 
 STEPS = 25
 # Weights of odd sizes, and of no, one, two and three dimensions.

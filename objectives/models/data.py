@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from objectives.models.facts.gpt import GptConfig
+from objectives.base import GptConfig
 from objectives.stacking.independence import seeded_generator
 
 # Shapes: K members, S cohorts, N steps, B sequences, T context length.

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from objectives.models.facts.function_fit import FunctionFitConfig
-from objectives.protocol import ExecutionPlan
+from objectives.base import ExecutionPlan, FunctionFitConfig
 from objectives.stacking.independence import seeded_generator
 from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights
 

@@ -8,16 +8,15 @@ from dataclasses import replace
 
 import torch
 
+from objectives.base import ExecutionPlan, GptConfig
 from objectives.models import data
 from objectives.models.data import BatchStream, Corruption, burst_of, held_out_batches, load_corpus
-from objectives.models.facts.gpt import GptConfig
 from objectives.models.gpt_gradient import losses_and_gradient
 from objectives.models.gpt_init import initial_weights, with_init
 from objectives.models.gpt_knobs import Knobs, context_lengths, dropout_keys
 from objectives.models.gpt_model import AUTOCAST, cross_entropy, depth_of, forward_readings, group_of
 from objectives.models.micro_batches import MicroBatches
 from objectives.optimizers.packed_optimizer import Rows
-from objectives.protocol import ExecutionPlan
 from objectives.stacking.compiling import Compiled
 from objectives.stacking.independence import rows_of_blocks, seeded_generator
 from objectives.training.loss_scaling import LossScaler

@@ -15,10 +15,9 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 
-from objectives.models.facts.gpt import GptConfig
+from objectives.base import GptConfig, Kernels
 from objectives.models.gpt_knobs import NEUTRAL, Knobs, block_positions, branch_factor, may_attend, with_z_loss
 from objectives.models.gpt_model import NORM_EPS
-from objectives.protocol import Kernels
 from objectives.stacking.independence import rows_of_blocks
 
 # Shapes: K members, B sequences, T positions, N = B * T, D width, H heads, C channels per head, V bytes,

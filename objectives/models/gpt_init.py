@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from objectives.models.facts.gpt import GptConfig
+from objectives.base import GptConfig
 from objectives.models.gpt_model import NUM_BYTES, group_of
 from objectives.stacking.independence import seeded_generator
 from objectives.training.packed import WEIGHT_PURPOSE, Weights

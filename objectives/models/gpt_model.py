@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from objectives.models.facts.gpt import GptConfig
+from objectives.base import GptConfig
 from objectives.models.gpt_knobs import (
     NEUTRAL,
     Knobs,

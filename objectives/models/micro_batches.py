@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from objectives.base import GptConfig
 from objectives.instruments.noise_scale import BatchSizes, NoiseScale
 from objectives.instruments.telemetry import norm_per_member
-from objectives.models.facts.gpt import GptConfig
 
 # Shapes: K members, A micro-batches per batch, B sequences, n parameters per member.
 

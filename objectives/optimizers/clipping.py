@@ -23,10 +23,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from objectives.base import TrainingConfig
 from objectives.instruments.telemetry import norm_per_member
 from objectives.interventions import ever_set
 from objectives.stacking.layout import Layout
-from objectives.training_config import TrainingConfig
 
 # Shapes: K members, n parameters per member, T weights.
 

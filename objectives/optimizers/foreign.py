@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
+from objectives.base import TrainingConfig
 from objectives.optimizers.facts.library import LIBRARY
 from objectives.optimizers.libraries import REMEDY, problem_with
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
 from objectives.stacking.independence import seeded_generator
 from objectives.stacking.layout import Layout
-from objectives.training_config import TrainingConfig
 
 # Shapes: K members, n parameters per member.
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from objectives.base import TrainingConfig
 from objectives.instruments.telemetry import norm_per_member
 from objectives.optimizers.clipping import Clipping
 from objectives.optimizers.rules import rule_of
@@ -23,7 +24,6 @@ from objectives.optimizers.schedules import schedule_factor
 from objectives.optimizers.second_moment import SecondMomentStart
 from objectives.stacking.compiling import Compiled
 from objectives.stacking.layout import Layout
-from objectives.training_config import TrainingConfig
 
 # Shapes: K members, R observed ones, n parameters per member, T weights.
 

@@ -6,8 +6,8 @@ import math
 
 import torch
 
+from objectives.base import TrainingConfig
 from objectives.stacking.independence import alike
-from objectives.training_config import TrainingConfig
 
 # Shapes: K members.
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from objectives.base import GptConfig
 from objectives.instruments.telemetry import norm_per_member
-from objectives.models.facts.gpt import GptConfig
 
 # Shapes: K members, n parameters per member.
 

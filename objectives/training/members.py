@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from objectives.protocol import ExecutionPlan
+from objectives.base import ExecutionPlan
 from objectives.training_config import TrainingConfig
 
 # Attributes that PackedTrainer itself renews.

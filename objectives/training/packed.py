@@ -10,11 +10,11 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from objectives.base import ExecutionPlan, RowSpec
 from objectives.instruments.curvature import GradientGraph
 from objectives.instruments.telemetry import group_readings
 from objectives.optimizers.foreign import make_optimizer
 from objectives.optimizers.packed_optimizer import Rows
-from objectives.protocol import ExecutionPlan, RowSpec
 from objectives.stacking.independence import rows_of_blocks, seeded_generator
 from objectives.stacking.layout import ALL, Layout, check_prefixes, longest_prefix, third_of_depth
 from objectives.training.changes import Changes, batches_of

@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from objectives.base import OBJECTIVES, data_seed, data_step
 from objectives.control import acted
-from objectives.interventions import data_seed
-from objectives.models.facts import OBJECTIVES
-from objectives.protocol import data_step
 from orchestrator.base.cell import Cell, trial_name
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.trial_result import TrialResult

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from objectives.base import OBJECTIVES, Objective
 from objectives.control import acted
 from objectives.interventions import in_force
-from objectives.models.facts import OBJECTIVES
-from objectives.protocol import Objective
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS
 from orchestrator.causes.moments import (

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from objectives.base import Objective
 from objectives.optimizers.facts import facts_of
-from objectives.protocol import Objective
 from orchestrator.base.space import is_number
 
 # Shapes: N steps.

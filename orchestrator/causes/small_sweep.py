@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from objectives.base import OBJECTIVES
 from objectives.fields import inert_fields
-from objectives.models.facts import OBJECTIVES
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS

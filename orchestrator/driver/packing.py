@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from objectives.protocol import Objective
+from objectives.base import Objective
 from orchestrator.base.cell import Trial
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import read_checkpoint

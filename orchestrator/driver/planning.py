@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from objectives.protocol import ExecutionPlan
+from objectives.base import ExecutionPlan
 from orchestrator.base.cell import Trial
 from orchestrator.base.fields import hidden
 from orchestrator.base.files import LEDGER

@@ -8,7 +8,7 @@ import platform
 import subprocess
 from typing import Any
 
-from objectives.protocol import Objective
+from objectives.base import Objective
 from orchestrator.base.space import Axis, canonical_text
 from orchestrator.ledger.facts import PACKED_FACT, packed_fact
 from orchestrator.sweepfile.spec import Sweep

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from objectives.base import Objective
 from objectives.fields import is_feature
-from objectives.protocol import Objective
 from orchestrator.base.reports import Trace
 from orchestrator.base.space import canonical_text, to_hashable
 from orchestrator.base.trial_result import MemberResult

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from objectives.protocol import Objective
+from objectives.base import Objective
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.logs.line_formats import compiled_pattern
 from orchestrator.sweepfile.batch import PARTS, whole_batch

@@ -13,9 +13,8 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from objectives.base import Objective, TrainingConfig
 from objectives.fields import acting, condition_of, inert_fields, unit_of
-from objectives.protocol import Objective
-from objectives.training_config import TrainingConfig
 from orchestrator.base.errors import Problem, did_you_mean
 from orchestrator.base.space import is_number, to_hashable
 from orchestrator.sweepfile.custom_trainer import GIVEN, CustomTrainer

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from objectives.base import OBJECTIVES, TrainingConfig
 from objectives.fields import with_features_off
-from objectives.models.facts import OBJECTIVES
-from objectives.training_config import TrainingConfig
 from orchestrator.base.errors import InputError, Problem, did_you_mean
 from orchestrator.base.space import to_hashable
 from orchestrator.base.trial_result import TrialResult

@@ -9,9 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from objectives.base import load_objective
-from objectives.models.facts import OBJECTIVES
-from objectives.protocol import Objective, Rounding
+from objectives.base import OBJECTIVES, Objective, Rounding, load_objective
 from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError, Problem, did_you_mean
 from orchestrator.base.space import Axis, to_hashable, to_plain

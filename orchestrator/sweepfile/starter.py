@@ -9,9 +9,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from objectives.base import OBJECTIVES, Objective
 from objectives.fields import condition_of
-from objectives.models.facts import OBJECTIVES
-from objectives.protocol import Objective
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from objectives.protocol import Objective
+from objectives.base import Objective
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis
 from orchestrator.sweepfile.batch import PARTS

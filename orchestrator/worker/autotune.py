@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from objectives.protocol import ExecutionPlan, Objective, Rounding
+from objectives.base import ExecutionPlan, Objective, Rounding
 from objectives.training_config import TrainingConfig
 from orchestrator.base.environment import installed_version
 from orchestrator.base.errors import StorageError

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from objectives.protocol import ExecutionPlan, Objective, Trainer
+from objectives.base import ExecutionPlan, Objective
+from objectives.protocol import Trainer
 from objectives.training_config import TrainingConfig
 
 _NUM_PARTS = 3  # of a measurement

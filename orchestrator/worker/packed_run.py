@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from objectives.base import load_objective
-from objectives.protocol import ExecutionPlan, Objective, Trainer
-from objectives.training_config import TrainingConfig
+from objectives.base import ExecutionPlan, Objective, Trainer, TrainingConfig, load_objective
 from orchestrator.base.environment import describe_process
 from orchestrator.base.packs import Checkpoint, StackedPack
 from orchestrator.base.reports import Completed, Ending, Paused, Report

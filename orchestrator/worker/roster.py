@@ -13,9 +13,8 @@ from collections import deque
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
+from objectives.base import RowSpec, TrainingConfig
 from objectives.control import first_reading
-from objectives.protocol import RowSpec
-from objectives.training_config import TrainingConfig
 
 _VARIABLE = {"interventions", "control"}  # fields in which members of a family may differ
 

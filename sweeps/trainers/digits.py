@@ -8,10 +8,8 @@ import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
 
-from objectives.fields import per_member, structural
-from objectives.protocol import ExecutionPlan, Objective
+from objectives.base import ExecutionPlan, Objective, TrainingConfig, per_member, structural
 from objectives.training.packed import PackedTrainer, Weights
-from objectives.training_config import TrainingConfig
 
 # Shapes: K members, N images of 8 x 8, B of them in a batch, C channels, P = 6 x 6 windows in an image.
 

@@ -3,10 +3,8 @@
 import torch
 import torch.nn.functional as F
 
-from objectives.fields import per_member, structural
-from objectives.protocol import Objective
+from objectives.base import Objective, TrainingConfig, per_member, structural
 from objectives.training.packed import PackedTrainer, Weights
-from objectives.training_config import TrainingConfig
 
 # Shapes: K members, B points of 8 numbers in a batch, W channels, 4 classes.
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from objectives.base import OBJECTIVES
 from objectives.conformance import ObjectiveConformance
-from objectives.models.facts import OBJECTIVES
 
 
 class TestGpt(ObjectiveConformance):

@@ -22,10 +22,8 @@ from benchmarks import arms, end_to_end, figures, gpu_rounds, pruning, sizes, sw
 from benchmarks.crew import Crew, CrewFailed, count_steps, interleaved, rotated
 from benchmarks.plain_gpt import PlainGpt, PlainTrainer, Style, losses
 from benchmarks.vmapped_gpt import VmappedTrainer
-from objectives.models.facts import OBJECTIVES
-from objectives.models.facts.gpt import GptConfig
+from objectives.base import OBJECTIVES, ExecutionPlan, GptConfig
 from objectives.models.gpt_init import initial_weights
-from objectives.protocol import ExecutionPlan
 from orchestrator.base.files import LEDGER
 from orchestrator.detection.config import SlowConfig
 from orchestrator.driver.packing import make_packs

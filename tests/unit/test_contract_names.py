@@ -12,7 +12,7 @@ from sweep_cases import ledger_at, record, sweep_of
 from typer.main import get_command
 
 import orchestrator
-from objectives.models.facts import OBJECTIVES
+from objectives.base import OBJECTIVES
 from orchestrator import answers
 from orchestrator.answers.remedies import RemediesAnswer
 from orchestrator.api.results import SweepResults

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from objectives.models.facts import OBJECTIVES
-from objectives.protocol import Objective
+from objectives.base import OBJECTIVES, Objective
 from orchestrator.sweepfile.spec import load_sweep
 from orchestrator.sweepfile.starter import objective_rows
 from orchestrator.sweepfile.strict_yaml import parse_document, parse_scalar

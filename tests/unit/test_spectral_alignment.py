@@ -7,8 +7,8 @@ import torch
 from pack_cases import SMALL, trainer_of
 
 from benchmarks.spectral_alignment import COLUMNS, alignment_readings, sign_share
+from objectives.base import OBJECTIVES
 from objectives.models import gpt_model
-from objectives.models.facts import OBJECTIVES
 
 
 def test_inputs_on_both_sides_of_the_singular_vector_share_it_and_those_on_one_side_do_not() -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
+from objectives.base import TrainingConfig
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
 from objectives.stacking.independence import BLOCK, alike
 from objectives.stacking.layout import Layout
-from objectives.training_config import TrainingConfig
 
 # Shapes: K members, n parameters per member, T weights, L matrices of I x J in one weight, w columns of a weight.
 

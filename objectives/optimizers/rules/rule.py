@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import torch
 
+from objectives.base import TrainingConfig
 from objectives.stacking.layout import Layout
-from objectives.training_config import TrainingConfig
 
 # Shapes: K members, R observed ones, n parameters per member.
 

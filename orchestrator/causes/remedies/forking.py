@@ -8,9 +8,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from objectives.base import Objective, Rounding, TrainingConfig
 from objectives.interventions import corners, factor_of, in_force
-from objectives.protocol import Objective, Rounding
-from objectives.training_config import TrainingConfig
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER
 from orchestrator.base.space import format_value

@@ -67,8 +67,8 @@ found = {
 }
 if "lazy" in sys.argv:
     import math
-    from objectives.models.facts import OBJECTIVES
-    from objectives.protocol import ExecutionPlan
+    from objectives.base import OBJECTIVES
+    from objectives.base import ExecutionPlan
     from orchestrator.causes.moments import is_adam
     found["config"] = sweep_of("fixed: {optimizer: lazy}\\n").trials[0].config
     found["is_adam"] = is_adam({"optimizer": "lazy"})

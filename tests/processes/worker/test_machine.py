@@ -32,8 +32,8 @@ def test_free_memory_is_no_more_than_a_container_leaves() -> None:
 
 ODD = """
 import torch
-from objectives.models.facts import OBJECTIVES
-from objectives.protocol import ExecutionPlan
+from objectives.base import OBJECTIVES
+from objectives.base import ExecutionPlan
 from orchestrator.worker.machine import prepare_process
 
 prepare_process()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
-from objectives.models.facts import OBJECTIVES
+from objectives.base import OBJECTIVES
 from orchestrator.base.columns import (
     CURVE_METRIC_COLUMNS,
     MAP_COLUMNS,

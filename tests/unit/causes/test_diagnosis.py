@@ -17,8 +17,8 @@ from diagnosis_cases import (
 )
 from sweep_cases import ledger_at, record, sweep_of
 
+from objectives.base import GptConfig
 from objectives.models.data import batch_text
-from objectives.models.facts.gpt import GptConfig
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult

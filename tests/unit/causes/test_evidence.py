@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from diagnosis_cases import calm, noise, ratios, risen, row_of, series_of
 
-from objectives.models.facts import OBJECTIVES
+from objectives.base import OBJECTIVES
 from orchestrator.answers.diagnose import DiagnoseAnswer
 from orchestrator.causes.diagnosis import rank
 from orchestrator.causes.evidence import Evidence, gather

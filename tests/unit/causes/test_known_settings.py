@@ -22,9 +22,9 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import Sweep, load_sweep
 
 MODULE = '''
-from objectives.protocol import Objective
-from objectives.training_config import TrainingConfig
-from objectives.fields import per_member, structural
+from objectives.base import Objective
+from objectives.base import TrainingConfig
+from objectives.base import per_member, structural
 
 
 class Config(TrainingConfig):

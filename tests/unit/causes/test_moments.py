@@ -8,14 +8,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from objectives.models.facts.function_fit import FunctionFitConfig
-from objectives.models.facts.gpt import GptConfig
-from objectives.models.facts.quadratic import QuadraticConfig
+from objectives.base import FunctionFitConfig, GptConfig, QuadraticConfig, TrainingConfig
 from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.optimizers.second_moment import random_start
 from objectives.stacking.layout import Layout
-from objectives.training_config import TrainingConfig
 
 STEPS = 20
 LAYOUT = Layout({"matrix": (6, 9), "vector": (13,), "stack": (2, 3, 5), "number": ()})

@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-from objectives.fields import per_member, structural
-from objectives.protocol import Objective
-from objectives.training_config import TrainingConfig
+from objectives.base import Objective, TrainingConfig, per_member, structural
 from orchestrator.ledger.facts import PackedObjective, packed_fact, packed_from_fact
 
 

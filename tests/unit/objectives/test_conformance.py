@@ -8,11 +8,9 @@ import types
 import pytest
 import torch
 
+from objectives.base import Objective, QuadraticConfig, per_member
 from objectives.conformance import ObjectiveConformance
-from objectives.fields import per_member
-from objectives.models.facts.quadratic import QuadraticConfig
 from objectives.models.quadratic import QuadraticTrainer
-from objectives.protocol import Objective
 
 VALUES = {"curvature": [0.5, 1.0, 4.0], "noise": [0.0, 0.1, 1.0]}
 

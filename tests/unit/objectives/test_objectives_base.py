@@ -5,10 +5,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from objectives.models.facts import OBJECTIVES
-from objectives.models.facts.gpt import GptConfig
-from objectives.protocol import Objective
-from objectives.training_config import TrainingConfig
+from objectives.base import OBJECTIVES, GptConfig, Objective, TrainingConfig
 
 SHARED = {
     "lr", "warmup", "beta1", "beta2", "beta2_half_life", "eps", "second_moment_scale", "weight_decay", "clip",

@@ -10,8 +10,8 @@ import pytest
 from sweep_cases import ids
 from sweep_cases import sweep_with_keys as sweep_of
 
+from objectives.base import QuadraticConfig
 from objectives.interventions import changes_in_words
-from objectives.models.facts.quadratic import QuadraticConfig
 from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
 from orchestrator.base.query import cell_conditions

@@ -8,13 +8,9 @@ from field_cases import VALUES, needs_of
 from pack_cases import SMALL
 from sweep_cases import BASE, ids, sweep_of
 
+from objectives.base import OBJECTIVES, ExecutionPlan, GptConfig, Objective, QuadraticConfig, TrainingConfig
 from objectives.fields import acting, condition_of, inert_fields, is_feature, per_member, when
-from objectives.models.facts import OBJECTIVES
-from objectives.models.facts.gpt import GptConfig
-from objectives.models.facts.quadratic import QuadraticConfig
 from objectives.optimizers.facts import OPTIMIZERS
-from objectives.protocol import ExecutionPlan, Objective
-from objectives.training_config import TrainingConfig
 from orchestrator.answers.plan import PlanQuery
 from orchestrator.base.errors import InputError
 from orchestrator.driver.packing import structure_of

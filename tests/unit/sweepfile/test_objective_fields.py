@@ -10,7 +10,7 @@ from field_cases import VALUES, needs_of
 from pack_cases import SMALL
 from tiers import thinned
 
-from objectives.models.facts import OBJECTIVES
+from objectives.base import OBJECTIVES
 from orchestrator import load
 from orchestrator.answers.map import MapQuery
 from orchestrator.base.errors import InputError

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import BASE, ids, sweep_of
 
-from objectives.models.facts import OBJECTIVES
+from objectives.base import OBJECTIVES
 from orchestrator.base.errors import InputError
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.sweepfile.overrides import Overrides

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from objectives.models.facts import OBJECTIVES
+from objectives.base import OBJECTIVES
 from orchestrator.api.starting import init
 from orchestrator.api.sweep_files import read_sweep
 from orchestrator.base.errors import InputError

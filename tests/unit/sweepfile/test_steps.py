@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sweep_cases import ids, sweep_of
 
-from objectives.models.facts import OBJECTIVES
+from objectives.base import OBJECTIVES
 from orchestrator.base.errors import InputError
 from orchestrator.sweepfile.objective_fields import ObjectiveFields
 from orchestrator.sweepfile.overrides import Overrides

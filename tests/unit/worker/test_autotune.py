@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from objectives.models.facts import OBJECTIVES
-from objectives.protocol import ExecutionPlan
+from objectives.base import OBJECTIVES, ExecutionPlan
 from orchestrator.worker import autotune
 from orchestrator.worker import machine as machines
 from orchestrator.worker.autotune import cached_choice, choose_plan

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from pack_cases import pack_with
 
-from objectives.models.facts import OBJECTIVES
-from objectives.protocol import Objective
+from objectives.base import OBJECTIVES, Objective
 from orchestrator.base.packs import Pack, Telemetry
 from orchestrator.base.reports import Trace
 from orchestrator.detection.config import StoppingConfig

@@ -5,8 +5,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectives.models.facts.quadratic import QuadraticConfig
-from objectives.protocol import RowSpec
+from objectives.base import QuadraticConfig, RowSpec
 from orchestrator.worker.roster import Roster
 
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from pack_cases import SMALL, STOPPING, assert_the_same, curve, pack_with, results
 from tiers import thinned
 
+from objectives.base import OBJECTIVES, ExecutionPlan, Rounding
 from objectives.models import quadratic
-from objectives.models.facts import OBJECTIVES
-from objectives.protocol import ExecutionPlan, Rounding
 from objectives.training.packed import PackedTrainer
 from orchestrator.base.packs import Member, Pack, StackedPack
 from orchestrator.base.reports import Completed

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pack_cases import REPORT_EACH_UPDATE, assert_the_same, curve, interrupted, pack_with, results, whole
 
-from objectives.models.facts import OBJECTIVES
-from objectives.models.facts.quadratic import QuadraticConfig
+from objectives.base import OBJECTIVES, QuadraticConfig
 from objectives.training.packed import PackedTrainer
 from orchestrator.base.packs import Pack
 from orchestrator.base.reports import Report

@@ -8,11 +8,8 @@ import pytest
 import torch
 from pack_cases import cannot_compile, trainer_of
 
-from objectives.models.facts.gpt import GptConfig
-from objectives.models.facts.quadratic import QuadraticConfig
-from objectives.protocol import ExecutionPlan
+from objectives.base import ExecutionPlan, GptConfig, QuadraticConfig, TrainingConfig
 from objectives.training.packed import PackedTrainer
-from objectives.training_config import TrainingConfig
 
 METRICS = ("loss", "grad_norm", "update_norm", "lr")
 GPT = {"steps": 12, "depth": 1, "width": 8, "heads": 2, "context": 8, "batch_size": 2}

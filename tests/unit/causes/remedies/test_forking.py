@@ -14,8 +14,7 @@ from pack_cases import SMALL
 from remedy_cases import LOWER, SKIP, find_remedies
 from sweep_cases import sweep_of
 
-from objectives.models.facts import OBJECTIVES
-from objectives.protocol import ExecutionPlan, Rounding
+from objectives.base import OBJECTIVES, ExecutionPlan, Rounding
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult

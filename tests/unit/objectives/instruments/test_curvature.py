@@ -16,9 +16,8 @@ from curvature_cases import (
 from pack_cases import trainer_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from objectives.base import FunctionFitConfig, GptConfig
 from objectives.instruments.curvature import GradientGraph, measure_curvature, momentum_factor
-from objectives.models.facts.function_fit import FunctionFitConfig
-from objectives.models.facts.gpt import GptConfig
 from objectives.training.packed import PackedTrainer
 
 # Shapes: R members, n parameters of one member, d of them that are no filling.

@@ -13,9 +13,8 @@ import torch
 from curvature_cases import divisor_of, factor_of, graph_of, measured_step
 from pack_cases import trainer_of
 
+from objectives.base import FunctionFitConfig, QuadraticConfig
 from objectives.instruments.curvature import measure_curvature
-from objectives.models.facts.function_fit import FunctionFitConfig
-from objectives.models.facts.quadratic import QuadraticConfig
 
 # Shapes: R members, T steps.
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 from pack_cases import trainer_of
 
+from objectives.base import GptConfig, RowSpec
 from objectives.instruments.noise_scale import BatchSizes, NoiseScale
-from objectives.models.facts.gpt import GptConfig
-from objectives.protocol import RowSpec
 
 # Shapes: K members, P micro-batches, n parameters of one member.
 

@@ -9,11 +9,8 @@ import torch
 from pack_cases import trainer_of
 from tiers import thinned
 
+from objectives.base import OBJECTIVES, FunctionFitConfig, GptConfig, QuadraticConfig
 from objectives.instruments.telemetry import READINGS_OF_GROUPS, group_readings
-from objectives.models.facts import OBJECTIVES
-from objectives.models.facts.function_fit import FunctionFitConfig
-from objectives.models.facts.gpt import GptConfig
-from objectives.models.facts.quadratic import QuadraticConfig
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.stacking.layout import Layout
 

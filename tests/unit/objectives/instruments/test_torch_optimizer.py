@@ -8,10 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from objectives.base import OBJECTIVES, ExecutionPlan, FunctionFitConfig
 from objectives.instruments.torch_optimizer import OptimizerReadings
-from objectives.models.facts import OBJECTIVES
-from objectives.models.facts.function_fit import FunctionFitConfig
-from objectives.protocol import ExecutionPlan
 
 
 class Fit(torch.nn.Module):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from objectives.models.facts.gpt import GptConfig
+from objectives.base import GptConfig
 from objectives.models.gpt_knobs import context_lengths
 
 

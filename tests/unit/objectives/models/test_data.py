@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from objectives.base import OBJECTIVES, GptConfig, QuadraticConfig
 from objectives.models.data import (
     BatchStream,
     Corpus,
@@ -17,9 +18,6 @@ from objectives.models.data import (
     load_corpus,
     random_bytes,
 )
-from objectives.models.facts import OBJECTIVES
-from objectives.models.facts.gpt import GptConfig
-from objectives.models.facts.quadratic import QuadraticConfig
 
 CPU = torch.device("cpu")
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from pack_cases import everyone, trainer_of
 
-from objectives.models.facts.function_fit import FunctionFitConfig
+from objectives.base import FunctionFitConfig
 from objectives.models.function_fit import FunctionFitTrainer
 
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from gpt_cases import INITS, KNOBS, NUM_BYTES, SEEDS, PlainGpt, plain_keys, plain_model
 from pack_cases import everyone, trainer_of
 
+from objectives.base import GptConfig
 from objectives.instruments.curvature import GradientGraph
-from objectives.models.facts.gpt import GptConfig
 from objectives.models.gpt import GptTrainer
 from objectives.models.gpt_init import initial_weights
 from objectives.models.gpt_knobs import Knobs, dropout_keys, is_kept, may_attend

@@ -11,12 +11,11 @@ from gpt_cases import INITS, KNOBS, assert_compiled_is_eager, short_text
 from gpt_cases import SEEDS as SEEDS_OF_KNOBS
 from pack_cases import trainer_of
 
-from objectives.models.facts.gpt import GptConfig
+from objectives.base import ExecutionPlan, GptConfig
 from objectives.models.gpt import GptTrainer
 from objectives.models.gpt_gradient import losses_and_gradient
 from objectives.models.gpt_knobs import Knobs
 from objectives.models.gpt_model import cross_entropy
-from objectives.protocol import ExecutionPlan
 from objectives.stacking.independence import rows_of_blocks
 from objectives.training.packed import PackedTrainer
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from pack_cases import trainer_of
 
+from objectives.base import GptConfig
 from objectives.instruments.noise_scale import BatchSizes, NoiseScale
 from objectives.interventions import Intervention
-from objectives.models.facts.gpt import GptConfig
 from objectives.models.gpt_model import cross_entropy
 from objectives.models.micro_batches import MicroBatches
 from objectives.stacking.independence import rows_of_blocks

@@ -8,7 +8,7 @@ import torch
 from pack_cases import trainer_of
 from tiers import thinned
 
-from objectives.models.facts.quadratic import QuadraticConfig
+from objectives.base import QuadraticConfig
 
 
 def curves(members: list[dict], num_steps: int, metric: str = "loss", **common) -> np.ndarray:

@@ -11,9 +11,8 @@ from pack_cases import trainer_of
 from pydantic import ValidationError
 from sweep_cases import sweep_of
 
+from objectives.base import GptConfig, RowSpec
 from objectives.models.data import batch_origin, batch_text, load_corpus, random_bytes
-from objectives.models.facts.gpt import GptConfig
-from objectives.protocol import RowSpec
 from orchestrator.base.errors import InputError
 
 SIZES = {"width": 8, "heads": 2, "context": 8, "batch_size": 2, "validation_batches": 2, "depth": 1}

@@ -10,9 +10,9 @@ import pytest
 import pytorch_optimizer
 import torch
 
+from objectives.base import TrainingConfig
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.stacking.layout import Layout
-from objectives.training_config import TrainingConfig
 
 STEPS = 40
 LAYOUT = Layout({"matrix": (6, 9), "vector": (13,), "number": ()})

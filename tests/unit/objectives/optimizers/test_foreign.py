@@ -7,13 +7,11 @@ import pytorch_optimizer
 import torch
 from sweep_cases import sweep_of
 
-from objectives.models.facts import OBJECTIVES
+from objectives.base import OBJECTIVES, ExecutionPlan, TrainingConfig
 from objectives.optimizers.foreign import ForeignOptimizer, make_optimizer
 from objectives.optimizers.libraries import problem_with
 from objectives.optimizers.packed_optimizer import PackedOptimizer
-from objectives.protocol import ExecutionPlan
 from objectives.stacking.layout import Layout
-from objectives.training_config import TrainingConfig
 from orchestrator.answers.plan import PlanQuery
 from orchestrator.base.errors import InputError
 from orchestrator.driver.checks import check_optimizers

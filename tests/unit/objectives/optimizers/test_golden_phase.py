@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from pack_cases import trainer_of
 
-from objectives.models.facts.quadratic import QuadraticConfig
+from objectives.base import QuadraticConfig
 from orchestrator.base.files import LEDGER
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, PolynomialLR, SequentialLR
 
+from objectives.base import TrainingConfig
 from objectives.fields import per_member
 from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.stacking.layout import Layout
-from objectives.training_config import TrainingConfig
 
 STEPS, SIZE = 25, 32
 LAYOUT = Layout({"x": (SIZE,)})

@@ -11,13 +11,13 @@ import pytorch_optimizer.optimizer.spam as spam_module
 import torch
 from rule_cases import LAYOUT, STEPS, layout_of, members, random, start_of, take_due_hessians, train
 
+from objectives.base import TrainingConfig
 from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.optimizers.rules import rule_of
 from objectives.optimizers.rules.adam8bit import code_values, make_tables, nearest_codes
 from objectives.optimizers.rules.rule import UpdateRule
 from objectives.stacking.layout import Layout, Piece
-from objectives.training_config import TrainingConfig
 
 NEW_RULES = [name for name in OPTIMIZERS if name not in ("adamw", "sgd")]
 # Adafactor has no first moment, Lion no divisor, and of 8 bits the quotient is that of what is kept.

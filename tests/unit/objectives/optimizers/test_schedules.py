@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, PolynomialLR
 
+from objectives.base import TrainingConfig
 from objectives.optimizers.schedules import schedule_factor
-from objectives.training_config import TrainingConfig
 
 KINDS = ["constant", "linear", "cosine", "polynomial", "wsd"]
 FALLING = [kind for kind in KINDS if kind != "constant"]

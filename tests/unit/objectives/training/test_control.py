@@ -10,14 +10,10 @@ import pytest
 import torch
 from pack_cases import SMALL, trainer_of
 
-from objectives.models.facts import OBJECTIVES
-from objectives.models.facts.function_fit import FunctionFitConfig
-from objectives.models.facts.gpt import GptConfig
+from objectives.base import OBJECTIVES, FunctionFitConfig, GptConfig, RowSpec, TrainingConfig
 from objectives.optimizers.facts import OPTIMIZERS
-from objectives.protocol import RowSpec
 from objectives.training.controller import Controller
 from objectives.training.packed import PackedTrainer
-from objectives.training_config import TrainingConfig
 
 Curves = dict[str, torch.Tensor]  # (T, K) each
 Rules = Sequence[Mapping[str, Any]]

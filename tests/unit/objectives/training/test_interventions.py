@@ -9,17 +9,13 @@ import pytest
 import torch
 from pack_cases import trainer_of
 
-from objectives.interventions import data_seed, in_force
-from objectives.models.facts.function_fit import FunctionFitConfig
-from objectives.models.facts.gpt import GptConfig
-from objectives.models.facts.quadratic import QuadraticConfig
+from objectives.base import FunctionFitConfig, GptConfig, QuadraticConfig, RowSpec, TrainingConfig, data_seed, data_step
+from objectives.interventions import in_force
 from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.packed_optimizer import PackedOptimizer
-from objectives.protocol import RowSpec, data_step
 from objectives.stacking.layout import Layout
 from objectives.training.changes import Changes
 from objectives.training.packed import PackedTrainer
-from objectives.training_config import TrainingConfig
 
 Curves = dict[str, torch.Tensor]  # (T, K) each
 STEPS = 40

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from objectives.models.facts import OBJECTIVES
+from objectives.base import OBJECTIVES, ExecutionPlan, RowSpec
 from objectives.models.quadratic import QuadraticTrainer
-from objectives.protocol import ExecutionPlan, RowSpec
 from objectives.training.members import OWN, hyperparameter
 
 CONFIG = OBJECTIVES["quadratic"].config_class(steps=20, lr=0.1)

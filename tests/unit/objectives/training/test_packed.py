@@ -4,7 +4,7 @@ import pytest
 import torch
 from pack_cases import trainer_of
 
-from objectives.models.facts.quadratic import QuadraticConfig
+from objectives.base import QuadraticConfig
 from objectives.training.packed import PackedTrainer
 
 

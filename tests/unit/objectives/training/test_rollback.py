@@ -13,12 +13,10 @@ import torch
 from pack_cases import trainer_of
 from pydantic import ValidationError
 
+from objectives.base import ExecutionPlan, GptConfig, QuadraticConfig, RowSpec, data_step
 from objectives.models.data import BatchStream, corruption_draw, load_corpus
-from objectives.models.facts.gpt import GptConfig
-from objectives.models.facts.quadratic import QuadraticConfig
 from objectives.models.gpt_model import cross_entropy
 from objectives.models.quadratic import QuadraticTrainer
-from objectives.protocol import ExecutionPlan, RowSpec, data_step
 from objectives.stacking.independence import seeded_generator
 from objectives.training.packed import DATA_PURPOSE, WEIGHT_PURPOSE, PackedTrainer
 from objectives.training.rollback import DEVIATIONS, LEAST_HISTORY, MOST_IN_A_ROW, WINDOW, is_above_window
