@@ -25,7 +25,7 @@ from orchestrator.executors import INLINE, Executor
 from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axes import led
-from orchestrator.maps.table import repeated_runs, repeats_text
+from orchestrator.maps.table import read_table, repeated_runs, repeats_text
 from orchestrator.mirrors.news import Message, News
 from orchestrator.mirrors.notifier import NotDelivered, Notifier, Sender
 from orchestrator.render.printing import Lines, show
@@ -202,7 +202,7 @@ def _end(sweep: Sweep, folder: Path, summary: Summary, written: Sequence[Path]) 
 
     yield ""
     with LedgerReader(folder / LEDGER) as ledger:
-        rows = ledger.trials()
+        rows = read_table(ledger).trials
     if drawing := text_map(rows, led(sweep.axes)):
         yield drawing
     yield counts_line(Counter(row.label for row in rows))

@@ -11,7 +11,9 @@ from orchestrator.base.cell import Cell, Trial
 from orchestrator.base.columns import RESULTS
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader, check_not_imported
+from orchestrator.maps.table import with_relative_results
 from orchestrator.search.protocol import CellResult, SeedResult
 from orchestrator.sweepfile.overrides import Overrides, refined
 from orchestrator.sweepfile.searches import proposed_trials
@@ -100,8 +102,14 @@ class Proposer:
                     if (value := getattr(row, name)) is not None and math.isfinite(value)
                 },
             )
-            for row in self._ledger.trials(removed=True)
+            for row in self._trial_results()
         }
+
+    def _trial_results(self) -> list[TrialResult]:
+        """Return all trials, with the results that follow from others if they are still in the sweep."""
+        rows = self._ledger.trials(removed=True)
+        present = [row for row in rows if row.position is not None]
+        return with_relative_results(present, self._ledger.facts()) + rows[len(present) :]
 
 
 def missing_trials(trials: Iterable[Trial], statuses: Mapping[str, tuple[str, int]]) -> list[Trial]:

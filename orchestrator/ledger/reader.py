@@ -7,17 +7,15 @@ import hashlib
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER
 from orchestrator.base.packs import Member, ReferenceTrial
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import PRUNED
-from orchestrator.detection.relative import LR_NAMES, Training, learned_shares, lr_axis, lr_health
 from orchestrator.ledger.facts import (
     IMPORTED_FACT,
     PACKED_FACT,
@@ -86,23 +84,14 @@ class LedgerReader:
         self.close()
 
     def trials(self, *, removed: bool = False) -> list[TrialResult]:
-        """Return the sweep's trials in order, each with its learned share and the label of its learning rate.
+        """Return the sweep's trials in order, without results that follow from the others of the sweep.
 
-        ``removed`` adds trials that are no longer in the sweep, without these numbers, after the others.
+        ``removed`` adds trials that are no longer in the sweep, after the others.
         """
         where = "" if removed else "WHERE position IS NOT NULL"
         with self._reading():
             rows = self._db.execute(f"SELECT * FROM trials {where} ORDER BY position IS NULL, position").fetchall()
-            trials = [trial_result(row) for row in rows]
-        present = [trial for trial in trials if trial.position is not None]
-        return with_lr_health(with_learned_shares(present), self.axes_zipped_with_lr()) + trials[len(present) :]
-
-    def axes_zipped_with_lr(self) -> set[str]:
-        """Return the axes that advance with the learning rate."""
-        with self._reading():
-            # Of the whole sweep, also if a subclass shows a part of it, whose facts need the trials.
-            axes = json.loads(LedgerReader.facts(self).get("axes", "[]"))
-            return {name for axis in axes for name in axis.get("zipped", ()) if axis["name"] in LR_NAMES}
+            return [trial_result(row) for row in rows]
 
     def trial(self, trial_id: str) -> TrialResult:
         """Return one trial, without what follows from the others of its sweep."""
@@ -277,42 +266,6 @@ class LedgerReader:
 
     def _reading(self) -> contextlib.AbstractContextManager[None]:
         return damage_errors(self.path)
-
-
-def with_learned_shares(trials: Sequence[TrialResult]) -> list[TrialResult]:
-    """Return the trials of one sweep with their learned shares."""
-    shares = learned_shares([(trial.outcome, trial.initial_loss, trial.final_loss) for trial in trials])
-    pairs = zip(trials, shares, strict=True)
-    return [replace(trial, learned_share=share if trial.is_judged else None) for trial, share in pairs]
-
-
-def with_lr_health(
-    trials: Sequence[TrialResult],
-    zipped: Collection[str] = (),
-    noise_of: Callable[[TrialResult], float] | None = None,
-) -> list[TrialResult]:
-    """Return the trials of one sweep with label and regret of their learning rates, see ``lr_health``.
-
-    ``zipped`` are axes that advance with the learning rate, ``noise_of`` gives a trial's noise from step to step.
-    """
-    axis = lr_axis(trials[0].cell) if trials else None
-    if axis is None:
-        return list(trials)
-    rows: dict[Any, list[int]] = {}
-    for i, trial in enumerate(trials):
-        if isinstance(trial.cell[axis], int | float):
-            others = tuple(item for item in trial.cell.items() if item[0] != axis and item[0] not in zipped)
-            rows.setdefault(others, []).append(i)
-    labelled = list(trials)
-    for row in rows.values():
-        trainings = [
-            Training(t.cell[axis], t.seed, t.outcome, t.initial_loss, t.final_loss, t.is_degraded)
-            for t in map(trials.__getitem__, row)
-        ]
-        of_row = None if noise_of is None else lambda place, row=row: noise_of(trials[row[place]])
-        for i, health in zip(row, lr_health(trainings, of_row), strict=True):
-            labelled[i] = replace(trials[i], lr_health=health.label, lr_regret=health.regret)
-    return labelled
 
 
 def is_sampled(facts: Mapping[str, str]) -> bool:

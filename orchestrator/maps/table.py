@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -14,8 +14,9 @@ from orchestrator.base.space import Axis, format_value, to_hashable
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.words import count, plural
 from orchestrator.detection.outcomes import cell_state
-from orchestrator.detection.relative import step_noise
-from orchestrator.ledger.reader import LedgerReader, is_sampled, with_lr_health
+from orchestrator.detection.relative import LR_NAMES, Training, learned_shares, lr_axis, lr_health, step_noise
+from orchestrator.ledger.reader import LedgerReader, is_sampled
+from orchestrator.ledger.schema import damage_errors
 from orchestrator.maps.axes import axis_values, value_label, value_meant
 from orchestrator.sweepfile.settings import settings_of
 
@@ -129,7 +130,10 @@ class SweepTable:
 
 
 def read_table(ledger: LedgerReader, known: KnownNoise | None = None) -> SweepTable:
-    """Read the table of a sweep. Curves whose noise is ``known`` are not read again, and new noise is added there."""
+    """Read the table of a sweep. Curves whose noise is ``known`` are not read again, and new noise is added there.
+
+    Raises StorageError for a damaged ledger.
+    """
     noise = {} if known is None else known
 
     def noise_of(trial: TrialResult) -> float:
@@ -140,8 +144,52 @@ def read_table(ledger: LedgerReader, known: KnownNoise | None = None) -> SweepTa
             noise[attempt] = step_noise(ledger.trace(trial.trial_id, ("loss",)).get("loss", np.empty(0)))
         return noise[attempt]
 
-    facts, trials = ledger.facts(), with_lr_health(ledger.trials(), ledger.axes_zipped_with_lr(), noise_of)
-    return SweepTable(ledger, facts, axes_of(facts, trials), tuple(trials))
+    with damage_errors(ledger.path):
+        facts = ledger.facts()
+        trials = with_relative_results(ledger.trials(), facts, noise_of)
+        return SweepTable(ledger, facts, axes_of(facts, trials), tuple(trials))
+
+
+def with_relative_results(
+    trials: Sequence[TrialResult], facts: Mapping[str, str], noise_of: Callable[[TrialResult], float] | None = None
+) -> list[TrialResult]:
+    """The trials of one sweep, each with its learned share, and with label and regret of its learning rate.
+
+    Without ``noise_of``, the noise of a trial's loss from step to step, curves have no say in labels of learning rates;
+    shares, regrets and the labels of trials are the same with it.
+    """
+    axes = json.loads(facts.get("axes", "[]"))
+    zipped = {name for axis in axes for name in axis.get("zipped", ()) if axis["name"] in LR_NAMES}
+    return _with_lr_health(_with_learned_shares(trials), zipped, noise_of)
+
+
+def _with_learned_shares(trials: Sequence[TrialResult]) -> list[TrialResult]:
+    shares = learned_shares([(trial.outcome, trial.initial_loss, trial.final_loss) for trial in trials])
+    pairs = zip(trials, shares, strict=True)
+    return [replace(trial, learned_share=share if trial.is_judged else None) for trial, share in pairs]
+
+
+def _with_lr_health(
+    trials: Sequence[TrialResult], zipped: Collection[str], noise_of: Callable[[TrialResult], float] | None
+) -> list[TrialResult]:
+    """Compare trials that differ in the learning rate, in axes ``zipped`` with it and in the seed alone."""
+    axis = lr_axis(trials[0].cell) if trials else None
+    if axis is None:
+        return list(trials)
+    rows: dict[Cell, list[int]] = {}
+    for i, trial in enumerate(trials):
+        if isinstance(trial.cell[axis], int | float):
+            rows.setdefault(trial.cell.without({axis, *zipped}), []).append(i)
+    labelled = list(trials)
+    for row in rows.values():
+        trainings = [
+            Training(t.cell[axis], t.seed, t.outcome, t.initial_loss, t.final_loss, t.is_degraded)
+            for t in map(trials.__getitem__, row)
+        ]
+        of_row = None if noise_of is None else lambda place, row=row: noise_of(trials[row[place]])
+        for i, health in zip(row, lr_health(trainings, of_row), strict=True):
+            labelled[i] = replace(trials[i], lr_health=health.label, lr_regret=health.regret)
+    return labelled
 
 
 def axes_of(facts: Mapping[str, str], trials: Sequence[TrialResult]) -> tuple[Axis, ...]:

@@ -44,7 +44,7 @@ def diagnosis(folder: Path, trial_id: str) -> dict[str, str]:
     Raises StorageError.
     """
     with LedgerReader(folder / LEDGER) as ledger:
-        rows = ledger.trials()
+        rows = read_table(ledger).trials
         try:
             trial = trial_by_id(rows, trial_id)
             picture = remedy_picture(ledger, trial, rows)

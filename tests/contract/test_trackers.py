@@ -249,7 +249,7 @@ def test_the_store_says_what_the_ledger_says(case: Case, results: Path) -> None:
     with LedgerReader(results / NAME / LEDGER) as ledger:
         trials = ledger.statuses(removed=True)
         assert set(stored.trials) == set(trials)
-        rows = {row.trial_id: row for row in ledger.trials()}
+        rows = {row.trial_id: row for row in read_table(ledger).trials}
         assert len(trials) == 12
         for trial_id, found in stored.trials.items():
             row, trace = rows[trial_id], ledger.trace(trial_id)

@@ -18,7 +18,7 @@ from orchestrator.causes.remedies.repeats import NO_REPEATS, Ignored, control_di
 from orchestrator.causes.remedies.results import Cost, Remedies, StableCell, tallies
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.neighbours import above, below, neighbours, trials_of
-from orchestrator.maps.table import axes_of
+from orchestrator.maps.table import axes_of, with_relative_results
 from orchestrator.sweepfile.forked_values import INTERVENTIONS
 
 # Recorded facts of a process that results depend on.
@@ -45,14 +45,14 @@ def current_remedies(folder: Path, diagnosis: Diagnosis) -> Remedies:
 def read_remedies(ledger: LedgerReader, diagnosis: Diagnosis) -> Remedies:
     """Read the results so far of the forks of the diagnosed trial of ``ledger``; empty without forks."""
     trial, folder = diagnosis.trial, ledger.path.parent
-    rows, forks = ledger.trials(), forks_folder(folder, trial.trial_id)
+    rows, forks = _trials(ledger), forks_folder(folder, trial.trial_id)
     stable_cells = nearest_stable_cells(ledger, rows, trial)
     neighbour = stable_neighbour(rows, trial, stable_cells)
     control, is_repeated, fork_rows, differs = None, None, [], {}
     losses_differ, repeats = None, NO_REPEATS
     if has_remedies(folder, trial.trial_id):
         with LedgerReader(forks / LEDGER) as trained:
-            fork_rows = trained.trials()
+            fork_rows = _trials(trained)
             control = _control(fork_rows, trial)
             if control is not None:
                 is_repeated = same_curve(ledger, trial.trial_id, trained, control.trial_id)
@@ -123,13 +123,17 @@ def _costs(folder: Path, neighbour: TrialResult) -> tuple[Cost, ...]:
         return ()
     own = own_interventions(neighbour)
     with LedgerReader(folder / LEDGER) as trained:
-        rows = trained.trials()
+        rows = _trials(trained)
     control, costs = _control(rows, neighbour), []
     for row in rows:
         fork = fork_of(own_interventions(row), own)
         if fork is not None and control is not None and row.outcome is not None:
             costs.append(Cost(fork.remedy.name, fork.step, row.label, row.final_loss, control.final_loss))
     return tuple(costs)
+
+
+def _trials(ledger: LedgerReader) -> list[TrialResult]:
+    return with_relative_results(ledger.trials(), ledger.facts())
 
 
 def nearest_stable_cells(ledger: LedgerReader, rows: Sequence[TrialResult], trial: TrialResult) -> list[StableCell]:

@@ -180,7 +180,7 @@ def forks_to_try(folder: Path, diagnosis: Diagnosis, request: RemedyRequest, ste
         remedies = parse_remedies(request.tried)
     else:
         with LedgerReader(folder / LEDGER) as ledger:
-            stable_cells = nearest_stable_cells(ledger, ledger.trials(), trial)
+            stable_cells = nearest_stable_cells(ledger, read_table(ledger).trials, trial)
         remedies = (core_remedies if request.each_cell else usual_remedies)(diagnosis.evidence, stable_cells)
     refuses = bool(request.tried) and not request.each_cell
     forks = [Fork(remedy, step, 0) for step in steps for remedy in remedies if step + remedy.last_start < trial.steps]
