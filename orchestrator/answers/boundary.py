@@ -68,6 +68,7 @@ class BoundaryQuery(Query["SweepTable"]):
         from orchestrator.maps.curve_metrics import measured
         from orchestrator.maps.edge_axes import check_names
         from orchestrator.maps.level_boundary import level_boundary, level_lines
+        from orchestrator.maps.rule import StableRule
         from orchestrator.maps.stability import stability_map
 
         axes = {axis.name: axis for axis in table.axes}
@@ -75,7 +76,7 @@ class BoundaryQuery(Query["SweepTable"]):
         metric, level = self.level or ("final_loss", None)
         readings = measured(table, [metric]) if self.level else None
         stability = stability_map(
-            table, self.along, self.across, metric, self.where, self.reduce, readings, self.degraded
+            table, self.along, self.across, metric, self.where, self.reduce, readings, StableRule(self.degraded)
         )
         setting_of = {y: {} if stability.y is None else {stability.y.name: y} for y in stability.y_values}
         shared: dict[str, Any] = {"sweep": stability.name, "along": stability.x.name, "is_fitted": False}
@@ -107,13 +108,14 @@ class BoundaryQuery(Query["SweepTable"]):
 
     def _on_surface(self, table: SweepTable) -> Boundary:
         from orchestrator.maps.fitted import fit, fitted_lines
+        from orchestrator.maps.rule import StableRule
 
         name = table.name
         if self.level is not None:
             message = f"its cells are scattered, so no row shows where {self.level[0]} passes a level"
             remedy = "train a grid (num: on each axis); without --level a surface of P(stable) is fitted"
             raise InputError(Problem(name, "", message, remedy))
-        fitted = fit(table, self.along, self.where, counts_degraded=self.degraded)
+        fitted = fit(table, self.along, self.where, rule=StableRule(self.degraded))
         rows = [
             {
                 "setting": row.setting,
@@ -162,7 +164,7 @@ def _note(stability: StabilityMap) -> str:
 
 
 def _where_it_is(stability: StabilityMap) -> str:
-    counted = " and none is degraded" if stability.counts_degraded else ""
+    counted = " and none is degraded" if stability.rule.counts_degraded else ""
     name, axis = stability.name, stability.x.name
     return f"{name}: the edge along {axis}{_note(stability)}; a cell is stable when all its seeds are{counted}"
 

@@ -71,9 +71,10 @@ class CompareQuery(Query["Sequence[SweepTable]"]):
     def _on_cells(self, tables: Sequence[SweepTable], picture: Path) -> Comparison:
         from orchestrator.maps.comparison import compare, shared_maps
         from orchestrator.maps.comparison_text import comparison_content, comparison_lines
+        from orchestrator.maps.rule import StableRule
         from orchestrator.render.maps import comparison_picture
 
-        found = compare(tables, self.x, self.degraded)
+        found = compare(tables, self.x, StableRule(self.degraded))
         maps = shared_maps(found, self.x, self.y, self.reduce)
         figure = Figure(lambda file_format: comparison_picture(maps, file_format), "the sweeps compared", picture)
         return Comparison(comparison_content(found), tuple(comparison_lines(found)), found, figure)
@@ -81,9 +82,10 @@ class CompareQuery(Query["Sequence[SweepTable]"]):
     def _on_surfaces(self, tables: Sequence[SweepTable], picture: Path) -> Comparison:
         from orchestrator.maps.fitted_comparison import compare_fitted, fitted_maps, fitted_meshes
         from orchestrator.maps.fitted_comparison_text import fitted_comparison_content, fitted_comparison_lines
+        from orchestrator.maps.rule import StableRule
         from orchestrator.render.fitted_comparison import fitted_comparison_picture
 
-        found = compare_fitted(tables, self.x, self.degraded)
+        found = compare_fitted(tables, self.x, StableRule(self.degraded))
         maps = fitted_maps(found, self.x, self.y, self.reduce)
         meshes = fitted_meshes(found, maps[0].x.name, None if maps[0].y is None else maps[0].y.name)
         figure = Figure(

@@ -61,11 +61,12 @@ class LocateQuery(Query["SweepTable"]):
     def ask(self, subject: SweepTable, say: Say = silent) -> LocateAnswer:
         """Return the place of the run on the map, and what the detector says of its log."""
         from orchestrator.maps.located import locate
+        from orchestrator.maps.rule import StableRule
         from orchestrator.sweepfile.settings import run_settings
 
         run = run_settings(self.config, self.at)
         judged = None if self.log is None else self._judged(self.log)
-        return LocateAnswer(locate(subject, run, self.degraded), judged, subject.ledger.path.parent)
+        return LocateAnswer(locate(subject, run, StableRule(self.degraded)), judged, subject.ledger.path.parent)
 
     def _judged(self, log: Path) -> Replayed:
         from orchestrator.answers._logs import log_metrics

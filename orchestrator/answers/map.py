@@ -56,11 +56,12 @@ class MapQuery(Query["SweepTable"]):
         """Return the map, or one for each value of an axis."""
         from orchestrator.maps.curve_metrics import OF_TELEMETRY, measured
         from orchestrator.maps.fitted import map_mesh
+        from orchestrator.maps.rule import StableRule
         from orchestrator.maps.stability import facet_maps, stability_map
 
         wanted = dict.fromkeys([self.metric, *OF_TELEMETRY, *subject.printed_metrics])
         options: dict[str, Any] = {"x": self.x, "y": self.y, "metric": self.metric, "reduce": self.reduce}
-        options |= {"counts_degraded": self.degraded, "measured": measured(subject, wanted)}
+        options |= {"rule": StableRule(self.degraded), "measured": measured(subject, wanted)}
         if self.by is None:
             maps = [stability_map(subject, where=self.where, **options)]
         else:

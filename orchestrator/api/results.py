@@ -23,6 +23,7 @@ from orchestrator.base.space import Axis
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import CURVE_METRICS, Measured, measured
 from orchestrator.maps.labelled import labelled
+from orchestrator.maps.rule import StableRule
 from orchestrator.maps.stability import stability_map
 from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.maps.tables import map_table, trial_table
@@ -142,7 +143,7 @@ class SweepResults:
         """
 
         def drawn(table: SweepTable) -> Figure | Axes:
-            found = stability_map(table, x, y, metric, where, reduce, self._measured, counts_degraded=degraded)
+            found = stability_map(table, x, y, metric, where, reduce, self._measured, rule=StableRule(degraded))
             return map_figure([found]) if ax is None else fraction_axes(ax, found)
 
         return self._of_table(drawn)

@@ -242,6 +242,6 @@ def is_known(state: str) -> bool:
     return state in OUTCOMES or state == DEGRADED
 
 
-def is_over_edge(state: str, counts_degraded: bool = False) -> bool:
-    """Return whether a cell of this state is known to be over the edge; degraded only with ``counts_degraded``."""
-    return is_known(state) and state != "stable" and (counts_degraded or state != DEGRADED)
+def is_over_edge(state: str) -> bool:
+    """Return whether a cell of this state is known to be over the edge; a degraded one is not."""
+    return is_known(state) and state not in ("stable", DEGRADED)

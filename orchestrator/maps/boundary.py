@@ -18,6 +18,7 @@ from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.detection.relative import LR_NAMES
 from orchestrator.maps.axes import existing, label_between, led, value_labels
 from orchestrator.maps.related_cells import state_beside
+from orchestrator.maps.rule import STABLE, StableRule
 from orchestrator.maps.stability import MapCell, StabilityMap
 
 RowKind = Literal["crosses", "crosses more than once", "stable throughout", "not stable throughout", "not known"]
@@ -61,7 +62,7 @@ def boundary(stability: StabilityMap) -> list[RowBoundary]:
     """
     xs = row_values(stability)
     return [
-        row_boundary(y, [(x, stability.state((x, y))) for x in xs], stability.x, stability.counts_degraded)
+        row_boundary(y, [(x, stability.state((x, y))) for x in xs], stability.x, stability.rule)
         for y in stability.y_values
     ]
 
@@ -81,9 +82,9 @@ def row_values(stability: StabilityMap) -> tuple[Any, ...]:
     return existing(stability.x, stability.x_values)
 
 
-def row_boundary(y: Any, states: Sequence[tuple[Any, str]], axis: Axis, counts_degraded: bool = False) -> RowBoundary:
+def row_boundary(y: Any, states: Sequence[tuple[Any, str]], axis: Axis, rule: StableRule = STABLE) -> RowBoundary:
     """The edges of one row: values of ``axis`` in order with the states of their cells."""
-    known = [(x, not is_over_edge(state, counts_degraded)) for x, state in states if is_known(state)]
+    known = [(x, not rule.is_over(state)) for x, state in states if is_known(state)]
     edges = tuple(Edge(stable, other, axis.between(stable, other)) for stable, other in changes(known))
     kind: RowKind = "crosses" if len(edges) == 1 else "crosses more than once"
     if not edges:
@@ -126,7 +127,7 @@ def _row_text(row: RowBoundary, stability: StabilityMap, labels: Mapping[Any, st
     edges = "; ".join(_edge_text(edge, stability.x.name, labels) for edge in row.edges)
     what = kind if not row.edges else f"crosses {len(row.edges)} times: {edges}" if len(row.edges) > 1 else edges
     what += f" (not known at {shown})" if missing else ""
-    places = {} if stability.counts_degraded else {DEGRADED: row.degraded}
+    places = {} if stability.rule.counts_degraded else {DEGRADED: row.degraded}
     if stability.x.name in LR_NAMES:
         places |= {word: lr_places(stability, row.y, word) for word in (TOO_SLOW, OSCILLATING)}
     where = (f"{word} at {listed([labels[x] for x in xs], SHOWN)}" for word, xs in places.items() if xs)
@@ -190,7 +191,7 @@ def margins(
     setting: Cell,
     axes: Sequence[Axis],
     states: Mapping[Cell, str],
-    counts_degraded: bool = False,
+    rule: StableRule = STABLE,
 ) -> list[Margin]:
     """The margins of a stable cell along each ordered axis, with the other axes fixed.
 
@@ -206,7 +207,7 @@ def margins(
         for is_upwards in (False, True):
             beyond = values[here + 1 :] if is_upwards else values[:here][::-1]
             row = [(value, state_beside(setting, axis, value, axes, states)) for value in beyond]
-            found.append(margin_along(axis, values[here], is_upwards, row, counts_degraded))
+            found.append(margin_along(axis, values[here], is_upwards, row, rule))
     return found
 
 
@@ -219,15 +220,13 @@ def ordered_axes(axes: Sequence[Axis]) -> Iterator[Axis]:
             done.update(axis.zipped)
 
 
-def margin_along(
-    axis: Axis, here: Any, is_upwards: bool, row: Sequence[tuple[Any, str]], counts_degraded: bool
-) -> Margin:
+def margin_along(axis: Axis, here: Any, is_upwards: bool, row: Sequence[tuple[Any, str]], rule: StableRule) -> Margin:
     """The margin from ``here`` along ``row``, the values in one direction with the states of their cells."""
     last_stable, first_not_stable, edge, missing, degraded = here, None, None, [], None
     for value, state in row:
         if not is_known(state):
             missing.append(value)
-        elif is_over_edge(state, counts_degraded):
+        elif rule.is_over(state):
             first_not_stable, edge = value, axis.factor(here, value)
             break
         elif not missing:

@@ -15,6 +15,7 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.maps.boundary import Margin, margins
 from orchestrator.maps.fitted import Fit, fit
 from orchestrator.maps.fitted_margins import fitted_margins
+from orchestrator.maps.rule import STABLE, StableRule
 from orchestrator.maps.table import SweepTable, tied_settings
 
 LOSSES = ("final_loss", "validation_loss", "best_loss")
@@ -87,16 +88,16 @@ def tried_cells(table: SweepTable, metric: str | None) -> TriedCells:
     return TriedCells(table.axes, metric, table.by_cell(), table.states(), table.ties)
 
 
-def margins_by(table: SweepTable, tried: TriedCells, counts_degraded: bool = False) -> Margins:
+def margins_by(table: SweepTable, tried: TriedCells, rule: StableRule = STABLE) -> Margins:
     """How margins are found: from cell to cell on a grid, by a fitted surface where cells are scattered.
 
     With ``counts_degraded`` degraded cells are over the edge. Raises InputError for too few scattered cells to fit a
     surface to.
     """
     if table.is_grid:
-        return Margins(lambda setting: margins(setting, tried.axes, tried.states, counts_degraded), None)
+        return Margins(lambda setting: margins(setting, tried.axes, tried.states, rule), None)
     ordered = [axis.name for axis in tried.axes if axis.ends is not None or is_ordered(axis.values)]
-    fitted = fit(table, next(iter(ordered), None), counts_degraded=counts_degraded)
+    fitted = fit(table, next(iter(ordered), None), rule=rule)
     return Margins(lambda setting: fitted_margins(fitted, setting), fitted)
 
 

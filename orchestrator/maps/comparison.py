@@ -19,8 +19,9 @@ from orchestrator.detection.outcomes import cell_state, is_known
 from orchestrator.maps.axes import existing, led, ordered, together, value_labels
 from orchestrator.maps.boundary import RowBoundary, row_boundary
 from orchestrator.maps.gains import Gains, gains
-from orchestrator.maps.paired_trials import Pairs, is_stable, paired
+from orchestrator.maps.paired_trials import Pairs, paired
 from orchestrator.maps.related_cells import with_fields_as_trained
+from orchestrator.maps.rule import STABLE, StableRule
 from orchestrator.maps.stability import StabilityMap, check_two_axes, make_map
 from orchestrator.maps.table import SweepTable, axis_named, by_cell
 from orchestrator.sweepfile.settings import settings_of
@@ -96,11 +97,11 @@ class Comparison:
     sides: tuple[Side, ...]
     differences: tuple[Difference, ...]
     changed: Mapping[str, tuple[Any, ...]]
-    counts_degraded: bool
+    rule: StableRule
     along: str | None
 
 
-def compare(tables: Sequence[SweepTable], x: str | None = None, counts_degraded: bool = False) -> Comparison:
+def compare(tables: Sequence[SweepTable], x: str | None = None, rule: StableRule = STABLE) -> Comparison:
     """Compare each further sweep with the first on the cells that all have; ``x`` is the axis of the edge.
 
     With ``counts_degraded`` a degraded trial does not count as stable.
@@ -135,7 +136,7 @@ def compare(tables: Sequence[SweepTable], x: str | None = None, counts_degraded:
         found = f"share {len(cells)} cells, and none of them is known in all sweeps"
         remedy = "`sweep run NAME` trains the seeds that have no result"
         raise InputError(Problem(", ".join(names), "", found, remedy))
-    outcomes = [_stable_table(rows, compared, counts_degraded) for rows in kept]
+    outcomes = [_stable_table(rows, compared, rule) for rows in kept]
     draws = _draws(outcomes)
     areas = [_area(of_cells) for of_cells, _ in outcomes]
     sides = tuple(
@@ -144,12 +145,12 @@ def compare(tables: Sequence[SweepTable], x: str | None = None, counts_degraded:
     )
     edge_axis = _edge_axis(axes, x)
     differences = tuple(
-        _difference(sides[0], sides[i], draws[0], draws[i], axes, edge_axis, set(compared), counts_degraded)
+        _difference(sides[0], sides[i], draws[0], draws[i], axes, edge_axis, set(compared), rule)
         for i in range(1, len(sides))
     )
     num_unknown = len(cells) - len(compared)
     changed = changed_fields(kept, order, ties)
-    return Comparison(axes, len(cells), num_unknown, sides, differences, changed, counts_degraded, common_axis(tables))
+    return Comparison(axes, len(cells), num_unknown, sides, differences, changed, rule, common_axis(tables))
 
 
 def common_axis(tables: Sequence[SweepTable]) -> str | None:
@@ -200,7 +201,7 @@ def _states(rows: Sequence[TrialResult]) -> dict[Cell, str]:
 
 
 def _stable_table(
-    rows: Sequence[TrialResult], cells: Sequence[Cell], counts_degraded: bool
+    rows: Sequence[TrialResult], cells: Sequence[Cell], rule: StableRule
 ) -> tuple[np.ndarray, tuple[int, ...]]:
     """1.0 where stable, 0.0 where not, NaN without a result: (cells, seeds); and the seeds."""
     seeds = tuple(sorted({row.seed for row in rows}))
@@ -208,7 +209,7 @@ def _stable_table(
     table = np.full((len(cells), len(seeds)), np.nan)
     for row in rows:
         if row.is_judged and row.cell in place:
-            table[place[row.cell], seeds.index(row.seed)] = is_stable(row, counts_degraded)
+            table[place[row.cell], seeds.index(row.seed)] = bool(rule.of_trial(row))
     return table, seeds
 
 
@@ -261,14 +262,13 @@ def _difference(
     axes: Sequence[Axis],
     edge_axis: Axis | None,
     compared: Container[Cell],
-    counts_degraded: bool,
+    rule: StableRule,
 ) -> Difference:
     base, changed = (
         {(row.cell, row.seed): row for row in side.trials if row.cell in compared} for side in (first, new)
     )
     before, after = (
-        {pair: is_stable(row, counts_degraded) for pair, row in rows.items() if row.is_judged}
-        for rows in (base, changed)
+        {pair: bool(rule.of_trial(row)) for pair, row in rows.items() if row.is_judged} for rows in (base, changed)
     )
     pairs = paired(before, after)
     draws = new_draws - first_draws if first_draws is not None and new_draws is not None else None
@@ -280,8 +280,8 @@ def _difference(
         num_seeds=num_seeds,
         pairs=pairs,
         num_turned=_num_turned(before, after),
-        shift=_edge_shift(first, new, axes, edge_axis, counts_degraded) if edge_axis is not None else None,
-        gains=gains(base, changed, counts_degraded) if _train_the_same(first, new) else None,
+        shift=_edge_shift(first, new, axes, edge_axis, rule) if edge_axis is not None else None,
+        gains=gains(base, changed, rule) if _train_the_same(first, new) else None,
     )
 
 
@@ -302,12 +302,10 @@ def _num_turned(before: Mapping[tuple[Cell, int], bool], after: Mapping[tuple[Ce
     )
 
 
-def stable_by_seed(
-    rows: Sequence[TrialResult], order: Sequence[str], counts_degraded: bool
-) -> dict[tuple[Cell, int], bool]:
+def stable_by_seed(rows: Sequence[TrialResult], order: Sequence[str], rule: StableRule) -> dict[tuple[Cell, int], bool]:
     """Whether each trial with an outcome is stable, by its cell (values of the axes ``order``) and seed."""
     judged = (_with_cell(row, order) for row in rows if row.is_judged)
-    return {(row.cell, row.seed): is_stable(row, counts_degraded) for row in judged}
+    return {(row.cell, row.seed): bool(rule.of_trial(row)) for row in judged}
 
 
 def _edge_axis(axes: Sequence[Axis], x: str | None) -> Axis | None:
@@ -318,9 +316,9 @@ def _edge_axis(axes: Sequence[Axis], x: str | None) -> Axis | None:
     return fitting[0] if fitting else None
 
 
-def _edge_shift(first: Side, new: Side, axes: Sequence[Axis], axis: Axis, counts_degraded: bool) -> EdgeShift:
+def _edge_shift(first: Side, new: Side, axes: Sequence[Axis], axis: Axis, rule: StableRule) -> EdgeShift:
     others = [other.name for other in axes if other.name != axis.name and other.name not in axis.zipped]
-    rows = [_edges(side, others, axis, counts_degraded) for side in (first, new)]
+    rows = [_edges(side, others, axis, rule) for side in (first, new)]
     factors, brackets = [], [1.0]
     for key, before in rows[0].items():
         after = rows[1][key]
@@ -336,7 +334,7 @@ def _edge_shift(first: Side, new: Side, axes: Sequence[Axis], axis: Axis, counts
     return EdgeShift(axis.name, tuple(factors), max(brackets), len(rows[0]), len(rows[0]) - len(factors))
 
 
-def _edges(side: Side, others: Sequence[str], axis: Axis, counts_degraded: bool) -> dict[Cell, RowBoundary]:
+def _edges(side: Side, others: Sequence[str], axis: Axis, rule: StableRule) -> dict[Cell, RowBoundary]:
     trials = [replace(trial, cell=trial.cell.only([*others, axis.name])) for trial in side.trials]
     states = _states(trials)
 
@@ -344,7 +342,7 @@ def _edges(side: Side, others: Sequence[str], axis: Axis, counts_degraded: bool)
         return [(value, states.get(row.moved(axis.name, value), "not_run")) for value in existing(axis, axis.values)]
 
     rows = dict.fromkeys(cell.only(others) for cell in states)
-    return {row: row_boundary(row, along(row), axis, counts_degraded) for row in rows}
+    return {row: row_boundary(row, along(row), axis, rule) for row in rows}
 
 
 def changed_fields(
@@ -371,7 +369,7 @@ def shared_maps(
     return [
         replace(
             make_map(side.trials, axes, x, y, "final_loss", reduce, side.name),
-            counts_degraded=comparison.counts_degraded,
+            rule=comparison.rule,
         )
         for side in comparison.sides
     ]

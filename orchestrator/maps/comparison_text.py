@@ -77,7 +77,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     for side in comparison.sides:
         lines.append(f"stable:  {side.area:.1%} of the shared map in {side.name}{_interval_text(side.area_interval)}")
         if side.num_degraded:
-            how = "not counted as stable" if comparison.counts_degraded else "counted as stable"
+            how = "not counted as stable" if comparison.rule.counts_degraded else "counted as stable"
             lines.append(f"  of it {count(side.num_degraded, 'cell')} degraded, {how}")
     objectives = comparison.changed.get("objective", ())
     lines += [paragraph(first, difference, objectives) for difference in comparison.differences]
@@ -91,7 +91,7 @@ def _gains_of_values(comparison: Comparison) -> Iterator[str]:
     prefix = f"{comparison.along}="
     found = [(new.name.removeprefix(prefix), new.gains) for new in comparison.differences if new.gains is not None]
     base = comparison.sides[0].name.removeprefix(prefix)
-    yield from gains_lines(comparison.along, base, found, comparison.axes, comparison.counts_degraded)
+    yield from gains_lines(comparison.along, base, found, comparison.axes, comparison.rule)
 
 
 def differs_lines(changed: Mapping[str, Sequence[Any]]) -> list[str]:

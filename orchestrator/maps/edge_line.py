@@ -14,6 +14,7 @@ from orchestrator.maps.axes import ordered, value_labels
 from orchestrator.maps.boundary import RowBoundary, boundary
 from orchestrator.maps.edge_axes import EdgeAxes, edge_axes
 from orchestrator.maps.fitted import Fit, FittedRow, as_range, fit, shown_value
+from orchestrator.maps.rule import STABLE, StableRule
 from orchestrator.maps.stability import stability_map
 from orchestrator.maps.table import SweepTable
 
@@ -81,7 +82,7 @@ def edge_lines(
     across: str | None = None,
     facet: str | None = None,
     where: Mapping[str, Any] | None = None,
-    counts_degraded: bool = False,
+    rule: StableRule = STABLE,
 ) -> EdgeLines:
     """The edge along one axis at the values of another; which axes by default, and InputError, as ``edge_axes``.
 
@@ -93,19 +94,17 @@ def edge_lines(
     axes = {axis.name: as_range(axis) if is_scattered else axis for axis in table.axes}
     chosen = edge_axes(table, axes, along, across, facet, where)
     read = _fitted if is_scattered else _bracketed
-    lines, notes = read(table, chosen, counts_degraded)
-    notes += ["degraded cells count as over the edge"] if counts_degraded else []
+    lines, notes = read(table, chosen, rule)
+    notes += ["degraded cells count as over the edge"] if rule.counts_degraded else []
     return EdgeLines(table.name, chosen.along, chosen.across, chosen.facet, tuple(lines), is_scattered, tuple(notes))
 
 
-def _bracketed(table: SweepTable, chosen: EdgeAxes, counts_degraded: bool) -> tuple[list[EdgeLine], list[str]]:
+def _bracketed(table: SweepTable, chosen: EdgeAxes, rule: StableRule) -> tuple[list[EdgeLine], list[str]]:
     """The lines of a grid, and what else its maps say."""
     lines, notes = [], list(chosen.notes)
     for value, label in _facet_values(chosen.facet):
         where = dict(chosen.fixed) if chosen.facet is None else {**chosen.fixed, chosen.facet.name: value}
-        stability = stability_map(
-            table, chosen.along.name, chosen.across.name, where=where, counts_degraded=counts_degraded
-        )
+        stability = stability_map(table, chosen.along.name, chosen.across.name, where=where, rule=rule)
         points = (point for row in boundary(stability) for point in _points_of_bracket(row))
         lines.append(EdgeLine(value, label, tuple(points)))
         own = f"{chosen.facet.name} = " if chosen.facet is not None else ""
@@ -123,9 +122,9 @@ def _points_of_bracket(row: RowBoundary) -> Iterator[EdgePoint]:
         yield EdgePoint(row.y, "stable below" if is_below else "stable above", edge.at, low, high, is_below)
 
 
-def _fitted(table: SweepTable, chosen: EdgeAxes, counts_degraded: bool) -> tuple[list[EdgeLine], list[str]]:
+def _fitted(table: SweepTable, chosen: EdgeAxes, rule: StableRule) -> tuple[list[EdgeLine], list[str]]:
     """The lines of a fit, and what was fitted."""
-    fitted = fit(table, chosen.along.name, chosen.fixed, counts_degraded=counts_degraded)
+    fitted = fit(table, chosen.along.name, chosen.fixed, rule=rule)
     across, lines = chosen.across, []
     for value, label in _facet_values(chosen.facet):
         setting = dict(chosen.read_at) if chosen.facet is None else {**chosen.read_at, chosen.facet.name: value}

@@ -14,8 +14,9 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis, is_number, is_ordered, number_text
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.words import columns
-from orchestrator.detection.outcomes import is_known, is_over_edge
+from orchestrator.detection.outcomes import is_known
 from orchestrator.maps.axes import value_label
+from orchestrator.maps.rule import STABLE, StableRule
 from orchestrator.maps.stability import StabilityMap
 from orchestrator.maps.table import SweepTable
 from orchestrator.surface.lattice import Lattice, lattice_of
@@ -125,7 +126,7 @@ def fit(
     along: str | None = None,
     where: Mapping[str, Any] | None = None,
     level: float = LEVEL,
-    counts_degraded: bool = False,
+    rule: StableRule = STABLE,
     fills_grids: bool = False,
 ) -> Fit:
     """The surface fitted to the trials of ``where`` that have an outcome; ``along`` is by default the first axis.
@@ -150,8 +151,8 @@ def fit(
         what = f"{len(judged)} trials with an outcome are too few to fit a surface to"
         raise InputError(Problem(table.name, "", what, f"train at least {_FEWEST}"))
     lattice = lattice_of(axes, chosen, None)
-    points, stable, trials = _counts(judged, lattice, counts_degraded)
-    has_one_edge = _has_one_edge(table, judged, lattice, counts_degraded)
+    points, stable, trials = _counts(judged, lattice, rule)
+    has_one_edge = _has_one_edge(table, judged, lattice, rule)
     surface = fit_surface(points, stable, trials, lattice.layout, lattice.resolution, has_one_edge)
     return Fit(axes, axis, lattice, surface, len(points), len(judged), level)
 
@@ -171,11 +172,11 @@ class Mesh:
 
 
 def fitted_mesh(
-    table: SweepTable, x: str, y: str | None, where: Mapping[str, Any] | None = None, counts_degraded: bool = False
+    table: SweepTable, x: str, y: str | None, where: Mapping[str, Any] | None = None, rule: StableRule = STABLE
 ) -> Mesh | None:
     """The surface over the ranges ``x`` and ``y``; None where there is none, as with too few trials or a third axis."""
     try:
-        fitted = fit(table, x, where, counts_degraded=counts_degraded)
+        fitted = fit(table, x, where, rule=rule)
     except InputError:
         return None
     axes = {axis.name: axis for axis in fitted.axes}
@@ -190,7 +191,7 @@ def map_mesh(table: SweepTable, stability: StabilityMap, where: Mapping[str, Any
         return None
     chosen = {**(where or {}), **dict([stability.facet] if stability.facet else [])}
     y = None if stability.y is None else stability.y.name
-    return fitted_mesh(table, stability.x.name, y, chosen, stability.counts_degraded)
+    return fitted_mesh(table, stability.x.name, y, chosen, stability.rule)
 
 
 def mesh_of(fitted: Fit, x: Axis, y: Axis) -> Mesh:
@@ -207,9 +208,7 @@ def mesh_of(fitted: Fit, x: Axis, y: Axis) -> Mesh:
     )
 
 
-def _has_one_edge(
-    table: SweepTable, judged: Sequence[TrialResult], lattice: Lattice, counts_degraded: bool
-) -> bool | None:
+def _has_one_edge(table: SweepTable, judged: Sequence[TrialResult], lattice: Lattice, rule: StableRule) -> bool | None:
     """Whether rows have one edge, by the cells that a search for an edge had spread; None where all cells may decide.
 
     Its later cells lie at edges that it supposed, and are no evidence of how many there are.
@@ -222,17 +221,17 @@ def _has_one_edge(
     spread = [row for row in judged if tuple(lattice.point(row.cell)) in first]
     if 2 * len(spread) < num_spread:
         return True
-    return fit_surface(*_counts(spread, lattice, counts_degraded), lattice.layout, lattice.resolution).has_one_edge
+    return fit_surface(*_counts(spread, lattice, rule), lattice.layout, lattice.resolution).has_one_edge
 
 
 def _counts(
-    rows: Sequence[TrialResult], lattice: Lattice, counts_degraded: bool
+    rows: Sequence[TrialResult], lattice: Lattice, rule: StableRule
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Points of the cells, and their numbers of stable and of all trials."""
     found: dict[tuple[float, ...], list[float]] = {}
     for row in rows:
         counts = found.setdefault(tuple(lattice.point(row.cell)), [0.0, 0.0])
-        counts[0] += not is_over_edge(row.label, counts_degraded)
+        counts[0] += not rule.is_over(row.label)
         counts[1] += 1
     counts_N2 = np.array(list(found.values()))
     return np.array(list(found)), counts_N2[:, 0], counts_N2[:, 1]

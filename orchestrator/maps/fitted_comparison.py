@@ -23,6 +23,7 @@ from orchestrator.maps.axes import ordered
 from orchestrator.maps.comparison import changed_fields, map_axes, stable_by_seed, unique_names
 from orchestrator.maps.fitted import Fit, FittedEdge, FittedRow, Mesh, as_range, fit, mesh_of, shown_settings
 from orchestrator.maps.paired_trials import Pairs, paired
+from orchestrator.maps.rule import STABLE, StableRule
 from orchestrator.maps.stability import StabilityMap, make_map
 from orchestrator.maps.table import SweepTable, axis_named
 
@@ -93,12 +94,10 @@ class FittedComparison:
     sides: tuple[FittedSide, ...]
     differences: tuple[FittedDifference, ...]
     changed: Mapping[str, tuple[Any, ...]]
-    counts_degraded: bool
+    rule: StableRule
 
 
-def compare_fitted(
-    tables: Sequence[SweepTable], x: str | None = None, counts_degraded: bool = False
-) -> FittedComparison:
+def compare_fitted(tables: Sequence[SweepTable], x: str | None = None, rule: StableRule = STABLE) -> FittedComparison:
     """Compare each further sweep with the first on surfaces fitted to their trials; ``x`` is the axis of the edge.
 
     With ``counts_degraded`` a degraded trial does not count as stable. Raises InputError where the sweeps have not the
@@ -110,7 +109,7 @@ def compare_fitted(
     _check_axes(names, axes_of, ties)
     region = tuple(_common(names, [as_range(axes[name]) for axes in axes_of]) for name in axes_of[0])
     along = _along(names, region, x)
-    fits = [fit(table, along.name, counts_degraded=counts_degraded, fills_grids=True) for table in tables]
+    fits = [fit(table, along.name, rule=rule, fills_grids=True) for table in tables]
     cells = mesh_cells(region, along.name)
     draws = [_areas(fitted, cells, i) for i, fitted in enumerate(fits)]
     rows_of = [table.runs for table in tables]
@@ -122,7 +121,7 @@ def compare_fitted(
     )
     settings = shown_settings([axis for axis in region if axis.name != along.name])
     order = [axis.name for axis in region]
-    outcomes = [stable_by_seed(rows, order, counts_degraded) for rows in rows_of]
+    outcomes = [stable_by_seed(rows, order, rule) for rows in rows_of]
     differences = tuple(
         FittedDifference(
             side.name,
@@ -134,7 +133,7 @@ def compare_fitted(
         for i, side in enumerate(sides)
         if i
     )
-    return FittedComparison(region, along, sides, differences, changed_fields(rows_of, order, ties), counts_degraded)
+    return FittedComparison(region, along, sides, differences, changed_fields(rows_of, order, ties), rule)
 
 
 def _check_axes(names: Sequence[str], axes_of: Sequence[Mapping[str, Axis]], ties: Sequence[Mapping[str, str]]) -> None:
@@ -274,7 +273,7 @@ def fitted_maps(
         made = make_map(rows, axes, x, y, "final_loss", reduce, side.name, is_sampled=True)
         y_values = axes[y].values if y else (None,)
         xs, ys = axes[x].values or made.x_values, y_values or made.y_values  # ranks in lists are alike on all maps
-        maps.append(replace(made, x_values=xs, y_values=ys, counts_degraded=comparison.counts_degraded))
+        maps.append(replace(made, x_values=xs, y_values=ys, rule=comparison.rule))
     return maps
 
 

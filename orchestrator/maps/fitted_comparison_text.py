@@ -68,7 +68,7 @@ def fitted_comparison_lines(comparison: FittedComparison) -> list[str]:
         low, high = side.area_interval
         lines.append(f"stable:  {side.area:.1%} of the region in {side.name} (95 % interval {low:.1%} to {high:.1%})")
         if side.num_degraded:
-            how = "not counted as stable" if comparison.counts_degraded else "counted as stable"
+            how = "not counted as stable" if comparison.rule.counts_degraded else "counted as stable"
             lines.append(f"  {count(side.num_degraded, 'trial')} degraded, {how}")
     for side, difference in zip(comparison.sides[1:], comparison.differences, strict=True):
         lines.append(_paragraph(comparison, side, difference))

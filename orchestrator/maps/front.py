@@ -27,6 +27,7 @@ from orchestrator.maps.candidates import (
 from orchestrator.maps.curve_metrics import measured
 from orchestrator.maps.fitted import Fit
 from orchestrator.maps.pareto import unbeaten
+from orchestrator.maps.rule import STABLE, StableRule
 from orchestrator.maps.table import SweepTable
 from orchestrator.maps.target_steps import target_steps
 
@@ -132,7 +133,7 @@ def front(
     against: str = MARGIN,
     along: str | None = None,
     target: float | None = None,
-    counts_degraded: bool = False,
+    rule: StableRule = STABLE,
 ) -> Front:
     """The stable cells that no other beats in both a low ``metric`` and ``against``.
 
@@ -146,7 +147,7 @@ def front(
     """
     tried = tried_cells(table, metric)
     _check(table, tried, against, along, target)
-    way = margins_by(table, tried, counts_degraded) if against == MARGIN else None
+    way = margins_by(table, tried, rule) if against == MARGIN else None
     column = _STEPS_COLUMN if against == STEPS else against
     if against == STEPS:
         target = _usual_target(tried) if target is None else target

@@ -10,8 +10,8 @@ from statistics import median
 from orchestrator.base.cell import Cell
 from orchestrator.base.intervals import median_interval, wilson
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.detection.outcomes import cell_state, is_known, is_over_edge
-from orchestrator.maps.paired_trials import is_stable
+from orchestrator.detection.outcomes import cell_state
+from orchestrator.maps.rule import StableRule
 from orchestrator.maps.table import by_cell
 
 Trials = Mapping[tuple[Cell, int], TrialResult]  # by cell and seed
@@ -53,17 +53,16 @@ class Gains:
     best_of_base: BestCell | None
 
 
-def gains(base: Trials, new: Trials, counts_degraded: bool) -> Gains | None:
+def gains(base: Trials, new: Trials, rule: StableRule) -> Gains | None:
     """What ``new`` gains over ``base``; None where no trial has an outcome in both.
 
-    With ``counts_degraded`` a degraded trial does not count as stable. Trials without a partner only count for the best
-    cells.
+    Trials without a partner only count for the best cells.
     """
     pairs = [(base[place], new[place]) for place in base if place in new]
     pairs = [(before, after) for before, after in pairs if before.is_judged and after.is_judged]
     if not pairs:
         return None
-    before_after = [(is_stable(a, counts_degraded), is_stable(b, counts_degraded)) for a, b in pairs]
+    before_after = [(bool(rule.of_trial(a)), bool(rule.of_trial(b))) for a, b in pairs]
     saved = [after for (_, after), turned in zip(pairs, before_after, strict=True) if turned == (False, True)]
     unstable = sum(not before for before, _ in before_after)
     harmed, stable = before_after.count((True, False)), len(pairs) - unstable
@@ -83,8 +82,8 @@ def gains(base: Trials, new: Trials, counts_degraded: bool) -> Gains | None:
         num_losses=len(changes),
         loss_change=median(changes) if changes else None,
         loss_change_interval=median_interval(changes),
-        best=best_cell(new, counts_degraded),
-        best_of_base=best_cell(base, counts_degraded),
+        best=best_cell(new, rule),
+        best_of_base=best_cell(base, rule),
     )
 
 
@@ -93,19 +92,19 @@ def _loss(row: TrialResult) -> float:
     return math.nan if row.final_loss is None else row.final_loss
 
 
-def best_cell(trials: Trials, counts_degraded: bool) -> BestCell | None:
+def best_cell(trials: Trials, rule: StableRule) -> BestCell | None:
     """The first of the cells with the lowest median final loss whose seeds are all stable; None without any.
 
     A cell of which half of the seeds have no finite loss has no median.
     """
     cells = by_cell(trials.values())
-    found = [BestCell(cell, _middle(rows)) for cell, rows in cells.items() if _all_stable(rows, counts_degraded)]
+    found = [BestCell(cell, _middle(rows)) for cell, rows in cells.items() if _all_stable(rows, rule)]
     return min((cell for cell in found if math.isfinite(cell.loss)), key=lambda cell: cell.loss, default=None)
 
 
-def _all_stable(rows: Sequence[TrialResult], counts_degraded: bool) -> bool:
+def _all_stable(rows: Sequence[TrialResult], rule: StableRule) -> bool:
     state = cell_state([row.label for row in rows])
-    return is_known(state) and not is_over_edge(state, counts_degraded)
+    return rule.of_state(state) is True
 
 
 def _middle(rows: Sequence[TrialResult]) -> float:

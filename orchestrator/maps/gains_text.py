@@ -11,6 +11,7 @@ from orchestrator.base.space import Axis
 from orchestrator.base.words import WIDTH, count, wrapped
 from orchestrator.maps.axes import value_label
 from orchestrator.maps.gains import BestCell, Gains
+from orchestrator.maps.rule import StableRule
 
 _GAP = 2  # characters between the columns of a table
 _TAIL = 30  # characters that are kept free for the text at the end of a row
@@ -50,9 +51,7 @@ def gains_content(found: Gains | None) -> dict[str, Any] | None:
     }
 
 
-def gains_lines(
-    along: str, base: str, found: Sequence[Named], axes: Sequence[Axis], counts_degraded: bool
-) -> Iterator[str]:
+def gains_lines(along: str, base: str, found: Sequence[Named], axes: Sequence[Axis], rule: StableRule) -> Iterator[str]:
     """The values of the axis ``along`` against ``base``, the best first: runs saved and harmed, losses, best cells."""
     if not found:
         return
@@ -64,7 +63,7 @@ def gains_lines(
         "stable, each with its interval of 95 %."
     )
     yield from _table([(along, "saved", "harmed", "change of loss"), *(_turned(*row) for row in rows)])
-    if not counts_degraded and (degraded := _degraded(rows)):
+    if not rule.counts_degraded and (degraded := _degraded(rows)):
         yield from wrapped(degraded)
     yield ""
     yield from wrapped(

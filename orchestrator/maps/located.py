@@ -18,12 +18,13 @@ from orchestrator.base.fields import hidden, reported
 from orchestrator.base.space import Axis, is_number, is_ordered, on_natural_scale, to_hashable
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, IMPORTED
-from orchestrator.detection.outcomes import cell_state, is_known, is_over_edge
+from orchestrator.detection.outcomes import cell_state, is_known
 from orchestrator.maps.axes import led
 from orchestrator.maps.boundary import Margin, margin_along, ordered_axes
 from orchestrator.maps.fitted import Fit, fit
 from orchestrator.maps.fitted_margins import fitted_margins
 from orchestrator.maps.related_cells import state_beside, worst_state
+from orchestrator.maps.rule import STABLE, StableRule
 from orchestrator.maps.run_place import Outside, RunPlace, beside, place_of, sides
 from orchestrator.maps.table import SweepTable, base_notes
 from orchestrator.maps.ways_back import Way, fitted_ways, way_along
@@ -98,7 +99,7 @@ class Located:
         return self.place.outside
 
 
-def locate(table: SweepTable, run: RunSettings, counts_degraded: bool = False) -> Located:
+def locate(table: SweepTable, run: RunSettings, rule: StableRule = STABLE) -> Located:
     """Where ``run`` lies on the sweep's map. With ``counts_degraded`` degraded cells are over the edge.
 
     On a grid a run between values has up to two neighbours on each axis, and the worst of the cells around it counts;
@@ -135,11 +136,11 @@ def locate(table: SweepTable, run: RunSettings, counts_degraded: bool = False) -
     if place.outside:
         return found
     if is_scattered:
-        return _on_surface(found, table, counts_degraded)
-    return _on_grid(found, axes, table.states(), counts_degraded)
+        return _on_surface(found, table, rule)
+    return _on_grid(found, axes, table.states(), rule)
 
 
-def _on_grid(found: Located, axes: Sequence[Axis], states: Mapping[Cell, str], counts_degraded: bool) -> Located:
+def _on_grid(found: Located, axes: Sequence[Axis], states: Mapping[Cell, str], rule: StableRule) -> Located:
     setting = found.place.setting
     free = [axis for axis in axes if axis.name in setting]
     names = [axis.name for axis in free]
@@ -148,7 +149,7 @@ def _on_grid(found: Located, axes: Sequence[Axis], states: Mapping[Cell, str], c
     corners = [by_free[cell] for values in around if (cell := Cell(zip(names, values, strict=True))) in by_free]
     margins: list[Margin] = []
     ways: list[Way] = []
-    side = _side([states[cell] for cell in corners], counts_degraded)
+    side = _side([states[cell] for cell in corners], rule)
     for axis in ordered_axes(axes) if corners else ():
         # Of axes that advance together one may have no order, and the other stands for both.
         here = setting[axis.name] if axis.name in setting else corners[0][axis.name]
@@ -157,8 +158,8 @@ def _on_grid(found: Located, axes: Sequence[Axis], states: Mapping[Cell, str], c
         for is_upwards, values in zip((False, True), sides(axis, here), strict=True):
             row = [(v, worst_state([state_beside(cell, axis, v, axes, states) for cell in corners])) for v in values]
             if side == "stable":
-                margins.append(margin_along(axis, here, is_upwards, row, counts_degraded))
-            elif way := way_along(axis, here, is_upwards, row, counts_degraded):
+                margins.append(margin_along(axis, here, is_upwards, row, rule))
+            elif way := way_along(axis, here, is_upwards, row, rule):
                 ways.append(way)
     return replace(
         found,
@@ -170,16 +171,16 @@ def _on_grid(found: Located, axes: Sequence[Axis], states: Mapping[Cell, str], c
     )
 
 
-def _side(states: Sequence[str], counts_degraded: bool) -> Side:
+def _side(states: Sequence[str], rule: StableRule) -> Side:
     if not states or not all(map(is_known, states)):
         return "not known"
-    over = [is_over_edge(state, counts_degraded) for state in states]
+    over = [rule.is_over(state) for state in states]
     return "not stable" if all(over) else "at the edge" if any(over) else "stable"
 
 
-def _on_surface(found: Located, table: SweepTable, counts_degraded: bool) -> Located:
+def _on_surface(found: Located, table: SweepTable, rule: StableRule) -> Located:
     along = next((axis.name for axis in found.axes if axis.ends is not None or is_ordered(axis.values)), None)
-    fitted = fit(table, along, counts_degraded=counts_degraded)
+    fitted = fit(table, along, rule=rule)
     setting = found.place.setting
     latent = fitted.latent([setting])
     middle, spread = float(latent.mean_M[0]), CONFIDENCE * float(latent.sd_M[0])

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from orchestrator.base.cell import Cell
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.maps.rule import StableRule
 
 
-def is_stable(row: TrialResult, counts_degraded: bool) -> bool:
+def is_stable(row: TrialResult, rule: StableRule) -> bool:
     """Whether a trial with an outcome is stable; with ``counts_degraded`` a degraded one is not."""
-    return row.label == "stable" or (row.is_degraded and not counts_degraded)
+    return row.label == "stable" or (row.is_degraded and not rule)
 
 
 @dataclass(frozen=True, slots=True)

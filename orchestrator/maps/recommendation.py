@@ -9,6 +9,7 @@ from orchestrator.base.fields import hidden, reported
 from orchestrator.base.space import Axis, is_ordered
 from orchestrator.maps.candidates import Candidate, candidates, margins_by, tried_cells
 from orchestrator.maps.fitted import Fit
+from orchestrator.maps.rule import STABLE, StableRule
 from orchestrator.maps.table import SweepTable
 
 _SHOWN = 3  # rejected candidates, and values without a result, that are listed
@@ -34,7 +35,7 @@ class Recommendation:
 
 
 def recommend(
-    table: SweepTable, at_least: float = 2.0, metric: str | None = None, counts_degraded: bool = False
+    table: SweepTable, at_least: float = 2.0, metric: str | None = None, rule: StableRule = STABLE
 ) -> Recommendation:
     """The stable cell of lowest median ``metric`` around which every cell within a factor ``at_least`` is stable.
 
@@ -48,7 +49,7 @@ def recommend(
     if not at_least >= 1:
         raise InputError(Problem("--margin", "", f"{at_least:g} is no factor", "write a number from 1 up, such as 2"))
     tried = tried_cells(table, metric)
-    way = margins_by(table, tried, counts_degraded)
+    way = margins_by(table, tried, rule)
     found = sorted(candidates(tried, way.margins_of), key=lambda candidate: candidate.loss)
     chosen = next((candidate for candidate in found if candidate.margin >= at_least), None)
     axes = tried.axes

@@ -15,10 +15,11 @@ from orchestrator.base.intervals import wilson
 from orchestrator.base.space import Axis
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, RIGHT, UNSURE
-from orchestrator.detection.outcomes import cell_state, is_known, is_over_edge
+from orchestrator.detection.outcomes import cell_state, is_known
 from orchestrator.ledger.facts import short_note
 from orchestrator.maps.axes import led, together, value_labels
 from orchestrator.maps.curve_metrics import Measured
+from orchestrator.maps.rule import STABLE, StableRule
 from orchestrator.maps.table import SweepTable, axis_named, base_notes, distinct_runs, repeated_runs, repeats_text
 
 # The rank of the chosen cell among those reduced to one cell of the map, from the best (0) to the worst (1).
@@ -76,11 +77,11 @@ class StabilityMap:
     is_sampled: bool
     note: str
     facet: tuple[str, str] | None = None
-    counts_degraded: bool = False
+    rule: StableRule = STABLE
 
     def is_over_edge(self, key: tuple[Any, Any]) -> bool:
         """Whether the cell at x and y is known to be over the edge."""
-        return is_over_edge(self.state(key), self.counts_degraded)
+        return self.rule.is_over(self.state(key))
 
     def state(self, key: tuple[Any, Any]) -> str:
         """The state of the cell at x and y; not_run where the sweep has none there."""
@@ -95,7 +96,7 @@ def stability_map(
     where: Mapping[str, Any] | None = None,
     reduce: str = "worst",
     measured: Measured | None = None,
-    counts_degraded: bool = False,
+    rule: StableRule = STABLE,
 ) -> StabilityMap:
     """The map over axes ``x`` and ``y`` (by default the first two), limited to the cells of ``where``.
 
@@ -116,7 +117,7 @@ def stability_map(
     notes += [note] if (note := short_note(table.facts)) is not None else []
     notes += base_notes([axis for axis in (x_name, y_name) if axis is not None], table.ties)
     made = make_map(shown.trials, axes, x_name, y_name, metric, reduce, table.name, notes, not table.is_grid, measured)
-    return replace(made, counts_degraded=counts_degraded)
+    return replace(made, rule=rule)
 
 
 def make_map(

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.space import Axis, is_ordered
-from orchestrator.detection.outcomes import is_known, is_over_edge
+from orchestrator.detection.outcomes import is_known
 from orchestrator.maps.fitted import Fit
 from orchestrator.maps.fitted_margins import beyond
+from orchestrator.maps.rule import StableRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,10 @@ class Way:
     factor: float
 
 
-def way_along(
-    axis: Axis, here: Any, is_upwards: bool, row: Sequence[tuple[Any, str]], counts_degraded: bool
-) -> Way | None:
+def way_along(axis: Axis, here: Any, is_upwards: bool, row: Sequence[tuple[Any, str]], rule: StableRule) -> Way | None:
     """The way from ``here`` along ``row``, values in one direction with the states of their cells; None without one."""
     for value, state in row:
-        if is_known(state) and not is_over_edge(state, counts_degraded):
+        if is_known(state) and not rule.is_over(state):
             return Way(axis.name, is_upwards, value, axis.factor(here, value))
     return None
 

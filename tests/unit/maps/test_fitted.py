@@ -18,6 +18,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.boundary import boundary
 from orchestrator.maps.fitted import fit, fitted_lines, fitted_mesh
+from orchestrator.maps.rule import StableRule
 from orchestrator.maps.stability import stability_map
 from orchestrator.maps.table import read_table
 from orchestrator.sweepfile.spec import Sweep
@@ -140,7 +141,7 @@ def test_degraded_trials_count_where_that_is_asked_for(tmp_path: Path) -> None:
 
     with LedgerReader(ledger_of(sweep_of(RANGES), tmp_path / "case", low_is_degraded)) as ledger:
         plain = fit(read_table(ledger)).stable([{"lr": 0.0015, "beta1": 0.5}])
-        counted = fit(read_table(ledger), counts_degraded=True).stable([{"lr": 0.0015, "beta1": 0.5}])
+        counted = fit(read_table(ledger), rule=StableRule(True)).stable([{"lr": 0.0015, "beta1": 0.5}])
     assert plain[0] > 0.9
     assert counted[0] < 0.2
 

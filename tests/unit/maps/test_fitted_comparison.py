@@ -27,6 +27,7 @@ from orchestrator.maps.fitted_comparison import (
     row_shift,
 )
 from orchestrator.maps.fitted_comparison_text import fitted_comparison_lines
+from orchestrator.maps.rule import StableRule
 from orchestrator.maps.table import read_table
 from orchestrator.render.fitted_comparison import fitted_comparison_picture
 
@@ -217,7 +218,7 @@ def test_degraded_trials_count_where_that_is_asked_for(tmp_path: Path) -> None:
     folders = folders_of(tmp_path, (RANGES, planted()), (RANGES, low_is_degraded))
     with opened(folders) as ledgers:
         tables = list(map(read_table, ledgers))
-        plain, counted = (compare_fitted(tables, counts_degraded=asked) for asked in (False, True))
+        plain, counted = (compare_fitted(tables, rule=StableRule(asked)) for asked in (False, True))
     num = plain.sides[1].num_degraded
     assert num > 0
     assert abs(plain.differences[0].area_change) < 0.01

@@ -11,6 +11,7 @@ from orchestrator.base.cell import Cell
 from orchestrator.base.intervals import wilson
 from orchestrator.base.vocabulary import PRUNED
 from orchestrator.maps.gains import BestCell, Gains, Trials, gains
+from orchestrator.maps.rule import STABLE, StableRule
 
 
 def trials(*outcomes: str | None, losses: tuple[float | None, ...] = (), seeds: int = 1) -> Trials:
@@ -28,7 +29,7 @@ def trials(*outcomes: str | None, losses: tuple[float | None, ...] = (), seeds: 
 
 
 def told(base: Trials, new: Trials, counts_degraded: bool = False) -> Gains:
-    found = gains(base, new, counts_degraded)
+    found = gains(base, new, StableRule(counts_degraded))
     assert found is not None
     return found
 
@@ -54,8 +55,8 @@ def test_trials_without_a_partner_that_has_a_result_are_left_out() -> None:
     new = {**trials("stable", None, "stable", PRUNED), (Cell(lr=9), 0): trial_row(cell=Cell(lr=9), outcome="diverged")}
     found = told(base, new)
     assert (found.num_pairs, found.unstable, found.saved, found.stable, found.harmed) == (1, 1, 1, 0, 0)
-    assert gains(trials(None), trials("stable"), False) is None
-    assert gains({}, trials("stable"), False) is None
+    assert gains(trials(None), trials("stable"), STABLE) is None
+    assert gains({}, trials("stable"), STABLE) is None
 
 
 def test_where_all_runs_are_stable_none_can_be_saved() -> None:
@@ -94,7 +95,7 @@ def test_a_degraded_run_counts_as_saved_and_is_named_unless_degraded_runs_count_
     base, new = trials("diverged", "diverged", "stable"), trials("degraded", "stable", "degraded")
     found = told(base, new)
     assert (found.saved, found.saved_degraded, found.harmed, found.best) == (2, 1, 0, BestCell(Cell(lr=0), 1.0))
-    strict = told(base, new, counts_degraded=True)
+    strict = told(base, new, rule=StableRule(True))
     assert (strict.saved, strict.saved_degraded, strict.harmed, strict.best) == (1, 0, 1, BestCell(Cell(lr=1), 1.0))
 
 

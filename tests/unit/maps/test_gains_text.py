@@ -16,6 +16,7 @@ from orchestrator.base.cell import Cell
 from orchestrator.base.space import Axis
 from orchestrator.maps.gains import BestCell, Gains
 from orchestrator.maps.gains_text import gains_lines
+from orchestrator.maps.rule import StableRule
 
 AXES = (Axis("lr", "log", (0.1, 1.0)), Axis("beta1", "linear", (0.9,)))
 HALF = Gains(
@@ -36,7 +37,7 @@ axes:
 
 
 def lines_of(*found: tuple[str, Gains], counts_degraded: bool = False) -> list[str]:
-    return list(gains_lines("interventions", "none", found, AXES, counts_degraded))
+    return list(gains_lines("interventions", "none", found, AXES, StableRule(counts_degraded)))
 
 
 def rows_of(lines: list[str]) -> list[list[str]]:
@@ -87,7 +88,7 @@ def test_many_values_with_long_names_fit_80_columns_and_keep_their_names() -> No
 def test_a_cell_of_many_axes_goes_on_below_itself() -> None:
     axes = [Axis(f"a_setting_{i}", "linear", (1.5, 2.5)) for i in range(8)]
     best = BestCell(Cell((axis.name, 1.5) for axis in axes), 1.0)
-    lines = list(gains_lines("clip", "1", [("2", replace(HALF, best=best, best_of_base=best))], axes, False))
+    lines = list(gains_lines("clip", "1", [("2", replace(HALF, best=best, best_of_base=best))], axes, StableRule()))
     assert max(map(len, lines)) <= 80
     assert " ".join(" ".join(lines).split()).count(" ".join(f"{axis.name}=1.5" for axis in axes)) == 2
 
@@ -95,7 +96,7 @@ def test_a_cell_of_many_axes_goes_on_below_itself() -> None:
 def test_degraded_runs_among_the_saved_are_named() -> None:
     found = ("still", replace(HALF, saved_degraded=4)), ("x", HALF)
     assert "Degraded among the saved: 4 of 10 with still. They" in " ".join(lines_of(*found))
-    assert not any("Degraded" in line for line in lines_of(*found, counts_degraded=True))
+    assert not any("Degraded" in line for line in lines_of(*found, rule=StableRule(True)))
 
 
 @pytest.fixture

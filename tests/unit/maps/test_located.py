@@ -13,6 +13,7 @@ from orchestrator.answers.locate import LocateAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.maps.located import Located, locate
 from orchestrator.maps.recommendation import recommend
+from orchestrator.maps.rule import StableRule
 from orchestrator.maps.table import read_table
 from orchestrator.sweepfile.settings import RunSettings
 
@@ -42,7 +43,7 @@ def run_with(**values) -> RunSettings:
 def located(folder: Path, body: str, labels: list[str], degraded: bool = False, **values) -> Located:
     with ledger_at(folder) as ledger:
         record(ledger, sweep_of(body), labels)
-        return locate(read_table(ledger), run_with(**values), degraded)
+        return locate(read_table(ledger), run_with(**values), StableRule(degraded))
 
 
 def lines_of(found: Located) -> list[str]:
@@ -58,9 +59,9 @@ def test_on_a_stable_cell_the_factors_are_the_margins_of_recommend(tmp_path_fact
     counts_degraded = data.draw(st.booleans())
     with ledger_at(tmp_path_factory.mktemp("located")) as ledger:
         map_ledger(ledger, sweep, labels)
-        known = recommend(read_table(ledger), 1.0, "final_loss", counts_degraded)
+        known = recommend(read_table(ledger), 1.0, "final_loss", StableRule(counts_degraded))
         for candidate in known.candidates:
-            found = locate(read_table(ledger), run_with(**candidate.setting), counts_degraded)
+            found = locate(read_table(ledger), run_with(**candidate.setting), StableRule(counts_degraded))
             assert (found.side, found.num_cells_around) == ("stable", 1)
             assert found.margins == candidate.margins
             assert found.escapes == ()

@@ -32,6 +32,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary, boundary_lines
 from orchestrator.maps.comparison import compare
 from orchestrator.maps.recommendation import recommend
+from orchestrator.maps.rule import StableRule
 from orchestrator.maps.stability import facet_maps, stability_map
 from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import map_table
@@ -194,7 +195,7 @@ def test_the_map_its_table_and_its_boundary_are_the_definitions(written, case: C
         assert [(edge.stable, edge.not_stable) for edge in of_row.edges] == edges_of(row)
         assert list(of_row.missing) == [x for x, found in row if found is None]
         assert list(of_row.degraded) == [x for x, found in row if found == DEGRADED]
-    strict = boundary(replace(stability, counts_degraded=True))
+    strict = boundary(replace(stability, rule=StableRule(True)))
     for (_, row), of_row in zip(rows_of(case, how), strict, strict=True):
         assert [(edge.stable, edge.not_stable) for edge in of_row.edges] == edges_of(row, STABLE)
     table = map_table(stability)
@@ -245,7 +246,7 @@ def test_the_recommended_cell_is_the_best_of_those_with_nothing_else_than_stable
     written, case: Case, at_least: float, counts_degraded: bool
 ) -> None:
     with opened(written(case)) as ledger:
-        found = recommend(read_table(ledger), at_least, counts_degraded=counts_degraded)
+        found = recommend(read_table(ledger), at_least, rule=StableRule(counts_degraded))
     least = STABLE if counts_degraded else DEGRADED
     passing = {}
     for cell, seeds in case.seeds_of.items():
@@ -275,7 +276,7 @@ def test_a_comparison_counts_the_cells_that_are_known_in_both(
             with pytest.raises(InputError, match="none of them is known in all sweeps"):
                 compare([read_table(first), read_table(second)])
             return
-        found = compare([read_table(first), read_table(second)], counts_degraded=counts_degraded)
+        found = compare([read_table(first), read_table(second)], rule=StableRule(counts_degraded))
     assert (found.num_cells, found.num_unknown) == (len(both[0]), len(both[0]) - len(known))
     for seeds_of, side in zip(both, found.sides, strict=True):
         shares = []

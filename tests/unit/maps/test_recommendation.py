@@ -8,6 +8,7 @@ from sweep_cases import ledger_at, map_ledger, record, sweep_of
 from orchestrator.answers.recommend import RecommendAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.maps.recommendation import Recommendation, recommend
+from orchestrator.maps.rule import StableRule
 from orchestrator.maps.table import read_table
 
 ROW = "axes: {lr: {log: [1e-3, 10], num: 5}}\n"
@@ -45,7 +46,7 @@ def test_a_stable_direction_says_from_where_on_little_is_learned(tmp_path: Path)
     assert (down.first_degraded, up.first_degraded) == (pytest.approx(1e-5), None)
     lines = lines_of(found)
     assert "  lr down: open: stable to 1e-6 (factor 1e+03), degraded from 1e-5, where what was tried ends" in lines
-    counted = recommended(tmp_path / "counted", labels, losses, body, counts_degraded=True)
+    counted = recommended(tmp_path / "counted", labels, losses, body, rule=StableRule(True))
     assert all(margin.first_degraded is None for margin in counted.chosen.margins), "there it is the edge"
 
 

@@ -12,6 +12,7 @@ from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.boundary import boundary, boundary_lines
 from orchestrator.maps.recommendation import recommend
+from orchestrator.maps.rule import StableRule
 from orchestrator.maps.stability import stability_map
 from orchestrator.maps.table import read_table
 
@@ -70,5 +71,5 @@ def test_a_rate_that_is_too_low_to_learn_is_no_edge_and_no_end_of_the_margin(tmp
         assert chosen is not None
         assert chosen.setting != {"lr": 0.01}
         assert all(margin.is_open for margin in chosen.margins)
-        (strict,) = boundary(stability_map(read_table(ledger), counts_degraded=True))
+        (strict,) = boundary(stability_map(read_table(ledger), rule=StableRule(True)))
         assert strict.kind == "crosses"

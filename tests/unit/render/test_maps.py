@@ -13,6 +13,7 @@ from tiers import thinned
 
 from orchestrator.base.space import Axis
 from orchestrator.driver.provenance import driver_facts
+from orchestrator.maps.rule import StableRule
 from orchestrator.maps.stability import StabilityMap, facet_maps, stability_map
 from orchestrator.maps.table import read_table
 from orchestrator.render.labels import short_number, tick_labels
@@ -177,7 +178,7 @@ def test_degraded_cells_and_slow_rises_are_marked_and_explained(tmp_path: Path) 
     picture = heatmap(stability, "svg").decode()
     assert STATES["degraded"].label in picture
     assert EDGE_LABEL not in picture, "a degraded cell is not over the edge"
-    assert EDGE_LABEL in heatmap(replace(stability, counts_degraded=True), "svg").decode(), "unless it counts"
+    assert EDGE_LABEL in heatmap(replace(stability, rule=StableRule(True)), "svg").decode(), "unless it counts"
     assert RISE_LABEL not in picture
     cells = {key: replace(cell, num_risen=int(key[0] == 0.3)) for key, cell in stability.cells.items()}
     risen = heatmap(replace(stability, cells=cells), "svg").decode()
