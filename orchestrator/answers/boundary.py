@@ -14,8 +14,8 @@ from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line, Table
 
 if TYPE_CHECKING:
+    from orchestrator.maps.cell_map import CellMap
     from orchestrator.maps.fitted import Fit
-    from orchestrator.maps.stability import StabilityMap
     from orchestrator.maps.table import SweepTable
 
 
@@ -65,17 +65,17 @@ class BoundaryQuery(Query["SweepTable"]):
 
     def _on_grid(self, table: SweepTable) -> Boundary:
         from orchestrator.maps.boundary import boundary, boundary_lines, lr_words
+        from orchestrator.maps.cell_map import cell_map
         from orchestrator.maps.curve_metrics import measured
         from orchestrator.maps.edge_axes import check_names
         from orchestrator.maps.level_boundary import level_boundary, level_lines
         from orchestrator.maps.rule import StableRule
-        from orchestrator.maps.stability import stability_map
 
         axes = {axis.name: axis for axis in table.axes}
         check_names(axes, {"--along": self.along, "--across": self.across}, {})
         metric, level = self.level or ("final_loss", None)
         readings = measured(table, [metric]) if self.level else None
-        stability = stability_map(
+        stability = cell_map(
             table, self.along, self.across, metric, self.where, self.reduce, readings, StableRule(self.degraded)
         )
         setting_of = {y: {} if stability.y is None else {stability.y.name: y} for y in stability.y_values}
@@ -159,17 +159,17 @@ class Boundary(Answer):
         yield Table(("", ""), tuple((name, text.strip()) for name, _, text in rows))
 
 
-def _note(stability: StabilityMap) -> str:
+def _note(stability: CellMap) -> str:
     return f" ({stability.note})" if stability.note else ""
 
 
-def _where_it_is(stability: StabilityMap) -> str:
+def _where_it_is(stability: CellMap) -> str:
     counted = " and none is degraded" if stability.rule.counts_degraded else ""
     name, axis = stability.name, stability.x.name
     return f"{name}: the edge along {axis}{_note(stability)}; a cell is stable when all its seeds are{counted}"
 
 
-def _where_it_passes(stability: StabilityMap, level: float) -> str:
+def _where_it_passes(stability: CellMap, level: float) -> str:
     what = f"where the median {stability.metric} passes {level:g} along {stability.x.name}"
     return f"{stability.name}: {what}{_note(stability)}"
 

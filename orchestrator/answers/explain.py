@@ -18,7 +18,7 @@ from orchestrator.render.blocks import Block, Figure, Line
 
 if TYPE_CHECKING:
     from orchestrator.causes.explanation import Explanation, Key
-    from orchestrator.maps.stability import StabilityMap
+    from orchestrator.maps.cell_map import CellMap
     from orchestrator.maps.table import SweepTable
 
 _MAX_EXPLAINED = 200  # unstable cells, whose trials are all diagnosed for a page
@@ -46,9 +46,9 @@ class ExplainQuery(Query["SweepTable"]):
     @classmethod
     def is_on_page(cls, subject: SweepTable) -> bool:
         """Whether there is something to explain, and not too much."""
-        from orchestrator.maps.stability import stability_map
+        from orchestrator.maps.cell_map import cell_map
 
-        stability = stability_map(subject)
+        stability = cell_map(subject)
         return 0 < sum(map(stability.is_over_edge, stability.cells)) <= _MAX_EXPLAINED
 
 
@@ -129,9 +129,9 @@ class ExplainAnswer(Answer):
         return explanation_figure(self.result, file_format)
 
 
-def _ranges(stability: StabilityMap, cells: Sequence[Key]) -> Iterator[str]:
+def _ranges(stability: CellMap, cells: Sequence[Key]) -> Iterator[str]:
     """The ranges of x that these cells cover, by value of y; equal rows share a line."""
-    if stability.is_sampled:
+    if not stability.is_grid:
         for x, y in cells:
             yield _at(stability.x.name, [x]) + (f", {_at(stability.y.name, [y])}" if stability.y else "")
         return

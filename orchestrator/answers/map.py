@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from orchestrator.maps.cell_map import CellMap
     from orchestrator.maps.fitted import Mesh
-    from orchestrator.maps.stability import StabilityMap
     from orchestrator.maps.table import SweepTable
 
 
@@ -54,16 +54,16 @@ class MapQuery(Query["SweepTable"]):
 
     def ask(self, subject: SweepTable, say: Say = silent) -> MapAnswer:
         """Return the map, or one for each value of an axis."""
+        from orchestrator.maps.cell_map import cell_map, facet_maps
         from orchestrator.maps.curve_metrics import OF_TELEMETRY, measured
         from orchestrator.maps.fitted import map_mesh
         from orchestrator.maps.rule import StableRule
-        from orchestrator.maps.stability import facet_maps, stability_map
 
         wanted = dict.fromkeys([self.metric, *OF_TELEMETRY, *subject.printed_metrics])
         options: dict[str, Any] = {"x": self.x, "y": self.y, "metric": self.metric, "reduce": self.reduce}
         options |= {"rule": StableRule(self.degraded), "measured": measured(subject, wanted)}
         if self.by is None:
-            maps = [stability_map(subject, where=self.where, **options)]
+            maps = [cell_map(subject, where=self.where, **options)]
         else:
             maps = facet_maps(subject, self.by, self.where, **options)
         meshes = [map_mesh(subject, each, self.where) for each in maps]
@@ -75,7 +75,7 @@ class MapAnswer(Answer):
     """One map of a sweep, or one for each value of an axis."""
 
     sweep: str
-    maps: tuple[StabilityMap, ...] = hidden()
+    maps: tuple[CellMap, ...] = hidden()
     meshes: tuple[Mesh | None, ...] = hidden()
     folder: Path = hidden()
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from orchestrator.causes.remedies.cells import CellRemedies, CellRemedy, KindCount, Region
     from orchestrator.driver.progress import Summary
-    from orchestrator.maps.stability import StabilityMap
+    from orchestrator.maps.cell_map import CellMap
     from orchestrator.maps.table import SweepTable
 
 _MAX_NAMED = 6  # cells that nothing saves
@@ -69,14 +69,14 @@ class RemediesQuery(Query["SweepTable"]):
             train_latest_first,
         )
         from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
-        from orchestrator.maps.stability import stability_map
+        from orchestrator.maps.cell_map import cell_map
         from orchestrator.render.remedies import remedies_figure
 
         folder, where = subject.ledger.path.parent, self.cell or {}
         request = RemedyRequest(self.try_, self.fork, self.replicates, self.pairs, self.allow_import, each_cell=True)
         check_no_links(folder, folder / REMEDIES)
         region = region_to_remedy(folder, where, request)
-        stability = stability_map(subject, where=where)
+        stability = cell_map(subject, where=where)
         check_installed("training forks", "torch")
         resources, cells = resources_of(folder), []
         summaries: list[Summary] = []
@@ -172,7 +172,7 @@ class RemediesAnswer(Answer):
     by_remedy: Mapping[str, KindCount]
     cells: tuple[CellRow, ...]
     result: CellRemedies = hidden()
-    stability: StabilityMap = hidden()
+    stability: CellMap = hidden()
     folder: Path = hidden()
     code: int = hidden(default=EXIT_OK)
     is_stopped: bool = hidden(default=False)
@@ -181,7 +181,7 @@ class RemediesAnswer(Answer):
     def of(
         cls,
         results: CellRemedies,
-        stability: StabilityMap,
+        stability: CellMap,
         folder: Path,
         code: int = EXIT_OK,
         *,

@@ -21,10 +21,10 @@ from orchestrator.base.files import LEDGER, sweep_folder
 from orchestrator.base.query import Query
 from orchestrator.base.space import Axis
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.curve_metrics import CURVE_METRICS, Measured, measured
 from orchestrator.maps.labelled import labelled
 from orchestrator.maps.rule import StableRule
-from orchestrator.maps.stability import stability_map
 from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.maps.tables import map_table, trial_table
 from orchestrator.render.maps import fraction_axes, heatmap, map_figure
@@ -77,7 +77,7 @@ class SweepResults:
         )
 
     def _small_map(self, table: SweepTable) -> bytes:
-        return heatmap(stability_map(table), "png")
+        return heatmap(cell_map(table), "png")
 
     def _axes_text(self) -> str:
         return ", ".join(f"{axis.name} ({len(axis.values)})" for axis in self.axes) or "none"
@@ -123,7 +123,7 @@ class SweepResults:
         ``orchestrator.base.columns`` defines its columns in MAP_COLUMNS.
         """
         return self._of_table(
-            lambda table: map_table(stability_map(table, x, y, "final_loss", where, reduce, self._measured))
+            lambda table: map_table(cell_map(table, x, y, "final_loss", where, reduce, self._measured))
         )
 
     def plot(
@@ -143,7 +143,7 @@ class SweepResults:
         """
 
         def drawn(table: SweepTable) -> Figure | Axes:
-            found = stability_map(table, x, y, metric, where, reduce, self._measured, rule=StableRule(degraded))
+            found = cell_map(table, x, y, metric, where, reduce, self._measured, rule=StableRule(degraded))
             return map_figure([found]) if ax is None else fraction_axes(ax, found)
 
         return self._of_table(drawn)

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import BatchTexts, Diagnosis, batch_texts_of_objectives, examine, typical_trials
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.stability import StabilityMap, stability_map
+from orchestrator.maps.cell_map import CellMap, cell_map
 from orchestrator.maps.table import SweepTable
 
 UNEXPLAINED = "not enough evidence"
@@ -36,7 +36,7 @@ class Explanation:
     Of the finished trials, ``num_controlled`` have rules of control, and rules acted in ``num_acted``.
     """
 
-    stability: StabilityMap
+    stability: CellMap
     causes: Mapping[Key, CellCause]
     num_controlled: int = 0
     num_acted: int = 0
@@ -55,9 +55,9 @@ def explain(
     """Explain the map over axes ``x`` and ``y`` (by default the first two): find the causes of its unstable cells.
 
     With more axes the map shows their worst cell, and the trials of all these cells are candidates: the most typical
-    one is diagnosed, and up to two more while there is not enough evidence. Raises InputError like ``stability_map``.
+    one is diagnosed, and up to two more while there is not enough evidence. Raises InputError like ``cell_map``.
     """
-    stability, rows = stability_map(table, x, y), table.trials
+    stability, rows = cell_map(table, x, y), table.trials
     by_cell: dict[Key, list[TrialResult]] = {}
     for row in rows:
         key = (row.cell[stability.x.name], row.cell[stability.y.name] if stability.y else None)

@@ -14,7 +14,7 @@ from orchestrator.base.files import FROZEN_SWEEP, LEDGER, frozen_text, is_locked
 from orchestrator.ledger.facts import IMPORTED_FACT
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary
-from orchestrator.maps.stability import stability_map
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.sweepfile.strict_yaml import question_of
 
@@ -106,7 +106,7 @@ def _listed(folder: Path) -> ListedSweep:
 def _edge(table: SweepTable) -> EdgeRange | None:
     """The range of a grid's edge; None without an edge, without rows, and where it has no place on its axis."""
     try:
-        stability = stability_map(table)
+        stability = cell_map(table)
         places = [edge.at for row in boundary(stability) for edge in row.edges if edge.at is not None]
     except InputError:
         return None

@@ -17,9 +17,10 @@ from orchestrator.base.words import columns, listed
 from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.detection.relative import LR_NAMES
 from orchestrator.maps.axes import existing, label_between, led, value_labels
+from orchestrator.maps.cell_map import CellMap
+from orchestrator.maps.cells import CellSummary
 from orchestrator.maps.related_cells import state_beside
 from orchestrator.maps.rule import STABLE, StableRule
-from orchestrator.maps.stability import MapCell, StabilityMap
 
 RowKind = Literal["crosses", "crosses more than once", "stable throughout", "not stable throughout", "not known"]
 SHOWN = 8  # values without a result listed in one line
@@ -52,7 +53,7 @@ class RowBoundary:
     degraded: tuple[Any, ...] = ()
 
 
-def boundary(stability: StabilityMap) -> list[RowBoundary]:
+def boundary(stability: CellMap) -> list[RowBoundary]:
     """The boundary along x, row by row. A cell is stable when all its seeds are; nothing is smoothed.
 
     Degraded cells are over the edge only where the map counts them so.
@@ -67,9 +68,9 @@ def boundary(stability: StabilityMap) -> list[RowBoundary]:
     ]
 
 
-def row_values(stability: StabilityMap) -> tuple[Any, ...]:
+def row_values(stability: CellMap) -> tuple[Any, ...]:
     """The values along x of the map's rows. Raises InputError as ``boundary`` does."""
-    if stability.is_sampled:
+    if not stability.is_grid:
         remedy = "a grid (num: on each axis) has rows; the map of a sampled sweep shows its points"
         raise InputError(Problem(stability.name, "", "its cells are sampled, so there are no rows", remedy))
     if not is_ordered(stability.x_values):
@@ -99,21 +100,21 @@ def changes(known: Sequence[tuple[Any, bool]]) -> list[tuple[Any, Any]]:
     return [(a, b) if a_is_so else (b, a) for (a, a_is_so), (b, b_is_so) in pairs if a_is_so != b_is_so]
 
 
-def boundary_lines(stability: StabilityMap) -> list[str]:
+def boundary_lines(stability: CellMap) -> list[str]:
     """The boundary in words, a line per row from the top of the map down."""
     rows = boundary(stability)
     labels = dict(zip(stability.x_values, value_labels(stability.x_values), strict=True))
     return row_lines(stability, [_row_text(row, stability, labels) for row in rows])
 
 
-def row_lines(stability: StabilityMap, texts: Sequence[str]) -> list[str]:
+def row_lines(stability: CellMap, texts: Sequence[str]) -> list[str]:
     """A line per row of the map from the top down: its value of y, and its text of ``texts``."""
     names = [""] * len(texts) if stability.y is None else value_labels(stability.y_values)
     names = [f"{stability.y.name}={name}" if stability.y else "all cells" for name in names]
     return columns(list(zip(names, texts, strict=True))[::-1])
 
 
-def _row_text(row: RowBoundary, stability: StabilityMap, labels: Mapping[Any, str]) -> str:
+def _row_text(row: RowBoundary, stability: CellMap, labels: Mapping[Any, str]) -> str:
     """What is known about the edge of one row of ``stability``; ``labels`` are the texts of the values along x."""
     if all(stability.state((x, row.y)) == "not_run" for x in stability.x_values):
         return "not run"
@@ -134,20 +135,20 @@ def _row_text(row: RowBoundary, stability: StabilityMap, labels: Mapping[Any, st
     return "; ".join([what, *where])
 
 
-def lr_places(stability: StabilityMap, y: Any, word: str) -> tuple[Any, ...]:
+def lr_places(stability: CellMap, y: Any, word: str) -> tuple[Any, ...]:
     """The values along x of the row at ``y`` whose cells have this word on their learning rate."""
     cells = ((x, stability.cells.get((x, y))) for x in stability.x_values)
     return tuple(x for x, cell in cells if cell is not None and cell.lr_health == word)
 
 
-def lr_words(stability: StabilityMap, y: Any) -> dict[str, list[Any]]:
+def lr_words(stability: CellMap, y: Any) -> dict[str, list[Any]]:
     """Return the learning rates of a row that are too slow or oscillating, if they lie along it."""
     if stability.x.name not in LR_NAMES:
         return {}
     return {word.replace(" ", "_"): list(lr_places(stability, y, word)) for word in (TOO_SLOW, OSCILLATING)}
 
 
-def _missing_text(label: str, cell: MapCell | None) -> str:
+def _missing_text(label: str, cell: CellSummary | None) -> str:
     """A value whose cell is not known, with the results of its seeds so far."""
     if cell is None or cell.state == "not_run":
         return label

@@ -18,11 +18,11 @@ from orchestrator.base.vocabulary import DEGRADED
 from orchestrator.detection.outcomes import cell_state, is_known
 from orchestrator.maps.axes import existing, led, ordered, together, value_labels
 from orchestrator.maps.boundary import RowBoundary, row_boundary
+from orchestrator.maps.cell_map import CellMap, check_two_axes, map_of_trials
 from orchestrator.maps.gains import Gains, gains
 from orchestrator.maps.paired_trials import Pairs, paired
 from orchestrator.maps.related_cells import with_fields_as_trained
 from orchestrator.maps.rule import STABLE, StableRule
-from orchestrator.maps.stability import StabilityMap, check_two_axes, make_map
 from orchestrator.maps.table import SweepTable, axis_named, by_cell
 from orchestrator.sweepfile.settings import settings_of
 
@@ -361,14 +361,14 @@ def changed_fields(
 
 def shared_maps(
     comparison: Comparison, x: str | None = None, y: str | None = None, reduce: str = "worst"
-) -> list[StabilityMap]:
+) -> list[CellMap]:
     """A map of each sweep over the shared cells. Raises InputError for an unknown axis or reduction."""
     axes = {axis.name: axis for axis in comparison.axes}
     wide = [name for name, axis in axes.items() if len(axis.values) > 1 and name not in led(axes.values())]
     x, y = map_axes(axes, wide or list(axes), x, y)
     return [
         replace(
-            make_map(side.trials, axes, x, y, "final_loss", reduce, side.name),
+            map_of_trials(side.trials, axes, x, y, "final_loss", reduce, side.name),
             rule=comparison.rule,
         )
         for side in comparison.sides

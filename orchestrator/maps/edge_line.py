@@ -12,10 +12,10 @@ import pandas as pd
 from orchestrator.base.space import Axis, format_value
 from orchestrator.maps.axes import ordered, value_labels
 from orchestrator.maps.boundary import RowBoundary, boundary
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.edge_axes import EdgeAxes, edge_axes
 from orchestrator.maps.fitted import Fit, FittedRow, as_range, fit, shown_value
 from orchestrator.maps.rule import STABLE, StableRule
-from orchestrator.maps.stability import stability_map
 from orchestrator.maps.table import SweepTable
 
 Kind = Literal["stable below", "stable above", "may cross", "stable throughout", "not stable throughout", "not known"]
@@ -104,7 +104,7 @@ def _bracketed(table: SweepTable, chosen: EdgeAxes, rule: StableRule) -> tuple[l
     lines, notes = [], list(chosen.notes)
     for value, label in _facet_values(chosen.facet):
         where = dict(chosen.fixed) if chosen.facet is None else {**chosen.fixed, chosen.facet.name: value}
-        stability = stability_map(table, chosen.along.name, chosen.across.name, where=where, rule=rule)
+        stability = cell_map(table, chosen.along.name, chosen.across.name, where=where, rule=rule)
         points = (point for row in boundary(stability) for point in _points_of_bracket(row))
         lines.append(EdgeLine(value, label, tuple(points)))
         own = f"{chosen.facet.name} = " if chosen.facet is not None else ""

@@ -16,8 +16,8 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.words import columns
 from orchestrator.detection.outcomes import is_known
 from orchestrator.maps.axes import value_label
+from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.rule import STABLE, StableRule
-from orchestrator.maps.stability import StabilityMap
 from orchestrator.maps.table import SweepTable
 from orchestrator.surface.lattice import Lattice, lattice_of
 from orchestrator.surface.surface import CONFIDENCE, Crossing, Latent, Surface, fit_surface
@@ -185,9 +185,9 @@ def fitted_mesh(
     return mesh_of(fitted, axes[x], axes[y])
 
 
-def map_mesh(table: SweepTable, stability: StabilityMap, where: Mapping[str, Any] | None = None) -> Mesh | None:
+def map_mesh(table: SweepTable, stability: CellMap, where: Mapping[str, Any] | None = None) -> Mesh | None:
     """Return the surface behind the points of a map of scattered cells; None for a grid, and as ``fitted_mesh``."""
-    if not stability.is_sampled:
+    if stability.is_grid:
         return None
     chosen = {**(where or {}), **dict([stability.facet] if stability.facet else [])}
     y = None if stability.y is None else stability.y.name

@@ -20,11 +20,11 @@ from orchestrator.base.space import Axis, format_value, is_ordered
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.words import listed
 from orchestrator.maps.axes import ordered
+from orchestrator.maps.cell_map import CellMap, map_of_trials
 from orchestrator.maps.comparison import changed_fields, map_axes, stable_by_seed, unique_names
 from orchestrator.maps.fitted import Fit, FittedEdge, FittedRow, Mesh, as_range, fit, mesh_of, shown_settings
 from orchestrator.maps.paired_trials import Pairs, paired
 from orchestrator.maps.rule import STABLE, StableRule
-from orchestrator.maps.stability import StabilityMap, make_map
 from orchestrator.maps.table import SweepTable, axis_named
 
 _MOST_POINTS = 1500  # of the mesh, whose covariance is factored once for each sweep
@@ -260,7 +260,7 @@ def _place(axis: Axis, value: float | None) -> float | None:
 
 def fitted_maps(
     comparison: FittedComparison, x: str | None = None, y: str | None = None, reduce: str = "worst"
-) -> list[StabilityMap]:
+) -> list[CellMap]:
     """A map of the cells of each sweep; all have the same axes, which span what any sweep covers.
 
     Raises InputError for an unknown axis or reduction.
@@ -270,7 +270,7 @@ def fitted_maps(
     maps = []
     for side in comparison.sides:
         rows = [row for row in side.trials if all(axis.has(row.cell[name]) for name, axis in axes.items())]
-        made = make_map(rows, axes, x, y, "final_loss", reduce, side.name, is_sampled=True)
+        made = map_of_trials(rows, axes, x, y, reduce=reduce, name=side.name, is_grid=False, rule=comparison.rule)
         y_values = axes[y].values if y else (None,)
         xs, ys = axes[x].values or made.x_values, y_values or made.y_values  # ranks in lists are alike on all maps
         maps.append(replace(made, x_values=xs, y_values=ys, rule=comparison.rule))

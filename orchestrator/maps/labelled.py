@@ -9,7 +9,7 @@ import pandas as pd
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import format_value
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.maps.stability import map_cell
+from orchestrator.maps.cells import cell_summary
 from orchestrator.maps.table import SweepTable
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def labelled(table: SweepTable) -> xarray.Dataset:
     cells: dict[tuple[float | str, ...], list[TrialResult]] = {}
     for row in table.trials:
         cells.setdefault(tuple(_label(row.cell[axis]) for axis in names), []).append(row)
-    found = [map_cell(None, None, rows, "final_loss", {}) for rows in cells.values()]
+    found = [cell_summary(rows) for rows in cells.values()]
     of_cells = pd.DataFrame(
         {"stable_fraction": [cell.fraction_stable for cell in found], "state": [cell.state for cell in found]},
         index=_index(list(cells), names),

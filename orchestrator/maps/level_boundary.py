@@ -11,7 +11,7 @@ from orchestrator.base.space import Axis
 from orchestrator.base.words import listed
 from orchestrator.maps.axes import label_between, value_labels
 from orchestrator.maps.boundary import SHOWN, changes, row_lines, row_values
-from orchestrator.maps.stability import StabilityMap
+from orchestrator.maps.cell_map import CellMap
 
 LevelKind = Literal["crosses", "crosses more than once", "below throughout", "at or above throughout", "not known"]
 
@@ -38,7 +38,7 @@ class LevelRow:
     missing: tuple[Any, ...]
 
 
-def level_boundary(stability: StabilityMap, level: float) -> list[LevelRow]:
+def level_boundary(stability: CellMap, level: float) -> list[LevelRow]:
     """Where the map's metric passes ``level`` along x, row by row; a cell at the level counts as above. No smoothing.
 
     A cell's number is the median over its seeds that have it. Cells without one, or some of whose seeds have no
@@ -66,18 +66,18 @@ def level_row(y: Any, numbers: Sequence[tuple[Any, float | None]], axis: Axis, l
     return LevelRow(y, kind, edges, tuple(x for x, value in numbers if value is None))
 
 
-def _value(stability: StabilityMap, key: tuple[Any, Any]) -> float | None:
+def _value(stability: CellMap, key: tuple[Any, Any]) -> float | None:
     cell = stability.cells.get(key)
     return None if cell is None or cell.num_finished < cell.num_seeds else cell.value
 
 
-def level_lines(stability: StabilityMap, level: float) -> list[str]:
+def level_lines(stability: CellMap, level: float) -> list[str]:
     """The brackets in words, a line per row from the top of the map down."""
     labels = dict(zip(stability.x_values, value_labels(stability.x_values), strict=True))
     return row_lines(stability, [_row_text(row, stability, labels) for row in level_boundary(stability, level)])
 
 
-def _row_text(row: LevelRow, stability: StabilityMap, labels: Mapping[Any, str]) -> str:
+def _row_text(row: LevelRow, stability: CellMap, labels: Mapping[Any, str]) -> str:
     if stability.x.when and not any((x, row.y) in stability.cells for x in row_values(stability)):
         return f"there is no {stability.x.name} here"
     shown = listed([labels[x] for x in row.missing], SHOWN)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED
 from orchestrator.detection.outcomes import is_known
-
-if TYPE_CHECKING:
-    from orchestrator.maps.cell_map import CellSummary
-    from orchestrator.maps.curve_metrics import Measured
+from orchestrator.maps.cells import CellSummary
+from orchestrator.maps.curve_metrics import Measured
 
 
 class EdgeRule(Protocol):

@@ -11,8 +11,8 @@ from objectives.control import firing_in_words
 from orchestrator.base.columns import READING_COLUMNS, TRIAL_COLUMNS, names
 from orchestrator.base.space import entries_in_words
 from orchestrator.base.vocabulary import DEGRADED, OUTCOMES, PRUNED
+from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.curve_metrics import OF_TELEMETRY, Measured, measured
-from orchestrator.maps.stability import StabilityMap
 from orchestrator.maps.table import SweepTable, tied_settings
 from orchestrator.sweepfile.settings import settings_of
 
@@ -50,7 +50,7 @@ def trial_table(table: SweepTable, readings: Measured | None = None) -> pd.DataF
     return pd.DataFrame(rows)
 
 
-def map_table(stability: StabilityMap) -> pd.DataFrame:
+def map_table(stability: CellMap) -> pd.DataFrame:
     """The map as a tidy table, one row per cell; ``attrs["note"]`` says what was fixed and reduced."""
     rows = []
     for cell in stability.cells.values():

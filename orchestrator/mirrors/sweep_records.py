@@ -18,11 +18,12 @@ from orchestrator.ledger.schema import PackRow
 from orchestrator.maps.audit import Audit, audit
 from orchestrator.maps.axes import led
 from orchestrator.maps.boundary import boundary, distance_to_edge
+from orchestrator.maps.cell_map import cell_map
+from orchestrator.maps.cells import CellSummary, cell_summary
 from orchestrator.maps.curve_metrics import OF_TELEMETRY, measured
 from orchestrator.maps.fitted import Fit, fit
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.sensitivity import lr_sensitivity
-from orchestrator.maps.stability import MapCell, map_cell, stability_map
 from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.mirrors.log_columns import loss_columns, map_params
 from orchestrator.mirrors.records import cell_key, shown_value
@@ -98,7 +99,7 @@ def _cells(table: SweepTable) -> list[CellRecord]:
         keys.setdefault(key.cell_id, key)
         members.setdefault(key.cell_id, []).append(row)
     readings = measured(table, OF_TELEMETRY)
-    made = {cell_id: map_cell(None, None, trials, "final_loss", readings) for cell_id, trials in members.items()}
+    made = {cell_id: cell_summary(trials, measured=readings) for cell_id, trials in members.items()}
     states = {trials[0].cell: made[cell_id].state for cell_id, trials in members.items()}
     sensitivity = _sensitivities(table)
     return [
@@ -117,7 +118,7 @@ def _cells(table: SweepTable) -> list[CellRecord]:
     ]
 
 
-def _cell_metrics(cell: MapCell, rows: Sequence[TrialResult], sweep: str) -> dict[str, float]:
+def _cell_metrics(cell: CellSummary, rows: Sequence[TrialResult], sweep: str) -> dict[str, float]:
     metrics: dict[str, float] = {f"num_{outcome}": float(cell.outcomes.get(outcome, 0)) for outcome in OUTCOMES}
     metrics["num_stable"] += cell.outcomes.get(DEGRADED, 0)
     metrics |= {f"num_{DEGRADED}": float(cell.outcomes.get(DEGRADED, 0)), "num_risen": float(cell.num_risen)}
@@ -193,8 +194,8 @@ def _edges(table: SweepTable) -> dict[str, float]:
     For scattered cells, return the median 95 % interval of the fitted edge.
     """
     try:
-        stability = stability_map(table)
-        if stability.is_sampled:
+        stability = cell_map(table)
+        if not stability.is_grid:
             return _fitted_edges(fit(table))
         rows = boundary(stability)
     except InputError:

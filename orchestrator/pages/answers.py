@@ -10,7 +10,7 @@ from orchestrator.answers import query_classes
 from orchestrator.base.errors import InputError
 from orchestrator.base.query import Query
 from orchestrator.ledger.facts import imported_of
-from orchestrator.maps.stability import StabilityMap
+from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.table import SweepTable
 from orchestrator.maps.tables import map_table
 from orchestrator.pages.edge import edge_section
@@ -22,7 +22,7 @@ _MOST_ROWS = 2000  # of the map as a table: a larger one is in map.csv
 _FAILURES_SHOWN = 50
 
 
-def answers_html(table: SweepTable, stability: StabilityMap | None, sweep_text: str) -> str:
+def answers_html(table: SweepTable, stability: CellMap | None, sweep_text: str) -> str:
     """What follows from the map, the trials without a result, the sweep file and the environment."""
     rows, packs = table.trials, table.ledger.packs()
     environment = packs[-1].environment if packs else {}
@@ -49,7 +49,7 @@ def answers_html(table: SweepTable, stability: StabilityMap | None, sweep_text: 
     return "\n".join(sections)
 
 
-def _answers(table: SweepTable, stability: StabilityMap | None) -> str:
+def _answers(table: SweepTable, stability: CellMap | None) -> str:
     """The sections of all questions that have one, and the map's numbers as a table."""
     sections = {query.query_name(): _section(query, table) for query in query_classes("sweep") if query.section}
     if stability is not None:

@@ -10,8 +10,8 @@ from orchestrator.base.columns import FRACTION_TITLE, METRICS, meaning, title
 from orchestrator.base.space import Axis
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.outcomes import is_known, is_over_edge
+from orchestrator.maps.cells import CellSummary, best_first, cell_summary
 from orchestrator.maps.curve_metrics import Measured
-from orchestrator.maps.stability import MapCell, from_best, map_cell
 from orchestrator.render import style
 from orchestrator.render.labels import fraction_text, short_number
 from orchestrator.render.style import colour_table, fraction_colours, ink, value_colours
@@ -21,7 +21,7 @@ _METRIC = "final_loss"
 
 
 # The cells of an earlier call by their place: the trials and metrics that they were computed from, and the cell.
-KnownCells = dict[tuple[int, ...], tuple[list[TrialResult], list[dict[str, float]], MapCell]]
+KnownCells = dict[tuple[int, ...], tuple[list[TrialResult], list[dict[str, float]], CellSummary]]
 
 
 def cells_and_panels(
@@ -30,7 +30,7 @@ def cells_and_panels(
     """The cells over all axes of the sweep, and what can be shown of each: the metrics that a cell has.
 
     Which of several cells a map of fewer axes shows follows only from a panel's ``rank``, the index of each cell in
-    ``from_best``, and from REDUCTIONS. With two axes there is nothing to choose, and no rank. Cells in ``known`` whose
+    ``best_first``, and from REDUCTIONS. With two axes there is nothing to choose, and no rank. Cells in ``known`` whose
     trials have not changed are taken from there, and the others put there.
     """
     place = [{value: i for i, value in enumerate(axis.values)} for axis in axes]
@@ -62,15 +62,15 @@ def cells_and_panels(
     return of_cells, panels
 
 
-def _cell(at: tuple[int, ...], trials: list[TrialResult], measured: Measured, known: KnownCells) -> MapCell:
+def _cell(at: tuple[int, ...], trials: list[TrialResult], measured: Measured, known: KnownCells) -> CellSummary:
     metrics = [{name: of[row.trial_id] for name, of in measured.items() if row.trial_id in of} for row in trials]
     before = known.get(at)
     if before is None or before[0] != trials or before[1] != metrics:
-        known[at] = before = (trials, metrics, map_cell(None, None, trials, _METRIC, measured))
+        known[at] = before = (trials, metrics, cell_summary(trials, _METRIC, measured))
     return before[2]
 
 
-def _words(cell: MapCell) -> str:
+def _words(cell: CellSummary) -> str:
     """The labels of a cell's seeds, the number that rose slowly, and the word on the learning rate."""
     counts = [f"{count} {label}" for label, count in cell.outcomes.items()]
     counts += [f"{cell.num_risen} with a slow rise"] if cell.num_risen else []
@@ -83,10 +83,10 @@ def _panel(
     means: str,
     values: list[float | None],
     texts: list[str],
-    cells: Sequence[MapCell],
+    cells: Sequence[CellSummary],
     is_reduced: bool,
 ) -> dict[str, Any]:
-    ordered = from_best(cells, _METRIC if name == "fraction" else name) if is_reduced else []
+    ordered = best_first(cells, _METRIC if name == "fraction" else name) if is_reduced else []
     rank = {id(cell): i for i, cell in enumerate(ordered)}
     return {
         "name": name,

@@ -16,8 +16,8 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.outcomes import is_over_edge
 from orchestrator.ledger.reader import LedgerReader, is_sampled
 from orchestrator.maps.axes import led, value_labels
+from orchestrator.maps.cells import REDUCTIONS
 from orchestrator.maps.curve_metrics import CURVE_METRICS
-from orchestrator.maps.stability import REDUCTIONS
 from orchestrator.maps.table import SweepTable, printed_metrics
 from orchestrator.pages.asked import diagnoses, remedy_pictures
 from orchestrator.pages.cells import KnownCells, cells_and_panels, page_look

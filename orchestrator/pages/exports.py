@@ -15,8 +15,8 @@ from orchestrator.base.files import (
     storage_errors,
 )
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.fitted import map_mesh
-from orchestrator.maps.stability import stability_map
 from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import as_csv, map_table, readings_and_printed, trial_table
 
@@ -47,7 +47,7 @@ def export_all(folder: Path) -> list[Path]:
         table = read_table(ledger)
         found = readings_and_printed(table)
         try:
-            stability = stability_map(table, measured=found)
+            stability = cell_map(table, measured=found)
         except InputError:
             stability = None  # a sweep over seeds only has no axes and no map
         if stability is not None:

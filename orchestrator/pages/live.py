@@ -13,8 +13,8 @@ from typing import Any
 from orchestrator.base.files import LEDGER, frozen_text
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.curve_metrics import OF_TELEMETRY
-from orchestrator.maps.stability import stability_map
 from orchestrator.maps.table import KnownNoise, read_table
 from orchestrator.pages.answers import answers_html
 from orchestrator.pages.asked import POINTS
@@ -144,7 +144,7 @@ class LivePage:
                 of_row = self._metrics_of(ledger, row)
                 for name in measured.keys() & of_row.keys():
                     measured[name][row.trial_id] = of_row[name]
-            stability = stability_map(table, measured=measured)
+            stability = cell_map(table, measured=measured)
         return answers_html(table, stability, frozen_text(self._folder))
 
 

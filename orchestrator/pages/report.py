@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from orchestrator.base.words import age_text, outcomes_text
 from orchestrator.maps.all_sweeps import ListedSweep, all_sweeps
-from orchestrator.maps.stability import StabilityMap
+from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.table import SweepTable
 from orchestrator.pages.answers import answers_html
 from orchestrator.pages.cells import style_sheet
@@ -29,7 +29,7 @@ _SCRIPTS = (
 _LIVE_SCRIPTS = ("changes.js", "compare.js", "live.js")  # of a page that is served, after those
 
 
-def report_html(table: SweepTable, stability: StabilityMap | None, sweep_text: str) -> str:
+def report_html(table: SweepTable, stability: CellMap | None, sweep_text: str) -> str:
     """The report as one HTML page that loads nothing; all text from a configuration is escaped."""
     data = None if stability is None else report_data(table)
     rows = table.trials

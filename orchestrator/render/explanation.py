@@ -8,7 +8,7 @@ from matplotlib.patches import Patch
 
 from orchestrator.causes.explanation import UNEXPLAINED, Explanation
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
-from orchestrator.maps.stability import MapCell
+from orchestrator.maps.cells import CellSummary
 from orchestrator.render.labels import legend_below
 from orchestrator.render.maps import Panel, draw_panel, outcome_legend, panel_size
 from orchestrator.render.saving import saved
@@ -40,13 +40,13 @@ def _draw(explanation: Explanation) -> Figure:
     figure = Figure(figsize=(max(1.25 * width + 0.6, 5.0), height + 2.0), layout="constrained")
     axes = figure.subplots()
 
-    def place(cell: MapCell) -> float | None:
+    def place(cell: CellSummary) -> float | None:
         mechanism = explanation.mechanism((cell.x, cell.y))
         if mechanism is not None:
             return places[mechanism]
         return 0.0 if cell.state == "stable" else None
 
-    def text(cell: MapCell) -> str:
+    def text(cell: CellSummary) -> str:
         mechanism = explanation.mechanism((cell.x, cell.y))
         return "" if mechanism is None else look_of[mechanism][1]
 

@@ -11,9 +11,10 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from orchestrator.maps.cell_map import CellMap
+from orchestrator.maps.cells import CellSummary
 from orchestrator.maps.fitted import Mesh
 from orchestrator.maps.fitted_comparison import FittedMeshes
-from orchestrator.maps.stability import MapCell, StabilityMap
 from orchestrator.render.labels import label_positions
 from orchestrator.render.maps import FRACTION, Panel, add_colour_bar, draw_panel, finish, panel_size, shortened
 from orchestrator.render.panels import all_names, blocks, draw_edge, flat, name_above
@@ -24,7 +25,7 @@ _ONE_ROW = 1.0  # inches
 _FIRST_EDGE: dict[str, Any] = {"color": "black", "linewidth": 1.4, "linestyle": "dotted"}
 
 
-def fitted_comparison_picture(maps: Sequence[StabilityMap], meshes: FittedMeshes | None, file_format: str) -> bytes:
+def fitted_comparison_picture(maps: Sequence[CellMap], meshes: FittedMeshes | None, file_format: str) -> bytes:
     """Maps of several sweeps with their surfaces, and below each how its surface differs from the first.
 
     Without ``meshes`` there are only points. Raises ValueError for an unknown format.
@@ -32,7 +33,7 @@ def fitted_comparison_picture(maps: Sequence[StabilityMap], meshes: FittedMeshes
     return saved(lambda: _draw(maps, meshes), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
 
 
-def _draw(maps: Sequence[StabilityMap], meshes: FittedMeshes | None) -> Figure:
+def _draw(maps: Sequence[CellMap], meshes: FittedMeshes | None) -> Figure:
     width, height = panel_size(maps[0])
     height = height if maps[0].y is not None else _ONE_ROW
     names = [name_above(stability.name, width) for stability in maps]
@@ -61,11 +62,11 @@ def _draw(maps: Sequence[StabilityMap], meshes: FittedMeshes | None) -> Figure:
     return figure
 
 
-def _no_value(cell: MapCell) -> float | None:
+def _no_value(cell: CellSummary) -> float | None:
     return None
 
 
-def _no_text(cell: MapCell) -> str:
+def _no_text(cell: CellSummary) -> str:
     return ""
 
 
@@ -74,7 +75,7 @@ _CHANGE = Panel(
 )
 
 
-def _draw_change(axes: Axes, stability: StabilityMap, first: Mesh, new: Mesh) -> None:
+def _draw_change(axes: Axes, stability: CellMap, first: Mesh, new: Mesh) -> None:
     """The change of P(stable) where both cover, and the edges of both."""
     extent = (new.x_X[0], new.x_X[-1], new.y_Y[0], new.y_Y[-1])
     axes.imshow(

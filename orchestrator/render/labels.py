@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from orchestrator.base.errors import printable
 from orchestrator.base.space import Axis
 from orchestrator.maps.axes import value_labels
-from orchestrator.maps.stability import MapCell
+from orchestrator.maps.cells import CellSummary
 from orchestrator.render.style import LR_SIGNS, RISE_SIGN
 
 _SHORT = 16  # characters of a label that may stand at an angle across its column
@@ -44,7 +44,7 @@ def distinct_numbers(values: Sequence[float]) -> list[str]:
     return texts
 
 
-def fraction_text(cell: MapCell) -> str:
+def fraction_text(cell: CellSummary) -> str:
     """Stable out of finished seeds, as 2/3, plus the number of all seeds if that is larger.
 
     Arrows mark a cell with a slow rise, and where its learning rate must go.
@@ -56,7 +56,7 @@ def fraction_text(cell: MapCell) -> str:
     return (share if cell.num_finished == cell.num_seeds else f"{share} of {cell.num_seeds}") + arrow
 
 
-def value_text(cell: MapCell) -> str:
+def value_text(cell: CellSummary) -> str:
     """The value of the map's metric in few characters; empty without one."""
     return "" if cell.value is None else short_number(cell.value)
 

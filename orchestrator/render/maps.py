@@ -21,8 +21,9 @@ from matplotlib.ticker import Formatter
 from orchestrator.base.columns import FRACTION_TITLE, title
 from orchestrator.base.space import Axis
 from orchestrator.detection.outcomes import is_known
+from orchestrator.maps.cell_map import CellMap
+from orchestrator.maps.cells import CellSummary
 from orchestrator.maps.fitted import Mesh
-from orchestrator.maps.stability import MapCell, StabilityMap
 from orchestrator.render.labels import (
     axis_place,
     distinct_numbers,
@@ -66,26 +67,26 @@ class Panel:
     title: str
     colours: Colormap
     norm: Normalize
-    value: Callable[[MapCell], float | None]
-    text: Callable[[MapCell], str]
+    value: Callable[[CellSummary], float | None]
+    text: Callable[[CellSummary], str]
     has_edge: bool = False
 
 
 _ARROWS = {"↑": r"\uparrow", "↓": r"\downarrow"}  # the signs of LR_SIGNS as markers
 
 
-def heatmap(maps: StabilityMap | Sequence[StabilityMap], file_format: str, meshes: Sequence[Mesh | None] = ()) -> bytes:
+def heatmap(maps: CellMap | Sequence[CellMap], file_format: str, meshes: Sequence[Mesh | None] = ()) -> bytes:
     """The map as a picture: fraction of stable seeds, and a panel of the map's metric; facets in columns.
 
     ``meshes`` are the fitted surfaces of maps whose cells are scattered.
 
     The same ledger gives the same bytes. Raises ValueError for an unknown format.
     """
-    facets = [maps] if isinstance(maps, StabilityMap) else list(maps)
+    facets = [maps] if isinstance(maps, CellMap) else list(maps)
     return saved(lambda: map_figure(facets, meshes), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
 
 
-def comparison_picture(maps: Sequence[StabilityMap], file_format: str) -> bytes:
+def comparison_picture(maps: Sequence[CellMap], file_format: str) -> bytes:
     """Maps of several sweeps over the same cells, and below each its difference from the first."""
     return saved(lambda: _draw_comparison(maps), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
 
@@ -97,7 +98,7 @@ class ShownFigure(Figure):
         return saved(lambda: self, "png", DPI["map"], hatch_linewidth=HATCH_WIDTH)
 
 
-def map_figure(facets: Sequence[StabilityMap], meshes: Sequence[Mesh | None] = ()) -> ShownFigure:
+def map_figure(facets: Sequence[CellMap], meshes: Sequence[Mesh | None] = ()) -> ShownFigure:
     """The figure of ``heatmap``."""
     meshes = meshes or [None] * len(facets)
     width, height = panel_size(facets[0])
@@ -122,14 +123,14 @@ def map_figure(facets: Sequence[StabilityMap], meshes: Sequence[Mesh | None] = (
     return figure
 
 
-def fraction_axes(axes: Axes, stability: StabilityMap) -> Axes:
+def fraction_axes(axes: Axes, stability: CellMap) -> Axes:
     """The fraction of stable seeds, drawn into ``axes`` of the user's own figure."""
     draw_panel(axes, stability, FRACTION)
     axes.set_title(FRACTION.title)
     return axes
 
 
-def _draw_comparison(maps: Sequence[StabilityMap]) -> Figure:
+def _draw_comparison(maps: Sequence[CellMap]) -> Figure:
     width, height = panel_size(maps[0])
     names = [name_above(stability.name, width) for stability in maps]
     figure, (fractions, differences) = blocks(len(maps), 2, width, height, max(name.count("\n") for name in names))
@@ -152,14 +153,14 @@ def _draw_comparison(maps: Sequence[StabilityMap]) -> Figure:
     return figure
 
 
-def _difference_panel(first: StabilityMap) -> Panel:
-    def value(cell: MapCell) -> float | None:
+def _difference_panel(first: CellMap) -> Panel:
+    def value(cell: CellSummary) -> float | None:
         other = first.cells.get((cell.x, cell.y))
         if other is None or other.fraction_stable is None or cell.fraction_stable is None:
             return None
         return 100 * (cell.fraction_stable - other.fraction_stable)
 
-    def text(cell: MapCell) -> str:
+    def text(cell: CellSummary) -> str:
         found = value(cell)
         return "" if found is None else f"{found:+.0f}" if found else "0"
 
@@ -184,14 +185,14 @@ def add_colour_bar(figure: Figure, panel: Panel, places: list[Axes]) -> None:
 
 
 def finish(
-    figure: Figure, title: str, maps: Sequence[StabilityMap], has_mesh: bool = False, lines: Sequence[Line2D] = ()
+    figure: Figure, title: str, maps: Sequence[CellMap], has_mesh: bool = False, lines: Sequence[Line2D] = ()
 ) -> None:
     """The title of a figure and its legend, with further ``lines``."""
     figure.suptitle(textwrap.fill(title, max(30, int(13 * figure.get_figwidth()))), fontsize=11)
     legend_below(figure, [*outcome_legend(maps, has_mesh), *lines])
 
 
-def _count(maps: Sequence[StabilityMap]) -> str:
+def _count(maps: Sequence[CellMap]) -> str:
     cells = [cell for stability in maps for cell in stability.cells.values()]
     seeds = sorted({cell.num_seeds for cell in cells})
     count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
@@ -205,20 +206,20 @@ def shortened(name: str, width: float) -> str:
     )
 
 
-def _value(cell: MapCell) -> float | None:
+def _value(cell: CellSummary) -> float | None:
     return cell.value
 
 
-def _fraction(cell: MapCell) -> float | None:
+def _fraction(cell: CellSummary) -> float | None:
     return cell.fraction_stable
 
 
 FRACTION = Panel(FRACTION_TITLE, _STABLE_COLOURS, Normalize(0, 1), _fraction, fraction_text, has_edge=True)
 
 
-def panel_size(stability: StabilityMap) -> tuple[float, float]:
+def panel_size(stability: CellMap) -> tuple[float, float]:
     """Width and height of one panel in inches."""
-    if stability.is_sampled:
+    if not stability.is_grid:
         return 4.6, 4.0
     columns, rows = len(stability.x_values), len(stability.y_values)
     width = min(max(0.62 * columns + 1.0, 3.4), 12.0) + _room(stability.y, stability.y_values)
@@ -234,9 +235,9 @@ def _room(axis: Axis | None, values: Sequence[Any]) -> float:
     return 0.075 * max([0, *(len(label) - _SHORT_LABEL for label in labels)])
 
 
-def draw_panel(axes: Axes, stability: StabilityMap, panel: Panel, mesh: Mesh | None = None) -> None:
+def draw_panel(axes: Axes, stability: CellMap, panel: Panel, mesh: Mesh | None = None) -> None:
     """Draw one quantity of the map's cells on ``axes``; ``mesh`` is the surface behind scattered ones."""
-    if stability.is_sampled:
+    if not stability.is_grid:
         _draw_points(axes, stability, panel)
         if panel.has_edge and mesh is not None:
             draw_surface(axes, mesh, panel.colours)
@@ -246,7 +247,7 @@ def draw_panel(axes: Axes, stability: StabilityMap, panel: Panel, mesh: Mesh | N
             _draw_edges(axes, stability)
 
 
-def _draw_cells(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
+def _draw_cells(axes: Axes, stability: CellMap, panel: Panel) -> None:
     """One rectangle per cell, at its rank on each axis; every value is a tick label."""
     columns = {value: i for i, value in enumerate(stability.x_values)}
     rows = {value: i for i, value in enumerate(stability.y_values)}
@@ -293,7 +294,7 @@ def _draw_cells(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
         label_ranks(axes.yaxis, stability.y, stability.y_values)
 
 
-def _draw_edges(axes: Axes, stability: StabilityMap) -> None:
+def _draw_edges(axes: Axes, stability: CellMap) -> None:
     """A line between a cell over the edge and a neighbour that is not; none next to unknown cells."""
     is_over = {
         (column, row): stability.is_over_edge((x, y))
@@ -313,7 +314,7 @@ def _draw_edges(axes: Axes, stability: StabilityMap) -> None:
         axes.plot(x, y, **EDGE_LINE)
 
 
-def _draw_points(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
+def _draw_points(axes: Axes, stability: CellMap, panel: Panel) -> None:
     """One point per sampled cell, at its place on each axis's scale."""
     places, colours, marks = [], [], defaultdict(list)
     for cell in stability.cells.values():
@@ -349,10 +350,10 @@ def _hatched(squares: Sequence[Rectangle], colour: str) -> PatchCollection:
     return PatchCollection(squares, facecolors=colour, edgecolors=HATCH_COLOUR, hatch=HATCH, linewidths=0)
 
 
-def outcome_legend(maps: Sequence[StabilityMap], has_mesh: bool = False) -> list[Any]:
+def outcome_legend(maps: Sequence[CellMap], has_mesh: bool = False) -> list[Any]:
     """Legend handles for the marks of the outcomes in ``maps``, and for the lines of fitted surfaces."""
     states = {cell.state for stability in maps for cell in stability.cells.values()}
-    has_gaps = any(not s.is_sampled and len(s.cells) < len(s.x_values) * len(s.y_values) for s in maps)
+    has_gaps = any(s.is_grid and len(s.cells) < len(s.x_values) * len(s.y_values) for s in maps)
     handles: list[Any] = [
         Line2D([], [], marker=look.marker, color="black", linestyle="none", fillstyle="none", label=look.label)
         for state, look in STATES.items()
@@ -369,7 +370,7 @@ def outcome_legend(maps: Sequence[StabilityMap], has_mesh: bool = False) -> list
     for word, (sign, label) in LR_SIGNS.items():
         if word in words:
             handles.append(Line2D([], [], marker=f"${_ARROWS[sign]}$", color="black", linestyle="none", label=label))
-    is_grid = not maps[0].is_sampled
+    is_grid = maps[0].is_grid
     sides = {s.is_over_edge(key) for s in maps for key, cell in s.cells.items() if is_known(cell.state)}
     if is_grid and len(sides) > 1:
         handles.append(Line2D([], [], label=EDGE_LABEL, **EDGE_LINE))

@@ -12,7 +12,8 @@ from matplotlib.patches import Patch
 
 from orchestrator.causes.remedies.cells import CellRemedies, CellRemedy
 from orchestrator.causes.remedies.remedy import KINDS
-from orchestrator.maps.stability import MapCell, StabilityMap
+from orchestrator.maps.cell_map import CellMap
+from orchestrator.maps.cells import CellSummary
 from orchestrator.render.labels import legend_below, plain
 from orchestrator.render.maps import Panel, draw_panel, outcome_legend, panel_size
 from orchestrator.render.saving import saved
@@ -49,7 +50,7 @@ _LETTERS = 13  # of a line in a cell
 Key = tuple[Any, Any]
 
 
-def remedy_map_figure(results: CellRemedies, stability: StabilityMap, file_format: str) -> bytes:
+def remedy_map_figure(results: CellRemedies, stability: CellMap, file_format: str) -> bytes:
     """Draw the map with the edge of stability, and cells coloured by the kind of their cheapest remedy.
 
     If several cells coincide on the map it shows the hardest to save. The same ledgers give the same bytes.
@@ -58,7 +59,7 @@ def remedy_map_figure(results: CellRemedies, stability: StabilityMap, file_forma
     return saved(lambda: _draw(results, stability), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
 
 
-def hardest_of_each(results: CellRemedies, stability: StabilityMap) -> dict[Key, CellRemedy]:
+def hardest_of_each(results: CellRemedies, stability: CellMap) -> dict[Key, CellRemedy]:
     """For each cell of the map, the sweep's cell that is hardest to save.
 
     It is a cell that nothing saves, or the one that has to be forked earliest before its onset.
@@ -78,21 +79,21 @@ def _hardness(remedy: CellRemedy) -> tuple[bool, int, float]:
     return False, (remedy.onset or 0) - remedy.cheapest.fork_step, remedy.cheapest.comparable_loss
 
 
-def _draw(results: CellRemedies, stability: StabilityMap) -> Figure:
+def _draw(results: CellRemedies, stability: CellMap) -> Figure:
     cells = hardest_of_each(results, stability)
     places = {kind: place + 1 for place, kind in enumerate(_COLOURS)}
     width, height = panel_size(stability)
-    scale = (1.0, 1.0) if stability.is_sampled else (_WIDER, _HIGHER)
+    scale = (1.0, 1.0) if not stability.is_grid else (_WIDER, _HIGHER)
     figure = Figure(figsize=(max(scale[0] * width, 6.5), scale[1] * height + 2.2), layout="constrained")
     axes = figure.subplots()
 
-    def place(cell: MapCell) -> float | None:
+    def place(cell: CellSummary) -> float | None:
         remedy = cells.get((cell.x, cell.y))
         if remedy is not None:
             return places[_kind(remedy)]
         return 0.0 if cell.state in ("stable", "degraded") else None
 
-    def text(cell: MapCell) -> str:
+    def text(cell: CellSummary) -> str:
         remedy = cells.get((cell.x, cell.y))
         return "" if remedy is None else _words(remedy)
 
@@ -119,7 +120,7 @@ def _words(remedy: CellRemedy) -> str:
     return plain("\n".join([*lines, step]))
 
 
-def _legend(cells: Mapping[Key, CellRemedy], stability: StabilityMap) -> list[Any]:
+def _legend(cells: Mapping[Key, CellRemedy], stability: CellMap) -> list[Any]:
     counts = {kind: sum(_kind(remedy) == kind for remedy in cells.values()) for kind in _COLOURS}
     titles = {**KINDS, NONE: "no remedy saves every replicate (saved/tried by the best)"}
     patches = [
@@ -127,7 +128,7 @@ def _legend(cells: Mapping[Key, CellRemedy], stability: StabilityMap) -> list[An
         for kind, num in counts.items()
         if num
     ]
-    has_words = not stability.is_sampled and len(stability.cells) <= TEXT_ROOM
+    has_words = stability.is_grid and len(stability.cells) <= TEXT_ROOM
     if has_words and any(remedy.from_onset is not None and remedy.cheapest for remedy in cells.values()):
         patches.append(Patch(facecolor="none", edgecolor="none", label="-50: forked 50 steps before the onset"))
     drawn = {EDGE_LABEL, STATES["not_run"].label, *(look.label for look in STATES.values() if look.marker)}

@@ -10,7 +10,8 @@ import matplotlib
 from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normalize, to_hex, to_rgb
 
 from orchestrator.base.vocabulary import OSCILLATING, TOO_SLOW
-from orchestrator.maps.stability import MapCell, StabilityMap
+from orchestrator.maps.cell_map import CellMap
+from orchestrator.maps.cells import CellSummary
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish.
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -112,7 +113,7 @@ def ink(colour: Any) -> str:
     return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
 
 
-def colour_range(maps: Sequence[StabilityMap]) -> tuple[float, float]:
+def colour_range(maps: Sequence[CellMap]) -> tuple[float, float]:
     """Range of the colour scale: diverged cells must not flatten differences between the others, if there are any."""
     calm = [value for cell, value in _values(maps) if STATES[cell.state].sets_colours]
     values = calm if len(set(calm)) > 1 else [value for _, value in _values(maps)] or [0.0, 1.0]
@@ -120,13 +121,13 @@ def colour_range(maps: Sequence[StabilityMap]) -> tuple[float, float]:
     return (low, high) if high > low else (low - PADDING, high + PADDING)
 
 
-def is_clipped(maps: Sequence[StabilityMap]) -> bool:
+def is_clipped(maps: Sequence[CellMap]) -> bool:
     """Whether some value is outside the colour range."""
     low, high = colour_range(maps)
     return any(not low <= value <= high for _, value in _values(maps))
 
 
-def value_norm(maps: Sequence[StabilityMap]) -> Normalize:
+def value_norm(maps: Sequence[CellMap]) -> Normalize:
     """From a metric's value to its place on the colour scale, 0 to 1; values outside get the nearest end."""
     low, high = colour_range(maps)
     if low > 0 and high / low > LOG_COLOURS_FROM:
@@ -134,5 +135,5 @@ def value_norm(maps: Sequence[StabilityMap]) -> Normalize:
     return Normalize(low, high, clip=True)
 
 
-def _values(maps: Sequence[StabilityMap]) -> Iterator[tuple[MapCell, float]]:
+def _values(maps: Sequence[CellMap]) -> Iterator[tuple[CellSummary, float]]:
     return ((cell, cell.value) for s in maps for cell in s.cells.values() if cell.value is not None)

@@ -12,7 +12,7 @@ from orchestrator.base.space import Axis
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import OSCILLATING, RIGHT, TOO_SLOW, UNSURE
 from orchestrator.maps.axes import axis_values, value_labels
-from orchestrator.maps.stability import StabilityMap, make_map
+from orchestrator.maps.cell_map import CellMap, map_of_trials
 from orchestrator.render.style import STATES
 
 _MAX_WIDTH, _MAX_ROWS = 80, 40  # a larger map is not shown
@@ -32,10 +32,10 @@ def text_map(rows: Sequence[TrialResult], aside: Container[str] = ()) -> Text | 
         return None
     axes = {name: Axis(name, "values", of_axis) for name, of_axis in values.items()}
     y_name = names[1] if len(names) > 1 else None
-    return drawn_map(make_map(rows, axes, names[0], y_name, "final_loss", "worst", ""))
+    return drawn_map(map_of_trials(rows, axes, names[0], y_name, "final_loss", "worst", ""))
 
 
-def drawn_map(stability: StabilityMap) -> Text | None:
+def drawn_map(stability: CellMap) -> Text | None:
     """Return a map as text of at most 80 columns, or None if it does not fit, or would be nearly empty."""
     xs, ys = stability.x_values, stability.y_values
     heads = [_head(label) for label in value_labels(ys)] if stability.y is not None else [""]
@@ -73,7 +73,7 @@ def _head(label: str) -> str:
     return label if len(label) <= _MAX_HEAD else f"{label[: _MAX_HEAD - 2]}.."
 
 
-def _state(stability: StabilityMap, key: tuple[Any, Any]) -> str:
+def _state(stability: CellMap, key: tuple[Any, Any]) -> str:
     state = stability.state(key)
     is_running = key in stability.cells and "running" in stability.cells[key].outcomes
     return "running" if state == "not_run" and is_running else state

@@ -16,7 +16,8 @@ from playwright.sync_api import Page
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
 from orchestrator.base.vocabulary import OUTCOMES
-from orchestrator.maps.stability import REDUCTIONS, StabilityMap, make_map, stability_map
+from orchestrator.maps.cell_map import CellMap, cell_map, map_of_trials
+from orchestrator.maps.cells import REDUCTIONS
 from orchestrator.maps.table import read_table
 from orchestrator.pages.report import report_html
 from orchestrator.render.maps import map_figure
@@ -69,7 +70,7 @@ def rgb(colour: Any) -> str:
     return "rgb({}, {}, {})".format(*(int(to_hex(colour)[i : i + 2], 16) for i in (1, 3, 5)))
 
 
-def drawn_grid(axes: Axes, stability: StabilityMap, has_edge: bool) -> list[Cell]:
+def drawn_grid(axes: Axes, stability: CellMap, has_edge: bool) -> list[Cell]:
     """What is seen of each cell on a panel of a figure, read off what matplotlib was told to draw."""
     places = itertools.product(range(len(stability.x_values)), range(len(stability.y_values)))
     blank = {"text": "", "paint": None, "ink": None, "hatched": False, "edges": []}
@@ -120,7 +121,7 @@ def open_report(page: Page, folder: Path, ledger) -> list[str]:
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    (folder / "report.html").write_text(report_html(read_table(ledger), stability_map(read_table(ledger)), ""))
+    (folder / "report.html").write_text(report_html(read_table(ledger), cell_map(read_table(ledger)), ""))
     page.goto((folder / "report.html").absolute().as_uri())
     return complaints
 
@@ -145,7 +146,7 @@ def test_every_cell_of_the_page_is_that_of_the_figure(page: Page, tmp_path: Path
             values = {"lr": 0.01, "beta1": 0.5, "clip": 1.0}
             where = {name: values[name] for name, slice_ in chosen.items() if slice_ == "1"}
             options = {"x": x, "metric": metric, "where": where, "reduce": how}
-            stability = stability_map(read_table(ledger), **options, y=y) if y else one_row(ledger, **options)
+            stability = cell_map(read_table(ledger), **options, y=y) if y else one_row(ledger, **options)
             figure = map_figure([stability])
             for axes, name in ((figure.axes[0], "fraction"), (figure.axes[1], metric)):
                 if name == "fraction" and metric != "final_loss":
@@ -160,11 +161,11 @@ def test_every_cell_of_the_page_is_that_of_the_figure(page: Page, tmp_path: Path
     assert complaints == []
 
 
-def one_row(ledger, **options: Any) -> StabilityMap:
+def one_row(ledger, **options: Any) -> CellMap:
     """A map of one axis, the others reduced: the command line draws none while another axis is free."""
     table = read_table(ledger)
     axes = {axis.name: axis for axis in table.axes}
-    return make_map(
+    return map_of_trials(
         table.where("", options["where"]).trials, axes, options["x"], None, options["metric"], options["reduce"], ""
     )
 
@@ -172,7 +173,7 @@ def one_row(ledger, **options: Any) -> StabilityMap:
 def test_every_point_of_a_sampled_page_is_that_of_the_figure(page: Page, tmp_path: Path) -> None:
     with random_sweep(tmp_path, f"seeds: [0, 1]\n{SAMPLED}", 8, "over decades") as ledger:
         complaints = open_report(page, tmp_path, ledger)
-        stability = stability_map(read_table(ledger))
+        stability = cell_map(read_table(ledger))
         figure = map_figure([stability])
     for axes, name in ((figure.axes[0], "fraction"), (figure.axes[1], "final_loss")):
         seen = page.evaluate(READ_POINTS, name)
@@ -193,7 +194,7 @@ def test_every_point_of_a_sampled_page_is_that_of_the_figure(page: Page, tmp_pat
 def test_the_keys_of_page_and_figure_say_the_same(page: Page, tmp_path: Path, seed: int) -> None:
     with random_sweep(tmp_path, f"seeds: [0, 1]\n{AXES}", seed, "over decades") as ledger:
         open_report(page, tmp_path, ledger)
-        (legend,) = map_figure([stability_map(read_table(ledger), reduce="median")]).legends
+        (legend,) = map_figure([cell_map(read_table(ledger), reduce="median")]).legends
     page.locator("#slice-2").select_option("median")
     signs = {look.sign for look in STATES.values() if look.sign} | {sign for sign, _ in LR_SIGNS.values()}
     items = page.locator("#key li:not(:has([style]))").all_inner_texts()  # all but the scale of colours

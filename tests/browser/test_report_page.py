@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from sweep_cases import ledger_at, map_ledger, record, sweep_of
 
 from orchestrator.base.files import FROZEN_SWEEP
-from orchestrator.maps.stability import make_map
+from orchestrator.maps.cell_map import map_of_trials
 from orchestrator.maps.table import read_table
 from orchestrator.pages.exports import REPORT, export_all
 from orchestrator.render.labels import fraction_text
@@ -161,7 +161,7 @@ def test_the_page_knows_of_a_cell_what_the_map_knows(page: Page, tmp_path: Path)
         map_ledger(ledger, sweep, [of_cell[tuple(trial.cell.values())][trial.seed] for trial in sweep.trials])
         axes = {axis.name: axis for axis in read_table(ledger).axes}
         maps = [
-            make_map(ledger.trials(), axes, "lr", y, "final_loss", how, "")
+            map_of_trials(ledger.trials(), axes, "lr", y, "final_loss", how, "")
             for y, how in (("beta1", "worst"), (None, "worst"), (None, "median"), (None, "best"))
         ]
     (tmp_path / FROZEN_SWEEP).write_text(sweep.text)

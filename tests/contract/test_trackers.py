@@ -20,7 +20,7 @@ from orchestrator.base.vocabulary import TRACKERS
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.stability import stability_map
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.table import read_table
 from orchestrator.mirrors.mirror import BackgroundMirror, Mirror
 from orchestrator.mirrors.records import running_record
@@ -272,7 +272,7 @@ def test_cells_stand_between_the_sweep_and_its_trials_with_what_a_map_shows_of_t
     mirror_all(case, results)
     stored = case.stored(results)
     with LedgerReader(results / NAME / LEDGER) as ledger:
-        made = stability_map(read_table(ledger))
+        made = cell_map(read_table(ledger))
     assert len(stored.cells) == len(made.cells)
     for (x, y), cell in made.cells.items():
         values, fraction = stored.cells[f"{made.x.name}={format_value(x)} {made.y.name}={format_value(y)}"]

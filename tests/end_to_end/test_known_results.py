@@ -13,10 +13,10 @@ from orchestrator.base.files import LEDGER
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.curve_metrics import measured
 from orchestrator.maps.level_boundary import LevelEdge, level_boundary
 from orchestrator.maps.sensitivity import lr_sensitivity
-from orchestrator.maps.stability import stability_map
 from orchestrator.maps.table import read_table
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import load_sweep
@@ -68,7 +68,7 @@ def right_wall(ledger: LedgerReader, power: float) -> float:
     """C of the wall 1 - beta2 = C (1 - beta1) where spiking begins as beta1 grows: the geometric mean over rows."""
     readings = measured(read_table(ledger), ["edge_crossings"])
     where = {"power": str(power)}
-    found = stability_map(read_table(ledger), "beta1", "beta2", "edge_crossings", where, measured=readings)
+    found = cell_map(read_table(ledger), "beta1", "beta2", "edge_crossings", where, measured=readings)
     logs = []
     for row in level_boundary(found, 2):
         entered = [edge.at for edge in row.edges if is_entered(edge) and edge.at is not None]
@@ -127,7 +127,7 @@ def test_on_these_models_a_fixed_beta2_transfers_over_batch_sizes_as_well_as_a_f
 
 def edges_of(ledger: LedgerReader, **where: str) -> dict[int, float]:
     """The lowest learning rate that is not stable, by warmup; twice the highest tried where all are."""
-    found = stability_map(read_table(ledger), "lr", "warmup", where=where)
+    found = cell_map(read_table(ledger), "lr", "warmup", where=where)
     return {
         warmup: min((lr for lr in found.x_values if found.is_over_edge((lr, warmup))), default=2 * found.x_values[-1])
         for warmup in found.y_values

@@ -23,10 +23,10 @@ from orchestrator.cli import app
 from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.logs.columns import MetricsConfig
+from orchestrator.maps.cells import REDUCTIONS
 from orchestrator.maps.edge_line import EDGE_COLUMNS, Kind
 from orchestrator.maps.front import FRONT_COLUMNS, MARGIN, STEPS
 from orchestrator.maps.front import Kind as front_kinds
-from orchestrator.maps.stability import REDUCTIONS
 from orchestrator.search.by_optuna import MARGIN as METRIC_OF_EDGE
 from orchestrator.search.by_optuna import SEARCHES
 from orchestrator.sweepfile.batch import PARTS

@@ -56,7 +56,7 @@ from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.tables import Log
 from orchestrator.maps.replay import replay_logs
-from orchestrator.maps.stability import stability_map
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import as_csv, map_table, trial_table
 from orchestrator.mirrors.records import trial_record
@@ -80,7 +80,7 @@ with LedgerWriter(old) as ledger:
         "round trip": [trial.num_kinks for trial in ledger.trials()],
         "table": list(trial_table(read_table(ledger))["num_kinks"])[-1],
         "csv": as_csv(trial_table(read_table(ledger))),
-        "map": list(map_table(stability_map(read_table(ledger)))["median_num_kinks"])[-1],
+        "map": list(map_table(cell_map(read_table(ledger)))["median_num_kinks"])[-1],
         "metric": METRICS["num_kinks"],
         "docs": markdown_table(TRIAL_COLUMNS),
         "tracker": [list(p) for p in trial_record(ledger, row, "auto", axes, "case").points if p.name == "num_kinks"],

@@ -14,8 +14,8 @@ from orchestrator.cli import app
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.recommendation import recommend
-from orchestrator.maps.stability import stability_map
 from orchestrator.maps.table import read_table
 
 ONE_SEED = SWEEP.replace("[0, 1]", "[0]")
@@ -232,7 +232,7 @@ def test_seeds_that_repeat_a_run_are_counted_once_and_said(tmp_path: Path) -> No
     text = SWEEP.replace(', "{seed}"]', "]")
     trained(sweep_in(tmp_path, script, text), tmp_path)
     with LedgerReader(tmp_path / "results" / "mine" / "ledger.db") as ledger:
-        stability = stability_map(read_table(ledger))
+        stability = cell_map(read_table(ledger))
         assert recommend(read_table(ledger), 1.0).chosen.num_seeds == 1
     assert [(cell.num_seeds, cell.num_finished) for cell in stability.cells.values()] == [(1, 1)] * 3
     assert stability.note == "3 seeds repeat another's run to the last digit and are not counted"
@@ -243,7 +243,7 @@ def test_seeds_that_repeat_a_run_are_counted_once_and_said(tmp_path: Path) -> No
     )
     trained(sweep_in(tmp_path, TRAIN, SWEEP.replace("name: mine", "name: seeded")), tmp_path)
     with LedgerReader(tmp_path / "results" / "seeded" / "ledger.db") as ledger:
-        assert stability_map(read_table(ledger)).note == ""
+        assert cell_map(read_table(ledger)).note == ""
 
 
 def test_a_resumed_run_that_counts_from_zero_again_is_an_error_and_one_that_had_been_at_its_end_is_not(

@@ -19,8 +19,8 @@ from orchestrator.base.columns import (
     names,
 )
 from orchestrator.detection.detector import SpikeDetector
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.curve_metrics import CURVE_METRICS, SIGMAS, WINDOW
-from orchestrator.maps.stability import stability_map
 from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import map_table, trial_table
 
@@ -31,7 +31,7 @@ EVERY = (*TRIAL_COLUMNS, *CURVE_METRIC_COLUMNS, *TRACE_COLUMNS, *MAP_COLUMNS)
 def test_every_column_of_the_tables_is_defined_in_its_order(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         record(ledger, sweep_of(AXES), ["stable", "diverged", "errored", "planned"])
-        trials, cells = trial_table(read_table(ledger)), map_table(stability_map(read_table(ledger)))
+        trials, cells = trial_table(read_table(ledger)), map_table(cell_map(read_table(ledger)))
         fields = {name for name in trials.columns if name in OBJECTIVES["quadratic"].config_class.model_fields}
     assert [name for name in trials.columns if name not in fields] == [
         name for name in names((*TRIAL_COLUMNS, *READING_COLUMNS)) if name not in fields

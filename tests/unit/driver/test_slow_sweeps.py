@@ -20,9 +20,9 @@ from orchestrator.driver.packing import make_packs
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.audit import audit
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.replay import replay_sweep
-from orchestrator.maps.stability import stability_map
 from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import map_table
 from orchestrator.sweepfile.spec import Sweep, build_sweep
@@ -95,7 +95,7 @@ def test_slow_trials_are_pruned_beside_those_that_ended_before_their_pack_was_se
 def test_a_map_counts_pruned_seeds_apart_and_recommends_none(train, tmp_path: Path) -> None:
     train(slow_sweep())
     with LedgerReader(tmp_path / "slow" / LEDGER) as ledger:
-        stability, chosen = stability_map(read_table(ledger)), recommend(read_table(ledger), 1.0).candidates
+        stability, chosen = cell_map(read_table(ledger)), recommend(read_table(ledger), 1.0).candidates
         again = replay_sweep(ledger, slow_sweep().stopping)
     table = map_table(stability)
     pruned = table[table["state"] == "pruned"]

@@ -18,8 +18,8 @@ from orchestrator.executors.inline import InlineExecutor
 from orchestrator.health import examine_sweep
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.audit import PlateauAudit, audit
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.replay import replay_sweep
-from orchestrator.maps.stability import stability_map
 from orchestrator.maps.table import read_table
 from orchestrator.mirrors.records import trial_record
 from orchestrator.pages.data import report_data
@@ -71,7 +71,7 @@ def test_maps_the_page_and_trackers_have_it(validated: Path) -> None:
     for name in ("validation_loss", "best_validation_loss", "best_validation_step"):
         assert table[f"median_{name}"].tolist() == pytest.approx(trials.groupby("lr")[name].median().tolist())
     with LedgerReader(validated / LEDGER) as ledger:
-        assert stability_map(read_table(ledger), metric="best_validation_step").metric == "best_validation_step"
+        assert cell_map(read_table(ledger), metric="best_validation_step").metric == "best_validation_step"
         data = report_data(read_table(ledger))
         axes = {axis.name: axis for axis in read_table(ledger).axes}
         points = trial_record(ledger, ledger.trials()[0], "auto", axes, "held_out").points

@@ -24,7 +24,7 @@ from orchestrator.importing.values import EMPTY, axis_of, value_of
 from orchestrator.ledger.facts import imported_of, long_note
 from orchestrator.ledger.reader import LedgerReader, check_not_imported, is_imported
 from orchestrator.maps.boundary import boundary_lines
-from orchestrator.maps.stability import stability_map
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.table import read_table
 from orchestrator.render.printing import Lines
 
@@ -67,7 +67,7 @@ def test_a_final_loss_that_is_not_finite_or_above_the_threshold_has_diverged(tmp
             (1e-1, 0, 0): "diverged",
             (1e-1, 100, 0): "diverged",
         }
-        assert boundary_lines(stability_map(read_table(ledger)))[0].startswith("warmup=100  edge near lr=0.0316")
+        assert boundary_lines(cell_map(read_table(ledger)))[0].startswith("warmup=100  edge near lr=0.0316")
 
 
 def test_what_a_table_does_not_tell_is_null_and_said(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_what_a_table_does_not_tell_is_null_and_said(tmp_path: Path) -> None:
             assert (trial.num_spikes, trial.onset_step, trial.steps_done, trial.initial_loss) == (None,) * 4
             assert trial.reason.endswith(")")
         assert "spiked and recovered counts as stable" in long_note(ledger.facts())
-        assert "spikes are not seen" in stability_map(read_table(ledger)).note
+        assert "spikes are not seen" in cell_map(read_table(ledger)).note
 
 
 @given(st.floats(), st.floats(allow_nan=False, allow_infinity=False))

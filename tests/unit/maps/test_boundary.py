@@ -10,7 +10,7 @@ from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis
 from orchestrator.maps.boundary import Edge, boundary, boundary_lines, margins, row_boundary
-from orchestrator.maps.stability import stability_map
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.table import read_table
 
 LOG = Axis("lr", "log", (1e-3, 1e-2, 1e-1, 1.0), (1e-3, 1.0))
@@ -62,7 +62,7 @@ GRID = "seeds: [0, 1]\naxes: {lr: {log: [1e-3, 1], num: 4}, eps: {values: [1e-8,
 def map_of(folder: Path, labels: list[str], body: str = GRID):
     with ledger_at(folder) as ledger:
         record(ledger, sweep_of(body), labels)
-        return stability_map(read_table(ledger))
+        return cell_map(read_table(ledger))
 
 
 def test_a_cell_is_stable_for_the_boundary_when_all_its_seeds_are(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ tracking: {enabled: false}
     sweep = sweep_of(body, "name: known\nobjective: quadratic\nsteps: 200\n")
     train(sweep)
     with ledger_at(tmp_path / "known") as ledger:
-        rows = boundary(stability_map(read_table(ledger)))
+        rows = boundary(cell_map(read_table(ledger)))
     for row in rows:
         (edge,) = row.edges
         known = 2 * (1 + row.y) / (1 - row.y)

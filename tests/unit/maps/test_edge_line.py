@@ -17,10 +17,10 @@ from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.edge_line import PLACES_ACROSS, edge_lines, edge_table, linked
 from orchestrator.maps.fitted import fit
 from orchestrator.maps.rule import StableRule
-from orchestrator.maps.stability import stability_map
 from orchestrator.maps.table import read_table
 
 GRID = "axes:\n  lr: {log: [0.001, 1.0], num: 13}\n  beta1: {linear: [0.0, 0.9], num: 4}\n"
@@ -60,7 +60,7 @@ def read(folder: Path, body: str, label: Callable[[Trial], str] = sharp) -> Iter
 def test_on_a_grid_the_line_has_the_edges_of_every_row_of_the_boundary(tmp_path: Path, label, degraded: bool) -> None:
     with read(tmp_path, GRID, label) as ledger:
         (line,) = edge_lines(read_table(ledger), rule=StableRule(degraded)).lines
-        rows = boundary(stability_map(read_table(ledger), rule=StableRule(degraded)))
+        rows = boundary(cell_map(read_table(ledger), rule=StableRule(degraded)))
     told = [(p.across, p.at, {p.low, p.high}) for p in line.points if p.is_stable_below is not None]
     assert told == [(row.y, edge.at, {edge.stable, edge.not_stable}) for row in rows for edge in row.edges]
     assert all(point.low < point.high for point in line.points if point.is_stable_below is not None)

@@ -17,9 +17,9 @@ from orchestrator.base.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.boundary import boundary
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.fitted import fit, fitted_lines, fitted_mesh
 from orchestrator.maps.rule import StableRule
-from orchestrator.maps.stability import stability_map
 from orchestrator.maps.table import read_table
 from orchestrator.sweepfile.spec import Sweep
 
@@ -47,7 +47,7 @@ def ledger_of(sweep: Sweep, folder: Path, outcome_of: Callable[[Trial], str] = o
 
 def test_on_a_grid_the_fitted_edge_lies_within_the_bracket_of_each_row(tmp_path: Path) -> None:
     with LedgerReader(ledger_of(sweep_of(GRID), tmp_path / "case")) as ledger:
-        rows = boundary(stability_map(read_table(ledger)))
+        rows = boundary(cell_map(read_table(ledger)))
         fitted = fit(read_table(ledger))
         for row in rows:
             (bracket,), (edge,) = row.edges, fitted.row({"beta1": row.y}).edges

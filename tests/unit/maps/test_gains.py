@@ -95,7 +95,7 @@ def test_a_degraded_run_counts_as_saved_and_is_named_unless_degraded_runs_count_
     base, new = trials("diverged", "diverged", "stable"), trials("degraded", "stable", "degraded")
     found = told(base, new)
     assert (found.saved, found.saved_degraded, found.harmed, found.best) == (2, 1, 0, BestCell(Cell(lr=0), 1.0))
-    strict = told(base, new, rule=StableRule(True))
+    strict = told(base, new, counts_degraded=True)
     assert (strict.saved, strict.saved_degraded, strict.harmed, strict.best) == (1, 0, 1, BestCell(Cell(lr=1), 1.0))
 
 

@@ -96,7 +96,7 @@ def test_a_cell_of_many_axes_goes_on_below_itself() -> None:
 def test_degraded_runs_among_the_saved_are_named() -> None:
     found = ("still", replace(HALF, saved_degraded=4)), ("x", HALF)
     assert "Degraded among the saved: 4 of 10 with still. They" in " ".join(lines_of(*found))
-    assert not any("Degraded" in line for line in lines_of(*found, rule=StableRule(True)))
+    assert not any("Degraded" in line for line in lines_of(*found, counts_degraded=True))
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from sweep_cases import ledger_at, map_ledger, record, sweep_of
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis
 from orchestrator.maps.boundary import row_boundary
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.level_boundary import LevelRow, level_boundary, level_lines, level_row
-from orchestrator.maps.stability import stability_map
 from orchestrator.maps.table import read_table
 from orchestrator.sweepfile.spec import load_sweep
 
@@ -61,7 +61,7 @@ def test_a_cell_with_a_seed_that_has_no_outcome_yet_widens_the_bracket(tmp_path:
     labels = ["stable", "stable", "stable", "planned", "spiked", "spiked", "diverged", "diverged"]
     with ledger_at(tmp_path) as ledger:
         record(ledger, sweep_of(body), labels, [4.0, 4.0, 4.0, None, 2.0, 2.0, 2.0, 2.0])
-        stability = stability_map(read_table(ledger))
+        stability = cell_map(read_table(ledger))
     (row,) = level_boundary(stability, 3.0)
     assert (row.edges[0].above, row.edges[0].below, row.missing) == (1e-3, 1e-1, (1e-2,))
     assert level_lines(stability, 3.0) == [
@@ -84,7 +84,7 @@ def test_what_has_no_level_to_pass_is_refused(tmp_path: Path, body: str, level: 
     with ledger_at(tmp_path) as ledger:
         record(ledger, sweep, ["stable"] * len(sweep.trials))
         with pytest.raises(InputError, match=says):
-            level_boundary(stability_map(read_table(ledger), metric=metric), level)
+            level_boundary(cell_map(read_table(ledger), metric=metric), level)
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +107,7 @@ def phase(tmp_path_factory):
 def test_the_wall_of_the_reference_wedge_is_the_first_bracket_of_each_row(phase) -> None:
     """Against the published exponent 3.07 (Tang et al., arXiv 2609.18314), as read off the committed map by hand."""
     ledger, measured, cells = phase
-    rows = level_boundary(
-        stability_map(read_table(ledger), "beta1", "beta2", "edge_crossings", measured=measured), FEWEST
-    )
+    rows = level_boundary(cell_map(read_table(ledger), "beta1", "beta2", "edge_crossings", measured=measured), FEWEST)
     walls = [(row.edges[0].above, row.y) for row in rows if row.edges and row.edges[0].above < row.edges[0].below]
     assert len(walls) >= 10
     for beta1, beta2 in walls:
@@ -121,9 +119,7 @@ def test_the_wall_of_the_reference_wedge_is_the_first_bracket_of_each_row(phase)
 
 def test_along_beta2_every_row_that_crosses_spikes_beyond_its_last_bracket(phase) -> None:
     ledger, measured, cells = phase
-    rows = level_boundary(
-        stability_map(read_table(ledger), "beta2", "beta1", "edge_crossings", measured=measured), FEWEST
-    )
+    rows = level_boundary(cell_map(read_table(ledger), "beta2", "beta1", "edge_crossings", measured=measured), FEWEST)
     crossing = [row for row in rows if row.edges]
     assert len(crossing) == 12
     for row in crossing:

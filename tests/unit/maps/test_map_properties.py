@@ -30,10 +30,10 @@ from orchestrator.cli import app
 from orchestrator.detection.outcomes import cell_state
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary, boundary_lines
+from orchestrator.maps.cell_map import cell_map, facet_maps
 from orchestrator.maps.comparison import compare
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.rule import StableRule
-from orchestrator.maps.stability import facet_maps, stability_map
 from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import map_table
 from orchestrator.pages.data import report_data
@@ -187,7 +187,7 @@ def test_a_cell_s_state_says_what_the_definition_says(labels: list[str]) -> None
 @given(cases(), st.sampled_from(["worst", "median", "best"]))
 def test_the_map_its_table_and_its_boundary_are_the_definitions(written, case: Case, how: str) -> None:
     with opened(written(case)) as ledger:
-        stability = stability_map(read_table(ledger), reduce=how)
+        stability = cell_map(read_table(ledger), reduce=how)
     found = boundary(stability)
     for (y, row), of_row in zip(rows_of(case, how), found, strict=True):
         assert of_row.y == y
@@ -217,7 +217,7 @@ def test_where_and_facet_take_the_cells_of_the_value_and_no_other(written, case:
         for value, facet in itertools.zip_longest(in_order(case, last), maps.values()):
             wanted = [label for cell, seeds in case.seeds_of.items() if cell[last] == value for label, _ in seeds]
             for spelling in (value, repr(value), *([facet.facet[1]] if facet else [])):
-                found = stability_map(read_table(ledger), where={name: spelling})
+                found = cell_map(read_table(ledger), where={name: spelling})
                 cells = [found] if facet is None else [found, facet]
                 for one in cells:
                     if last < 2:  # nothing is reduced
@@ -339,7 +339,7 @@ def test_every_command_that_reads_the_map_agrees_with_it(written, case: Case) ->
     # the text
     with opened(folder) as ledger:
         drawn = text_map(ledger.trials()).plain.splitlines()
-        stability = stability_map(read_table(ledger))
+        stability = cell_map(read_table(ledger))
         page, order = report_data(read_table(ledger)), [axis.values for axis in read_table(ledger).axes]
     marks = [line.split()[-len(rows[0][1]) :] for line in drawn[1 if y else 0 :][: len(rows)]][::-1]
     assert [[MARKS[mark] for mark in row] for row in marks] == [[stable for _, stable in row] for _, row in rows]

@@ -13,11 +13,11 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis
 from orchestrator.maps.axes import led
 from orchestrator.maps.boundary import boundary, boundary_lines
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.comparison import Comparison, compare, shared_maps
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.related_cells import state_beside
 from orchestrator.maps.sensitivity import lr_sensitivity
-from orchestrator.maps.stability import stability_map
 from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import map_table, trial_table
 from orchestrator.mirrors.sweep_records import sweep_record
@@ -70,12 +70,12 @@ def test_a_tied_axis_has_its_own_value_in_maps_and_in_trials_beside_the_effectiv
     assert trials.effective_lr.tolist() == [0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0]
     assert trials.warmup.tolist() == [2, 8] * 4, "a tied field that is no axis has one value only"
     assert "effective_warmup" not in trials
-    assert set(map_table(stability_map(read_table(tied))).lr) == set(trials.lr)
+    assert set(map_table(cell_map(read_table(tied))).lr) == set(trials.lr)
 
 
 def test_a_map_says_what_the_values_of_a_tied_axis_are(tied) -> None:
-    assert stability_map(read_table(tied)).note == "lr is the base value of the tie lr = lr * (batch_size / 32) ** 0.5"
-    assert stability_map(read_table(tied), "batch_size", where={"lr": 0.1}).note == "lr = 0.1"
+    assert cell_map(read_table(tied)).note == "lr is the base value of the tie lr = lr * (batch_size / 32) ** 0.5"
+    assert cell_map(read_table(tied), "batch_size", where={"lr": 0.1}).note == "lr = 0.1"
 
 
 def test_the_setting_to_take_names_what_is_trained_with(tied) -> None:
@@ -116,21 +116,21 @@ def zipped(tmp_path: Path):
 
 
 def test_the_first_of_the_axes_that_advance_together_stands_for_them_in_a_map(zipped) -> None:
-    found = stability_map(read_table(zipped))
+    found = cell_map(read_table(zipped))
     assert (found.x.name, found.y.name, found.note) == ("lr", "beta1", "batch_size advances with lr")
     assert len(found.cells) == 8
     assert text_map(zipped.trials(), led(read_table(zipped).axes)).plain.startswith("beta1\n")
 
 
 def test_the_edge_along_any_of_them_lies_between_neighbours_of_all(zipped) -> None:
-    along_lr = [row.edges for row in boundary(stability_map(read_table(zipped)))]
-    along_size = [row.edges for row in boundary(stability_map(read_table(zipped), "batch_size"))]
+    along_lr = [row.edges for row in boundary(cell_map(read_table(zipped)))]
+    along_size = [row.edges for row in boundary(cell_map(read_table(zipped), "batch_size"))]
     assert [[(edge.stable, edge.not_stable) for edge in row] for row in along_lr] == [[(1.0, 10.0)], [(1.0, 10.0)]]
     assert [[(edge.stable, edge.not_stable) for edge in row] for row in along_size] == [[(16, 8)], [(16, 8)]]
 
 
 def test_a_map_over_two_of_them_is_a_diagonal_which_has_no_rows(zipped) -> None:
-    found = stability_map(read_table(zipped), "lr", "batch_size")
+    found = cell_map(read_table(zipped), "lr", "batch_size")
     assert sorted(found.cells) == [(0.01, 64), (0.1, 32), (1.0, 16), (10.0, 8)]
     with pytest.raises(InputError, match=r"--across: batch_size advances with lr[\s\S]*name another axis, or none"):
         boundary(found)
@@ -169,7 +169,7 @@ def conditional(tmp_path: Path):
 
 
 def test_cells_without_the_axis_are_a_column_none_that_is_no_neighbour_of_a_value(conditional) -> None:
-    found = stability_map(read_table(conditional), "beta1", "lr")
+    found = cell_map(read_table(conditional), "beta1", "lr")
     assert found.x_values == (0.0, 0.5, 0.9, None)
     rows = {row.y: [(edge.stable, edge.not_stable) for edge in row.edges] for row in boundary(found)}
     assert rows[1.0] == [(0.5, 0.9)], "0.9 and none differ too"
@@ -177,7 +177,7 @@ def test_cells_without_the_axis_are_a_column_none_that_is_no_neighbour_of_a_valu
 
 
 def test_a_row_without_the_axis_says_so(conditional) -> None:
-    lines = boundary_lines(stability_map(read_table(conditional), "beta1", "optimizer", where={"lr": 1.0}))
+    lines = boundary_lines(cell_map(read_table(conditional), "beta1", "optimizer", where={"lr": 1.0}))
     assert [line.split("  ")[-1] for line in lines] == [
         "there is no beta1 here",
         "edge near beta1=0.7 (beta1 0.5 is stable, 0.9 is not)",
@@ -217,16 +217,16 @@ def test_a_step_to_where_another_axis_begins_meets_the_worst_of_its_values() -> 
 
 def test_figures_and_page_show_related_axes(tied, zipped, conditional) -> None:
     for ledger in (tied, zipped, conditional):
-        assert heatmap(stability_map(read_table(ledger)), "svg")
-        assert "<script" in report_html(read_table(ledger), stability_map(read_table(ledger)), "")
-    assert "none" in heatmap(stability_map(read_table(conditional), "lr", "beta1"), "svg").decode()
+        assert heatmap(cell_map(read_table(ledger)), "svg")
+        assert "<script" in report_html(read_table(ledger), cell_map(read_table(ledger)), "")
+    assert "none" in heatmap(cell_map(read_table(conditional), "lr", "beta1"), "svg").decode()
 
 
 def test_a_range_that_exists_in_some_cells_only_can_be_drawn(tmp_path: Path) -> None:
     body = "axes: {lr: {log: [0.1, 10], num: 3, when: {optimizer: sgd}}, optimizer: {values: [sgd, adamw]}}\n"
     with ledger_of(tmp_path, body, lambda trial: True) as ledger:
-        assert heatmap(stability_map(read_table(ledger)), "svg")
-        assert "<script" in report_html(read_table(ledger), stability_map(read_table(ledger)), "")
+        assert heatmap(cell_map(read_table(ledger)), "svg")
+        assert "<script" in report_html(read_table(ledger), cell_map(read_table(ledger)), "")
         assert len(sweep_record(ledger).cells) == 4
 
 

@@ -181,9 +181,9 @@ def test_pooling_keeps_every_run_and_gives_the_shares_of_an_axis(filled) -> None
 
 
 def test_the_shares_at_the_last_step_are_those_of_the_map(filled) -> None:
-    from orchestrator.maps.stability import stability_map
+    from orchestrator.maps.cell_map import cell_map
 
-    stability = stability_map(read_table(filled))
+    stability = cell_map(read_table(filled))
     for group in survival(read_table(filled)).groups:
         cell = stability.cells[group.setting["lr"], group.setting["clip"]]
         share = group.at_steps[-1]

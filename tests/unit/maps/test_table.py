@@ -11,9 +11,9 @@ from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.boundary import boundary, boundary_lines
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.rule import StableRule
-from orchestrator.maps.stability import stability_map
 from orchestrator.maps.table import read_table
 
 RATES = "axes: {lr: {values: [0.01, 0.1, 1.0]}}\n"
@@ -50,7 +50,7 @@ def words(ledger: LedgerWriter) -> list[str | None]:
 def test_a_loss_that_shakes_for_nothing_is_oscillating(tmp_path: Path) -> None:
     with ledger_of(tmp_path, descent(2.0, 0.01), descent(2.0, 0.01), descent(2.0, 0.01 * 3 * SHAKING)) as ledger:
         assert words(ledger) == ["right", "right", "oscillating"]
-        assert [cell.lr_health for cell in stability_map(read_table(ledger)).cells.values()] == words(ledger)
+        assert [cell.lr_health for cell in cell_map(read_table(ledger)).cells.values()] == words(ledger)
 
 
 def test_noise_that_pays_or_is_that_of_the_batches_is_right(tmp_path: Path) -> None:
@@ -63,13 +63,13 @@ def test_noise_that_pays_or_is_that_of_the_batches_is_right(tmp_path: Path) -> N
 def test_a_rate_that_is_too_low_to_learn_is_no_edge_and_no_end_of_the_margin(tmp_path: Path) -> None:
     curves = descent(3.99), descent(2.0), descent(2.0)
     with ledger_of(tmp_path, *curves, outcomes=("stalled", "stable", "stable")) as ledger:
-        (row,) = boundary(stability_map(read_table(ledger)))
+        (row,) = boundary(cell_map(read_table(ledger)))
         assert (row.kind, row.edges, row.degraded) == ("stable throughout", (), (0.01,))
-        (line,) = boundary_lines(stability_map(read_table(ledger)))
+        (line,) = boundary_lines(cell_map(read_table(ledger)))
         assert line.endswith("stable throughout; degraded at 0.01; too slow at 0.01")
         chosen = recommend(read_table(ledger)).chosen
         assert chosen is not None
         assert chosen.setting != {"lr": 0.01}
         assert all(margin.is_open for margin in chosen.margins)
-        (strict,) = boundary(stability_map(read_table(ledger), rule=StableRule(True)))
+        (strict,) = boundary(cell_map(read_table(ledger), rule=StableRule(True)))
         assert strict.kind == "crosses"

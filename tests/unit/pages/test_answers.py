@@ -13,8 +13,8 @@ from sweep_cases import ledger_at, map_ledger, sweep_of
 
 from orchestrator.answers.explain import ExplainQuery
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.edge_line import edge_lines
-from orchestrator.maps.stability import stability_map
 from orchestrator.maps.table import read_table
 from orchestrator.pages.answers import answers_html
 from orchestrator.pages.edge import edge_data
@@ -33,7 +33,7 @@ def of(folder: Path, body: str, labels: list[str]) -> tuple[LedgerReader, str]:
         map_ledger(ledger, sweep_of(body), labels)
     reader = LedgerReader(folder / "ledger.db")
     axes = json.loads(reader.facts()["axes"])
-    return reader, answers_html(read_table(reader), stability_map(read_table(reader)) if axes else None, "name: case\n")
+    return reader, answers_html(read_table(reader), cell_map(read_table(reader)) if axes else None, "name: case\n")
 
 
 def wedge() -> list[str]:
@@ -70,7 +70,7 @@ def test_a_cause_that_is_known_explains_the_map(tmp_path: Path, train) -> None:
                      "telemetry: {curvature: 5}\n", "name: told\nobjective: quadratic\nsteps: 60\n")  # fmt: skip
     train(sweep)
     with LedgerReader(tmp_path / "told" / "ledger.db") as ledger:
-        text = answers_html(read_table(ledger), stability_map(read_table(ledger)), "name: told\n")
+        text = answers_html(read_table(ledger), cell_map(read_table(ledger)), "name: told\n")
         assert "<h2>Explanation</h2>" in text
         assert blocks_html(ExplainQuery().ask(read_table(ledger)).blocks(), with_figures=False) in text
 

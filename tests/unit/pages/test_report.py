@@ -13,7 +13,7 @@ from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.audit import audit
-from orchestrator.maps.stability import stability_map
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.table import read_table
 from orchestrator.pages.exports import are_current, existing_exports, export_all
 from orchestrator.pages.report import report_html
@@ -37,7 +37,7 @@ def page(folder: Path, sweep_text: str = "name: case\n") -> str:
     with ledger_at(folder) as ledger:
         record(ledger, sweep_of(GRID), ["stable", "diverged", "errored", "planned"])
         ledger.give_up([ledger.trials()[2].trial_id], HOSTILE)
-        return report_html(read_table(ledger), stability_map(read_table(ledger)), sweep_text)
+        return report_html(read_table(ledger), cell_map(read_table(ledger)), sweep_text)
 
 
 def test_the_page_loads_nothing_and_has_the_map_and_the_failures(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_the_page_says_what_stopping_early_saved_and_how_often_it_was_wrong(tmp_
         ledger.start_pack(pack, "test")
         done = tuple(finished(t, *case[:1], **case[1]) for t, case in zip(pack.trial_ids, results.items(), strict=True))
         ledger.record(Report(pack.pack_id, 60, 0, 2.0, finished=done, ending=Completed()))
-        text = report_html(read_table(ledger), stability_map(read_table(ledger)), "name: case\n")
+        text = report_html(read_table(ledger), cell_map(read_table(ledger)), "name: case\n")
         lines = AuditAnswer("", audit(ledger.trials(), 30.0)).lines()
     section = re.search("<h2>Early stopping</h2>\n(.*?)<h2>", text, re.DOTALL).group(1)
     assert re.findall("<(?:p|li)>(.*?)</(?:p|li)>", section) == [line.strip() for line in lines]

@@ -13,8 +13,8 @@ from tiers import thinned
 
 from orchestrator.base.space import Axis
 from orchestrator.driver.provenance import driver_facts
+from orchestrator.maps.cell_map import CellMap, cell_map, facet_maps
 from orchestrator.maps.rule import StableRule
-from orchestrator.maps.stability import StabilityMap, facet_maps, stability_map
 from orchestrator.maps.table import read_table
 from orchestrator.render.labels import short_number, tick_labels
 from orchestrator.render.maps import _draw_edges, comparison_picture, heatmap
@@ -23,12 +23,12 @@ from orchestrator.render.style import EDGE_LABEL, RISE_LABEL, RISE_SIGN, STATES
 ALL = ["stable", "spiked", "diverged", "stalled", "errored", "planned", "degraded"]
 
 
-def map_of(folder: Path, body: str, labels: list[str] | None = None, losses=None) -> StabilityMap:
+def map_of(folder: Path, body: str, labels: list[str] | None = None, losses=None) -> CellMap:
     sweep = sweep_of(body)
     cycle = itertools.islice(itertools.cycle(labels or ALL), len(sweep.trials))
     with ledger_at(folder) as ledger:
         record(ledger, sweep, list(cycle), losses)
-        return stability_map(read_table(ledger))
+        return cell_map(read_table(ledger))
 
 
 SHAPES = {
@@ -61,7 +61,7 @@ def test_a_map_of_a_thousand_cells_is_drawn(tmp_path: Path) -> None:
     sweep = sweep_of("axes: {lr: {log: [1e-4, 1], num: 32}, eps: {log: [1e-12, 1e-2], num: 32}}\n")
     with ledger_at(tmp_path) as ledger:
         ledger.plan("quadratic", sweep.trials, driver_facts(sweep))
-        assert heatmap(stability_map(read_table(ledger)), "png").startswith(b"\x89PNG")
+        assert heatmap(cell_map(read_table(ledger)), "png").startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("file_format", ["png", "svg", "pdf"])

@@ -15,7 +15,7 @@ from orchestrator.base.files import LEDGER
 from orchestrator.causes.remedies.cells import CellRemedies
 from orchestrator.causes.remedies.remedy import KINDS
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.stability import StabilityMap, stability_map
+from orchestrator.maps.cell_map import CellMap, cell_map
 from orchestrator.maps.table import read_table
 from orchestrator.render.remedy_map import _COLOURS, _draw, hardest_of_each, remedy_map_figure
 
@@ -24,13 +24,13 @@ ALL, NONE = ["stable"] * 3, ["diverged"] * 3
 
 
 @pytest.fixture
-def stability(tmp_path: Path) -> StabilityMap:
+def stability(tmp_path: Path) -> CellMap:
     """A map of two rows with stable cells at 0.1, and others above."""
     sweep = sweep_of(GRID)
     with ledger_at(tmp_path) as ledger:
         map_ledger(ledger, sweep, ["stable" if trial.cell["lr"] < 1 else "diverged" for trial in sweep.trials])
     with LedgerReader(tmp_path / LEDGER) as ledger:
-        return stability_map(read_table(ledger))
+        return cell_map(read_table(ledger))
 
 
 @pytest.fixture
@@ -41,9 +41,7 @@ def found() -> CellRemedies:
     return all_cells([replace(one, trial=replace(one.trial, cell=one.trial.cell.moved("beta1", 0.5))) for one in cells])
 
 
-def test_each_cell_has_the_colour_of_its_kind_and_says_remedy_and_step(
-    found: CellRemedies, stability: StabilityMap
-) -> None:
+def test_each_cell_has_the_colour_of_its_kind_and_says_remedy_and_step(found: CellRemedies, stability: CellMap) -> None:
     figure = _draw(found, stability)
     axes = figure.axes[0]
     assert {text.get_text() for text in axes.texts} == {"clip 0.3\n+0", "lr x0.5\n-50", "none\n1/3"}
@@ -59,8 +57,8 @@ def test_each_cell_has_the_colour_of_its_kind_and_says_remedy_and_step(
     assert "edge of stability" in labels
 
 
-def test_without_words_in_the_cells_the_legend_explains_none(found: CellRemedies, stability: StabilityMap) -> None:
-    def steps_explained(one: StabilityMap) -> bool:
+def test_without_words_in_the_cells_the_legend_explains_none(found: CellRemedies, stability: CellMap) -> None:
+    def steps_explained(one: CellMap) -> bool:
         labels = [text.get_text() for text in _draw(found, one).legends[0].get_texts()]
         return "-50: forked 50 steps before the onset" in labels
 
@@ -68,13 +66,13 @@ def test_without_words_in_the_cells_the_legend_explains_none(found: CellRemedies
     assert not steps_explained(replace(stability, is_sampled=True))
 
 
-def test_cells_that_fall_together_show_the_hardest_to_save(found: CellRemedies, stability: StabilityMap) -> None:
+def test_cells_that_fall_together_show_the_hardest_to_save(found: CellRemedies, stability: CellMap) -> None:
     late, early, unsaved = (replace(one, trial=replace(one.trial, cell=Cell(lr=1.0, beta1=0.5))) for one in found.cells)
     assert hardest_of_each(all_cells([late, early]), stability) == {(1.0, 0.5): early}
     assert hardest_of_each(all_cells([unsaved, early]), stability) == {(1.0, 0.5): unsaved}
 
 
-def test_the_same_answer_gives_the_same_bytes(found: CellRemedies, stability: StabilityMap) -> None:
+def test_the_same_answer_gives_the_same_bytes(found: CellRemedies, stability: CellMap) -> None:
     assert remedy_map_figure(found, stability, "svg") == remedy_map_figure(found, stability, "svg")
 
 

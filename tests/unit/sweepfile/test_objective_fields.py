@@ -18,7 +18,7 @@ from orchestrator.base.space import to_hashable
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.stability import stability_map
+from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import map_table, trial_table
 from orchestrator.pages.report import report_html
@@ -72,7 +72,7 @@ def test_every_field_of_every_objective_can_be_swept_and_shown(objective: str, f
     with LedgerReader(folder / "ledger.db") as ledger:
         (axis,) = read_table(ledger).axes
         assert set(axis.values) == set(values)
-        stability = stability_map(read_table(ledger))
+        stability = cell_map(read_table(ledger))
         assert {x for x, _ in stability.cells} == set(values)
         assert len(map_table(stability)) == 2
         assert len(trial_table(read_table(ledger))) == 2

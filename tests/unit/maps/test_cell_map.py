@@ -11,7 +11,7 @@ from orchestrator.base.columns import METRICS
 from orchestrator.base.errors import InputError
 from orchestrator.detection.outcomes import cell_state
 from orchestrator.maps.boundary import boundary_lines
-from orchestrator.maps.stability import facet_maps, stability_map
+from orchestrator.maps.cell_map import cell_map, facet_maps
 from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import map_table, trial_table
 
@@ -34,7 +34,7 @@ def ledger(tmp_path: Path):
 
 
 def test_cells_hold_what_one_computes_by_hand(ledger) -> None:
-    cells = stability_map(read_table(ledger)).cells
+    cells = cell_map(read_table(ledger)).cells
     found = {key: (c.state, c.num_seeds, c.num_finished, c.fraction_stable, c.value) for key, c in cells.items()}
     assert found == {
         (0.1, 1.0): ("stable", 3, 3, 1.0, 2.0),
@@ -45,7 +45,7 @@ def test_cells_hold_what_one_computes_by_hand(ledger) -> None:
 
 
 def test_the_axes_can_be_turned_and_the_table_has_the_same_cells(ledger) -> None:
-    straight, turned = stability_map(read_table(ledger)), stability_map(read_table(ledger), x="clip", y="lr")
+    straight, turned = cell_map(read_table(ledger)), cell_map(read_table(ledger), x="clip", y="lr")
     assert {(y, x): cell.state for (x, y), cell in turned.cells.items()} == {
         key: cell.state for key, cell in straight.cells.items()
     }
@@ -60,13 +60,13 @@ def test_the_axes_can_be_turned_and_the_table_has_the_same_cells(ledger) -> None
 
 
 def test_an_axis_can_be_fixed_and_the_map_says_so(ledger) -> None:
-    fixed = stability_map(read_table(ledger), x="lr", y=None, where={"clip": "none"})
+    fixed = cell_map(read_table(ledger), x="lr", y=None, where={"clip": "none"})
     assert (fixed.y, fixed.note) == (None, "clip = none")
     assert {key[0]: cell.num_seeds for key, cell in fixed.cells.items()} == {0.1: 3, 0.2: 3}
 
 
 def test_the_fraction_has_wilson_s_interval(ledger) -> None:
-    table = map_table(stability_map(read_table(ledger)))
+    table = map_table(cell_map(read_table(ledger)))
     share, num, z = 1 / 3, 3, 1.959963984540054
     middle = (share + z**2 / (2 * num)) / (1 + z**2 / num)
     half = z / (1 + z**2 / num) * math.sqrt(share * (1 - share) / num + z**2 / (4 * num**2))
@@ -76,7 +76,7 @@ def test_the_fraction_has_wilson_s_interval(ledger) -> None:
 
 
 def test_medians_and_spikes_of_a_cell_are_those_of_its_finished_seeds(ledger) -> None:
-    row = map_table(stability_map(read_table(ledger))).iloc[1]  # stable, diverged, spiked
+    row = map_table(cell_map(read_table(ledger))).iloc[1]  # stable, diverged, spiked
     assert (row.median_final_loss, row.median_onset_step, row.total_spikes) == (2.5, 7, 1)
     assert math.isnan(row.median_spike_score), "twenty steps fill no window"
 
@@ -109,7 +109,7 @@ def three(tmp_path: Path):
     ],
 )
 def test_a_third_axis_is_reduced_to_one_of_its_cells_and_named(three, reduce: str, found: dict, state: str) -> None:
-    stability = stability_map(read_table(three), reduce=reduce)
+    stability = cell_map(read_table(three), reduce=reduce)
     assert stability.note == f"{reduce} over beta1"
     cells = stability.cells
     assert {key: (cells[key].fraction_stable, cells[key].value) for key in found} == found
@@ -146,7 +146,7 @@ def test_a_facet_must_be_a_free_axis(three, facet: str, says: str) -> None:
 )
 def test_what_the_sweep_does_not_have_is_refused_with_what_it_has(ledger, options: dict, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        stability_map(read_table(ledger), **options)
+        cell_map(read_table(ledger), **options)
 
 
 def test_trials_are_a_tidy_table(ledger) -> None:
@@ -205,7 +205,7 @@ def test_cells_next_to_one_are_cells_of_their_own(tmp_path: Path) -> None:
         facets = {
             m.facet[1]: [cell.state for cell in m.cells.values()] for m in facet_maps(read_table(ledger), "beta2", {})
         }
-        one = stability_map(read_table(ledger), where={"beta2": 0.9999})
+        one = cell_map(read_table(ledger), where={"beta2": 0.9999})
     assert facets == {"0.9999": ["stable"] * 2, "0.99999": ["diverged"] * 2, "0.999999": ["stable"] * 2}
     assert (one.note, [cell.state for cell in one.cells.values()]) == ("beta2 = 0.9999", ["stable"] * 2)
 
@@ -214,7 +214,7 @@ def test_a_machine_s_fault_is_a_result_that_is_missing(tmp_path: Path) -> None:
     body = "seeds: [0, 1, 2]\naxes: {lr: {values: [0.1, 0.2, 0.4]}}\n"
     with ledger_at(tmp_path) as ledger:
         record(ledger, sweep_of(body), [*["stable"] * 3, "stable", "stable", "errored", *["diverged"] * 3])
-        stability = stability_map(read_table(ledger))
+        stability = cell_map(read_table(ledger))
     cell = stability.cells[(0.2, None)]
     assert (cell.state, cell.num_finished, cell.num_seeds, cell.fraction_stable) == ("unknown", 2, 3, 1.0)
     assert boundary_lines(stability) == [

@@ -1,0 +1,166 @@
+"""The cells of a sweep over two axes, with seeds as replicates and further axes reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orchestrator.base.cell import Cell
+from orchestrator.base.columns import METRICS
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.space import Axis
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.ledger.facts import short_note
+from orchestrator.maps.axes import led, together, value_labels
+from orchestrator.maps.cells import REDUCTIONS, CellSummary, cell_summary, reduced
+from orchestrator.maps.curve_metrics import Measured
+from orchestrator.maps.rule import STABLE, StableRule
+from orchestrator.maps.table import SweepTable, axis_named, base_notes, repeated_runs, repeats_text
+
+
+@dataclass(frozen=True, slots=True)
+class CellMap:
+    """Cells over the axis ``x`` and, unless the map has one row, ``y``, in the order of the axes' values.
+
+    ``note`` says what was fixed, and how further axes were reduced. ``facet`` is the axis and the value of this map
+    among several. ``rule`` says which cells are over the edge.
+    """
+
+    name: str
+    x: Axis
+    y: Axis | None
+    x_values: tuple[Any, ...]
+    y_values: tuple[Any, ...]
+    cells: Mapping[tuple[Any, Any], CellSummary]
+    metric: str
+    is_grid: bool
+    note: str
+    facet: tuple[str, str] | None = None
+    rule: StableRule = STABLE
+
+    def is_over_edge(self, key: tuple[Any, Any]) -> bool:
+        """Whether the cell at x and y is known to be over the edge."""
+        return self.rule.is_over(self.state(key))
+
+    def state(self, key: tuple[Any, Any]) -> str:
+        """The state of the cell at x and y; not_run without a cell there."""
+        return self.cells[key].state if key in self.cells else "not_run"
+
+
+def cell_map(
+    table: SweepTable,
+    x: str | None = None,
+    y: str | None = None,
+    metric: str = "final_loss",
+    where: Mapping[str, Any] | None = None,
+    reduce: str = "worst",
+    measured: Measured | None = None,
+    rule: StableRule = STABLE,
+) -> CellMap:
+    """Map a sweep over axes ``x`` and ``y`` (by default the first two), limited to the cells of ``where``.
+
+    ``where`` has values of axes, or their texts. Further axes are reduced to their worst, median or best cell, by
+    fraction of stable seeds, then by the metric; the result is unknown if it depends on cells without a result.
+    ``measured`` has metrics that are computed from curves. Raises InputError for an unknown axis, value, metric or
+    reduction.
+    """
+    axes = {axis.name: axis for axis in table.axes}
+    if metric not in METRICS and metric not in table.printed_metrics:
+        known = ", ".join([*METRICS, *table.printed_metrics])
+        raise InputError(Problem("--metric", "", f"{metric!r} is unknown", f"choose one of {known}"))
+    if not axes:
+        raise InputError(Problem(str(table.ledger.path), "", "the sweep has no axes, so there is no map to draw"))
+    shown = table.where("--where", where or {})
+    x_name, y_name = _chosen(table.axes, x, y, where or {})
+    notes = shown.fixed_notes()
+    notes += [note] if (note := short_note(table.facts)) is not None else []
+    notes += base_notes([axis for axis in (x_name, y_name) if axis is not None], table.ties)
+    return map_of_trials(
+        shown.trials, axes, x_name, y_name, metric, reduce, table.name, notes, table.is_grid, measured, rule
+    )
+
+
+def map_of_trials(
+    trials: Sequence[TrialResult],
+    axes: Mapping[str, Axis],
+    x: str,
+    y: str | None,
+    metric: str = "final_loss",
+    reduce: str = "worst",
+    name: str = "",
+    notes: Sequence[str] = (),
+    is_grid: bool = True,
+    measured: Measured | None = None,
+    rule: StableRule = STABLE,
+) -> CellMap:
+    """Map trials over the axes named ``x`` and ``y``; ``notes`` describe which trials they are.
+
+    Raises InputError for an unknown reduction.
+    """
+    if reduce not in REDUCTIONS:
+        raise InputError(Problem("--reduce", "", f"{reduce!r} is unknown", f"choose {', '.join(REDUCTIONS)}"))
+    drawn = together(axes, (x, y))
+    others = [axis for axis in axes if axis not in drawn and len({trial.cell[axis] for trial in trials}) > 1]
+    grouped: dict[tuple[Any, Any], dict[Cell, list[TrialResult]]] = {}
+    for trial in trials:
+        key = (trial.cell[x], trial.cell[y] if y else None)
+        grouped.setdefault(key, {}).setdefault(trial.cell.only(others), []).append(trial)
+    along = [f"{name} advances with {x if name in axes[x].zipped else y}" for name in axes if name in drawn - {x, y}]
+    xs, ys = ({key[place] for key in grouped} for place in (0, 1))
+    cells = {
+        key: reduced([cell_summary(members, metric, measured, *key) for members in inner.values()], metric, reduce)
+        for key, inner in grouped.items()
+    }
+    if repeats := repeated_runs(trials):
+        notes = [*notes, repeats_text(len(repeats))]
+    return CellMap(
+        name=name,
+        x=axes[x],
+        y=axes[y] if y else None,
+        x_values=tuple(value for value in axes[x].values if value in xs),
+        y_values=tuple(value for value in axes[y].values if value in ys) if y else (None,),
+        cells=cells,
+        metric=metric,
+        is_grid=is_grid,
+        note="; ".join([*notes, *along, *([f"{reduce} over {', '.join(others)}"] if others else [])]),
+        rule=rule,
+    )
+
+
+def facet_maps(table: SweepTable, facet: str, where: Mapping[str, Any], **options: Any) -> list[CellMap]:
+    """Map a sweep once for each value of the axis ``facet``, in order, with the ``options`` of ``cell_map``.
+
+    Raises InputError as ``cell_map`` does, and for an axis that is also fixed or drawn.
+    """
+    values = table.axis(facet, "--by").values
+    if facet in (*where, options.get("x"), options.get("y")):
+        raise InputError(Problem("--by", "", f"{facet!r} is fixed or drawn already", "choose another axis"))
+    maps = []
+    for value, label in zip(values, value_labels(values), strict=True):
+        stability = cell_map(table, where={**where, facet: value}, **options)
+        others = [part for part in stability.note.split("; ") if part != f"{facet} = {label}"]
+        maps.append(replace(stability, note="; ".join(others), facet=(facet, label)))
+    return maps
+
+
+def check_two_axes(axes: Iterable[Axis], x: str | None, y: str | None) -> None:
+    """Raise InputError for an unknown axis, or one that is named twice."""
+    for option, name in (("--x", x), ("--y", y)):
+        if name is not None:
+            axis_named(name, axes, option)
+    if x is not None and x == y:
+        raise InputError(Problem("--y", "", f"{y!r} is also --x", "choose two different axes"))
+
+
+def _chosen(of_sweep: Sequence[Axis], x: str | None, y: str | None, where: Mapping[str, str]) -> tuple[str, str | None]:
+    check_two_axes(of_sweep, x, y)
+    axes = {axis.name: axis for axis in of_sweep}
+    taken = together(axes, (x, y, *where)) | led(axes.values())
+    free = [name for name in axes if name not in taken]
+    if x is None:
+        x = free.pop(0) if free else next(name for name in axes if name != y)
+        free = [name for name in free if name not in together(axes, (x,))]
+    if y is None and free:
+        y = free.pop(0)
+    return x, y
