@@ -63,7 +63,7 @@ def test_without_words_in_the_cells_the_legend_explains_none(found: CellRemedies
         return "-50: forked 50 steps before the onset" in labels
 
     assert steps_explained(stability)
-    assert not steps_explained(replace(stability, is_sampled=True))
+    assert not steps_explained(replace(stability, is_grid=False))
 
 
 def test_cells_that_fall_together_show_the_hardest_to_save(found: CellRemedies, stability: CellMap) -> None:
