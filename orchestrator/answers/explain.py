@@ -96,10 +96,10 @@ class ExplainAnswer(Answer):
 
     def blocks(self) -> Iterator[Block]:
         """Yield the mechanisms, the largest part of the region first, and the map with them."""
+        from orchestrator.base.states import is_known
         from orchestrator.causes.explanation import UNEXPLAINED
         from orchestrator.causes.mechanisms.catalogue import MECHANISMS
         from orchestrator.causes.small_sweep import CURVATURE_EVERY
-        from orchestrator.detection.outcomes import is_known
 
         explanation, stability = self.result, self.result.stability
         num_known = sum(is_known(cell.state) for cell in stability.cells.values())

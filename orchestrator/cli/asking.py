@@ -142,18 +142,15 @@ def asked(query: Query[Any], given: Mapping[str, Any]) -> int:
 
 def _subject(query: Query[Any], given: Mapping[str, Any], stack: ExitStack) -> tuple[Any, list[Path]]:
     """What ``query`` is asked of, and the folders of the sweeps among it."""
-    from orchestrator.ledger.reader import LedgerReader
-    from orchestrator.maps.table import read_table
-
     results: Path = given["results"]
     match query.subject:
         case "sweep":
             folder = sweep_folder(given["name"], results)
-            return read_table(stack.enter_context(LedgerReader(folder / LEDGER))), [folder]
+            (table,) = _tables([folder], stack)
+            return table, [folder]
         case "sweeps":
             folders = [sweep_folder(name, results) for name in given["names"]]
-            ledgers = [stack.enter_context(LedgerReader(folder / LEDGER)) for folder in folders]
-            return [read_table(ledger) for ledger in ledgers], folders
+            return _tables(folders, stack), folders
         case "file":
             from orchestrator.api.sweep_files import overrides, read_sweep
             from orchestrator.sweepfile.spec import check_import
@@ -170,6 +167,14 @@ def _subject(query: Query[Any], given: Mapping[str, Any], stack: ExitStack) -> t
             return (given["paths"], results), []
         case _:
             return results, []
+
+
+def _tables(folders: Iterable[Path], stack: ExitStack) -> list[Any]:
+    """The tables of the sweeps in ``folders``; ``stack`` closes their ledgers."""
+    from orchestrator.ledger.reader import LedgerReader
+    from orchestrator.maps.table import read_table
+
+    return [read_table(stack.enter_context(LedgerReader(folder / LEDGER))) for folder in folders]
 
 
 def _say(text: str) -> None:

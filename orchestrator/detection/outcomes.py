@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import median
 
 from orchestrator.base.trial_result import MemberResult
-from orchestrator.base.vocabulary import DEGRADED, OUTCOMES, PRUNED, Outcome
+from orchestrator.base.vocabulary import Outcome
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.episodes import JUMP_STEPS, Episode
@@ -22,7 +21,6 @@ ENOUGH_LOSSES = 10  # a reported level is a median of ten; fewer cannot be judge
 # decades may rise by many of them without losing anything that matters.
 _ALL_KEPT = 1e-4
 _BROKEN = 2  # non-finite gradients at the end; a single one may be a step that a loss scaler skips
-_WORSE_FIRST: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,39 +207,3 @@ def _plateau_text(validations: Validations, stopping: StoppingConfig, how: str) 
         f"{how} at step {validations.plateau_step}, where {stopping.validation_patience} validations in a row had "
         "not been the best"
     )
-
-
-def cell_state(labels: Sequence[str]) -> str:
-    """Return the state of a cell from the outcomes of its seeds, or the statuses of seeds without an outcome.
-
-    stable: all seeds are stable. degraded: all are, and some learned less than half of what the sweep's best trial did.
-    Another outcome: the most common one, the worse in a tie, of a cell whose seeds are all trained.
-    pruned: some seeds were pruned, and every other one is stable.
-    unknown: some seeds have a result and some are outstanding, or finished ones are stable and others errored, or the
-    losses of one cannot be judged. errored and not_run: all seeds lack a result, with or without an error. So an
-    infrastructure fault never makes an edge, and an untrained seed never makes a cell stable.
-    """
-    counts = Counter(labels)
-    num_finished = sum(counts[label] for label in (*OUTCOMES, DEGRADED))
-    if counts["unknown"]:
-        return "unknown"
-    if not num_finished and not counts[PRUNED]:
-        return "errored" if counts["errored"] else "not_run"
-    if num_finished + counts["errored"] + counts[PRUNED] < len(labels):
-        return "unknown"
-    unstable = [outcome for outcome in _WORSE_FIRST if counts[outcome]]
-    if unstable:
-        return max(unstable, key=lambda outcome: counts[outcome])
-    if counts[PRUNED]:
-        return PRUNED
-    return "unknown" if counts["errored"] else DEGRADED if counts[DEGRADED] else "stable"
-
-
-def is_known(state: str) -> bool:
-    """Return whether a cell of this state is known to be stable or known to be unstable."""
-    return state in OUTCOMES or state == DEGRADED
-
-
-def is_over_edge(state: str) -> bool:
-    """Return whether a cell of this state is known to be over the edge; a degraded one is not."""
-    return is_known(state) and state not in ("stable", DEGRADED)

@@ -1,4 +1,4 @@
-"""The sweeps of a results folder, each with what a list of them shows."""
+"""The sweeps of a results folder, each with what a list shows."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ListedSweep:
 
     @property
     def axes_text(self) -> str:
-        """Its axes in words; one in which a search or a sample chooses has no number of values."""
+        """Its axes in words; one where a search or a sample chooses has no number of values."""
         return " x ".join(f"{name} {num}" if num else name for name, num in self.axes.items())
 
 

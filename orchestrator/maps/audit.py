@@ -18,8 +18,8 @@ class SlowAudit:
     """The balance of pruning slow trials.
 
     ``num_pruned`` were, and ``num_judged`` were found slow and trained on, ``steps_audited`` of them further because
-    they were audited. ``wrong`` are those that ended with a loss below ``middle``, the median final loss of the trials
-    that were never slow; ``wrong_rate`` and its 95 % Wilson interval are None where nothing can be compared.
+    they were audited. ``wrong`` are the ones ending with a loss below ``middle``, the median final loss of the trials
+    that were never slow; ``wrong_rate`` and its 95 % Wilson interval are None if nothing can be compared.
     """
 
     num_pruned: int
@@ -33,7 +33,7 @@ class SlowAudit:
 
 @dataclass(frozen=True, slots=True)
 class PlateauAudit:
-    """Trials whose validation loss had stopped improving: those that ended there, and those that trained on.
+    """Trials whose validation loss had stopped improving: how many ended there, and how many trained on.
 
     ``num_wrong`` of the ``num_judged`` that trained on had a lower validation loss later; the rate and its 95 % Wilson
     interval are None if none trained on.
@@ -51,8 +51,8 @@ class Audit:
     """The balance of early stopping in one sweep. Steps are member-steps.
 
     ``num_judged`` of the ``num_chosen`` audited trials (all trials if the sweep stops none) trained on after the
-    verdict of lost; ``wrong`` are those that recovered. ``wrong_rate`` has a 95 % Wilson interval; both are None if
-    none was judged. ``seconds_saved`` is time of one worker, None if no speed was measured. ``slow`` is None where no
+    verdict of lost; ``wrong`` are the recovered ones. ``wrong_rate`` has a 95 % Wilson interval; both are None if
+    none was judged. ``seconds_saved`` is time of one worker, None if no speed was measured. ``slow`` is None if no
     trial was found slow, ``plateaus`` where no validation loss had stopped improving. ``steps_audited`` are those after
     a verdict, after a trial was slow or after its plateau, each once.
     """
@@ -141,7 +141,7 @@ def _plateau_audit(finished: Sequence[TrialResult]) -> PlateauAudit:
 
 
 def _first_stop(row: TrialResult) -> int | None:
-    """The step at which a trial would have been stopped: as lost, as slow, or by its validation losses."""
+    """The step where a trial would have been stopped: as lost, as slow, or by its validation losses."""
     steps = (row.verdict_step, row.slow_step, row.plateau_step)
     return min((step for step in steps if step is not None), default=None)
 

@@ -30,7 +30,7 @@ def axis_values(cells: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, ...]
 
 
 def existing(axis: Axis, values: Sequence[Any]) -> tuple[Any, ...]:
-    """``values`` without the None of cells in which ``axis`` does not exist, which has no neighbours."""
+    """``values`` without the None of cells where ``axis`` does not exist, which has no neighbours."""
     return tuple(value for value in values if value is not None or not axis.when)
 
 
@@ -91,7 +91,7 @@ def _equal(values: Sequence[Any], wanted: Any) -> list[Any]:
 
 
 def _written(values: Sequence[Any], wanted: str) -> list[Any]:
-    """The values with the text ``wanted``, or else those that round to it."""
+    """The values with the text ``wanted``, or else the values that round to it."""
     printed = [value_labels(values, digits) for digits in range(_FEWEST_DIGITS, _DIGITS + 1)]
     words = [value for value, *labels in zip(values, *printed, strict=True) if wanted in labels]
     words = words or [value for value in values if value is None and wanted == "null"]

@@ -12,9 +12,9 @@ from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.fields import named, reported
 from orchestrator.base.space import Axis, is_ordered
+from orchestrator.base.states import is_known, is_over_edge
 from orchestrator.base.vocabulary import DEGRADED, OSCILLATING, TOO_SLOW
 from orchestrator.base.words import columns, listed
-from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.detection.relative import LR_NAMES
 from orchestrator.maps.axes import existing, label_between, led, value_labels
 from orchestrator.maps.cell_map import CellMap
@@ -30,7 +30,7 @@ SHOWN = 8  # values without a result listed in one line
 class Edge:
     """One change between neighbours of a row: the edge lies between ``stable`` and ``not_stable``.
 
-    ``at`` is the midpoint of this bracket on the axis's scale, None where an end has no place on it (no clipping).
+    ``at`` is the midpoint of this bracket on the axis's scale, None if an end has no place on it (no clipping).
     """
 
     stable: Any
@@ -167,8 +167,8 @@ def _edge_text(edge: Edge, x: str, labels: Mapping[Any, str]) -> str:
 class Margin:
     """How far a setting is from the nearest cell that is not stable, in one direction of an axis.
 
-    ``known`` is the factor up to which every cell is stable, the last of them at ``last_stable``. ``edge`` is the
-    factor to the first value that is not stable, None where there is none up to the axis's end; ``missing`` are the
+    ``known`` is the factor up to which every cell is stable, the last one at ``last_stable``. ``edge`` is the
+    factor to the first value that is not stable, None if there is none up to the axis's end; ``missing`` are the
     values before it (or the end) whose cells are not known. ``first_degraded`` is the first value of those up to
     ``last_stable`` whose cell is degraded: stable, but it learned little.
     """
@@ -240,7 +240,7 @@ def margin_along(axis: Axis, here: Any, is_upwards: bool, row: Sequence[tuple[An
 def distance_to_edge(cell: Cell, axes: Sequence[Axis], states: Mapping[Cell, str]) -> float | None:
     """Decades from a cell to the nearest one on the other side of the edge, along any ordered axis.
 
-    log10 of the factor; negative for a cell that is over the edge. None where there is no other side in any direction,
+    log10 of the factor; negative for a cell that is over the edge. None without another side in any direction,
     or where the cell is not known.
     """
     state = states.get(cell, "not_run")

@@ -1,4 +1,4 @@
-"""The cells from which a setting is chosen: stable on all seeds, with their losses and their margins to the edge."""
+"""The cells a setting is chosen from: stable on all seeds, with their losses and their margins to the edge."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class TriedCells:
     ties: Mapping[str, str]
 
     def loss(self, cell: Cell) -> float | None:
-        """The median loss of a cell; None where one of its seeds has none."""
+        """The median loss of a cell; None if one of its seeds has none."""
         return median_of_all(getattr(trial, self.metric) for trial in self.trials[cell])
 
     def tied(self, cell: Cell) -> dict[str, Any]:
-        """The values that follow from those of a cell."""
+        """The values that follow from a cell."""
         return tied_settings(self.trials[cell][0], self.ties)
 
 
@@ -115,7 +115,7 @@ def smallest(margins: Iterable[Margin]) -> float:
 
 
 def median_of_all(values: Iterable[float | None]) -> float | None:
-    """The median; None where one of ``values`` is None."""
+    """The median; None if one of ``values`` is None."""
     found = list(values)
     known = [value for value in found if value is not None]
     return median(known) if known and len(known) == len(found) else None

@@ -13,9 +13,9 @@ from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.intervals import CONFIDENCE
 from orchestrator.base.space import Axis, is_ordered, number_text
+from orchestrator.base.states import cell_state, is_known
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED
-from orchestrator.detection.outcomes import cell_state, is_known
 from orchestrator.maps.axes import existing, led, ordered, together, value_labels
 from orchestrator.maps.boundary import RowBoundary, row_boundary
 from orchestrator.maps.cell_map import CellMap, check_two_axes, map_of_trials
@@ -67,9 +67,9 @@ class EdgeShift:
 class Difference:
     """What changed from the first sweep to ``name``.
 
-    ``num_seeds`` is the smaller number of seeds. ``pairs`` are trials of the same compared cell and seed, None where
+    ``num_seeds`` is the smaller number of seeds. ``pairs`` are trials of the same compared cell and seed, None if
     seeds are not shared. ``num_turned`` cells have all seeds stable in one sweep and none in the other. ``gains`` is
-    None where seeds are not shared, and where the sweeps train different objectives.
+    None if seeds are not shared, and where the sweeps train different objectives.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Comparison:
 
     ``num_unknown`` of the ``num_cells`` shared cells are not known in some sweep (``cell_state``): they are drawn but
     not compared. With ``counts_degraded`` degraded trials do not count as stable. The sweeps are the values of the axis
-    ``along`` of one sweep, None where they are sweeps of their own.
+    ``along`` of one sweep, None if they are sweeps of their own.
     """
 
     axes: tuple[Axis, ...]

@@ -54,7 +54,7 @@ def comparison_content(found: Comparison) -> dict[str, Any]:
 
 
 def pairs_content(pairs: Pairs | None) -> dict[str, Any] | None:
-    """Trials that two sweeps share; null where they share none."""
+    """Trials that two sweeps share; null if they share none."""
     return None if pairs is None else asdict(pairs)
 
 

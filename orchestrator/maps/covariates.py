@@ -16,7 +16,7 @@ from orchestrator.maps.axes import value_label
 class Covariate:
     """One number of each cell: its place on an axis, or with ``is_level`` 1 where the axis has the value ``level``.
 
-    Values that are no numbers stand in the middle of the places of those that are.
+    Values that are not numbers stand in the middle of the places of those that are.
     """
 
     axis: Axis

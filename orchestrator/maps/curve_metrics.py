@@ -157,7 +157,7 @@ def spike_score(curves: Iterable[np.ndarray], window: int = WINDOW, sigmas: floa
     The spike score of OLMo-core's StabilityMonitorCallback (6 deviations of the last 128 losses or gradient norms). It
     does not count episodes: a spike of thirty steps is one episode, but scores as many steps as its window takes to
     adapt. Mean and population deviation are of the ``window`` values before the step. Steps without a full and finite
-    window never count as spikes. None where no step has a full window.
+    window never count as spikes. None if no step has a full window.
     """
     curves = [np.asarray(curve, dtype=np.float64) for curve in curves]
     if not curves or len(curves[0]) <= window:

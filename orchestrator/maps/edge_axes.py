@@ -66,7 +66,7 @@ def edge_axes(
         varying = _beside(axes, varying, (across,))
     if across is None:
         what = f"no axis besides {along} is free, so there is nothing to draw the edge against"
-        raise InputError(Problem("--across", "", what, "`sweep boundary NAME` tells this one edge"))
+        raise InputError(Problem("--across", "", what, "`sweep boundary NAME` shows this one edge"))
     if facet is None and varying and 0 < len(axes[varying[0]].values) <= MOST_LINES:
         facet = varying[0]
     _refuse_free(_beside(axes, varying, (facet,)), facet)
@@ -79,7 +79,7 @@ def edge_axes(
 
 
 def check_names(axes: Mapping[str, Axis], chosen: Mapping[str, str | None], where: Mapping[str, Any]) -> None:
-    """Raise InputError where a chosen name is no axis, is chosen twice, or is fixed."""
+    """Raise InputError where a chosen name is not an axis, is chosen twice, or is fixed."""
     taken = dict.fromkeys(where, "--where")
     for option, name in chosen.items():
         if name is None:
@@ -96,7 +96,7 @@ def _refuse_free(names: Sequence[str], facet: str | None) -> None:
         return
     what = f"{', '.join(names)} {plural(len(names), 'is', 'are')} neither drawn nor fixed"
     fixes = " ".join(f"--where {name}=VALUE" for name in names)
-    lines = "" if facet is not None else f", or --by {names[0]} for lines at values of it"
+    lines = "" if facet is not None else f", or --by {names[0]} for lines at its values"
     raise InputError(Problem("--where", "", what, f"add {fixes}{lines}"))
 
 

@@ -29,7 +29,7 @@ class EdgePoint:
     """One edge at the value ``across`` of the other axis; or, without an edge, what is known of this row.
 
     ``low`` and ``high`` are values of the axis along: the neighbours on a grid, the ends of the 95 % interval of a fit,
-    None where that reaches the end of the axis. ``at`` is None where a bracket has no middle, where a fitted row only
+    None if that reaches the end of the axis. ``at`` is None if a bracket has no middle, where a fitted row only
     may cross the level, and without an edge. ``is_stable_below`` is None without one.
     """
 
@@ -151,7 +151,7 @@ def _points_of_fit(row: FittedRow, across: Any, level: float) -> Iterator[EdgePo
 
 
 def _places(axis: Axis) -> tuple[Any, ...]:
-    """The values across: those of a list, or even places of a range."""
+    """The values across: a list, or even places of a range."""
     return axis.values or tuple(axis.at(float(unit)) for unit in np.linspace(0, 1, PLACES_ACROSS))
 
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis, is_number, is_ordered, number_text
+from orchestrator.base.states import is_known
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.words import columns
-from orchestrator.detection.outcomes import is_known
 from orchestrator.maps.axes import value_label
 from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.rule import STABLE, StableRule
@@ -35,7 +35,7 @@ _DIGITS = 3
 class FittedEdge:
     """Where a row crosses the level, with an interval of 95 %, in values of the axis along.
 
-    ``at`` is None where the row may cross the level somewhere in the interval. An end is None where the interval
+    ``at`` is None if the row may cross the level somewhere in the interval. An end is None if the interval
     reaches the end of the axis. ``is_stable_below`` says whether training is stable at the lower values.
     """
 
@@ -174,7 +174,7 @@ class Mesh:
 def fitted_mesh(
     table: SweepTable, x: str, y: str | None, where: Mapping[str, Any] | None = None, rule: StableRule = STABLE
 ) -> Mesh | None:
-    """The surface over the ranges ``x`` and ``y``; None where there is none, as with too few trials or a third axis."""
+    """The surface over the ranges ``x`` and ``y``; None if there is none, as with too few trials or a third axis."""
     try:
         fitted = fit(table, x, where, rule=rule)
     except InputError:
@@ -195,7 +195,7 @@ def map_mesh(table: SweepTable, stability: CellMap, where: Mapping[str, Any] | N
 
 
 def mesh_of(fitted: Fit, x: Axis, y: Axis) -> Mesh:
-    """The surface over the ranges ``x`` and ``y``, which are the axes of the fit or parts of them."""
+    """The surface over the ranges ``x`` and ``y``, which are the axes of the fit or their parts."""
     units = np.linspace(0, 1, _MESH)
     xs, ys = ([axis.at(unit) for unit in units] for axis in (x, y))
     latent = fitted.latent([{x.name: a, y.name: b} for b in ys for a in xs])
@@ -209,7 +209,7 @@ def mesh_of(fitted: Fit, x: Axis, y: Axis) -> Mesh:
 
 
 def _has_one_edge(table: SweepTable, judged: Sequence[TrialResult], lattice: Lattice, rule: StableRule) -> bool | None:
-    """Whether rows have one edge, by the cells that a search for an edge had spread; None where all cells may decide.
+    """Whether rows have one edge, by the cells that a search for an edge had spread; None if all cells may decide.
 
     Its later cells lie at edges that it supposed, and are no evidence of how many there are.
     """

@@ -55,7 +55,7 @@ class RowShift:
     """One row of two surfaces, and how its edge moved from ``before`` to ``after``.
 
     ``factor`` is above 1 where the edge moved up the axis (of 1 / (1 - value) on a log1m axis), None unless both have
-    exactly one edge, on the same side. ``low`` and ``high`` are the ends of an interval of 95 %, None where it has no
+    exactly one edge, on the same side. ``low`` and ``high`` are the ends of an interval of 95 %, None if it has no
     end since that of an edge has none.
     """
 
@@ -250,7 +250,7 @@ def _single_edge(row: FittedRow, axis: Axis) -> FittedEdge | None:
 
 
 def _place(axis: Axis, value: float | None) -> float | None:
-    """The logarithm of a value, or of 1 / (1 - value) on a log1m axis; None where there is none."""
+    """The logarithm of a value, or of 1 / (1 - value) on a log1m axis; None if there is none."""
     if value is None:
         return None
     if axis.scale == "log1m":

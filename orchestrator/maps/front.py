@@ -40,7 +40,7 @@ _HIGH = (MARGIN, "learned_share")  # of all else, less is better
 
 @dataclass(frozen=True, slots=True)
 class FrontCell:
-    """A cell with its median ``loss`` and what that is weighed ``against``; None where it is not known.
+    """A cell with its median ``loss`` and what that is weighed ``against``; None if it is not known.
 
     A margin is a factor, infinite where everything that was tried is stable in all directions; ``limit`` is the
     direction in which it is smallest. A cell that is no candidate has no margin. ``beaten_by`` is the cell of the front
@@ -74,7 +74,7 @@ class FrontCell:
 class Front:
     """The cells of a sweep in its order, and by what they are compared.
 
-    ``along`` is the axis of margins, None for all; ``target`` the training loss to which steps are counted, None where
+    ``along`` is the axis of margins, None for all; ``target`` the training loss to which steps are counted, None if
     they are not. ``is_high`` says whether more of ``against`` is better. ``fitted`` is the surface that margins are
     from, where cells are scattered.
     """
@@ -228,7 +228,7 @@ def _with_margins(tried: TriedCells, margins_of: Callable[[Cell], list[Margin]],
 
 
 def _limit(margins: list[Margin]) -> str | None:
-    """The direction of the smallest margin, None where all are open."""
+    """The direction of the smallest margin, None if all are open."""
     closed = [margin for margin in margins if not margin.is_open]
     if not closed:
         return None

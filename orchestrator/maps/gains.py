@@ -9,8 +9,8 @@ from statistics import median
 
 from orchestrator.base.cell import Cell
 from orchestrator.base.intervals import median_interval, wilson
+from orchestrator.base.states import cell_state
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.detection.outcomes import cell_state
 from orchestrator.maps.rule import StableRule
 from orchestrator.maps.table import by_cell
 
@@ -30,7 +30,7 @@ class Gains:
     """What became of the runs of the base, on ``num_pairs`` trials that have an outcome in both.
 
     Of ``unstable`` runs of the base ``saved`` are stable here, ``saved_degraded`` of these degraded; of ``stable`` ones
-    ``harmed`` are not stable here. Intervals are Wilson's, None where no run could be saved, or harmed. ``saved_loss``
+    ``harmed`` are not stable here. Intervals are Wilson's, None if no run could be saved, or harmed. ``saved_loss``
     is the median final loss of the saved runs.
 
     ``loss_change`` is the median of the change of the final loss over the ``num_losses`` pairs of which both are
@@ -54,7 +54,7 @@ class Gains:
 
 
 def gains(base: Trials, new: Trials, rule: StableRule) -> Gains | None:
-    """What ``new`` gains over ``base``; None where no trial has an outcome in both.
+    """What ``new`` gains over ``base``; None if no trial has an outcome in both.
 
     Trials without a partner only count for the best cells.
     """

@@ -21,7 +21,7 @@ Named = tuple[str, Gains]  # the label of a value, and what it gains
 
 
 def gains_content(found: Gains | None) -> dict[str, Any] | None:
-    """What became of the runs of the base; null where there are no pairs to tell it from."""
+    """What became of the runs of the base; null if there are no pairs to tell it from."""
     if found is None:
         return None
     saved_low, saved_high = found.saved_interval or (None, None)
@@ -143,7 +143,7 @@ def _cell(best: BestCell | None, axes: Sequence[Axis]) -> str:
 
 
 def _degraded(rows: Sequence[Named]) -> str:
-    """Which of the saved runs hardly learned; empty where none did."""
+    """Which of the saved runs hardly learned; empty if none did."""
     told = [f"{found.saved_degraded} of {found.saved} with {label}" for label, found in rows if found.saved_degraded]
     if not told:
         return ""

@@ -10,9 +10,9 @@ from typing import Any
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.fields import hidden
 from orchestrator.base.space import Axis, is_number, on_natural_scale
+from orchestrator.base.states import is_over_edge
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import OUTCOMES
-from orchestrator.detection.outcomes import is_over_edge
 from orchestrator.maps.axes import value_label
 from orchestrator.maps.permutation import permutation_shares
 from orchestrator.maps.table import SweepTable, usual_loss
@@ -22,7 +22,7 @@ _SURFACE = "surface"  # of P(stable), fitted to the trials
 _BEST = 0.1  # share of the trials whose losses count as good
 _FEWEST = 5  # trials that PED-ANOVA compares with all
 
-# Shares by target and evaluator: of each axis, or None where nothing moves the target.
+# Shares by target and evaluator: of each axis, or None if nothing moves the target.
 Shares = Mapping[str, Mapping[str, Mapping[str, float] | None]]
 
 

@@ -20,7 +20,7 @@ LevelKind = Literal["crosses", "crosses more than once", "below throughout", "at
 class LevelEdge:
     """One passing of the level between neighbours of a row: at ``below`` the metric is below it, at ``above`` not.
 
-    ``at`` is the midpoint of this bracket on the axis's scale, None where an end has no place on it (no clipping).
+    ``at`` is the midpoint of this bracket on the axis's scale, None if an end has no place on it (no clipping).
     """
 
     below: Any

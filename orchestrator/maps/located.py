@@ -16,9 +16,9 @@ from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem, did_you_mean
 from orchestrator.base.fields import hidden, reported
 from orchestrator.base.space import Axis, is_number, is_ordered, on_natural_scale, to_hashable
+from orchestrator.base.states import cell_state, is_known
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, IMPORTED
-from orchestrator.detection.outcomes import cell_state, is_known
 from orchestrator.maps.axes import led
 from orchestrator.maps.boundary import Margin, margin_along, ordered_axes
 from orchestrator.maps.fitted import Fit, fit
@@ -108,7 +108,7 @@ def locate(table: SweepTable, run: RunSettings, rule: StableRule = STABLE) -> Lo
     """
     axes, rows = table.axes, table.runs
     if not axes or not rows:
-        raise InputError(Problem(str(table.ledger.path), "", "the sweep has no axes, so there is no map to be on"))
+        raise InputError(Problem(str(table.ledger.path), "", "the sweep has no axes, so it has no map"))
     is_scattered = not table.is_grid
     run = run.in_whole_steps(rows)
     place = place_of(run, axes, is_scattered, list(_settings(rows[0])))

@@ -9,8 +9,8 @@ from statistics import median
 from typing import Any
 
 from orchestrator.base.space import canonical_text, is_number
+from orchestrator.base.states import cell_state
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.detection.outcomes import cell_state
 from orchestrator.sweepfile.settings import settings_of
 
 
@@ -18,7 +18,7 @@ from orchestrator.sweepfile.settings import settings_of
 class Neighbour:
     """A cell with ``value`` of one setting: how many of its finished seeds are stable, and their median final loss.
 
-    ``state`` is that of ``cell_state``. ``loss`` is None where no seed has a finite final loss. ``onsets`` are those of
+    ``state`` is that of ``cell_state``. ``loss`` is None if no seed has a finite final loss. ``onsets`` are those of
     the seeds that are not stable.
     """
 

@@ -18,7 +18,7 @@ _MOST_TRIALS = 1500  # to which a surface is fitted within seconds
 def permutation_shares(table: SweepTable) -> Mapping[str, float] | None:
     """The share of each axis in what moves P(stable): its mean squared change when the values of the axis are shuffled.
 
-    The points are drawn evenly over the axes, whatever cells were trained. None where no surface can be fitted, or
+    The points are drawn evenly over the axes, whatever cells were trained. None if no surface can be fitted, or
     where none of the axes moves it. L. Breiman, Random forests, 2001, section 10.
     """
     axes = [axis for axis in table.axes if axis.ends is not None or is_ordered(axis.values)]

@@ -99,7 +99,7 @@ def _refused(axis: Axis, value: Any, place: str) -> Problem | None:
     if not _is_numeric(axis) or value is None:
         return None
     if not is_number(value):
-        return Problem(place, axis.name, f"{value!r} is no number", f"the axis has {_range_text(axis)}")
+        return Problem(place, axis.name, f"{value!r} is not a number", f"the axis has {_range_text(axis)}")
     if (axis.scale == "log" and value <= 0) or (axis.scale == "log1m" and value >= 1):
         bound = "above 0" if axis.scale == "log" else "below 1"
         return Problem(place, axis.name, f"{value} has no place on a {axis.scale} axis", f"write a number {bound}")

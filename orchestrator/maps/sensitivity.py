@@ -104,7 +104,7 @@ def _of_setting(
 def capped_loss(trial: TrialResult, loss: str) -> float | None:
     """The final loss, at most the loss at initialisation, which also replaces a loss that is not finite.
 
-    None where neither is finite: such a run has no loss to compare.
+    None if neither is finite: such a run has no loss to compare.
     """
     found = getattr(trial, loss) if getattr(trial, loss) is not None else trial.final_loss
     known = [one for one in (found, trial.initial_loss) if one is not None]

@@ -238,7 +238,7 @@ def _effective_number(time_N: np.ndarray, has_onset_N: np.ndarray, step: int, sh
 
 
 def hazard_bound(lives: Sequence[Lifetime]) -> float | None:
-    """The rate of onsets per step up to which no onset in ``lives`` is no surprise; None where there is one.
+    """The rate of onsets per step up to which no onset in ``lives`` is no surprise; None if there is one.
 
     At the bound, none in so many steps has a chance of 5 %: exp(-rate * steps of all runs) = 0.05, the rule of three.
     """
@@ -313,7 +313,7 @@ def _effects(fit: WeibullFit, covariates: Sequence[Covariate]) -> list[Effect]:
 def _backtest(lives: Sequence[Lifetime], covariates: Sequence[Covariate], until: int) -> Backtest | None:
     """The same prediction made as far before the end of the longest run as ``until`` lies beyond it.
 
-    None where no onset, or no step, lies so early, or no run was stable so far.
+    None if no onset, or no step, lies so early, or no run was stable so far.
     """
     longest = max(life.steps for life in lives)
     seen = longest * longest // until

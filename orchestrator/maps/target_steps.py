@@ -10,7 +10,7 @@ _IN_A_ROW = 10  # losses whose median is a level, as in the columns final_loss a
 
 
 def steps_to_target(step_N: np.ndarray, loss_N: np.ndarray, target: float) -> int | None:
-    """The step at which the median of ten losses in a row is first as low as ``target``; None where it never is."""
+    """The step at which the median of ten losses in a row is first as low as ``target``; None if it never is."""
     if len(loss_N) < _IN_A_ROW:
         return None
     level_M = np.median(np.lib.stride_tricks.sliding_window_view(loss_N, _IN_A_ROW), axis=1)

@@ -59,7 +59,7 @@ def unstable(trial: TrialResult) -> tuple[UnstableSpan, ...]:
 
 
 def curvature_every(telemetry: Trace) -> float | None:
-    """The usual number of steps between two measurements of the curvature; None where there are none."""
+    """The usual number of steps between two measurements of the curvature; None if there are none."""
     step_M = telemetry["step"][np.isfinite(telemetry.get("lambda_grad", np.full(len(telemetry["step"]), np.nan)))]
     return float(np.median(np.diff(step_M))) if len(step_M) > 1 else None
 

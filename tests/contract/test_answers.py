@@ -328,11 +328,11 @@ from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line
 
 if TYPE_CHECKING:
-    from orchestrator.ledger.reader import LedgerReader
+    from orchestrator.maps.table import SweepTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountQuery(Query["LedgerReader"]):
+class CountQuery(Query["SweepTable"]):
     """Count the trials of a sweep.
 
     For example `sweep count fit --plus 2`.
@@ -342,9 +342,9 @@ class CountQuery(Query["LedgerReader"]):
 
     plus: int = option(0, "trials that are added")
 
-    def ask(self, subject: LedgerReader, say: Say = silent) -> CountAnswer:
+    def ask(self, subject: SweepTable, say: Say = silent) -> CountAnswer:
         """Return the number."""
-        return CountAnswer(len(subject.statuses()) + self.plus)
+        return CountAnswer(len(subject.trials) + self.plus)
 
 
 @dataclass(frozen=True, slots=True)

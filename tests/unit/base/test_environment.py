@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import sys
 import tomllib
 from pathlib import Path
@@ -8,8 +9,8 @@ import pytest
 
 from orchestrator.base.environment import EXTRAS, check_installed, install_command, is_installed, missing_library_error
 from orchestrator.base.errors import InputError
-from orchestrator.cli import app as cli
 
+cli = importlib.import_module("orchestrator.cli.app")  # the package has an attribute of this name
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
 
 

@@ -116,7 +116,7 @@ def test_no_folder_is_made_for_a_file_that_a_person_names(tmp_path: Path) -> Non
     path = tmp_path / "new folder" / "a.png"
     with pytest.raises(InputError, match=r"mkdir -p '.*new folder'"):
         check_output(path)
-    with pytest.raises(InputError, match=r"--json: .*no folder"):
+    with pytest.raises(InputError, match=r"--json: .*does not exist"):
         check_output(path, "--json")
     (tmp_path / "b.png").mkdir()
     for other in (tmp_path / "b.png", Path("/dev/null")):

@@ -25,9 +25,9 @@ from typer.testing import CliRunner
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP
+from orchestrator.base.states import cell_state
 from orchestrator.base.vocabulary import OUTCOMES
 from orchestrator.cli import app
-from orchestrator.detection.outcomes import cell_state
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary, boundary_lines
 from orchestrator.maps.cell_map import cell_map, facet_maps
