@@ -157,8 +157,8 @@ def test_degraded_cells_count_as_the_edge_where_that_is_asked_for(tmp_path: Path
     [
         ({"lr": 0.1}, "beta2: is an axis of the sweep, and the run has no value"),
         ({"lr": 0.1, "bta2": 0.9}, "mine.yaml:2: bta2: is no setting of the sweep\n.*`beta2`"),
-        ({"lr": "fast", "beta2": 0.9}, "mine.yaml:1: lr: 'fast' is no number"),
-        ({"lr": True, "beta2": 0.9}, "mine.yaml:1: lr: True is no number"),
+        ({"lr": "fast", "beta2": 0.9}, "mine.yaml:1: lr: 'fast' is not a number"),
+        ({"lr": True, "beta2": 0.9}, "mine.yaml:1: lr: True is not a number"),
         ({"lr": 0.0, "beta2": 0.9}, "mine.yaml:1: lr: 0.0 has no place on a log axis"),
         ({"lr": 0.1, "beta2": 1.0}, "mine.yaml:2: beta2: 1.0 has no place on a log1m axis"),
     ],
