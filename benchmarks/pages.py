@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
-from orchestrator.base.reports import Completed, Report
+from orchestrator.base.packs import Completed, Report
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts

@@ -21,8 +21,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
-from orchestrator.base.packs import ReferenceTrial, RungThreshold
-from orchestrator.base.reports import Trace
+from orchestrator.base.packs import ReferenceTrial, RungThreshold, Trace
 from orchestrator.base.trial_result import MemberResult, TrialResult
 from orchestrator.base.vocabulary import PRUNED
 from orchestrator.detection.config import SlowConfig, StoppingConfig

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.warning_scores import OF_CURVES
 from orchestrator.base.files import LEDGER
-from orchestrator.base.reports import Trace
+from orchestrator.base.packs import Trace
 from orchestrator.detection.warning.alarms import HORIZON, UnstableSpan, is_calm
 from orchestrator.detection.warning.evaluation import (
     Intervals,

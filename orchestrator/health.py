@@ -15,7 +15,6 @@ import numpy as np
 
 from orchestrator.base.environment import install_command, installed_version, is_installed
 from orchestrator.base.errors import InputError, StorageError, SweepError
-from orchestrator.base.fields import hidden, reported
 from orchestrator.base.files import (
     CHECKPOINTS,
     FROZEN_SWEEP,
@@ -28,6 +27,7 @@ from orchestrator.base.files import (
     unneeded_checkpoints,
 )
 from orchestrator.base.processes import end_marked, leftovers, listening
+from orchestrator.base.query import hidden, reported
 from orchestrator.base.space import trial_id
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS

@@ -7,8 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
-from orchestrator.base.packs import Pack
-from orchestrator.base.reports import Report
+from orchestrator.base.packs import Pack, Report
 from orchestrator.driver.runner import run_sweep
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import Sweep, build_sweep, load_sweep

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from orchestrator.answers.diagnose import DiagnoseAnswer
-from orchestrator.base.cell import Cell
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER, atomic_write
-from orchestrator.base.reports import Completed, Report
+from orchestrator.base.packs import Completed, Report
+from orchestrator.base.space import Cell
 from orchestrator.base.trial_result import MemberResult, TrialResult
 from orchestrator.causes.diagnosis import rank
 from orchestrator.causes.evidence import Evidence, gather

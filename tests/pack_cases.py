@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from objectives.base import OBJECTIVES, ExecutionPlan, Trainer, TrainingConfig
-from orchestrator.base.packs import Member, Pack, StackedPack
-from orchestrator.base.reports import Report, Trace
+from orchestrator.base.packs import Member, Pack, Report, StackedPack, Trace
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.worker import run as worker

@@ -9,7 +9,7 @@ from typing import Any
 
 from diagnosis_cases import row_of
 
-from orchestrator.base.cell import Cell
+from orchestrator.base.space import Cell
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.remedies.cells import CellRemedies, CellRemedy, Region, cell_remedy
 from orchestrator.causes.remedies.reading import current_remedies

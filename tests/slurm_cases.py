@@ -17,8 +17,8 @@ import numpy as np
 from custom_cases import SWEEP, sweep_in
 from fault_kit import wait_until
 
+from orchestrator.base.packs import Event, Report
 from orchestrator.base.processes import is_alive
-from orchestrator.base.reports import Event, Report
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.slurm import SlurmExecutor
 from orchestrator.executors.slurm_cluster import Pace

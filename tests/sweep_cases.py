@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from orchestrator.base.cell import Cell, Trial
-from orchestrator.base.reports import Completed, Report
-from orchestrator.base.space import Axis
+from orchestrator.base.packs import Completed, Report
+from orchestrator.base.space import Axis, Cell, Trial
 from orchestrator.base.trial_result import MemberResult, TrialResult
 from orchestrator.base.vocabulary import OUTCOMES, PRUNED
 from orchestrator.driver.packing import make_packs

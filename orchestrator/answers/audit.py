@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from orchestrator.base.fields import flat
-from orchestrator.base.query import Query, Say, silent
+from orchestrator.base.query import Query, Say, flat, silent
 from orchestrator.base.space import format_value
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line

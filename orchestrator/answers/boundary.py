@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.answers._options import along_option, degraded_option, reduce_option, where_option
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.fields import hidden
-from orchestrator.base.query import Query, Say, option, silent
+from orchestrator.base.query import Query, Say, hidden, option, silent
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line, Table
 

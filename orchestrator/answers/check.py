@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem
-from orchestrator.base.fields import hidden
-from orchestrator.base.query import Query, Say, Subject, option, silent
+from orchestrator.base.query import Query, Say, Subject, hidden, option, silent
 from orchestrator.base.space import format_value
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line, Table
 
 if TYPE_CHECKING:
-    from orchestrator.base.reports import Trace
+    from orchestrator.base.packs import Trace
     from orchestrator.sweepfile.spec import Sweep
 
 _SHOWN = 3  # first and last points
@@ -42,8 +41,7 @@ class CheckQuery(Query["tuple[Sweep, Path]"]):
 
     def ask(self, subject: tuple[Sweep, Path], say: Say = silent) -> CheckAnswer:
         """Train the first trial until ``losses`` losses were read, in a folder that is then removed."""
-        from orchestrator.base.packs import LaunchedPack, Member
-        from orchestrator.base.reports import Paused
+        from orchestrator.base.packs import LaunchedPack, Member, Paused
         from orchestrator.driver.checks import check_runnable
         from orchestrator.driver.packing import pack_of
         from orchestrator.sweepfile.custom_trainer import CustomTrainer

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.answers._options import by_option, degraded_option, reduce_option, x_option, y_option
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.fields import hidden
 from orchestrator.base.files import COMPARISONS
-from orchestrator.base.query import Query, Say, Subject, option, silent
+from orchestrator.base.query import Query, Say, Subject, hidden, option, silent
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Figure, Line
 

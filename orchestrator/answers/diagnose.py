@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.answers._options import cell_option, trial_option
-from orchestrator.base.fields import hidden
 from orchestrator.base.files import DIAGNOSES, FROZEN_SWEEP
-from orchestrator.base.query import Query, Say, silent
+from orchestrator.base.query import Query, Say, hidden, silent
 from orchestrator.base.space import format_value
 from orchestrator.base.words import listed
 from orchestrator.render.answer import Answer

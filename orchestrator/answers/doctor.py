@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED
-from orchestrator.base.fields import hidden
-from orchestrator.base.query import Query, Say, Subject, option, silent
+from orchestrator.base.query import Query, Say, Subject, hidden, option, silent
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.answers._options import along_option, by_option, degraded_option, where_option
-from orchestrator.base.fields import hidden, reported
-from orchestrator.base.query import Query, Say, option, silent
+from orchestrator.base.query import Query, Say, hidden, option, reported, silent
 from orchestrator.base.space import format_value
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Figure, Line, Table

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.answers._options import x_option, y_option
-from orchestrator.base.fields import hidden
 from orchestrator.base.files import EXPLANATION
-from orchestrator.base.query import Query, Say, silent
+from orchestrator.base.query import Query, Say, hidden, silent
 from orchestrator.base.space import format_value
 from orchestrator.base.words import count
 from orchestrator.render.answer import Answer
@@ -96,7 +95,7 @@ class ExplainAnswer(Answer):
 
     def blocks(self) -> Iterator[Block]:
         """Yield the mechanisms, the largest part of the region first, and the map with them."""
-        from orchestrator.base.states import is_known
+        from orchestrator.base.vocabulary import is_known
         from orchestrator.causes.explanation import UNEXPLAINED
         from orchestrator.causes.mechanisms.catalogue import MECHANISMS
         from orchestrator.causes.small_sweep import CURVATURE_EVERY

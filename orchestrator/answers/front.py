@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.answers._options import along_option, degraded_option, metric_option
-from orchestrator.base.fields import flat
-from orchestrator.base.query import Query, Say, option, silent
+from orchestrator.base.query import Query, Say, flat, option, silent
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Figure, Line
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.base.environment import is_installed
-from orchestrator.base.fields import flat
-from orchestrator.base.query import Query, Say, silent
+from orchestrator.base.query import Query, Say, flat, silent
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Caution, Line, Table
 

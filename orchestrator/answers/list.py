@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from orchestrator.base.fields import hidden
-from orchestrator.base.query import Query, Say, Subject, silent
+from orchestrator.base.query import Query, Say, Subject, hidden, silent
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line, Table
 

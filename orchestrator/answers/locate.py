@@ -18,8 +18,7 @@ from orchestrator.answers._options import (
     step_option,
 )
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.fields import flat, hidden, reported
-from orchestrator.base.query import Query, Say, option, silent
+from orchestrator.base.query import Query, Say, flat, hidden, option, reported, silent
 from orchestrator.base.space import format_value
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Caution, Line

@@ -15,9 +15,8 @@ from orchestrator.answers._options import (
     x_option,
     y_option,
 )
-from orchestrator.base.fields import hidden, reported
 from orchestrator.base.files import HEATMAP
-from orchestrator.base.query import Query, Say, silent
+from orchestrator.base.query import Query, Say, hidden, reported, silent
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Drawing, Figure, Line
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.base.fields import flat, hidden
-from orchestrator.base.query import Query, Say, Subject, silent
+from orchestrator.base.query import Query, Say, Subject, flat, hidden, silent
 from orchestrator.base.space import Axis, format_value
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line

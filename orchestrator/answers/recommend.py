@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.answers._margins import margin_text
 from orchestrator.answers._options import degraded_option, metric_option
-from orchestrator.base.fields import flat
-from orchestrator.base.query import Query, Say, option, silent
+from orchestrator.base.query import Query, Say, flat, option, silent
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line
 

@@ -16,9 +16,8 @@ from orchestrator.answers._options import (
     try_option,
 )
 from orchestrator.base.errors import EXIT_OK
-from orchestrator.base.fields import hidden
 from orchestrator.base.files import REMEDIES, REMEDIES_PICTURE, REMEDY_MAP, REMEDY_TABLE, atomic_write, check_no_links
-from orchestrator.base.query import Query, Say, option, silent
+from orchestrator.base.query import Query, Say, hidden, option, silent
 from orchestrator.base.words import count, listed
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Figure, File, Line, Table

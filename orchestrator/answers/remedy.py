@@ -18,9 +18,8 @@ from orchestrator.answers._options import (
     try_option,
 )
 from orchestrator.base.errors import EXIT_OK
-from orchestrator.base.fields import flat, hidden
 from orchestrator.base.files import REMEDIES_PICTURE, check_no_links
-from orchestrator.base.query import Query, Say, option, silent
+from orchestrator.base.query import Query, Say, flat, hidden, option, silent
 from orchestrator.base.space import format_value
 from orchestrator.base.words import listed
 from orchestrator.render.answer import Answer

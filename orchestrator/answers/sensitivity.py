@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.answers._options import along_option
-from orchestrator.base.fields import hidden
-from orchestrator.base.query import Query, Say, number_range, option, silent
+from orchestrator.base.query import Query, Say, hidden, number_range, option, silent
 from orchestrator.base.space import format_value
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED
-from orchestrator.base.fields import hidden, reported
-from orchestrator.base.query import Query, Say, option, silent
+from orchestrator.base.query import Query, Say, hidden, option, reported, silent
 from orchestrator.base.space import format_value
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Drawing, Line

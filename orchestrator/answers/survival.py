@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.answers._options import by_option
-from orchestrator.base.fields import flat
-from orchestrator.base.query import Query, Say, option, silent
+from orchestrator.base.query import Query, Say, flat, option, silent
 from orchestrator.base.space import format_value
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Caution, Line, Table

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, ClassVar
 
-from orchestrator.base.fields import flat, reported
-from orchestrator.base.query import Query, Say, silent
+from orchestrator.base.query import Query, Say, flat, reported, silent
 from orchestrator.base.space import format_value
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line, Table

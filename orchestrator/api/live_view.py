@@ -12,8 +12,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from orchestrator.base.cell import Trial
 from orchestrator.base.errors import printable
+from orchestrator.base.space import Trial
 from orchestrator.base.trial_result import MemberResult, TrialResult
 from orchestrator.base.vocabulary import OUTCOMES, PRUNED
 from orchestrator.base.words import format_seconds

@@ -1,4 +1,4 @@
-"""What a question is: a dataclass whose fields are the options of its command and of its method in Python."""
+"""What a question is: a dataclass whose fields are options of a command; and how fields of answers stand in JSON."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from orchestrator.base.errors import InputError, Problem
 Subject = Literal["sweep", "sweeps", "file", "logs", "results", "machine"]
 Say = Callable[[str], None]
 _Asked = TypeVar("_Asked")
+KEY, IS_FLAT = "key", "is_flat"  # in the metadata of an answer's field
 _NEXT_AXIS = re.compile(r",(?=[^,={}]+=)")
 
 
@@ -135,3 +136,25 @@ def number_range(text: str, option: str = "--range") -> tuple[float, float]:
     if not all(map(math.isfinite, ends)) or ends[0] >= ends[1]:
         raise InputError(Problem(f"{option} {text}", "", "is not LOW:HIGH", f"write e.g. {option} 1e-4:1e-1"))
     return ends
+
+
+# --- fields of answers ---------------------------------------------------------------------------
+
+
+def hidden(**options: Any) -> Any:
+    """Return a dataclass field that JSON leaves out."""
+    return field(metadata={KEY: None}, **options)
+
+
+def named(key: str, **options: Any) -> Any:
+    """Return a dataclass field whose key in JSON is not its name."""
+    return field(metadata={KEY: key}, **options)
+
+
+def flat(**options: Any) -> Any:
+    """Return a dataclass field that is a dataclass, whose keys stand in JSON next to its owner's."""
+    return field(metadata={IS_FLAT: True}, **options)
+
+
+class reported(property):
+    """A property that JSON has in addition to the fields of its dataclass."""

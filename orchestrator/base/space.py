@@ -1,4 +1,4 @@
-"""Axes and the values on them: scales, grids, values in words, canonical configurations, trial ids."""
+"""Axes, the values on them, cells and trials: scales, grids, values in words, configurations, trial ids."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from graphlib import TopologicalSorter
 from typing import Any, Literal, NoReturn
-
-from objectives.control import policy_in_words
-from objectives.interventions import changes_in_words
 
 Scale = Literal["values", "linear", "log", "log1m"]
 SCALES: tuple[Scale, ...] = ("values", "linear", "log", "log1m")
@@ -214,7 +211,7 @@ def _format_tuple(values: tuple[Any, ...]) -> str:
     # Mappings that are equal give equal letters, in whatever order their keys stand.
     plain = (canonical_text(value) if isinstance(value, FrozenMap) else str(value) for value in values)
     letters = hashlib.sha256("\n".join(plain).encode()).hexdigest()[:6]
-    if is_policy(values) and len(short := policy_in_words(values, wants_details=False)) <= _LONGEST_VALUE - 7:
+    if is_policy(values) and len(short := entries_in_words(values, wants_details=False)) <= _LONGEST_VALUE - 7:
         return f"{short} {letters}"
     if isinstance(values[0], FrozenMap) and (shown := _first_changes(text)):
         return f"{shown} and {len(values) - 1 - shown.count(', ')} more {letters}"
@@ -226,9 +223,13 @@ def is_policy(values: Sequence[Any]) -> bool:
     return bool(values) and isinstance(values[0], Mapping) and "on" in values[0]
 
 
-def entries_in_words(values: Sequence[Mapping[str, Any]]) -> str:
+def entries_in_words(values: Sequence[Mapping[str, Any]], *, wants_details: bool = True) -> str:
     """Interventions or rules of control in words, ``none`` for an empty list."""
-    return policy_in_words(values) if is_policy(values) else changes_in_words(values)
+    # Their models are slow to import, and most sweeps have neither.
+    from objectives.control import policy_in_words
+    from objectives.interventions import changes_in_words
+
+    return policy_in_words(values, wants_details=wants_details) if is_policy(values) else changes_in_words(values)
 
 
 def _first_changes(text: str) -> str:
@@ -315,3 +316,57 @@ def trial_id(objective: str, config: Mapping[str, Any], seed: int, stopping: Map
     """Identity of a trial: a hash of everything that can change its result; ``config`` holds only what acts."""
     identity = {"schema": IDENTITY_SCHEMA, "objective": objective, "config": config, "seed": seed, "stopping": stopping}
     return hashlib.sha256(canonical_text(identity).encode()).hexdigest()[:_ID_LENGTH]
+
+
+class Cell(FrozenMap):
+    """The value of each axis, by name and in the order of the axes. Frozen and hashable, so it is a key of tables.
+
+    Cells with the same values are equal, whatever the order of their axes.
+    """
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """The cell in words, e.g. ``lr=0.1 beta2=0.9``; empty for a sweep without axes."""
+        return " ".join(f"{axis}={format_value(value)}" for axis, value in self.items())
+
+    def only(self, axes: Iterable[str]) -> Cell:
+        """The values of ``axes``, in their order."""
+        return Cell((axis, self[axis]) for axis in axes)
+
+    def without(self, axes: Collection[str]) -> Cell:
+        """The values of all axes except ``axes``."""
+        return Cell((axis, value) for axis, value in self.items() if axis not in axes)
+
+    def moved(self, axis: str, value: Any) -> Cell:
+        """The cell with another ``value`` of ``axis``."""
+        return Cell({**self, axis: value})
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One training run: a cell, a seed and the resolved configuration, which holds every setting that acts.
+
+    The configuration also holds values of the cell that do not act, so two cells never share a trial.
+    """
+
+    trial_id: str
+    cell: Cell
+    seed: int
+    config: Mapping[str, Any] = field(hash=False)
+
+    @property
+    def steps(self) -> int:
+        """Length of the run."""
+        return self.config["steps"]
+
+    @property
+    def name(self) -> str:
+        """The name for display, e.g. ``beta2=0.999 eps=1e-8 seed=0``."""
+        return trial_name(self.cell, self.seed)
+
+
+def trial_name(cell: Cell, seed: int) -> str:
+    """A trial in words: its cell and its seed."""
+    return f"{cell.name} seed={seed}".lstrip()

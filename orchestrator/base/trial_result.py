@@ -13,7 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
-from orchestrator.base.cell import Cell, trial_name
+from orchestrator.base.space import Cell, trial_name
 from orchestrator.base.vocabulary import (
     CUSTOM_KINDS,
     DEGRADED,

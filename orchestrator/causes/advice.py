@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.base.errors import InputError
-from orchestrator.base.fields import flat, hidden, named, reported
+from orchestrator.base.query import flat, hidden, named, reported
 from orchestrator.base.space import format_value
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import Diagnosis

@@ -13,8 +13,8 @@ import numpy as np
 
 from objectives.base import OBJECTIVES, data_seed, data_step
 from objectives.control import acted
-from orchestrator.base.cell import Cell, trial_name
 from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.space import Cell, trial_name
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS, Outcome
 from orchestrator.causes.evidence import BatchText, Evidence, gather

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.libraries import problem_with
-from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER
+from orchestrator.base.space import Trial
 from orchestrator.ledger.reader import LedgerReader, check_not_imported
 from orchestrator.sweepfile.custom_trainer import CustomTrainer, check_files_exist
 from orchestrator.sweepfile.spec import Sweep

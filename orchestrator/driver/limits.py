@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.base.cell import Trial
+from orchestrator.base.space import Trial
 from orchestrator.driver.progress import Progress
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.sections import BudgetConfig

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from objectives.base import Objective
-from orchestrator.base.cell import Trial
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import read_checkpoint
 from orchestrator.base.packs import Checkpoint, Launch, LaunchedPack, Member, Pack, StackedPack, Telemetry
-from orchestrator.base.space import canonical_text, format_value
+from orchestrator.base.space import Trial, canonical_text, format_value
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from objectives.base import ExecutionPlan
-from orchestrator.base.cell import Trial
-from orchestrator.base.fields import hidden
 from orchestrator.base.files import LEDGER
+from orchestrator.base.query import hidden
+from orchestrator.base.space import Trial
 from orchestrator.driver.checks import check_runnable
 from orchestrator.driver.packing import make_packs, planned_workers, structure_of
 from orchestrator.driver.proposing import missing_trials

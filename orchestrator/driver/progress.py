@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from orchestrator.base.cell import Trial
 from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED
-from orchestrator.base.reports import Report
+from orchestrator.base.packs import Report
+from orchestrator.base.space import Trial
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.sweepfile.spec import Sweep
 

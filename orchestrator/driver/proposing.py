@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.base.cell import Cell, Trial
 from orchestrator.base.columns import RESULTS
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
+from orchestrator.base.space import Cell, Trial
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader, check_not_imported
 from orchestrator.maps.table import with_relative_results

@@ -20,19 +20,21 @@ from orchestrator.base.files import (
     write_checkpoint,
     write_if_changed,
 )
-from orchestrator.base.packs import LaunchedPack, Pack, StackedPack
-from orchestrator.base.reports import (
+from orchestrator.base.packs import (
     Completed,
     Ending,
     Event,
     Failed,
+    LaunchedPack,
     Lost,
     OutOfMemory,
+    Pack,
     PackLost,
     PackStarted,
     Paused,
     Refused,
     Report,
+    StackedPack,
     cause_of,
     last_line,
 )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from orchestrator.base.packs import Pack
-from orchestrator.base.reports import Event
+from orchestrator.base.packs import Event, Pack
 
 INLINE = "inline"  # name of the executor that trains in the driver's process
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from orchestrator.base.packs import Pack
-from orchestrator.base.reports import Event, PackLost, PackStarted, Report
+from orchestrator.base.packs import Event, Pack, PackLost, PackStarted, Report
 from orchestrator.executors import INLINE
 from orchestrator.worker.packed_run import Pace
 from orchestrator.worker.run import run_pack

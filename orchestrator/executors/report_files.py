@@ -12,7 +12,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from orchestrator.base.reports import Ending, Report
+from orchestrator.base.packs import Ending, Report
 
 _SHOWN = 60
 
@@ -55,7 +55,7 @@ def _plain_fields(value: Any) -> dict[str, Any]:
 def _built(kind: Any, value: Any, where: str) -> Any:
     """Build the type ``kind`` from ``value``. Raises ValueError naming ``where`` if it does not fit."""
     if isinstance(kind, type) and is_dataclass(kind):
-        # `orchestrator.base.reports` imports numpy for its annotations alone.
+        # `orchestrator.base.packs` imports numpy for its annotations alone.
         hints = typing.get_type_hints(kind, localns={"np": np})
         if not isinstance(value, dict) or value.keys() != hints.keys():
             raise ValueError(f"{where}: does not have the fields of {kind.__name__}")

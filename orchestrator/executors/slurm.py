@@ -28,9 +28,8 @@ from typing import Any
 
 from orchestrator.base.errors import ExecutorError, InputError, Problem, StorageError, printable
 from orchestrator.base.files import JOBS, atomic_write, check_no_links, remove, withdraw_jobs
-from orchestrator.base.packs import LaunchedPack, Pack
+from orchestrator.base.packs import Event, LaunchedPack, Pack, PackLost
 from orchestrator.base.processes import MARK, end_marked, new_mark
-from orchestrator.base.reports import Event, PackLost
 from orchestrator.executors.slurm_cluster import (
     HELD,
     LOCAL_PACE,

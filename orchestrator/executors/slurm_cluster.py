@@ -16,9 +16,8 @@ from typing import Any, Protocol
 
 from orchestrator.base.errors import printable
 from orchestrator.base.files import remove
-from orchestrator.base.packs import LaunchedPack
+from orchestrator.base.packs import Event, LaunchedPack, PackLost, PackStarted, Report
 from orchestrator.base.processes import end_marked
-from orchestrator.base.reports import Event, PackLost, PackStarted, Report
 from orchestrator.executors.report_files import report_from_text
 from orchestrator.executors.slurm_worker import MORE_MEMORY
 

@@ -13,9 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.base.files import atomic_write, make_folder, open_private, storage_errors
-from orchestrator.base.packs import LaunchedPack
+from orchestrator.base.packs import Failed, LaunchedPack, Lost, Report
 from orchestrator.base.processes import MARK, new_mark
-from orchestrator.base.reports import Failed, Lost, Report
 from orchestrator.executors.report_files import report_as_text
 from orchestrator.worker.launcher import CannotStart, Child, LocalLauncher, Process
 from orchestrator.worker.run import run_pack

@@ -24,9 +24,8 @@ from multiprocessing.connection import Connection
 from typing import Any, BinaryIO
 
 from orchestrator.base.errors import ExecutorError, SweepError
-from orchestrator.base.packs import Pack
+from orchestrator.base.packs import Event, Pack
 from orchestrator.base.processes import MARK, end_all, end_marked, leftovers, new_mark, scratch_of, tree_of
-from orchestrator.base.reports import Event
 from orchestrator.executors import Executor
 
 _START_TIMEOUT_S = 120.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from orchestrator.base.errors import InputError
-from orchestrator.base.reports import Trace
+from orchestrator.base.packs import Trace
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.outcomes import member_result
 from orchestrator.importing.rows import BLANK, LeftOut, Row, cell_text

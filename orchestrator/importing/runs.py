@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 from math import isfinite, prod
 from typing import Any
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.reports import Trace
-from orchestrator.base.space import Axis, is_number, to_hashable
+from orchestrator.base.packs import Trace
+from orchestrator.base.space import Axis, Cell, is_number, to_hashable
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.words import listed
 from orchestrator.importing.rows import LeftOut, Row

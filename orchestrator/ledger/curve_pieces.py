@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from orchestrator.base.reports import Trace
+from orchestrator.base.packs import Trace
 
 _LARGEST = 2**28  # bytes of a piece; a larger one is an attack on memory
 _LONGEST_HEADER = 2**20  # bytes; some hundred columns exceed NumPy's own limit

@@ -9,7 +9,7 @@ from typing import Any
 
 from objectives.base import Objective
 from objectives.fields import is_feature
-from orchestrator.base.reports import Trace
+from orchestrator.base.packs import Trace
 from orchestrator.base.space import canonical_text, to_hashable
 from orchestrator.base.trial_result import MemberResult
 

@@ -13,10 +13,9 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_origin
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem, StorageError
 from orchestrator.base.files import free_space
-from orchestrator.base.space import to_hashable
+from orchestrator.base.space import Cell, to_hashable
 from orchestrator.base.trial_result import MEASURED, RESULT_COLUMNS, Column, MemberResult, TrialResult
 
 # SQLite's mark of the application that a file belongs to. Ledgers from before the first release lack it and have other

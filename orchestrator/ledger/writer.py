@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.base.cell import Trial
 from orchestrator.base.files import make_folder, make_private
-from orchestrator.base.packs import Pack
-from orchestrator.base.reports import Report
-from orchestrator.base.space import canonical_text
+from orchestrator.base.packs import Pack, Report
+from orchestrator.base.space import Trial, canonical_text
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.vocabulary import IMPORTED
 from orchestrator.ledger.curve_pieces import pack_piece, unpack_piece

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.base.errors import InputError, SweepError
-from orchestrator.base.fields import hidden, reported
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER, frozen_text, is_locked
+from orchestrator.base.query import hidden, reported
 from orchestrator.ledger.facts import IMPORTED_FACT
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary

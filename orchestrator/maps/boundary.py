@@ -8,12 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.fields import named, reported
-from orchestrator.base.space import Axis, is_ordered
-from orchestrator.base.states import is_known, is_over_edge
-from orchestrator.base.vocabulary import DEGRADED, OSCILLATING, TOO_SLOW
+from orchestrator.base.query import named, reported
+from orchestrator.base.space import Axis, Cell, is_ordered
+from orchestrator.base.vocabulary import DEGRADED, OSCILLATING, TOO_SLOW, is_known, is_over_edge
 from orchestrator.base.words import columns, listed
 from orchestrator.detection.relative import LR_NAMES
 from orchestrator.maps.axes import existing, label_between, led, value_labels

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.fields import reported
-from orchestrator.base.space import Axis, is_ordered
+from orchestrator.base.query import reported
+from orchestrator.base.space import Axis, Cell, is_ordered
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.maps.boundary import Margin, margins
 from orchestrator.maps.fitted import Fit, fit

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.columns import METRICS
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.space import Axis
+from orchestrator.base.space import Axis, Cell
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.facts import short_note
 from orchestrator.maps.axes import led, together, value_labels

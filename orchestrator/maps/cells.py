@@ -11,9 +11,8 @@ from typing import Any
 
 from orchestrator.base.columns import METRICS
 from orchestrator.base.intervals import wilson
-from orchestrator.base.states import cell_state, is_known
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import DEGRADED, RIGHT, UNSURE
+from orchestrator.base.vocabulary import DEGRADED, RIGHT, UNSURE, cell_state, is_known
 from orchestrator.maps.curve_metrics import Measured
 from orchestrator.maps.table import distinct_runs
 

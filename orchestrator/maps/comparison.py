@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.intervals import CONFIDENCE
-from orchestrator.base.space import Axis, is_ordered, number_text
-from orchestrator.base.states import cell_state, is_known
+from orchestrator.base.space import Axis, Cell, is_ordered, number_text
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import DEGRADED
+from orchestrator.base.vocabulary import DEGRADED, cell_state, is_known
 from orchestrator.maps.axes import existing, led, ordered, together, value_labels
 from orchestrator.maps.boundary import RowBoundary, row_boundary
 from orchestrator.maps.cell_map import CellMap, check_two_axes, map_of_trials

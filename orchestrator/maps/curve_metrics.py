@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from orchestrator.base.reports import Trace
+from orchestrator.base.packs import Trace
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import SweepTable
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis, is_number, is_ordered, number_text
-from orchestrator.base.states import is_known
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import is_known
 from orchestrator.base.words import columns
 from orchestrator.maps.axes import value_label
 from orchestrator.maps.cell_map import CellMap

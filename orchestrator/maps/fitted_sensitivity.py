@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.space import Axis, format_value, is_number
+from orchestrator.base.space import Axis, Cell, format_value, is_number
 from orchestrator.maps.fitted import as_range, setting_text, shown_settings
 from orchestrator.maps.sensitivity import capped_loss, range_text
 from orchestrator.maps.table import SweepTable, usual_loss

@@ -9,11 +9,10 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.columns import METRICS
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.fields import hidden, reported
-from orchestrator.base.space import Axis, format_value
+from orchestrator.base.query import hidden, reported
+from orchestrator.base.space import Axis, Cell, format_value
 from orchestrator.maps.boundary import Margin
 from orchestrator.maps.candidates import (
     TriedCells,

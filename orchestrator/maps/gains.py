@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.intervals import median_interval, wilson
-from orchestrator.base.states import cell_state
+from orchestrator.base.space import Cell
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import cell_state
 from orchestrator.maps.rule import StableRule
 from orchestrator.maps.table import by_cell
 

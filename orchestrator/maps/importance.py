@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.fields import hidden
+from orchestrator.base.query import hidden
 from orchestrator.base.space import Axis, is_number, on_natural_scale
-from orchestrator.base.states import is_over_edge
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import OUTCOMES
+from orchestrator.base.vocabulary import OUTCOMES, is_over_edge
 from orchestrator.maps.axes import value_label
 from orchestrator.maps.permutation import permutation_shares
 from orchestrator.maps.table import SweepTable, usual_loss

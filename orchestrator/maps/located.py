@@ -12,13 +12,11 @@ from typing import Any, Literal
 
 from scipy.special import expit
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem, did_you_mean
-from orchestrator.base.fields import hidden, reported
-from orchestrator.base.space import Axis, is_number, is_ordered, on_natural_scale, to_hashable
-from orchestrator.base.states import cell_state, is_known
+from orchestrator.base.query import hidden, reported
+from orchestrator.base.space import Axis, Cell, is_number, is_ordered, on_natural_scale, to_hashable
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import DEGRADED, IMPORTED
+from orchestrator.base.vocabulary import DEGRADED, IMPORTED, cell_state, is_known
 from orchestrator.maps.axes import led
 from orchestrator.maps.boundary import Margin, margin_along, ordered_axes
 from orchestrator.maps.fitted import Fit, fit

@@ -9,8 +9,8 @@ from statistics import median
 from typing import Any
 
 from orchestrator.base.space import canonical_text, is_number
-from orchestrator.base.states import cell_state
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import cell_state
 from orchestrator.sweepfile.settings import settings_of
 
 

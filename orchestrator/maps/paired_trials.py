@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.base.cell import Cell
+from orchestrator.base.space import Cell
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.maps.rule import StableRule
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.fields import hidden, reported
+from orchestrator.base.query import hidden, reported
 from orchestrator.base.space import Axis, is_ordered
 from orchestrator.maps.candidates import Candidate, candidates, margins_by, tried_cells
 from orchestrator.maps.fitted import Fit

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.base.cell import Cell
-from orchestrator.base.space import Axis
-from orchestrator.base.states import is_known, is_over_edge
+from orchestrator.base.space import Axis, Cell
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import DEGRADED
+from orchestrator.base.vocabulary import DEGRADED, is_known, is_over_edge
 from orchestrator.sweepfile.settings import settings_of
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.base.cell import Cell
-from orchestrator.base.reports import Trace
+from orchestrator.base.packs import Trace
+from orchestrator.base.space import Cell
 from orchestrator.base.trial_result import RESULT_COLUMNS, MemberResult, TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS, PRUNED
 from orchestrator.detection.config import StoppingConfig

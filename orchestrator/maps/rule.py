@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from orchestrator.base.states import is_known
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import DEGRADED
+from orchestrator.base.vocabulary import DEGRADED, is_known
 from orchestrator.maps.cells import CellSummary
 from orchestrator.maps.curve_metrics import Measured
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.space import format_value, is_ordered
+from orchestrator.base.space import Cell, format_value, is_ordered
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.maps.axes import existing
 from orchestrator.maps.table import SweepTable, usual_loss

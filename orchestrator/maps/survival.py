@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.fields import hidden, reported
 from orchestrator.base.intervals import CONFIDENCE, wilson
+from orchestrator.base.query import hidden, reported
+from orchestrator.base.space import Cell
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import OUTCOMES
 from orchestrator.base.words import count

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.space import Axis, format_value, to_hashable
-from orchestrator.base.states import cell_state
+from orchestrator.base.space import Axis, Cell, format_value, to_hashable
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import cell_state
 from orchestrator.base.words import count, plural
 from orchestrator.detection.relative import LR_NAMES, Training, learned_shares, lr_axis, lr_health, step_noise
 from orchestrator.ledger.reader import LedgerReader, is_sampled

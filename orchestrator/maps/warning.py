@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.fields import flat, reported
-from orchestrator.base.reports import Trace
+from orchestrator.base.packs import Trace
+from orchestrator.base.query import flat, reported
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.warning.alarms import HORIZON, UnstableSpan, unstable_spans
 from orchestrator.detection.warning.evaluation import Quality, RunWarnings, ScoredRun, quality, run_warnings

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.space import Axis, is_ordered
-from orchestrator.base.states import is_known
+from orchestrator.base.vocabulary import is_known
 from orchestrator.maps.fitted import Fit
 from orchestrator.maps.fitted_margins import beyond
 from orchestrator.maps.rule import StableRule

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from orchestrator.base.reports import Trace
+from orchestrator.base.packs import Trace
 from orchestrator.mirrors.tracker import Point
 
 # Shapes: N steps of a curve, B buckets of S steps.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from orchestrator.base.cell import Cell, Trial
+from orchestrator.base.space import Cell, Trial
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.words import counts_line, format_seconds
 from orchestrator.driver.progress import Progress

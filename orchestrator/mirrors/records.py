@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.base.columns import RESULTS, TAGS
-from orchestrator.base.reports import Trace
+from orchestrator.base.packs import Trace
 from orchestrator.base.space import Axis, canonical_text
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS, OUTCOMES

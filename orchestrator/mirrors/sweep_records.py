@@ -8,9 +8,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError
-from orchestrator.base.space import Axis, format_value, is_number
+from orchestrator.base.space import Axis, Cell, format_value, is_number
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, OSCILLATING, OUTCOMES, RIGHT, TOO_SLOW
 from orchestrator.ledger.reader import LedgerReader

@@ -8,8 +8,8 @@ from typing import Any
 
 from orchestrator.base.columns import FRACTION_TITLE, METRICS, meaning, title
 from orchestrator.base.space import Axis
-from orchestrator.base.states import is_known, is_over_edge
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import is_known, is_over_edge
 from orchestrator.maps.cells import CellSummary, best_first, cell_summary
 from orchestrator.maps.curve_metrics import Measured
 from orchestrator.render import style

@@ -12,8 +12,8 @@ from objectives.control import firing_in_words
 from objectives.interventions import change_in_words
 from orchestrator.base.columns import meaning
 from orchestrator.base.space import Axis
-from orchestrator.base.states import is_over_edge
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import is_over_edge
 from orchestrator.ledger.reader import LedgerReader, is_sampled
 from orchestrator.maps.axes import led, value_labels
 from orchestrator.maps.cells import REDUCTIONS

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from orchestrator.base.cell import trial_name
+from orchestrator.base.space import trial_name
 from orchestrator.causes.diagnosis import Diagnosis
 from orchestrator.causes.evidence import Evidence
 from orchestrator.causes.mechanisms.catalogue import title_of

@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.base.fields import IS_FLAT, KEY, reported
+from orchestrator.base.query import IS_FLAT, KEY, reported
 from orchestrator.base.space import Axis
 from orchestrator.base.trial_result import TrialResult
 

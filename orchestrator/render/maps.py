@@ -20,7 +20,7 @@ from matplotlib.ticker import Formatter
 
 from orchestrator.base.columns import FRACTION_TITLE, title
 from orchestrator.base.space import Axis
-from orchestrator.base.states import is_known
+from orchestrator.base.vocabulary import is_known
 from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.cells import CellSummary
 from orchestrator.maps.fitted import Mesh

@@ -10,7 +10,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from orchestrator.base.cell import trial_name
+from orchestrator.base.space import trial_name
 from orchestrator.causes.mechanisms.catalogue import title_of
 from orchestrator.causes.remedies.results import Remedies, Tally
 from orchestrator.render.labels import legend_below, plain

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.base.cell import Cell
-from orchestrator.base.space import Axis, is_number
+from orchestrator.base.space import Axis, Cell, is_number
 from orchestrator.base.vocabulary import PRUNED
 from orchestrator.search.protocol import (
     EDGE,

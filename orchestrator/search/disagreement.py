@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.base.cell import Cell
-from orchestrator.base.space import Axis, is_number
+from orchestrator.base.space import Axis, Cell, is_number
 from orchestrator.search.protocol import CellResult, Proposal, has_missing_results
 
 Side = bool | None  # whether a cell or a seed is over the edge; None if unknown

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from orchestrator.base.cell import Cell
+from orchestrator.base.space import Cell
 
 EDGE = "edge"  # the search for the edge, by its name in a sweep file
 

@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.base.cell import Cell, Trial
 from orchestrator.base.columns import RESULTS
 from orchestrator.base.errors import InputError, Problem, did_you_mean
-from orchestrator.base.space import Axis, grid_cells, is_number, is_ordered
+from orchestrator.base.space import Axis, Cell, Trial, grid_cells, is_number, is_ordered
 from orchestrator.base.vocabulary import LEARNED_ENOUGH, PRUNED
 from orchestrator.detection.relative import learned_shares
 from orchestrator.search.by_optuna import GENERATIONS, MARGIN, SPREADS, OptunaSearch, sample_cells

@@ -10,9 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from objectives.base import OBJECTIVES, Objective, Rounding, load_objective
-from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError, Problem, did_you_mean
-from orchestrator.base.space import Axis, to_hashable, to_plain
+from orchestrator.base.space import Axis, Trial, to_hashable, to_plain
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.search.protocol import Search

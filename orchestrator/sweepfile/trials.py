@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.base.cell import Cell, Trial
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.space import trial_id
+from orchestrator.base.space import Cell, Trial, trial_id
 from orchestrator.sweepfile.batch import PARTS
 from orchestrator.sweepfile.entries import ENTRY_FIELDS
 from orchestrator.sweepfile.fields import Fields, Resolved

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.base.environment import describe_process
-from orchestrator.base.packs import LaunchedPack
-from orchestrator.base.reports import Completed, Ending, Failed, Lost, Paused, Report
+from orchestrator.base.packs import Completed, Ending, Failed, LaunchedPack, Lost, Paused, Report
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.outcomes import ENOUGH_LOSSES, member_result

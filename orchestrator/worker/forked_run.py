@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.base.packs import LaunchedPack
-from orchestrator.base.reports import Completed, Paused, Report
+from orchestrator.base.packs import Completed, LaunchedPack, Paused, Report
 from orchestrator.sweepfile.forked_values import (
     CHECKPOINTS_FOR,
     INTERVENTIONS,

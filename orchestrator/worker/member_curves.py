@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.base.reports import Trace
+from orchestrator.base.packs import Trace
 
 # Shapes: T steps between two updates of the members, K members, R rows of a trainer, C columns.
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from objectives.base import ExecutionPlan, Objective, Trainer, TrainingConfig, load_objective
 from orchestrator.base.environment import describe_process
-from orchestrator.base.packs import Checkpoint, StackedPack
-from orchestrator.base.reports import Completed, Ending, Paused, Report
+from orchestrator.base.packs import Checkpoint, Completed, Ending, Paused, Report, StackedPack
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.outcomes import member_result

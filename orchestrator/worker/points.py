@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.files import open_private, storage_errors
-from orchestrator.base.reports import Trace
+from orchestrator.base.packs import Trace
 from orchestrator.detection.run_monitor import JUDGED
 from orchestrator.detection.watch import read_rows
 from orchestrator.logs.columns import MetricsConfig

@@ -10,8 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from orchestrator.base.packs import LaunchedPack, Pack, StackedPack
-from orchestrator.base.reports import Ending, Failed, OutOfMemory, Refused, Report
+from orchestrator.base.packs import Ending, Failed, LaunchedPack, OutOfMemory, Pack, Refused, Report, StackedPack
 from orchestrator.worker.checkpoints import BadCheckpoint
 from orchestrator.worker.forked_run import launched_run
 from orchestrator.worker.launcher import RankLauncher

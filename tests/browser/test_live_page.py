@@ -16,7 +16,7 @@ from playwright.sync_api import Page, expect
 from sweep_cases import finished, ledger_at, map_ledger, sweep_of
 
 from orchestrator.base.files import FROZEN_SWEEP, sweep_lock
-from orchestrator.base.reports import Report
+from orchestrator.base.packs import Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from orchestrator import answers, load
 from orchestrator.base.errors import InputError, SweepError
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
+from orchestrator.base.packs import Completed, Report
 from orchestrator.base.query import Query
-from orchestrator.base.reports import Completed, Report
 from orchestrator.cli.app import app
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts

@@ -13,9 +13,8 @@ import pytest
 from custom_cases import SWEEP, TRAIN, sweep_in
 from sweep_cases import QUADRATIC
 
-from orchestrator.base.packs import Pack
+from orchestrator.base.packs import Event, Pack, PackLost, PackStarted, Paused, Report
 from orchestrator.base.processes import all_marked
-from orchestrator.base.reports import Event, PackLost, PackStarted, Paused, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.executors import Executor
 from orchestrator.executors.inline import InlineExecutor

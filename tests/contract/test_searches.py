@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from orchestrator.base.cell import Cell
-from orchestrator.base.space import Axis, grid_cells
+from orchestrator.base.space import Axis, Cell, grid_cells
 from orchestrator.search.by_optuna import SEARCHES, OptunaSearch
 from orchestrator.search.disagreement import SeedsWhereCellsDisagree
 from orchestrator.search.edge import EdgeOptions, EdgeSearch

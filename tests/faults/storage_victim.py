@@ -16,8 +16,7 @@ from sweep_cases import finished, sweep_of
 
 from orchestrator.base.errors import StorageError, printable
 from orchestrator.base.files import LEDGER, atomic_write, remove, sweep_lock, unneeded_checkpoints, write_checkpoint
-from orchestrator.base.packs import Checkpoint, Member
-from orchestrator.base.reports import Report
+from orchestrator.base.packs import Checkpoint, Member, Report
 from orchestrator.driver.packing import pack_of
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.writer import LedgerWriter

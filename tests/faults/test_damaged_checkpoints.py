@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import CHECKPOINTS, LEDGER, read_checkpoint, write_checkpoint
-from orchestrator.base.reports import PackLost, Report
+from orchestrator.base.packs import PackLost, Report
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader

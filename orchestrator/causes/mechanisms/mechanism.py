@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from orchestrator.base.fields import hidden
+from orchestrator.base.query import hidden
 from orchestrator.base.space import format_value
 from orchestrator.base.words import count
 from orchestrator.causes.evidence import Evidence

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.base.states import is_known, is_over_edge
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import is_known, is_over_edge
 from orchestrator.causes.diagnosis import most_typical
 from orchestrator.causes.remedies.remedy import KINDS
 from orchestrator.causes.remedies.results import Remedies, Tally

@@ -10,10 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.base.cell import Cell, Trial
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
-from orchestrator.base.space import Axis, to_hashable, trial_id
+from orchestrator.base.space import Axis, Cell, Trial, to_hashable, trial_id
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS, IMPORTED
 from orchestrator.causes.remedies.remedy import Entry, Fork

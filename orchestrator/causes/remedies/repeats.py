@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.base.reports import Trace
+from orchestrator.base.packs import Trace
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.remedies.remedy import NO_CHANGE, fork_of, own_interventions
 from orchestrator.ledger.reader import LedgerReader

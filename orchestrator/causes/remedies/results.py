@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from orchestrator.base.fields import hidden, reported
 from orchestrator.base.intervals import wilson
+from orchestrator.base.query import hidden, reported
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS

@@ -14,8 +14,8 @@ from statistics import median
 
 import numpy as np
 
-from orchestrator.base.fields import reported
 from orchestrator.base.intervals import CONFIDENCE
+from orchestrator.base.query import reported
 from orchestrator.detection.warning.alarms import HORIZON, UnstableSpan, alarms
 
 # Shapes: N readings, R runs, D draws.

@@ -8,8 +8,8 @@ import pytest
 from sweep_cases import QUADRATIC
 
 from orchestrator.base.errors import ExecutorError, InputError
+from orchestrator.base.packs import PackStarted, Report
 from orchestrator.base.processes import marked
-from orchestrator.base.reports import PackStarted, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.executors.subprocess_executor import SubprocessExecutor
 from orchestrator.sweepfile.spec import build_sweep

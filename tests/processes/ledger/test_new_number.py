@@ -48,7 +48,7 @@ outcomes.member_result = lambda *args, **options: replace(computed(*args, **opti
 from sweep_cases import finished, sweep_of
 
 from orchestrator.base.columns import METRICS, TRIAL_COLUMNS, markdown_table
-from orchestrator.base.reports import Report
+from orchestrator.base.packs import Report
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.driver.packing import make_packs
 from orchestrator.ledger.reader import LedgerReader

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from custom_cases import SWEEP, TRAIN, only_pack, reports_of, sweep_in, trained
 
-from orchestrator.base.packs import RungThreshold
+from orchestrator.base.packs import Failed, Lost, Paused, RungThreshold
 from orchestrator.base.processes import is_alive
-from orchestrator.base.reports import Failed, Lost, Paused
 from orchestrator.maps.replay import Curve, detect
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.worker.run import run_pack

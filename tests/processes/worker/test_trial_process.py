@@ -12,8 +12,8 @@ import psutil
 import pytest
 from custom_cases import only_pack, trained
 
+from orchestrator.base.packs import Lost
 from orchestrator.base.processes import is_alive
-from orchestrator.base.reports import Lost
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import Sweep, load_sweep
 from orchestrator.worker import trial_process

@@ -7,8 +7,8 @@ import psutil
 import pytest
 from custom_cases import only_pack, sweep_in
 
+from orchestrator.base.packs import Report
 from orchestrator.base.processes import scratch_of, tree_of
-from orchestrator.base.reports import Report
 from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
 from orchestrator.executors.subprocess_executor import SubprocessExecutor
 

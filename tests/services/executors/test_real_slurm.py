@@ -30,8 +30,8 @@ from slurm_cases import (
 )
 from slurm_kit import KERNEL, MEASURED, Slurm
 
+from orchestrator.base.packs import Completed, PackLost
 from orchestrator.base.processes import is_alive
-from orchestrator.base.reports import Completed, PackLost
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.slurm import SlurmExecutor
 from orchestrator.ledger.reader import LedgerReader

@@ -40,8 +40,8 @@ from slurm_cases import (
 from sweep_cases import QUADRATIC
 
 from orchestrator.base.errors import ExecutorError, InputError
+from orchestrator.base.packs import Completed, Failed, PackLost, PackStarted, Paused, Report
 from orchestrator.base.processes import children, is_alive, marked
-from orchestrator.base.reports import Completed, Failed, PackLost, PackStarted, Paused, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.executors.slurm import SlurmExecutor
 from orchestrator.executors.slurm_cluster import SlurmCluster, SubmittedPack

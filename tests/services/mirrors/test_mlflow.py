@@ -23,7 +23,7 @@ from orchestrator.api.exporting import sync
 from orchestrator.api.running import run_lines
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
-from orchestrator.base.reports import Completed, Report
+from orchestrator.base.packs import Completed, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.executors.inline import InlineExecutor

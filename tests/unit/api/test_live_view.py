@@ -8,7 +8,7 @@ from rich.console import Console
 from sweep_cases import QUADRATIC, sweep_of, trial_row
 
 from orchestrator.api.live_view import LiveView, progress_line, stop_line
-from orchestrator.base.reports import Report
+from orchestrator.base.packs import Report
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import OUTCOMES
 from orchestrator.driver.progress import Progress

@@ -21,9 +21,9 @@ from diagnosis_cases import (
     warmup_too_short,
 )
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP
+from orchestrator.base.space import Cell
 from orchestrator.causes.advice import advise, check
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.mechanism import Move

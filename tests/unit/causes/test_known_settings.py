@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from diagnosis_cases import Case, calm, logit_growth, record_cases, row_of, shallow_stall
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
+from orchestrator.base.space import Cell
 from orchestrator.causes.advice import Advice, advise, check
 from orchestrator.causes.diagnosis import examine
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS

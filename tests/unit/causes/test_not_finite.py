@@ -10,8 +10,8 @@ from custom_cases import SWEEP as OWN_SWEEP
 from custom_cases import TRAIN
 from diagnosis_cases import Case, calm, diagnosed, risen, row_of, sweep_of_text
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.files import FROZEN_SWEEP
+from orchestrator.base.space import Cell
 from orchestrator.causes.advice import Reason, broken_step, reasons_not_finite
 from orchestrator.causes.evidence import Evidence
 from orchestrator.sweepfile.spec import build_sweep

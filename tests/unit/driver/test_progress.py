@@ -8,7 +8,7 @@ import pytest
 from sweep_cases import sweep_with
 
 from orchestrator.base.errors import StorageError
-from orchestrator.base.reports import Ending, Failed, Lost, PackStarted, Report
+from orchestrator.base.packs import Ending, Failed, Lost, PackStarted, Report
 from orchestrator.driver.progress import Progress
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.writer import LedgerWriter

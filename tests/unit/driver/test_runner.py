@@ -12,7 +12,7 @@ from sweep_cases import numbers, sweep_with
 from objectives.models import quadratic
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER, sweep_lock
-from orchestrator.base.reports import (
+from orchestrator.base.packs import (
     Completed,
     Failed,
     Lost,

@@ -10,7 +10,7 @@ from sweep_cases import numbers, search_with, sweep_with
 
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import CHECKPOINTS, LEDGER
-from orchestrator.base.reports import Completed, Event, PackLost, PackStarted, Report
+from orchestrator.base.packs import Completed, Event, PackLost, PackStarted, Report
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.health import examine_sweep
 from orchestrator.ledger.reader import LedgerReader

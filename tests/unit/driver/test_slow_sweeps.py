@@ -12,8 +12,7 @@ from sweep_cases import numbers, sweep_of, trial_row
 from orchestrator.answers.audit import AuditAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
-from orchestrator.base.packs import Pack, ReferenceTrial
-from orchestrator.base.reports import PackLost, Report
+from orchestrator.base.packs import Pack, PackLost, ReferenceTrial, Report
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.slow import rung_thresholds, rungs_of
 from orchestrator.driver.packing import make_packs

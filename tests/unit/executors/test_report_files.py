@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.base.packs import Checkpoint
-from orchestrator.base.reports import Completed, Failed, Lost, OutOfMemory, Paused, Refused, Report
+from orchestrator.base.packs import Checkpoint, Completed, Failed, Lost, OutOfMemory, Paused, Refused, Report
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.executors.report_files import report_as_text, report_from_text
 

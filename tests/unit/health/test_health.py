@@ -10,8 +10,7 @@ from sweep_cases import ledger_at, record, sweep_of
 from orchestrator.api.cleaning import gc
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import CHECKPOINTS, FROZEN_SWEEP, LEDGER, sweep_lock, write_checkpoint
-from orchestrator.base.packs import Checkpoint, Member
-from orchestrator.base.reports import Report
+from orchestrator.base.packs import Checkpoint, Member, Report
 from orchestrator.driver.packing import pack_of
 from orchestrator.health import Finding, examine_environment, examine_sweep, repair
 from orchestrator.ledger.reader import LedgerReader

@@ -8,8 +8,7 @@ import pytest
 from sweep_cases import finished, ledger_at, record, sweep_of
 
 from orchestrator.base.errors import StorageError
-from orchestrator.base.packs import Checkpoint, Member
-from orchestrator.base.reports import Report
+from orchestrator.base.packs import Checkpoint, Member, Report
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.driver.packing import pack_of
 from orchestrator.ledger.reader import LedgerReader

@@ -13,7 +13,7 @@ from old_ledgers import SCHEMA_2
 from sweep_cases import finished, ledger_at, record, sweep_of
 
 from orchestrator.base.errors import InputError, StorageError
-from orchestrator.base.reports import Report
+from orchestrator.base.packs import Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.schema import APPLICATION_ID, SCHEMA, Schema

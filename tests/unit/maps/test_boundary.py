@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError
-from orchestrator.base.space import Axis
+from orchestrator.base.space import Axis, Cell
 from orchestrator.maps.boundary import Edge, boundary, boundary_lines, margins, row_boundary
 from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.table import read_table

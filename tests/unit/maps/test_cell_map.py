@@ -9,7 +9,7 @@ from sweep_cases import ledger_at, record, sweep_of
 
 from orchestrator.base.columns import METRICS
 from orchestrator.base.errors import InputError
-from orchestrator.base.states import cell_state
+from orchestrator.base.vocabulary import cell_state
 from orchestrator.maps.boundary import boundary_lines
 from orchestrator.maps.cell_map import cell_map, facet_maps
 from orchestrator.maps.table import read_table

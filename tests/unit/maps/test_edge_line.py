@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
-from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
+from orchestrator.base.space import Trial
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary
 from orchestrator.maps.cell_map import cell_map

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from sweep_cases import record, search_with, sweep_of
 
-from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
+from orchestrator.base.space import Trial
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.boundary import boundary

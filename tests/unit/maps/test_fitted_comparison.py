@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
-from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
-from orchestrator.base.space import Axis
+from orchestrator.base.space import Axis, Trial
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.comparison import compare
 from orchestrator.maps.fitted import FittedEdge, FittedRow

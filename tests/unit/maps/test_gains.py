@@ -7,8 +7,8 @@ import math
 import pytest
 from sweep_cases import trial_row
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.intervals import wilson
+from orchestrator.base.space import Cell
 from orchestrator.base.vocabulary import PRUNED
 from orchestrator.maps.gains import BestCell, Gains, Trials, gains
 from orchestrator.maps.rule import STABLE, StableRule

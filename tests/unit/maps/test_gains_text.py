@@ -12,8 +12,7 @@ import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
 import orchestrator
-from orchestrator.base.cell import Cell
-from orchestrator.base.space import Axis
+from orchestrator.base.space import Axis, Cell
 from orchestrator.maps.gains import BestCell, Gains
 from orchestrator.maps.gains_text import gains_lines
 from orchestrator.maps.rule import StableRule

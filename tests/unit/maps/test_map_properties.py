@@ -25,8 +25,7 @@ from typer.testing import CliRunner
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP
-from orchestrator.base.states import cell_state
-from orchestrator.base.vocabulary import OUTCOMES
+from orchestrator.base.vocabulary import OUTCOMES, cell_state
 from orchestrator.cli import app
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary, boundary_lines

@@ -8,9 +8,8 @@ import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
 from orchestrator.answers.recommend import RecommendAnswer
-from orchestrator.base.cell import Cell, Trial
 from orchestrator.base.errors import InputError
-from orchestrator.base.space import Axis
+from orchestrator.base.space import Axis, Cell, Trial
 from orchestrator.maps.axes import led
 from orchestrator.maps.boundary import boundary, boundary_lines
 from orchestrator.maps.cell_map import cell_map

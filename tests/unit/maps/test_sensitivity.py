@@ -9,7 +9,7 @@ from sweep_cases import finished, ledger_at, sweep_of
 
 from orchestrator.answers.sensitivity import SensitivityQuery
 from orchestrator.base.errors import InputError
-from orchestrator.base.reports import Completed, Report
+from orchestrator.base.packs import Completed, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.maps.sensitivity import lr_sensitivity

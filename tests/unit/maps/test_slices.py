@@ -11,8 +11,8 @@ from sweep_cases import ledger_at, map_ledger, sweep_of
 
 from orchestrator.answers.compare import CompareQuery
 from orchestrator.answers.compare import Comparison as Answer
-from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError
+from orchestrator.base.space import Cell
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import comparison
 from orchestrator.maps.comparison_text import comparison_lines

@@ -14,7 +14,7 @@ from orchestrator.answers.survival import SurvivalAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.base.intervals import Z_SCORE, wilson
-from orchestrator.base.reports import Completed, Report
+from orchestrator.base.packs import Completed, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.reader import LedgerReader

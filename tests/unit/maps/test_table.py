@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from sweep_cases import finished, ledger_at, sweep_of
 
-from orchestrator.base.reports import Completed, Report
+from orchestrator.base.packs import Completed, Report
 from orchestrator.detection.relative import SHAKING
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts

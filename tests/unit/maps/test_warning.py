@@ -11,7 +11,7 @@ from sweep_cases import finished, ledger_at, sweep_of
 
 from orchestrator.answers.warn import WarnAnswer
 from orchestrator.base.errors import InputError
-from orchestrator.base.reports import Completed, Report
+from orchestrator.base.packs import Completed, Report
 from orchestrator.detection.warning.alarms import UnstableSpan
 from orchestrator.detection.warning.monitor import model_for
 from orchestrator.driver.packing import make_packs

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sweep_cases import finished, learning, ledger_at, peak_bytes, sweep_of
 
-from orchestrator.base.reports import Completed, Report
+from orchestrator.base.packs import Completed, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.maps.curve_metrics import CURVE_METRICS, measured

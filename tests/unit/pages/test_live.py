@@ -11,7 +11,7 @@ import pytest
 from sweep_cases import finished, ledger_at, sweep_of
 
 from orchestrator.base.files import FROZEN_SWEEP, sweep_lock
-from orchestrator.base.reports import Report
+from orchestrator.base.packs import Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.reader import LedgerReader

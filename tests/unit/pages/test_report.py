@@ -8,7 +8,7 @@ from sweep_cases import finished, ledger_at, record, sweep_of
 
 from orchestrator.answers.audit import AuditAnswer
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
-from orchestrator.base.reports import Completed, Report
+from orchestrator.base.packs import Completed, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.writer import LedgerWriter

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
-from orchestrator.base.cell import Trial
+from orchestrator.base.space import Trial
 from orchestrator.maps.edge_line import EdgeLines, edge_lines
 from orchestrator.maps.table import read_table
 from orchestrator.render.edge_line import _draw, edge_picture

@@ -12,7 +12,7 @@ from sweep_cases import finished, ledger_at, map_ledger, record, sweep_of
 
 from orchestrator.api.exporting import export_optuna
 from orchestrator.base.errors import InputError
-from orchestrator.base.reports import Completed, Report
+from orchestrator.base.packs import Completed, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.render.optuna_study import export_study
 from orchestrator.search.study import Parameter, StudyTrial, study_file

@@ -10,8 +10,8 @@ from matplotlib.colors import to_hex
 from remedy_cases import CLIP, LOWER, all_cells, answer, forked, in_cell
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.files import LEDGER
+from orchestrator.base.space import Cell
 from orchestrator.causes.remedies.cells import CellRemedies
 from orchestrator.causes.remedies.remedy import KINDS
 from orchestrator.ledger.reader import LedgerReader

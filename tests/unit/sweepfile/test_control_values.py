@@ -10,9 +10,8 @@ from sweep_cases import ids
 from sweep_cases import sweep_with_keys as sweep_of
 
 from objectives.control import SIGNALS, Rule, firing_in_words, policy_in_words
-from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
-from orchestrator.base.space import Axis, format_value, to_hashable
+from orchestrator.base.space import Axis, Trial, format_value, to_hashable
 from orchestrator.maps.axes import value_labels, value_meant
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document

@@ -12,10 +12,9 @@ from sweep_cases import sweep_with_keys as sweep_of
 
 from objectives.base import QuadraticConfig
 from objectives.interventions import changes_in_words
-from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
 from orchestrator.base.query import cell_conditions
-from orchestrator.base.space import Axis, canonical_text, format_value, to_hashable, to_plain
+from orchestrator.base.space import Axis, Trial, canonical_text, format_value, to_hashable, to_plain
 from orchestrator.maps.axes import value_labels, value_meant
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from pack_cases import REPORT_EACH_UPDATE, assert_the_same, interrupted, pack_with, results, up_to, whole
 
 from objectives.base import OBJECTIVES
-from orchestrator.base.packs import Pack
-from orchestrator.base.reports import Paused, Refused
+from orchestrator.base.packs import Pack, Paused, Refused
 from orchestrator.worker import run as worker
 from orchestrator.worker.checkpoints import (
     BadCheckpoint,

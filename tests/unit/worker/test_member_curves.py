@@ -10,8 +10,7 @@ import pytest
 from pack_cases import pack_with
 
 from objectives.base import OBJECTIVES, Objective
-from orchestrator.base.packs import Pack, Telemetry
-from orchestrator.base.reports import Trace
+from orchestrator.base.packs import Pack, Telemetry, Trace
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import NEVER, SpikeDetector
 from orchestrator.worker import run as worker

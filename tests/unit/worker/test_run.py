@@ -13,8 +13,7 @@ from tiers import thinned
 from objectives.base import OBJECTIVES, ExecutionPlan, Rounding
 from objectives.models import quadratic
 from objectives.training.packed import PackedTrainer
-from orchestrator.base.packs import Member, Pack, StackedPack
-from orchestrator.base.reports import Completed
+from orchestrator.base.packs import Completed, Member, Pack, StackedPack
 from orchestrator.worker import run as worker
 from orchestrator.worker.autotune import save_measurements
 from orchestrator.worker.machine import Measurement

@@ -14,8 +14,7 @@ from pack_cases import REPORT_EACH_UPDATE, assert_the_same, curve, interrupted, 
 
 from objectives.base import OBJECTIVES, QuadraticConfig
 from objectives.training.packed import PackedTrainer
-from orchestrator.base.packs import Pack
-from orchestrator.base.reports import Report
+from orchestrator.base.packs import Pack, Report
 from orchestrator.worker import run as worker
 from orchestrator.worker.packed_run import Pace
 from orchestrator.worker.roster import Roster, families, first_difference, split_at

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from pack_cases import SMALL, STOPPING, assert_the_same, curve, pack_with, results
 
-from orchestrator.base.packs import Pack
-from orchestrator.base.reports import Report
+from orchestrator.base.packs import Pack, Report
 from orchestrator.worker import run as worker
 from orchestrator.worker.packed_run import Pace
 
