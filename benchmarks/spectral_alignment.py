@@ -27,7 +27,7 @@ from benchmarks import warning
 from benchmarks.warning import REFERENCE, SCORES, Run, Scorer, across, fixed, numbers, read, write
 from objectives.models import gpt, gpt_model
 from objectives.training.packed import Weights
-from orchestrator.detection.warning.features import RECENT, USUAL, running_median
+from orchestrator.detection.warning.risk import RECENT, USUAL, running_median
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.sweepfile.overrides import Overrides

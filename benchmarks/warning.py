@@ -22,19 +22,29 @@ import numpy as np
 from benchmarks.warning_scores import OF_CURVES
 from orchestrator.base.files import LEDGER
 from orchestrator.base.packs import Trace
-from orchestrator.detection.warning.alarms import HORIZON, UnstableSpan, is_calm
-from orchestrator.detection.warning.evaluation import (
+from orchestrator.detection.warning.alarms import (
+    HORIZON,
     Intervals,
     Quality,
     RunWarnings,
     ScoredRun,
+    UnstableSpan,
     best_threshold,
     intervals,
+    is_calm,
     quality,
     run_warnings,
 )
-from orchestrator.detection.warning.features import FEATURES, NAMES, TREND_NAME, Telemetry, features
-from orchestrator.detection.warning.risk import RiskModel, fitted, models_as_text
+from orchestrator.detection.warning.risk import (
+    FEATURES,
+    NAMES,
+    TREND_NAME,
+    RiskModel,
+    Telemetry,
+    features,
+    fitted,
+    models_as_text,
+)
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.warning import watched_runs
 from orchestrator.sweepfile.sections import TelemetryConfig

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from orchestrator.detection.warning.features import running_median, windows
+from orchestrator.detection.warning.risk import running_median, windows
 
 # Shapes: N steps or readings, W of a window.
 

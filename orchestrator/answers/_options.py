@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.query import cell_conditions, conditions, option
+
+if TYPE_CHECKING:
+    from orchestrator.logs.columns import MetricsConfig
 
 
 def x_option() -> Any:
@@ -107,3 +111,21 @@ def executor_option() -> Any:
 def allow_import_option() -> Any:
     """Whether code that a sweep file names may be imported."""
     return option(False, "import the Python code that the sweep file names")
+
+
+def log_metrics(pattern: str | None, format_: str, loss: str | None) -> MetricsConfig:
+    """Return the pattern and the format of logs as options give them. Raises InputError."""
+    from pydantic import ValidationError
+
+    from orchestrator.logs.columns import MetricsConfig
+    from orchestrator.logs.line_formats import compiled_pattern
+
+    try:
+        metrics = MetricsConfig.model_validate({"pattern": pattern, "format": format_, "loss": loss})
+    except ValidationError as error:
+        details = error.errors()[0]
+        remedy = "see `sweep replay --help`"
+        raise InputError(Problem(f"--{details['loc'][0]}", "", details["msg"], remedy)) from None
+    if metrics.pattern is not None:
+        compiled_pattern(metrics)
+    return metrics

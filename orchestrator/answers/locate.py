@@ -68,7 +68,7 @@ class LocateQuery(Query["SweepTable"]):
         return LocateAnswer(locate(subject, run, StableRule(self.degraded)), judged, subject.ledger.path.parent)
 
     def _judged(self, log: Path) -> Replayed:
-        from orchestrator.answers._logs import log_metrics
+        from orchestrator.answers._options import log_metrics
         from orchestrator.detection.config import StoppingConfig
         from orchestrator.logs.columns import Columns
         from orchestrator.logs.files import read_log

@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.answers._logs import log_metrics, stopping_of
-from orchestrator.answers._options import format_option, grad_norm_option, loss_option, pattern_option, step_option
+from orchestrator.answers._options import (
+    format_option,
+    grad_norm_option,
+    log_metrics,
+    loss_option,
+    pattern_option,
+    step_option,
+)
 from orchestrator.base.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, Problem
 from orchestrator.base.files import (
     FROZEN_SWEEP,
@@ -194,6 +200,28 @@ def _replay_sweep(folder: Path, sets: Sequence[str]) -> list[ReplayedTrial]:
         return replay_sweep(ledger, stopping.resolved(was["spike_rise"], was["gradient_patience"]))
 
 
+def stopping_of(sets: Sequence[str]) -> StoppingConfig:
+    """Return the detector's settings for logs, changed by `--set stopping.KEY=VALUE`. Raises InputError."""
+    from pydantic import ValidationError
+
+    from orchestrator.detection.config import StoppingConfig
+    from orchestrator.sweepfile.overrides import parse_set
+
+    changes = {}
+    for text in sets:
+        path, value = parse_set(text)
+        if len(path) != 2 or path[0] != "stopping":
+            raise InputError(Problem(f"--set {text}", "", "is not a key of stopping", "write e.g. stopping.window=100"))
+        changes[path[1]] = value
+    try:
+        return StoppingConfig(**changes)
+    except ValidationError as error:
+        details = error.errors()[0]
+        key = ".".join(str(part) for part in details["loc"])
+        known = f"keys: {', '.join(StoppingConfig.model_fields)}" if details["type"] == "extra_forbidden" else ""
+        raise InputError(Problem("--set", f"stopping.{key}", details["msg"], known)) from None
+
+
 @dataclass(frozen=True, slots=True)
 class ReplayAnswer(Answer):
     """Verdicts on logs, and the trials of sweeps under other settings."""
@@ -265,7 +293,7 @@ def _log_blocks(replayed: Sequence[Replayed]) -> Iterator[Block]:
 
 def _notes_on(one: Replayed) -> Iterator[str]:
     """What the detector saw that is neither a verdict nor an episode."""
-    from orchestrator.detection.norm_rises import NOTE
+    from orchestrator.detection.run_monitor import NOTE
 
     record = one.record
     if one.result.risen_share is not None:

@@ -59,7 +59,7 @@ class WarnAnswer(Answer):
 
     def blocks(self) -> Iterator[Block]:
         """Yield how many instabilities were warned, each with its lead, and the false alarms."""
-        from orchestrator.detection.warning.evaluation import GOOD_LEAD
+        from orchestrator.detection.warning.alarms import GOOD_LEAD
 
         result, quality = self.result, self.result.quality
         num_onsets = quality.num_onsets + quality.early_onsets

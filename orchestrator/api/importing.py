@@ -11,9 +11,8 @@ from orchestrator.base.errors import EXIT_OK
 from orchestrator.base.files import LEDGER, check_no_links, check_output
 from orchestrator.base.space import Axis
 from orchestrator.base.words import counts_line, shortened
-from orchestrator.importing.collecting import collect
+from orchestrator.importing.collecting import Collected, checked_name, collect, record
 from orchestrator.importing.options import ImportOptions
-from orchestrator.importing.recording import Collected, checked_name, record
 from orchestrator.ledger.facts import long_note
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table

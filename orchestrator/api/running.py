@@ -26,8 +26,7 @@ from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axes import led
 from orchestrator.maps.table import read_table, repeated_runs, repeats_text
-from orchestrator.mirrors.news import Message, News
-from orchestrator.mirrors.notifier import NotDelivered, Notifier, Sender
+from orchestrator.mirrors.notifier import Message, News, NotDelivered, Notifier, Sender
 from orchestrator.render.printing import Lines, show
 from orchestrator.render.text_map import text_map
 from orchestrator.sweepfile.custom_trainer import CustomTrainer

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from orchestrator.base.errors import EXIT_OK, InputError, Problem, SweepError
 from orchestrator.base.processes import MARK, new_mark
-from orchestrator.mirrors.mlflow_pages import run_pages, server_command
-from orchestrator.mirrors.mlflow_store import STORE, rehome, tracking_uri
+from orchestrator.mirrors.mlflow_store import STORE, rehome, run_pages, server_command, tracking_uri
 from orchestrator.render.printing import Lines
 from orchestrator.sweepfile.sections import TrackingConfig
 

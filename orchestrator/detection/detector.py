@@ -17,8 +17,7 @@ import numpy as np
 
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.episodes import Episode, Episodes
-from orchestrator.detection.progress import Progress
-from orchestrator.detection.trend import RECENT, Trend, Window
+from orchestrator.detection.trend import RECENT, Progress, Trend, Window
 from orchestrator.detection.verdicts import Lost, Verdicts
 
 # Spikes that are fewer steps apart count as one departure from the trend.

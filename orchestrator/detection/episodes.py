@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.detection.config import StoppingConfig, rise_of
-from orchestrator.detection.progress import Progress
-from orchestrator.detection.trend import TINY, Trend, middle
+from orchestrator.detection.trend import TINY, Progress, Trend, middle
 
 _EARLY_RISE = 1.0  # rise that leaves the trend of a start-up, as a fraction of it
 _MASS_LIMIT = 1000.0  # cap on one loss, in units of the rise

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from orchestrator.detection.config import LOG_GRADIENT_PATIENCE, StoppingConfig, falls_over_decades, rise_of
 from orchestrator.detection.episodes import Episodes
-from orchestrator.detection.progress import Progress
-from orchestrator.detection.trend import middle
+from orchestrator.detection.trend import Progress, middle
 
 Lost = Literal["not_finite", "far", "no_progress"]
 

@@ -29,9 +29,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from orchestrator.base.errors import InputError, Problem, StorageError
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
-from orchestrator.detection.norm_rises import NOTE
 from orchestrator.detection.outcomes import Verdict, judge
-from orchestrator.detection.run_monitor import RunMonitor
+from orchestrator.detection.run_monitor import NOTE, RunMonitor
 from orchestrator.detection.warning.monitor import Risk, WatchedSteps
 
 TRIAL_VARIABLE = "SWEEP_TRIAL"  # names the file of the trial that this process trains

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from orchestrator.base.errors import InputError, Problem, did_you_mean
 from orchestrator.base.space import SCALES, Scale
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.importing.values import AxisColumn, column_named
+from orchestrator.importing.runs import AxisColumn, column_named
 from orchestrator.logs.columns import Columns, MetricsConfig
 from orchestrator.logs.line_formats import compiled_pattern
 from orchestrator.sweepfile.fields import lowered, shown

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.logs.separated import header_of
+from orchestrator.logs.line_formats import header_of
 
 BLANK = "empty"  # stands for a cell without a text
 RUN = "run"  # the column with the runs of a chart

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.importing.curves import LoggedRuns
 from orchestrator.importing.options import ImportOptions
+from orchestrator.importing.outcomes import LoggedRuns
 from orchestrator.importing.rows import LeftOut, Row, Rows, flat
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.files import find_logs, read_log

@@ -20,10 +20,13 @@ from orchestrator.logs.columns import (
     LOSS_NAMES,
     MAX_LISTED,
     NORM_NAMES,
+    NUM_FIRST,
     STEP_NAMES,
     VALIDATION_NAMES,
     Columns,
     MetricsConfig,
+    Numbering,
+    counts_steps,
     find_name,
     first_usual,
     may_be_loss,
@@ -33,7 +36,6 @@ from orchestrator.logs.columns import (
 from orchestrator.logs.event_files import Events, begins_as_events
 from orchestrator.logs.line_formats import compiled_pattern, reader_of
 from orchestrator.logs.lines import MAX_LAST_LINES, MAX_LINE_BYTES, Lines, Reader, Row, without_colours
-from orchestrator.logs.numbering import NUM_FIRST, Numbering, counts_steps
 from orchestrator.logs.series import EVALUATION
 
 _BLOCK = 1024**2  # bytes split into lines at a time

@@ -20,14 +20,16 @@ from orchestrator.logs.columns import (
     LOSS_NAMES,
     MAX_LISTED,
     NORM_NAMES,
+    NUM_FIRST,
     STEP_NAMES,
     Columns,
+    Numbering,
+    counts_steps,
     find_name,
     first_usual,
     plain_name,
     training_losses,
 )
-from orchestrator.logs.numbering import NUM_FIRST, Numbering, counts_steps
 
 _INFINITE = 1e100  # MLflow stores infinity as a number near the largest float
 _MAX_COMPARED = 50  # columns of steps

@@ -12,10 +12,18 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.packs import Trace
 from orchestrator.base.query import flat, reported
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.detection.warning.alarms import HORIZON, UnstableSpan, unstable_spans
-from orchestrator.detection.warning.evaluation import Quality, RunWarnings, ScoredRun, quality, run_warnings
-from orchestrator.detection.warning.features import features
+from orchestrator.detection.warning.alarms import (
+    HORIZON,
+    Quality,
+    RunWarnings,
+    ScoredRun,
+    UnstableSpan,
+    quality,
+    run_warnings,
+    unstable_spans,
+)
 from orchestrator.detection.warning.monitor import kind_for, model_for, reasons_of
+from orchestrator.detection.warning.risk import features
 from orchestrator.ledger.reader import LedgerReader
 
 # A stalled trial learned nothing that it could lose; of an unknown or pruned one nobody knows what it did.

@@ -19,15 +19,18 @@ from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import SweepError
 from orchestrator.base.files import FROZEN_SWEEP
-from orchestrator.mirrors.mlflow_attachments import (
+from orchestrator.mirrors.mlflow_runs import (
+    ATTEMPT,
+    MIRRORED,
     MachineReadings,
+    find_runs,
     log_answer,
+    log_differences,
     log_map,
     log_table,
     log_texts,
     make_artifacts_folder,
 )
-from orchestrator.mirrors.mlflow_runs import ATTEMPT, MIRRORED, find_runs, log_differences
 from orchestrator.mirrors.mlflow_store import (
     artifacts_folder,
     folder_tag,
@@ -186,7 +189,11 @@ class MlflowTracker:
         self._client = MlflowClient(tracking_uri=self.uri)
         self._experiment_id = self._find_experiment()
         self._on_response()
-        self._find_runs()
+        folder = folder_tag(self.folder)
+        self._owner = {"sweep.folder": folder, "mlflow.user": getpass.getuser()}
+        self._runs = find_runs(self._client, self._experiment_id, folder, self._on_response)
+        if not self._runs.parent_id:
+            self._create_parent()
 
     def _find_experiment(self) -> str:
         experiment = self._client.get_experiment_by_name(self.tracking.experiment)
@@ -204,13 +211,6 @@ class MlflowTracker:
             if experiment is None:
                 raise
             return experiment.experiment_id  # another sweep has just created it
-
-    def _find_runs(self) -> None:
-        folder = folder_tag(self.folder)
-        self._owner = {"sweep.folder": folder, "mlflow.user": getpass.getuser()}
-        self._runs = find_runs(self._client, self._experiment_id, folder, self._on_response)
-        if not self._runs.parent_id:
-            self._create_parent()
 
     def _create_parent(self) -> None:
         tags = {**self._owner, "sweep.level": "sweep"}

@@ -1,4 +1,7 @@
-"""Send the messages of a run through Apprise, from a thread, so that the run never waits long for a server."""
+"""Messages to the user through Apprise: which events deserve one, and a thread that sends them.
+
+The run never waits long for a server.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,182 @@ import queue
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 from orchestrator.base.errors import InputError, Problem, SweepError
+from orchestrator.base.space import Cell, Trial
 from orchestrator.base.trial_result import MemberResult
+from orchestrator.base.words import counts_line, format_seconds
 from orchestrator.driver.progress import Progress
-from orchestrator.mirrors.news import Message, News
 from orchestrator.sweepfile.sections import NotifyConfig
+
+# --- messages --------------------------------------------------------------------------------------
+
+PAUSE_S = 60.0  # between two messages; only the last one does not wait
+_MOST_CELLS = 5  # named in one message
+
+Kind = Literal["failure", "warning", "info", "success"]  # of a message, in Apprise's terms
+_BY_SEVERITY: Sequence[Kind] = ("failure", "warning", "info", "success")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message to the user: names, counts, times and values of axes, but no text of an error."""
+
+    title: str
+    body: str
+    kind: Kind
+
+
+class _Event(NamedTuple):
+    """Something that happened since the last message: a short title and a line."""
+
+    title: str
+    line: str
+    kind: Kind
+
+
+class _Snapshot(NamedTuple):
+    """The part of a run's progress whose changes are reported."""
+
+    num_errored: int = 0
+    num_hung: int = 0
+    held_back: str | None = None
+
+
+class News:
+    """Collect the events of one run into messages.
+
+    A state machine on the clock of the run's ``Progress``. Events within ``PAUSE_S`` after a message go into the next
+    message, and those still unreported at the end of the run into the last one.
+    """
+
+    def __init__(self, events: Collection[str], folder: Path) -> None:
+        """``events`` are from ``orchestrator.sweepfile.sections.EVENTS``; ``folder`` has the sweep's results."""
+        self._events, self._folder = events, folder
+        self._quiet_until = float("-inf")  # on the run's clock
+        self._reported = _Snapshot()
+        self._mixed: list[str] = []  # names of cells to report
+
+    def began(self, progress: Progress) -> None:
+        """Take the state that earlier runs left, which is not reported."""
+        self._cells = _MixedCells(progress.trials, progress.outcomes)
+        self._reported = _snapshot(progress)
+
+    def changed(self, progress: Progress, finished: Sequence[MemberResult]) -> Message | None:
+        """Return the message that is due after the new results ``finished``, or None."""
+        self._mixed += self._cells.add(finished)
+        now = progress.clock()
+        if now < self._quiet_until:
+            return None
+        events = self._take_events(progress)
+        if not events:
+            return None
+        self._quiet_until = now + PAUSE_S
+        return self._message(progress, events)
+
+    def ended(self, progress: Progress) -> Message | None:
+        """Return the last message, with the unreported events and how the run ended, or None."""
+        events = self._take_events(progress)
+        if "finished" in self._events or ("failed" in self._events and progress.error is not None):
+            events.insert(0, _ending(progress))
+        return self._message(progress, events) if events else None
+
+    def _take_events(self, progress: Progress) -> list[_Event]:
+        """Return the events since the last message and mark them as reported."""
+        before, now, mixed = self._reported, _snapshot(progress), self._mixed
+        self._reported, self._mixed = now, []
+        events = []
+        if "failed" in self._events and now.num_errored > before.num_errored:
+            num = _number(now.num_errored - before.num_errored, "trial")
+            line = f"{num} errored: `sweep status {progress.sweep.name}` says why"
+            events.append(_Event("trials errored", line, "failure"))
+        if "failed" in self._events and now.held_back is not None and now.held_back != before.held_back:
+            events.append(_Event("no other trial is started", now.held_back, "failure"))
+        if "stalled" in self._events and now.num_hung > before.num_hung:
+            times = _number(now.num_hung - before.num_hung, "time")
+            timeout_s = progress.sweep.resources.stall_timeout_s
+            line = f"hung {times}: a worker or trainer said nothing for {timeout_s:g} s"
+            events.append(_Event("hung", line, "warning"))
+        if "diverged" in self._events and mixed:
+            more = f"; and {len(mixed) - _MOST_CELLS} more" if len(mixed) > _MOST_CELLS else ""
+            line = f"one seed diverged, another ended stable: {'; '.join(mixed[:_MOST_CELLS])}{more}"
+            events.append(_Event("a seed diverged", line, "warning"))
+        return events
+
+    def _message(self, progress: Progress, events: Sequence[_Event]) -> Message:
+        kinds = {event.kind for event in events}
+        kind = next(kind for kind in _BY_SEVERITY if kind in kinds)
+        body = [
+            *(event.line for event in events if event.line),
+            f"{_number(len(progress.statuses), 'trial')}: {counts_line(progress.counts)}",
+            f"{format_seconds(progress.seconds)} of training, results in {self._folder}",
+        ]
+        return Message(f"{progress.sweep.name}: {', '.join(event.title for event in events)}", "\n".join(body), kind)
+
+
+class _MixedCells:
+    """Find the cells of a sweep whose seeds disagree: one ended stable, another diverged.
+
+    The order does not matter: early stopping ends a diverged seed long before a stable one in the same pack.
+    """
+
+    def __init__(self, trials: Mapping[str, Trial], outcomes: Mapping[str, str]) -> None:
+        """Cells that are mixed by ``outcomes`` (by trial id) are never reported. ``trials`` may grow."""
+        self._trials = trials
+        self._outcomes: defaultdict[Cell, set[str]] = defaultdict(set)
+        for trial_id, outcome in outcomes.items():
+            self._outcomes[trials[trial_id].cell].add(outcome)
+
+    def add(self, results: Iterable[MemberResult]) -> list[str]:
+        """Return the names of the cells that ``results`` make mixed, in order, e.g. ``lr=0.1 beta2=0.99``."""
+        names = []
+        for result in results:
+            cell = self._trials[result.trial_id].cell
+            outcomes = self._outcomes[cell]
+            was_mixed = _is_mixed(outcomes)
+            outcomes.add(result.outcome)
+            if _is_mixed(outcomes) and not was_mixed:
+                names.append(cell.name)
+        return names
+
+
+def _is_mixed(outcomes: set[str]) -> bool:
+    return outcomes >= {"stable", "diverged"}
+
+
+def _snapshot(progress: Progress) -> _Snapshot:
+    num_errored = sum(status == "errored" for status in progress.statuses.values())
+    return _Snapshot(num_errored, progress.num_hung, progress.held_back)
+
+
+def _ending(progress: Progress) -> _Event:
+    if progress.error is not None:
+        kind = type(progress.error).__name__
+        return _Event("ended by an error", f"{kind}: the output of `sweep run` has its text", "failure")
+    if progress.stopped_by is not None:
+        return _Event("stopped", "the same command resumes the sweep", "info")
+    if progress.held_back is not None:
+        return _Event("ended early", "", "info")
+    return _Event("finished", "", "info" if "errored" in progress.statuses.values() else "success")
+
+
+def _number(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
 
 # How long the end of a run waits for messages. A service may accept two messages only five seconds apart.
 PATIENCE_S = 8.0
 _HTTP_STATUS = re.compile(r"\berror=(\d{3})\b")  # in Apprise's log
 
 Deliver = Callable[[Message], None]
+
+
+# --- sending ---------------------------------------------------------------------------------------
 
 
 class NotDelivered(SweepError):

@@ -24,12 +24,10 @@ from orchestrator.maps.fitted import Fit, fit
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.sensitivity import lr_sensitivity
 from orchestrator.maps.table import SweepTable, read_table
-from orchestrator.mirrors.log_columns import loss_columns, map_params
-from orchestrator.mirrors.records import cell_key, shown_value
-from orchestrator.mirrors.tracker import CellKey, CellRecord, SweepRecord, Text
+from orchestrator.mirrors.records import cell_key, loss_columns, map_params, shown_value
+from orchestrator.mirrors.tracker import MAP_AXES, CellKey, CellRecord, SweepRecord, Text
 from orchestrator.sweepfile.settings import settings_of
 
-MAP_AXES = "sweep.map_axes"  # tag: comma-separated params of cells that a map can be drawn over
 _UNFINISHED = ("planned", "running", "interrupted", "lost")
 _LR_METRICS = {"lr_too_slow": TOO_SLOW, "lr_oscillating": OSCILLATING, "lr_right": RIGHT}  # 1 if it applies, else 0
 _MEDIANS = (

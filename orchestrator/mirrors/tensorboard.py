@@ -21,7 +21,7 @@ from typing import Any
 from orchestrator.base.errors import SweepError
 from orchestrator.base.files import atomic_write, check_no_links, remove
 from orchestrator.base.space import is_number
-from orchestrator.mirrors.log_columns import logs_as_numbers
+from orchestrator.mirrors.records import logs_as_numbers
 from orchestrator.mirrors.tracker import CellRecord, Point, SweepRecord, TrackingError, TrialRecord
 from orchestrator.sweepfile.sections import TrackingConfig
 

@@ -18,6 +18,8 @@ from orchestrator.base.errors import InputError, Problem, SweepError
 from orchestrator.base.vocabulary import TRACKERS
 from orchestrator.sweepfile.sections import TrackingConfig
 
+MAP_AXES = "sweep.map_axes"  # tag: comma-separated params of cells that a map can be drawn over
+
 
 class TrackingError(SweepError):
     """A tracker is unreachable or rejects a request. It never ends a sweep."""

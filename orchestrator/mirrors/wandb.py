@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from orchestrator.base.files import atomic_write, check_no_links, make_folder, open_private
-from orchestrator.mirrors.log_columns import logs_as_numbers
+from orchestrator.mirrors.records import logs_as_numbers
 from orchestrator.mirrors.tracker import SweepRecord, TrackingError, TrialRecord, table_of
 from orchestrator.mirrors.wandb_service import (
     end_service,

@@ -19,7 +19,7 @@ from orchestrator.base.packs import Trace
 from orchestrator.detection.run_monitor import JUDGED
 from orchestrator.detection.watch import read_rows
 from orchestrator.logs.columns import MetricsConfig
-from orchestrator.logs.file_tail import FileTail
+from orchestrator.logs.files import FileTail
 from orchestrator.logs.streams import MetricStream, Point, Reading
 from orchestrator.worker.launcher import Process
 from orchestrator.worker.trial_folder import TrialFolder, step_rows

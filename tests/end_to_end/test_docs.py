@@ -33,8 +33,7 @@ from orchestrator.maps.edge_axes import MOST_LINES
 from orchestrator.maps.edge_line import EDGE_COLUMNS, PLACES_ACROSS, Kind
 from orchestrator.maps.front import FRONT_COLUMNS
 from orchestrator.maps.front import Kind as FrontKind
-from orchestrator.mirrors.news import PAUSE_S
-from orchestrator.mirrors.notifier import PATIENCE_S
+from orchestrator.mirrors.notifier import PATIENCE_S, PAUSE_S
 from orchestrator.render.text_map import text_map
 from orchestrator.sweepfile.overrides import parse_set
 from orchestrator.sweepfile.sections import (

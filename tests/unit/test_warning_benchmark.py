@@ -14,8 +14,7 @@ from benchmarks import warning as benchmark
 from benchmarks.warning import REFERENCE, SCORES, SWEEPS, Run, across, fit, soon, thinned
 from benchmarks.warning_scores import cusum, deviations, kurtosis
 from orchestrator.detection.warning.alarms import UnstableSpan
-from orchestrator.detection.warning.features import NAMES, features
-from orchestrator.detection.warning.risk import shipped
+from orchestrator.detection.warning.risk import NAMES, features, shipped
 from orchestrator.sweepfile.spec import load_sweep
 
 PAGE = (Path(__file__).parents[2] / "docs" / "warning.md").read_text()

@@ -1,17 +1,26 @@
-"""When a score is an alarm, and which steps of a run count as unstable.
+"""When a score is an alarm, which steps of a run count as unstable, and how good the alarms of many runs are.
 
 An alarm predicts an instability within the next ``HORIZON`` steps, and stays active for that long. A run that survives
 a score unharmed has shown that it can: until its next instability, only a higher score is another alarm.
+
+An onset has a warning if an alarm was raised in the ``HORIZON`` steps before it; its lead is the number of steps since
+the first such alarm. An alarm without an onset in its horizon is false. False alarms are counted per 1,000 calm steps,
+which are all steps outside instabilities. An onset in the first ``HORIZON`` steps leaves no time for a warning and is
+left out. So is an alarm in the last ``HORIZON`` steps that no onset followed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
-# Shapes: N readings.
+from orchestrator.base.intervals import CONFIDENCE
+from orchestrator.base.query import reported
+
+# Shapes: N readings, R runs, D draws.
 
 HORIZON = 50  # steps
 
@@ -97,3 +106,180 @@ def alarms(
         if state.update(step, score):
             raised.append(step)
     return raised
+
+
+# --- quality ---------------------------------------------------------------------------------------
+
+GOOD_LEAD = 20  # steps that leave time to act
+_NUM_THRESHOLDS = 60  # candidates for the best one
+_DRAWS = 2000
+Bounds = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoredRun:
+    """One run: a score for each reading, its instabilities and its number of steps."""
+
+    step_N: np.ndarray
+    score_N: np.ndarray
+    unstable: tuple[UnstableSpan, ...]
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Onset:
+    """The onset of an instability, and the steps since the first alarm before it; None without a warning."""
+
+    step: int
+    lead: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunWarnings:
+    """Alarms at a threshold on one run, the false ones among them, and the onsets."""
+
+    alarms: tuple[int, ...]
+    false_alarms: tuple[int, ...]
+    onsets: tuple[Onset, ...]
+    calm_steps: int
+    early_onsets: int  # in the first steps, left out
+    num_open: int = 0  # alarms too close to the end to know what would have followed
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether the run had no instability at all."""
+        return not self.onsets and not self.early_onsets
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Alarms at a threshold on many runs."""
+
+    num_onsets: int
+    num_warned: int
+    num_good: int  # warned with a good lead
+    num_alarms: int  # without the open ones
+    num_false: int
+    calm_steps: int
+    median_lead: float | None  # of the onsets with a warning
+    early_onsets: int
+    stable_steps: int  # of runs without any instability
+    num_false_stable: int  # false alarms in those
+
+    @reported
+    def recall(self) -> float:
+        """Share of the onsets with a warning."""
+        return self.num_warned / self.num_onsets if self.num_onsets else float("nan")
+
+    @reported
+    def good_share(self) -> float:
+        """Share of the onsets with a warning of a good lead."""
+        return self.num_good / self.num_onsets if self.num_onsets else float("nan")
+
+    @reported
+    def precision(self) -> float:
+        """Share of the alarms with an onset within the horizon."""
+        return 1 - self.num_false / self.num_alarms if self.num_alarms else float("nan")
+
+    @reported
+    def false_per_1000(self) -> float:
+        """False alarms per 1,000 calm steps."""
+        return 1000 * self.num_false / self.calm_steps if self.calm_steps else float("nan")
+
+    @reported
+    def stable_false_per_1000(self) -> float:
+        """The same in runs without any instability."""
+        return 1000 * self.num_false_stable / self.stable_steps if self.stable_steps else float("nan")
+
+
+def run_warnings(run: ScoredRun, threshold: float, horizon: int = HORIZON) -> RunWarnings:
+    """Return the alarms of ``run`` at ``threshold``, and how they relate to its instabilities."""
+    raised = alarms(run.step_N, run.score_N, threshold, run.unstable, horizon)
+    late = [span.onset for span in run.unstable if span.onset >= horizon]
+    onsets = []
+    for onset in late:
+        near = [step for step in raised if onset - horizon <= step < onset]
+        onsets.append(Onset(onset, onset - near[0] if near else None))
+    unmet = [step for step in raised if not any(step < span.onset <= step + horizon for span in run.unstable)]
+    # What would have followed the last steps of a run is unknown.
+    false = [step for step in unmet if step + horizon <= run.num_steps]
+    calm_steps = run.num_steps - sum(span.end - span.onset for span in run.unstable)
+    num_early, num_open = len(run.unstable) - len(late), len(unmet) - len(false)
+    return RunWarnings(tuple(raised), tuple(false), tuple(onsets), calm_steps, num_early, num_open)
+
+
+def quality(runs: Iterable[RunWarnings]) -> Quality:
+    """Return the quality over all runs."""
+    runs = list(runs)
+    leads = [onset.lead for run in runs for onset in run.onsets if onset.lead is not None]
+    return Quality(
+        num_onsets=sum(len(run.onsets) for run in runs),
+        num_warned=len(leads),
+        num_good=sum(lead >= GOOD_LEAD for lead in leads),
+        num_alarms=sum(len(run.alarms) - run.num_open for run in runs),
+        num_false=sum(len(run.false_alarms) for run in runs),
+        calm_steps=sum(run.calm_steps for run in runs),
+        median_lead=float(median(leads)) if leads else None,
+        early_onsets=sum(run.early_onsets for run in runs),
+        stable_steps=sum(run.calm_steps for run in runs if run.is_stable),
+        num_false_stable=sum(len(run.false_alarms) for run in runs if run.is_stable),
+    )
+
+
+def best_threshold(runs: Sequence[ScoredRun], most_false: float, horizon: int = HORIZON) -> float:
+    """Return the threshold with most good leads at no more than ``most_false`` false alarms per 1,000 calm steps.
+
+    Among equals, the one with fewer false alarms. Infinite if none keeps the bound, which means no alarms.
+    """
+    scores = np.concatenate([run.score_N[np.isfinite(run.score_N)] for run in runs]) if runs else np.zeros(0)
+    if not len(scores):
+        return float("inf")
+    # Few readings are alarms, so candidates get denser towards the highest scores.
+    shares = 1 - np.geomspace(0.5, 1e-4, _NUM_THRESHOLDS)
+    best, chosen = (0, 0.0), float("inf")
+    for threshold in np.unique(np.quantile(scores, shares, method="inverted_cdf")):
+        at_this = quality(run_warnings(run, float(threshold), horizon) for run in runs)
+        if at_this.false_per_1000 <= most_false and (at_this.num_good, -at_this.false_per_1000) > best:
+            best, chosen = (at_this.num_good, -at_this.false_per_1000), float(threshold)
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """95 % intervals of numbers of a ``Quality``; NaN if no draw has the number."""
+
+    good_share: Bounds
+    recall: Bounds
+    precision: Bounds
+    false_per_1000: Bounds
+
+
+def intervals(runs: Sequence[RunWarnings], num_draws: int = _DRAWS, seed: int = 0) -> Intervals:
+    """Return percentile intervals over ``num_draws`` resamplings of whole runs. Raises ValueError without runs.
+
+    Onsets of one run are alike, and so are its false alarms: runs are drawn, with replacement, not onsets.
+    """
+    if not runs:
+        raise ValueError("an interval needs at least one run")
+    counts = [quality([run]) for run in runs]
+    good_R, warned_R, onset_R, false_R, alarm_R, calm_R = np.array(
+        [(c.num_good, c.num_warned, c.num_onsets, c.num_false, c.num_alarms, c.calm_steps) for c in counts], dtype=float
+    ).T
+    # Sums need only how often each run is drawn.
+    times_DR = np.random.default_rng(seed).multinomial(len(runs), np.full(len(runs), 1 / len(runs)), size=num_draws)
+
+    def of(part_R: np.ndarray, whole_R: np.ndarray) -> Bounds:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share_D = (times_DR @ part_R) / (times_DR @ whole_R)
+        known = share_D[np.isfinite(share_D)]
+        if not len(known):
+            return float("nan"), float("nan")
+        low, high = np.quantile(known, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+        return float(low), float(high)
+
+    return Intervals(
+        good_share=of(good_R, onset_R),
+        recall=of(warned_R, onset_R),
+        precision=of(alarm_R - false_R, alarm_R),
+        false_per_1000=of(1000 * false_R, calm_R),
+    )

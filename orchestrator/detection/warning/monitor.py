@@ -12,8 +12,16 @@ import numpy as np
 
 from orchestrator.detection.episodes import Episode
 from orchestrator.detection.warning.alarms import AlarmState
-from orchestrator.detection.warning.features import COLUMNS, FEATURES, MEMORY, NAMES, Telemetry, features
-from orchestrator.detection.warning.risk import RiskModel, shipped
+from orchestrator.detection.warning.risk import (
+    COLUMNS,
+    FEATURES,
+    MEMORY,
+    NAMES,
+    RiskModel,
+    Telemetry,
+    features,
+    shipped,
+)
 
 # Shapes: N readings.
 

@@ -30,10 +30,9 @@ from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.logs.columns import Columns
-from orchestrator.mirrors.curve_points import MOST_POINTS
 from orchestrator.mirrors.mirror import BackgroundMirror, Mirror
-from orchestrator.mirrors.mlflow_pages import server_command
-from orchestrator.mirrors.mlflow_store import folder_tag, read_run, rehome, shown_uri
+from orchestrator.mirrors.mlflow_store import folder_tag, read_run, rehome, server_command, shown_uri
+from orchestrator.mirrors.records import MOST_POINTS
 from orchestrator.mirrors.tracker import TrackingError
 from orchestrator.render.printing import show
 from orchestrator.sweepfile.overrides import Overrides

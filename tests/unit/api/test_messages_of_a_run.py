@@ -15,8 +15,7 @@ from objectives.models import quadratic
 from orchestrator.base.errors import StorageError
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.mirrors import notifier
-from orchestrator.mirrors.news import Message
-from orchestrator.mirrors.notifier import NotDelivered, Sender
+from orchestrator.mirrors.notifier import Message, NotDelivered, Sender
 
 RUN = ("run", "edge.yaml", "--executor", "inline")
 

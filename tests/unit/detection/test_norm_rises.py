@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.detection.norm_rises import NormRises
+from orchestrator.detection.run_monitor import NormRises
 
 
 def norms(num_points: int, changes: dict[int, float], seed: int = 0) -> np.ndarray:

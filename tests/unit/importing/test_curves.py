@@ -11,9 +11,8 @@ import pytest
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
-from orchestrator.importing.collecting import collect
+from orchestrator.importing.collecting import collect, record
 from orchestrator.importing.options import ImportOptions, import_options
-from orchestrator.importing.recording import record
 from orchestrator.ledger.reader import LedgerReader
 
 HERE = Path("results")

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from orchestrator.api.importing import import_results
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
-from orchestrator.importing.collecting import collect
+from orchestrator.importing.collecting import collect, record
 from orchestrator.importing.options import ImportOptions, import_options
 from orchestrator.importing.outcomes import by_final_loss
-from orchestrator.importing.recording import record
-from orchestrator.importing.values import EMPTY, axis_of, value_of
+from orchestrator.importing.runs import EMPTY, axis_of, value_of
 from orchestrator.ledger.facts import imported_of, long_note
 from orchestrator.ledger.reader import LedgerReader, check_not_imported, is_imported
 from orchestrator.maps.boundary import boundary_lines

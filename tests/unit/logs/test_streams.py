@@ -16,10 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.base.errors import InputError
-from orchestrator.logs import file_tail
+from orchestrator.logs import files as file_tail
 from orchestrator.logs.columns import Columns, MetricsConfig
-from orchestrator.logs.file_tail import FileTail
-from orchestrator.logs.files import read_log
+from orchestrator.logs.files import FileTail, read_log
 from orchestrator.logs.streams import MetricStream, Point
 
 DATA = Path(__file__).parents[2] / "data" / "logs"

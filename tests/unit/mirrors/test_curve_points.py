@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.mirrors.curve_points import MOST_POINTS, curve_points, kept_rows, reading_points
+from orchestrator.mirrors.records import MOST_POINTS, curve_points, kept_rows, reading_points
 
 BUCKETS = 32
 

@@ -14,7 +14,7 @@ from sweep_cases import finished, sweep_of, sweep_with
 from orchestrator.base.errors import StorageError
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.driver.progress import Progress
-from orchestrator.mirrors.news import PAUSE_S, Message, News
+from orchestrator.mirrors.notifier import PAUSE_S, Message, News
 from orchestrator.sweepfile.sections import EVENTS
 
 FOLDER = Path("results/edge")

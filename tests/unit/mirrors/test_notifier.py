@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from orchestrator.base.errors import InputError
-from orchestrator.mirrors.news import Message
-from orchestrator.mirrors.notifier import NotDelivered, Sender, _reason, service_of
+from orchestrator.mirrors.notifier import Message, NotDelivered, Sender, _reason, service_of
 from orchestrator.sweepfile.sections import NotifyConfig
 
 MESSAGES = [Message(f"message {i}", "", "info") for i in range(4)]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from orchestrator.base.intervals import wilson
-from orchestrator.detection.warning.alarms import UnstableSpan
-from orchestrator.detection.warning.evaluation import (
+from orchestrator.detection.warning.alarms import (
     Onset,
     RunWarnings,
     ScoredRun,
+    UnstableSpan,
     best_threshold,
     intervals,
     quality,

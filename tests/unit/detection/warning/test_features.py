@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orchestrator.detection.warning.features import (
+from orchestrator.detection.warning.risk import (
     COLUMNS,
     FEATURES,
     MEMORY,

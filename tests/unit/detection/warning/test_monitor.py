@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from orchestrator.detection.warning.alarms import alarms
-from orchestrator.detection.warning.features import NAMES, features
 from orchestrator.detection.warning.monitor import RiskMonitor, model_for
+from orchestrator.detection.warning.risk import NAMES, features
 from tests.unit.detection.warning.test_features import telemetry
 
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from orchestrator.detection.warning.features import NAMES, TREND_NAME
-from orchestrator.detection.warning.risk import fitted, models_as_text, shipped
+from orchestrator.detection.warning.risk import NAMES, TREND_NAME, fitted, models_as_text, shipped
 
 F = len(NAMES)
 
