@@ -11,11 +11,10 @@ from diagnosis_cases import row_of
 
 from orchestrator.base.space import Cell
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.causes.remedies.cells import CellRemedies, CellRemedy, Region, cell_remedy
-from orchestrator.causes.remedies.reading import current_remedies
+from orchestrator.causes.remedies.reading import current_remedies, tallies
 from orchestrator.causes.remedies.remedy import Entry, Fork, Remedy
 from orchestrator.causes.remedies.request import RemedyRequest
-from orchestrator.causes.remedies.results import Remedies, tallies
+from orchestrator.causes.remedies.results import CellRemedies, Region, Remedies
 from orchestrator.causes.remedies.training import (
     diagnose_unstable,
     region_to_remedy,
@@ -66,12 +65,12 @@ def answer(rows: Sequence[TrialResult], cause: str | None = None, onset: int | N
     return replace(found, **changes)
 
 
-def in_cell(found: Remedies, lr: float) -> CellRemedy:
+def in_cell(found: Remedies, lr: float) -> Remedies:
     """An answer as that of the cell with this learning rate."""
-    return cell_remedy(replace(found, trial=replace(found.trial, cell=Cell(lr=lr, beta2=0))))
+    return replace(found, trial=replace(found.trial, cell=Cell(lr=lr, beta2=0)))
 
 
-def all_cells(cells: Sequence[CellRemedy]) -> CellRemedies:
+def all_cells(cells: Sequence[Remedies]) -> CellRemedies:
     """The answers of all unstable cells of a map that has two stable ones and one that is not known."""
     return CellRemedies(Region("case", tuple(cell.trial for cell in cells), len(cells) + 2, 1), tuple(cells))
 
@@ -107,5 +106,5 @@ def find_cell_remedies(folder: Path, where: Mapping[str, Any], request: RemedyRe
     for trial in region.trials:
         diagnosis = diagnose_unstable(folder, trial.trial_id, {})
         summaries = list(train_latest_first(folder, diagnosis, request, InlineExecutor, ()))
-        cells.append(cell_remedy(remedies_after(folder, diagnosis, summaries)))
+        cells.append(remedies_after(folder, diagnosis, summaries))
     return CellRemedies(region, tuple(cells))

@@ -9,8 +9,7 @@ from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.base.query import Say
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.words import format_seconds, plural
-from orchestrator.causes.remedies.repeats import Difference
-from orchestrator.causes.remedies.results import Remedies
+from orchestrator.causes.remedies.results import Difference, Remedies
 from orchestrator.driver.progress import Progress
 from orchestrator.render.blocks import Block, Caution, Line
 from orchestrator.sweepfile.sections import ResourcesConfig
@@ -73,14 +72,14 @@ def _custom_repeats(results: Remedies, still: str) -> Iterator[Block]:
         how = _difference(results.control_difference)
         text = f"started again from its seed, the trainer does NOT repeat the trial's losses{how}; {still}"
         yield Caution(text, "control")
-    if exact := [fork.fork_step for fork in results.repeats.resumed if fork.differs is None]:
+    if exact := [fork.fork_step for fork in results.resumed if fork.differs is None]:
         yield Line(f"resumed and left alone, it repeats the trial bit for bit: from {_steps(exact)}")
-    for fork in results.repeats.resumed:
+    for fork in results.resumed:
         if fork.differs is not None:
             text = f"at step {fork.fork_step} and left alone, it does NOT repeat the trial{_difference(fork.differs)}"
             yield Caution(f"{text}: resuming is a change by itself, and a remedy has to do better", "resumed")
     steps: dict[str, list[int]] = {}
-    for ignored in results.repeats.without_effect:
+    for ignored in results.without_effect:
         steps.setdefault(ignored.name, []).append(ignored.fork_step)
     for name, at in steps.items():
         yield Line(

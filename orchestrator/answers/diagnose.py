@@ -173,7 +173,7 @@ class DiagnoseAnswer(Answer):
 def answer_of(ledger: LedgerReader, diagnosis: Diagnosis) -> DiagnoseAnswer:
     """The answer with a diagnosis and the remedies that were tried on forks."""
     from orchestrator.answers.remedy import RemedyAnswer
-    from orchestrator.causes.remedies.custom import is_custom, why_unforkable
+    from orchestrator.causes.remedies.forking import is_custom, why_unforkable
     from orchestrator.causes.remedies.reading import has_remedies, read_remedies
 
     trial, folder = diagnosis.trial, ledger.path.parent

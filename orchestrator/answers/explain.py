@@ -16,7 +16,7 @@ from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Figure, Line
 
 if TYPE_CHECKING:
-    from orchestrator.causes.explanation import Explanation, Key
+    from orchestrator.causes.diagnosis import Explanation, Key
     from orchestrator.maps.cell_map import CellMap
     from orchestrator.maps.table import SweepTable
 
@@ -38,7 +38,7 @@ class ExplainQuery(Query["SweepTable"]):
 
     def ask(self, subject: SweepTable, say: Say = silent) -> ExplainAnswer:
         """Find the mechanism of each cell that is not stable."""
-        from orchestrator.causes.explanation import explain
+        from orchestrator.causes.diagnosis import explain
 
         return ExplainAnswer.of(explain(subject, self.x, self.y), subject.ledger.path.parent)
 
@@ -73,7 +73,7 @@ class ExplainAnswer(Answer):
     @classmethod
     def of(cls, explanation: Explanation, folder: Path) -> ExplainAnswer:
         """The answer with an explanation of the sweep in ``folder``."""
-        from orchestrator.causes.explanation import UNEXPLAINED
+        from orchestrator.causes.diagnosis import UNEXPLAINED
 
         stability = explanation.stability
         names = [axis.name for axis in (stability.x, stability.y) if axis is not None]
@@ -96,7 +96,7 @@ class ExplainAnswer(Answer):
     def blocks(self) -> Iterator[Block]:
         """Yield the mechanisms, the largest part of the region first, and the map with them."""
         from orchestrator.base.vocabulary import is_known
-        from orchestrator.causes.explanation import UNEXPLAINED
+        from orchestrator.causes.diagnosis import UNEXPLAINED
         from orchestrator.causes.mechanisms.catalogue import MECHANISMS
         from orchestrator.causes.small_sweep import CURVATURE_EVERY
 

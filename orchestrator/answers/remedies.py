@@ -25,7 +25,7 @@ from orchestrator.render.blocks import Block, Figure, File, Line, Table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from orchestrator.causes.remedies.cells import CellRemedies, CellRemedy, KindCount, Region
+    from orchestrator.causes.remedies.results import CellRemedies, KindCount, Region, Remedies
     from orchestrator.driver.progress import Summary
     from orchestrator.maps.cell_map import CellMap
     from orchestrator.maps.table import SweepTable
@@ -57,9 +57,9 @@ class RemediesQuery(Query["SweepTable"]):
         """Train the missing forks cell by cell, and read the cheapest remedy of each."""
         from orchestrator.answers._forks import ProgressLines, resources_of
         from orchestrator.base.environment import check_installed
-        from orchestrator.causes.remedies.cells import CellRemedies, cell_remedy
         from orchestrator.causes.remedies.reading import forks_folder
         from orchestrator.causes.remedies.request import RemedyRequest
+        from orchestrator.causes.remedies.results import CellRemedies
         from orchestrator.causes.remedies.training import (
             diagnose_unstable,
             is_stopped,
@@ -94,7 +94,7 @@ class RemediesQuery(Query["SweepTable"]):
             results = remedies_after(folder, diagnosis, parts)
             if results.tallies:
                 atomic_write(forks / REMEDIES_PICTURE, remedies_figure(results, "png"))
-            cells.append(cell_remedy(results))
+            cells.append(results)
             say(f"{trial.cell.name}: {_remedy(cells[-1])}")
         exit_code = max((summary.exit_code for summary in summaries), default=EXIT_OK)
         answer = CellRemedies(region, tuple(cells))
@@ -129,7 +129,7 @@ class CellRow:
     saves: tuple[str, ...]
 
     @classmethod
-    def of(cls, remedy: CellRemedy) -> CellRow:
+    def of(cls, remedy: Remedies) -> CellRow:
         """The row of a cell."""
         trial, cheapest, partial, shown = remedy.trial, remedy.cheapest, remedy.best_partial, remedy.shown
         return cls(
@@ -252,7 +252,7 @@ class RemediesAnswer(Answer):
             names = listed([cell.trial.cell.name for cell in unsaved], _MAX_NAMED)
             yield f"nothing saves {count(len(unsaved), 'cell')}: {names}"
         spiked = [cell for cell in results.saved if cell.trial.outcome == "spiked"]
-        if lower_alone := sum(cell.is_lower_alone for cell in spiked):
+        if lower_alone := sum(cell.is_lower_alone(cell.cheapest) for cell in spiked):
             yield f"in {lower_alone} of the {len(spiked)} spiked cells that are saved the run ends lower if left alone"
         if others := sum(cell.control_repeats is False for cell in results.cells):
             yield f"in {others} cells the control does NOT repeat the trial; `sweep remedy --trial ID` says why"
@@ -274,7 +274,7 @@ def _table(results: CellRemedies) -> Table:
     return Table(head, tuple(map(_row, results.cells)), (2, 3, 4, 5), title=title)
 
 
-def _row(cell: CellRemedy) -> tuple[str, ...]:
+def _row(cell: Remedies) -> tuple[str, ...]:
     shown = cell.shown
     onset = "-" if cell.onset is None else str(cell.onset)
     saved = f"{shown.saved}/{shown.tried}" if shown is not None else "0" if cell.fork_steps else "-"
@@ -282,13 +282,13 @@ def _row(cell: CellRemedy) -> tuple[str, ...]:
     return cell.trial.cell.name, cell.trial.outcome or "", onset, saved, _fork(cell), loss, _remedy(cell)
 
 
-def _fork(cell: CellRemedy) -> str:
+def _fork(cell: Remedies) -> str:
     if cell.shown is None:
         return "-"
     return str(cell.shown.fork_step) if cell.from_onset is None else f"{cell.from_onset:+d}"
 
 
-def _remedy(cell: CellRemedy) -> str:
+def _remedy(cell: Remedies) -> str:
     missing = f" ({cell.num_missing} forks have no result yet)" if cell.num_missing else ""
     if cell.cheapest is not None:
         return cell.cheapest.name + missing

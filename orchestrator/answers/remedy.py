@@ -26,8 +26,7 @@ from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Caution, Figure, Line, Table
 
 if TYPE_CHECKING:
-    from orchestrator.causes.remedies.repeats import Difference, Ignored, Resumed
-    from orchestrator.causes.remedies.results import Cost, Remedies, StableCell, Tally
+    from orchestrator.causes.remedies.results import Cost, Difference, Ignored, Remedies, Resumed, StableCell, Tally
     from orchestrator.maps.table import SweepTable
 
 _MAX_STEPS = 5  # fork steps of a table
@@ -170,8 +169,8 @@ class RemedyAnswer(Answer):
             replicates_differ=results.replicates_differ,
             num_missing=results.num_missing,
             control_difference=results.control_difference,
-            resumed=results.repeats.resumed,
-            without_effect=results.repeats.without_effect,
+            resumed=results.resumed,
+            without_effect=results.without_effect,
             result=results,
             picture=picture,
             code=code,
@@ -225,18 +224,20 @@ class RemedyAnswer(Answer):
 
 def _tables(results: Remedies) -> Iterator[Table]:
     """Saved replicates and median final loss, by remedy and fork step."""
-    recovered = any(tally.recovered for tally in (*results.tallies, *results.unchanged))
+    from orchestrator.causes.remedies.remedy import NO_CHANGE
+
+    recovered = any(tally.recovered for tally in results.all_tallies)
     title = f"replicates saved{' (+N: left the trend and came back)' if recovered else ''}, and median final loss:"
-    names = {results.unchanged_name: results.unchanged_at, **{name: None for name in results.names}}
+    names = {results.unchanged_name: NO_CHANGE, **{name: name for name in results.names}}
     for first in range(0, len(results.fork_steps), _MAX_STEPS):
         steps = results.fork_steps[first : first + _MAX_STEPS]
         rows = []
         if results.onset is not None:
             rows.append(("from the onset", *(f"{step - results.onset:+d}" for step in steps)))
-        for name, unchanged_at in names.items():
-            tallies = [unchanged_at(step) if unchanged_at is not None else results.at(name, step) for step in steps]
+        for title_of_row, name in names.items():
+            tallies = [results.at(name, step) for step in steps]
             if any(tallies):
-                rows.append((name, *(_counts(tally) for tally in tallies)))
+                rows.append((title_of_row, *map(_counts, tallies)))
         head = ("fork at step", *map(str, steps))
         yield Table(head, tuple(rows), tuple(range(1, len(head))), title="" if first else title)
 
@@ -254,8 +255,7 @@ def _verdict(results: Remedies) -> Iterator[str]:
         if lowest is not None and lowest != cheapest:
             saved = f"saved {lowest.saved} of {lowest.tried}, final loss {_loss(lowest.final_loss)}"
             yield f"lowest loss: {lowest.name} from {_step(results, lowest)}: {saved}"
-        alone = None if results.control is None else results.control.final_loss
-        if results.trial.outcome == "spiked" and alone is not None and alone < (lowest or cheapest).comparable_loss:
+        if results.is_lower_alone(lowest):
             yield "left alone, it ends lower than with any remedy that saves it: a spike is not a failure"
     elif partial is not None:
         best = f"{partial.name} from {_step(results, partial)}"

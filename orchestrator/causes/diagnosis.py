@@ -1,4 +1,4 @@
-"""Why a trial became unstable: which trial to examine, the finding on each mechanism, and the cause."""
+"""Why a trial became unstable: the finding on each mechanism, and the cause; and the causes of all cells of a map."""
 
 from __future__ import annotations
 
@@ -20,14 +20,19 @@ from orchestrator.base.vocabulary import CUSTOM_KINDS, Outcome
 from orchestrator.causes.evidence import BatchText, Evidence, gather
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.mechanism import Finding
-from orchestrator.causes.series import Series, series
+from orchestrator.causes.series import Series, known, series
 from orchestrator.ledger.facts import PackedObjective
 from orchestrator.ledger.reader import LedgerReader, check_has_curves
+from orchestrator.maps.cell_map import CellMap, cell_map
 from orchestrator.maps.table import SweepTable, effective_values
 
+UNEXPLAINED = "not enough evidence"
 _BAD: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")  # the worst first, to break ties
 _MAX_COMPARED = 8  # other trials whose losses are read
+_MAX_DIAGNOSED = 3  # trials of a cell of a map
 _MAX_IDS = 5  # in a message
+
+Key = tuple[Any, Any]
 
 # Takes a trial's row and the steps after which it was rolled back.
 BatchTexts = Callable[[TrialResult, np.ndarray], BatchText]
@@ -204,3 +209,74 @@ def _same_data(
     ]
     traces = [ledger.trace(other) for other in others[:_MAX_COMPARED]]
     return [series(trace["step"], trace["loss"]) for trace in traces if "loss" in trace]
+
+
+# --- the causes of all cells of a map ---
+
+
+@dataclass(frozen=True, slots=True)
+class CellCause:
+    """The mechanism that dominates a cell, or UNEXPLAINED, and whether measuring the curvature might help.
+
+    Holds no evidence: the curves of every cell would be too large to keep.
+    """
+
+    mechanism: str
+    lacks_curvature: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A map, and the cause of each cell that is not stable, from its most typical trial.
+
+    Of the finished trials, ``num_controlled`` have rules of control, and rules acted in ``num_acted``.
+    """
+
+    stability: CellMap
+    causes: Mapping[Key, CellCause]
+    num_controlled: int = 0
+    num_acted: int = 0
+
+    def mechanism(self, key: Key) -> str | None:
+        """The mechanism that dominates the cell ``key``, UNEXPLAINED without evidence, None if the cell is stable."""
+        return self.causes[key].mechanism if key in self.causes else None
+
+
+def explain(
+    table: SweepTable,
+    x: str | None = None,
+    y: str | None = None,
+    batch_texts: BatchTexts = batch_texts_of_objectives,
+) -> Explanation:
+    """Explain the map over axes ``x`` and ``y`` (by default the first two): find the causes of its unstable cells.
+
+    With more axes the map shows their worst cell, and the trials of all these cells are candidates: the most typical
+    one is diagnosed, and up to two more while there is not enough evidence. Raises InputError like ``cell_map``.
+    """
+    stability, rows = cell_map(table, x, y), table.trials
+    by_cell: dict[Key, list[TrialResult]] = {}
+    for row in rows:
+        key = (row.cell[stability.x.name], row.cell[stability.y.name] if stability.y else None)
+        by_cell.setdefault(key, []).append(row)
+    causes = {
+        key: _cell_cause(table.ledger, typical[:_MAX_DIAGNOSED], rows, batch_texts)
+        for key, trials in by_cell.items()
+        if stability.is_over_edge(key) and (typical := typical_trials(trials))
+    }
+    controlled = [row for row in rows if row.outcome is not None and row.config.get("control")]
+    return Explanation(stability, causes, len(controlled), sum(bool(row.fired) for row in controlled))
+
+
+def _cell_cause(
+    ledger: LedgerReader, typical: Sequence[TrialResult], rows: Sequence[TrialResult], batch_texts: BatchTexts
+) -> CellCause:
+    """The cause of the first of the ``typical`` trials with enough evidence, or else of the first trial."""
+    first = None
+    for trial in typical:
+        diagnosis = examine(ledger, trial, "one of the most typical of its cell", rows, batch_texts)
+        evidence = diagnosis.evidence
+        lacks_curvature = not len(evidence.threshold_ratio) and not evidence.is_custom_trainer
+        if diagnosis.cause is not None:
+            return CellCause(diagnosis.cause.mechanism, lacks_curvature)
+        first = first or CellCause(UNEXPLAINED, lacks_curvature)
+    return known(first)

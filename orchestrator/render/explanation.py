@@ -6,7 +6,7 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from orchestrator.causes.explanation import UNEXPLAINED, Explanation
+from orchestrator.causes.diagnosis import UNEXPLAINED, Explanation
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.maps.cells import CellSummary
 from orchestrator.render.labels import legend_below

@@ -59,7 +59,7 @@ def _draw(results: Remedies) -> Figure:
     handles = [Patch(**looks, label="not tried")] if any(set(steps) - by_step.keys() for _, by_step in rows) else []
     if best is not None:
         handles.append(Patch(facecolor="none", edgecolor="black", linewidth=2, label="cheapest that saves all"))
-    if any(tally.recovered for tally in (*results.tallies, *results.unchanged)):
+    if any(tally.recovered for tally in results.all_tallies):
         handles.append(Patch(facecolor="none", edgecolor="none", label="+N: left the trend and came back"))
     legend_below(figure, handles)
     return figure

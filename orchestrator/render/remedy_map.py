@@ -10,8 +10,9 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from orchestrator.causes.remedies.cells import CellRemedies, CellRemedy
+from orchestrator.causes.remedies.reading import Remedies
 from orchestrator.causes.remedies.remedy import KINDS
+from orchestrator.causes.remedies.results import CellRemedies
 from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.cells import CellSummary
 from orchestrator.render.labels import legend_below, plain
@@ -59,12 +60,12 @@ def remedy_map_figure(results: CellRemedies, stability: CellMap, file_format: st
     return saved(lambda: _draw(results, stability), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
 
 
-def hardest_of_each(results: CellRemedies, stability: CellMap) -> dict[Key, CellRemedy]:
+def hardest_of_each(results: CellRemedies, stability: CellMap) -> dict[Key, Remedies]:
     """For each cell of the map, the sweep's cell that is hardest to save.
 
     It is a cell that nothing saves, or the one that has to be forked earliest before its onset.
     """
-    places: dict[Key, CellRemedy] = {}
+    places: dict[Key, Remedies] = {}
     for remedy in results.cells:
         cell = remedy.trial.cell
         key = (cell[stability.x.name], cell[stability.y.name] if stability.y else None)
@@ -73,7 +74,7 @@ def hardest_of_each(results: CellRemedies, stability: CellMap) -> dict[Key, Cell
     return places
 
 
-def _hardness(remedy: CellRemedy) -> tuple[bool, int, float]:
+def _hardness(remedy: Remedies) -> tuple[bool, int, float]:
     if remedy.cheapest is None:
         return True, -(remedy.best_partial.saved if remedy.best_partial else 0), 0.0
     return False, (remedy.onset or 0) - remedy.cheapest.fork_step, remedy.cheapest.comparable_loss
@@ -107,11 +108,11 @@ def _draw(results: CellRemedies, stability: CellMap) -> Figure:
     return figure
 
 
-def _kind(remedy: CellRemedy) -> str:
+def _kind(remedy: Remedies) -> str:
     return remedy.kind or NONE
 
 
-def _words(remedy: CellRemedy) -> str:
+def _words(remedy: Remedies) -> str:
     """The remedy in a line or two, and its fork step."""
     if remedy.cheapest is None:
         return f"none\n{remedy.best_partial.saved}/{remedy.best_partial.tried}" if remedy.best_partial else "none"
@@ -120,7 +121,7 @@ def _words(remedy: CellRemedy) -> str:
     return plain("\n".join([*lines, step]))
 
 
-def _legend(cells: Mapping[Key, CellRemedy], stability: CellMap) -> list[Any]:
+def _legend(cells: Mapping[Key, Remedies], stability: CellMap) -> list[Any]:
     counts = {kind: sum(_kind(remedy) == kind for remedy in cells.values()) for kind in _COLOURS}
     titles = {**KINDS, NONE: "no remedy saves every replicate (saved/tried by the best)"}
     patches = [

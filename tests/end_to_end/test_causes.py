@@ -9,13 +9,10 @@ import pytest
 from orchestrator.api.running import run
 from orchestrator.base.files import LEDGER
 from orchestrator.causes.diagnosis import examine
-from orchestrator.causes.mechanisms.batches import BAD_BATCH
-from orchestrator.causes.mechanisms.decay import PRECONDITIONER_DECAY
-from orchestrator.causes.mechanisms.depth import SHALLOW_STALL
-from orchestrator.causes.mechanisms.memory import SHORT_MEMORY
-from orchestrator.causes.mechanisms.precision import HALF_PRECISION_OVERFLOW
-from orchestrator.causes.mechanisms.scales import EPSILON_FLOOR
-from orchestrator.causes.mechanisms.threshold import OVER_THE_THRESHOLD, SHARPENING, WARMUP_TOO_SHORT
+from orchestrator.causes.mechanisms.data import BAD_BATCH, SHALLOW_STALL
+from orchestrator.causes.mechanisms.learning_rate import OVER_THE_THRESHOLD, SHARPENING, WARMUP_TOO_SHORT
+from orchestrator.causes.mechanisms.scales import EPSILON_FLOOR, HALF_PRECISION_OVERFLOW
+from orchestrator.causes.mechanisms.second_moment import PRECONDITIONER_DECAY, SHORT_MEMORY
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.render.printing import show

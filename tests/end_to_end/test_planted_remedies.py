@@ -8,9 +8,9 @@ import pytest
 from remedy_cases import find_remedies
 
 from orchestrator.api.running import run
-from orchestrator.causes.mechanisms.memory import SHORT_MEMORY
+from orchestrator.causes.mechanisms.learning_rate import WARMUP_TOO_SHORT
 from orchestrator.causes.mechanisms.scales import EPSILON_FLOOR
-from orchestrator.causes.mechanisms.threshold import WARMUP_TOO_SHORT
+from orchestrator.causes.mechanisms.second_moment import SHORT_MEMORY
 from orchestrator.causes.remedies.request import RemedyRequest
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.render.printing import show

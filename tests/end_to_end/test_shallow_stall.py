@@ -13,7 +13,7 @@ from orchestrator.api.running import run
 from orchestrator.base.files import LEDGER
 from orchestrator.causes.advice import advise
 from orchestrator.causes.diagnosis import Diagnosis, examine
-from orchestrator.causes.mechanisms.depth import SHALLOW_STALL
+from orchestrator.causes.mechanisms.data import SHALLOW_STALL
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.render.printing import show

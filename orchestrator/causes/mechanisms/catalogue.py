@@ -8,21 +8,23 @@ A new mechanism is a module, or a part of one, with all its facts, and a line in
 
 from __future__ import annotations
 
-from orchestrator.causes.mechanisms.batches import BAD_BATCH
-from orchestrator.causes.mechanisms.decay import PRECONDITIONER_DECAY
-from orchestrator.causes.mechanisms.depth import SHALLOW_STALL
-from orchestrator.causes.mechanisms.logits import LOGIT_GROWTH
+from orchestrator.causes.mechanisms.data import BAD_BATCH, SHALLOW_STALL
+from orchestrator.causes.mechanisms.learning_rate import (
+    LEARNING_RATE_TOO_LOW,
+    OVER_THE_THRESHOLD,
+    SHARPENING,
+    WARMUP_TOO_SHORT,
+)
 from orchestrator.causes.mechanisms.mechanism import Mechanism
-from orchestrator.causes.mechanisms.memory import SHORT_MEMORY
-from orchestrator.causes.mechanisms.precision import HALF_PRECISION_OVERFLOW
-from orchestrator.causes.mechanisms.rate import LEARNING_RATE_TOO_LOW
 from orchestrator.causes.mechanisms.scales import (
     CLIPPING_INACTIVE,
     CLIPPING_SATURATED,
     EPSILON_FLOOR,
+    HALF_PRECISION_OVERFLOW,
     LAYERS_OUT_OF_STEP,
+    LOGIT_GROWTH,
 )
-from orchestrator.causes.mechanisms.threshold import OVER_THE_THRESHOLD, SHARPENING, WARMUP_TOO_SHORT
+from orchestrator.causes.mechanisms.second_moment import PRECONDITIONER_DECAY, SHORT_MEMORY
 
 MECHANISMS: dict[str, Mechanism] = {
     mechanism.key: mechanism

@@ -1,13 +1,11 @@
-"""What the forks of a trial came to: how many replicates each remedy saved, until which step, and at what cost."""
+"""What forks came to: how many replicates each remedy saved, from which step, at what cost; by trial and by cell."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.base.intervals import wilson
@@ -15,8 +13,7 @@ from orchestrator.base.query import hidden, reported
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
-from orchestrator.causes.remedies.remedy import NO_CHANGE, Entry, Fork, Remedy, fork_of, own_interventions
-from orchestrator.causes.remedies.repeats import NO_REPEATS, Difference, Repeats
+from orchestrator.causes.remedies.remedy import KINDS, NO_CHANGE, Remedy
 
 _LONGEST_LOSS = 6  # characters
 
@@ -112,6 +109,33 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """How two curves differ: the first step with different losses, and the largest relative difference.
+
+    After the onset of an instability any difference grows, so ``largest`` covers only the steps before it.
+    """
+
+    step: int
+    largest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A fork that is resumed at a step and left alone, and how it differs from the trial; None if it repeats it."""
+
+    fork_step: int
+    differs: Difference | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """A remedy at a fork step that the trainer ignores when it resumes."""
+
+    name: str
+    fork_step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Remedies:
     """The results of the forks of one trial.
 
@@ -119,25 +143,26 @@ class Remedies:
     original's bit for bit, None without a result; otherwise ``control_differs`` are the facts of the two processes that
     differ, and ``control_difference`` says how the losses differ. ``tallies`` are the remedies, ``unchanged`` the forks
     with nothing but other data. ``cause`` is the mechanism of the diagnosis. ``costs`` were measured on the stable
-    trial ``neighbour``. ``num_missing`` forks have no result yet. ``repeats`` is about a custom trainer, whose forks
-    are resumed; remedies without effect there have no tally.
+    trial ``neighbour``. ``num_missing`` forks have no result yet. The forks of a custom trainer are resumed:
+    ``resumed`` says how forks that were left alone differ, and remedies ``without_effect`` have no tally.
     """
 
     sweep: str
     trial: TrialResult
     onset: int | None
     cause: str | None
-    control: TrialResult | None
-    control_repeats: bool | None
-    control_differs: Mapping[str, tuple[str, str]]
-    tallies: tuple[Tally, ...]
-    unchanged: tuple[Tally, ...]
     stable_cells: tuple[StableCell, ...]
     neighbour: TrialResult | None
-    costs: tuple[Cost, ...]
-    num_missing: int
+    control: TrialResult | None = None
+    control_repeats: bool | None = None
+    control_differs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     control_difference: Difference | None = None
-    repeats: Repeats = NO_REPEATS
+    tallies: tuple[Tally, ...] = ()
+    unchanged: tuple[Tally, ...] = ()
+    costs: tuple[Cost, ...] = ()
+    num_missing: int = 0
+    resumed: tuple[Resumed, ...] = ()
+    without_effect: tuple[Ignored, ...] = ()
 
     @property
     def is_custom(self) -> bool:
@@ -159,13 +184,14 @@ class Remedies:
         """The names of the remedies, in the order of the trials."""
         return list(dict.fromkeys(tally.name for tally in self.tallies))
 
-    def at(self, name: str, step: int) -> Tally | None:
-        """The tally of a remedy at a fork step."""
-        return next((tally for tally in self.tallies if (tally.name, tally.fork_step) == (name, step)), None)
+    @property
+    def all_tallies(self) -> tuple[Tally, ...]:
+        """The tallies of the remedies, and of the forks without one."""
+        return (*self.tallies, *self.unchanged)
 
-    def unchanged_at(self, step: int) -> Tally | None:
-        """The tally of the forks without a remedy at a fork step."""
-        return next((tally for tally in self.unchanged if tally.fork_step == step), None)
+    def at(self, name: str, step: int) -> Tally | None:
+        """The tally at a fork step of a remedy, or of NO_CHANGE."""
+        return next((tally for tally in self.all_tallies if (tally.name, tally.fork_step) == (name, step)), None)
 
     @property
     def replicates_differ(self) -> bool:
@@ -175,8 +201,9 @@ class Remedies:
 
     @property
     def saving(self) -> list[Tally]:
-        """The remedies that save every replicate, and more replicates than other data alone."""
-        return [tally for tally in self.tallies if tally.saves_all and self.helped(tally)]
+        """The remedies that save every replicate, and more replicates than other data alone, by fork step."""
+        saving = [tally for tally in self.tallies if tally.saves_all and self.helped(tally)]
+        return sorted(saving, key=lambda tally: tally.fork_step)
 
     @property
     def cheapest(self) -> Tally | None:
@@ -193,16 +220,50 @@ class Remedies:
 
     @property
     def best_partial(self) -> Tally | None:
-        """The helpful remedy that saves the largest share of its replicates; None if none saves any."""
+        """The helpful remedy that saves the largest share of its replicates; None if one saves all, or none any."""
+        if self.cheapest is not None:
+            return None
         helped = [tally for tally in self.tallies if tally.saved and self.helped(tally)]
         return max(helped, key=lambda tally: (tally.share, tally.fork_step), default=None)
+
+    @property
+    def shown(self) -> Tally | None:
+        """The cheapest remedy, or else the one that saves the largest share."""
+        return self.cheapest or self.best_partial
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of the cheapest remedy; None without one."""
+        return None if self.cheapest is None else self.cheapest.remedy.kind
+
+    @property
+    def from_onset(self) -> int | None:
+        """Steps from the onset to the fork of the ``shown`` remedy, negative before it; None without an onset."""
+        return None if self.shown is None or self.onset is None else self.shown.fork_step - self.onset
+
+    @property
+    def is_saved_by_lower_lr(self) -> bool:
+        """Whether a lower learning rate alone saves every replicate."""
+        remedies = [tally.remedy for tally in self.saving if tally.remedy.kind == "lr"]
+        return any(("lr", "lower") in remedy.moves(self.trial.config) for remedy in remedies)
+
+    @property
+    def alone_loss(self) -> float | None:
+        """The final loss of the control; None if it is not finite or there is no control yet."""
+        return None if self.control is None else self.control.final_loss
+
+    def is_lower_alone(self, remedy: Tally | None) -> bool:
+        """Whether a spiked trial ends lower if left alone than with ``remedy``; a spike is not a failure."""
+        if self.trial.outcome != "spiked" or remedy is None or self.alone_loss is None:
+            return False
+        return self.alone_loss < remedy.comparable_loss
 
     def helped(self, tally: Tally) -> bool:
         """Whether more of its replicates ended well than of the forks with other data alone and the control.
 
         A replicate ends well if it is stable, or recovers from a spike that the trial did not recover from.
         """
-        alone = self.unchanged_at(tally.fork_step)
+        alone = self.at(NO_CHANGE, tally.fork_step)
         control = self.control is not None and self.control.outcome == "stable"
         well, tried = (self._ended_well(alone), alone.tried) if alone is not None else (0, 0)
         return self._ended_well(tally) / tally.tried > (well + control) / (tried + 1)
@@ -211,9 +272,14 @@ class Remedies:
         return tally.saved + (tally.recovered if self.trial.outcome != "spiked" else 0)
 
     @property
+    def num_forks(self) -> int:
+        """Forks with a result, including forks with other data alone."""
+        return sum(tally.tried for tally in self.all_tallies)
+
+    @property
     def spent_steps(self) -> int:
         """Steps trained after the forks, including forks with other data alone."""
-        return sum(tally.spent_steps for tally in (*self.tallies, *self.unchanged))
+        return sum(tally.spent_steps for tally in self.all_tallies)
 
     @property
     def last_helpful_step(self) -> int | None:
@@ -248,51 +314,53 @@ class Remedies:
         return bool(moves & tally.remedy.moves(self.trial.config))
 
 
-def tallies(rows: Iterable[TrialResult], own: Sequence[Entry] = (), over: int | None = None) -> list[Tally]:
-    """The tally of each remedy and fork step of ``rows``, in their order; trials without a result do not count.
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The unstable region of a sweep's map: the most typical trial of each of its cells, in the order of the axes.
 
-    ``own`` are the interventions of the original, whose first spike was ``over`` at that step. The original has no fork
-    and no tally. Forks without a remedy have nothing but other data.
+    ``num_known`` cells of the map have a state, ``num_unknown`` have none yet.
     """
-    groups: dict[tuple[str, int], list[tuple[Fork, TrialResult]]] = {}
-    for row in rows:
-        fork = fork_of(own_interventions(row), own)
-        if fork is not None and row.is_judged:
-            groups.setdefault((fork.remedy.name, fork.step), []).append((fork, row))
-    return [_tally(group, over) for group in groups.values()]
+
+    sweep: str
+    trials: tuple[TrialResult, ...]
+    num_known: int
+    num_unknown: int
 
 
-def _tally(group: Sequence[tuple[Fork, TrialResult]], over: int | None) -> Tally:
-    first, rows = group[0][0], [row for _, row in group]
-    middle = median(math.inf if row.final_loss is None else row.final_loss for row in rows)
-    own_row = next((row for fork, row in group if fork.replicate == 0), None)
-    return Tally(
-        remedy=first.remedy,
-        fork_step=first.step,
-        tried=len(rows),
-        saved=sum(is_saved(row) for row in rows),
-        recovered=sum(row.outcome == "spiked" for row in rows),
-        final_loss=middle if math.isfinite(middle) else None,
-        own_loss=None if own_row is None else own_row.final_loss,
-        spent_steps=sum(max(0, (row.steps_done or 0) - first.step) for row in rows),
-        own_passed=None if own_row is None or over is None else _has_passed(own_row, over),
-        outcomes=dict(sorted(Counter(row.label for row in rows).items())),
-        different=len({(row.outcome, row.steps_done, row.final_loss) for row in rows}),
-    )
+@dataclass(frozen=True, slots=True)
+class KindCount:
+    """In how many cells a kind of remedy is the ``cheapest``, and in how many it ``saves`` every replicate."""
+
+    cheapest: int
+    saves: int
 
 
-def _has_passed(row: TrialResult, over: int) -> bool:
-    if row.onset_step is None:
-        return row.outcome == "stable"
-    return row.onset_step > over
+@dataclass(frozen=True, slots=True)
+class CellRemedies:
+    """The remedies of the most typical trial of each unstable cell of a map; ``cells`` are the ones tried so far."""
 
+    region: Region
+    cells: tuple[Remedies, ...]
 
-def is_saved(row: TrialResult) -> bool:
-    """Whether a fork is stable and learned.
+    @property
+    def saved(self) -> list[Remedies]:
+        """The cells that a remedy saves."""
+        return [cell for cell in self.cells if cell.cheapest is not None]
 
-    A fork that only stands still is not saved, nor a fork that ends above the loss with which training began: the
-    detector allows a loss that falls over decades to rise by a few.
-    """
-    first, last = row.initial_loss, row.final_loss
-    is_above = first is not None and last is not None and last > first
-    return row.outcome == "stable" and not row.is_degraded and not is_above
+    @property
+    def by_kind(self) -> dict[str, KindCount]:
+        """The counts of each kind, without kinds that save nowhere; the most frequent cheapest kind comes first."""
+        counts = {
+            kind: KindCount(
+                sum(cell.kind == kind for cell in self.cells),
+                sum(any(tally.remedy.kind == kind for tally in cell.saving) for cell in self.cells),
+            )
+            for kind in KINDS
+        }
+        saving = [(kind, count) for kind, count in counts.items() if count.saves]
+        return dict(sorted(saving, key=lambda pair: (-pair[1].cheapest, -pair[1].saves)))
+
+    @property
+    def spent_steps(self) -> int:
+        """Steps trained after the forks of all cells."""
+        return sum(cell.spent_steps for cell in self.cells)

@@ -11,24 +11,27 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import Diagnosis, diagnose
-from orchestrator.causes.remedies.cells import Region, unstable_region
-from orchestrator.causes.remedies.custom import (
-    check_forkable,
-    checkpoint_steps,
-    is_custom,
-    replicates_of,
-    resumes_at,
-    unknown_steps,
-)
 from orchestrator.causes.remedies.forking import (
     accepted_forks,
     acting_forks,
     check_acting,
+    check_forkable,
     check_forks,
+    checkpoint_steps,
     fork_sweep,
+    is_custom,
     objective_of,
+    replicates_of,
+    resumes_at,
+    unknown_steps,
 )
-from orchestrator.causes.remedies.reading import NEIGHBOUR, current_remedies, forks_folder, nearest_stable_cells
+from orchestrator.causes.remedies.reading import (
+    NEIGHBOUR,
+    current_remedies,
+    forks_folder,
+    nearest_stable_cells,
+    unstable_region,
+)
 from orchestrator.causes.remedies.remedy import Fork, Remedy
 from orchestrator.causes.remedies.request import (
     RemedyRequest,
@@ -38,7 +41,7 @@ from orchestrator.causes.remedies.request import (
     usual_remedies,
     usual_steps,
 )
-from orchestrator.causes.remedies.results import Remedies, Tally
+from orchestrator.causes.remedies.results import Region, Remedies, Tally
 from orchestrator.driver.checks import check_runnable
 from orchestrator.driver.progress import Observer, Summary
 from orchestrator.driver.runner import run_sweep

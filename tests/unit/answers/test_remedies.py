@@ -7,7 +7,7 @@ from pathlib import Path
 from remedy_cases import all_cells, answer, in_cell, three_cells
 
 from orchestrator.answers.remedies import RemediesAnswer
-from orchestrator.causes.remedies.cells import CellRemedies
+from orchestrator.causes.remedies.results import CellRemedies
 
 
 def answer_of(results: CellRemedies) -> RemediesAnswer:

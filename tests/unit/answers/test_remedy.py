@@ -8,8 +8,7 @@ from remedy_cases import CLIP, LOWER, SKIP, answer, forked
 
 from orchestrator.answers.remedy import RemedyAnswer
 from orchestrator.causes.remedies.remedy import Remedy
-from orchestrator.causes.remedies.repeats import Difference, Ignored, Repeats, Resumed
-from orchestrator.causes.remedies.results import Cost, StableCell
+from orchestrator.causes.remedies.results import Cost, Difference, Ignored, Resumed, StableCell
 from orchestrator.render.text import WIDTH
 
 ALL, NONE = ["stable"] * 3, ["diverged"] * 3
@@ -64,7 +63,8 @@ def test_what_does_not_repeat_is_said_with_its_step_and_its_size() -> None:
     found = custom(
         control_repeats=False,
         control_difference=Difference(12, 0.031),
-        repeats=Repeats((Resumed(50, None), Resumed(70, Difference(71, 0.5))), (Ignored("beta2 0.99", 50),)),
+        resumed=(Resumed(50, None), Resumed(70, Difference(71, 0.5))),
+        without_effect=(Ignored("beta2 0.99", 50),),
     )
     text = str(RemedyAnswer.of(found))
     assert "does NOT repeat the trial's losses: they differ from step 12, by up to 0.031 of the loss" in text

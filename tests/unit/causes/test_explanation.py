@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from orchestrator.answers.explain import ExplainAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
-from orchestrator.causes.explanation import UNEXPLAINED, Explanation, explain
+from orchestrator.causes.diagnosis import UNEXPLAINED, Explanation, explain
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.cli import app
 from orchestrator.ledger.reader import LedgerReader
@@ -184,7 +184,7 @@ def test_up_to_two_more_trials_of_a_cell_are_diagnosed_where_the_first_lacks_evi
         cause = SimpleNamespace(mechanism="epsilon_floor") if trial.seed in seeds_with_evidence else None
         return SimpleNamespace(cause=cause, evidence=SimpleNamespace(threshold_ratio=[], is_custom_trainer=False))
 
-    monkeypatch.setattr("orchestrator.causes.explanation.examine", examined)
+    monkeypatch.setattr("orchestrator.causes.diagnosis.examine", examined)
     with LedgerReader(record_cases(tmp_path / "many", sweep, cases) / LEDGER) as ledger:
         assert explain(read_table(ledger)).mechanism((0.001, 40)) == ruling
     assert asked == [0, 1, 2], "by their onsets"

@@ -29,10 +29,10 @@ from diagnosis_cases import (
 
 from orchestrator.causes.evidence import Evidence, gather
 from orchestrator.causes.mechanisms import limits
-from orchestrator.causes.mechanisms.batches import jumps_at
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
+from orchestrator.causes.mechanisms.data import jumps_at
 from orchestrator.causes.mechanisms.mechanism import Finding
-from orchestrator.causes.mechanisms.memory import longest_after
+from orchestrator.causes.mechanisms.second_moment import longest_after
 
 
 def finding(case, mechanism: str, **options) -> Finding:

@@ -9,8 +9,8 @@ from diagnosis_cases import calm, diagnosed, planted_sweep
 
 from orchestrator.answers.explain import ExplainAnswer
 from orchestrator.base.files import LEDGER
+from orchestrator.causes.diagnosis import explain
 from orchestrator.causes.evidence import Evidence
-from orchestrator.causes.explanation import explain
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.mechanism import Finding, MakeFinding, Mechanism, Move, scaled
 from orchestrator.ledger.reader import LedgerReader

@@ -12,8 +12,8 @@ from sweep_cases import ledger_at, map_ledger, sweep_of
 
 from orchestrator.base.files import LEDGER
 from orchestrator.base.space import Cell
-from orchestrator.causes.remedies.cells import CellRemedies
 from orchestrator.causes.remedies.remedy import KINDS
+from orchestrator.causes.remedies.results import CellRemedies
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cell_map import CellMap, cell_map
 from orchestrator.maps.table import read_table

@@ -21,9 +21,8 @@ from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.remedies.reading import forks_folder
 from orchestrator.causes.remedies.remedy import fork_of
-from orchestrator.causes.remedies.repeats import Ignored, Resumed
 from orchestrator.causes.remedies.request import RemedyRequest
-from orchestrator.causes.remedies.results import Remedies
+from orchestrator.causes.remedies.results import Ignored, Remedies, Resumed
 from orchestrator.ledger.reader import LedgerReader
 
 pytestmark = pytest.mark.slow  # each fork is a process, and a test has about ten of them
@@ -88,7 +87,7 @@ def test_the_answer_says_what_saves_the_run_beside_a_control_and_forks_that_are_
     }
     assert [(one.fork_step, one.saved, one.tried) for one in found.unchanged] == [(30, 0, 1), (50, 0, 1)]
     assert found.control_repeats is True
-    assert found.repeats.resumed == (Resumed(30, None), Resumed(50, None))
+    assert found.resumed == (Resumed(30, None), Resumed(50, None))
     assert found.cheapest is not None
     assert (found.cheapest.remedy.name, found.cheapest.fork_step) == ("lr x0.25", 50)
     assert {harm.name for harm in found.costs} == {"lr x0.5", "lr x0.25"}
@@ -129,9 +128,9 @@ def test_a_trainer_that_does_not_resume_exactly_is_said_to_differ(tmp_path: Path
     )
     found = find_remedies(swept(tmp_path, forgets_momentum), None, {}, ASKED)
     assert found.control_repeats is True
-    steps = [(one.fork_step, one.differs and one.differs.step) for one in found.repeats.resumed]
+    steps = [(one.fork_step, one.differs and one.differs.step) for one in found.resumed]
     assert steps == [(30, 30), (50, 50)]
-    largest = [one.differs.largest for one in found.repeats.resumed if one.differs is not None]
+    largest = [one.differs.largest for one in found.resumed if one.differs is not None]
     assert 0 < largest[1] < 0.1, largest
     assert "resumed: at step 30 and left alone, it does NOT repeat the trial: they differ from step 30" in said(found)
 
@@ -140,7 +139,7 @@ def test_a_value_that_the_trainer_takes_from_its_checkpoint_counts_as_not_tried(
     script = TRAIN.replace("for step in range(first", "if first: beta = saved[0]\nfor step in range(first")
     asked = RemedyRequest(("beta=0.5", "lr=x0.25"), ("-20",), pairs=False)
     found = find_remedies(swept(tmp_path, script), None, {}, asked)
-    assert found.repeats.without_effect == (Ignored("beta 0.5", 30),)
+    assert found.without_effect == (Ignored("beta 0.5", 30),)
     assert found.names == ["lr x0.25"]
     assert "beta 0.5 had no effect from step 30" in said(found)
 
@@ -177,7 +176,7 @@ def test_of_many_checkpoints_the_newest_before_the_step_is_copied(tmp_path: Path
     mine = swept(tmp_path, text=text)
     found = find_remedies(mine, None, {}, ASKED)
     assert found.fork_steps == [30, 50]
-    assert found.repeats.resumed == (Resumed(30, None), Resumed(50, None))
+    assert found.resumed == (Resumed(30, None), Resumed(50, None))
     kept = forks_folder(mine, found.trial.trial_id) / "kept"
     assert [path.name for path in sorted(kept.glob("*/files/*"))] == ["ckpt-030.json", "ckpt-050.json"]
 
@@ -190,7 +189,7 @@ def test_a_log_that_the_trainer_appends_to_has_the_lines_of_each_fork_alone(tmp_
     text = SWEEP.replace("  resume:", '  metrics: {file: "{folder}/log.txt"}\n  resume:')
     mine = swept(tmp_path, script, text)
     found = find_remedies(mine, None, {}, ASKED)
-    assert found.repeats.resumed == (Resumed(30, None), Resumed(50, None))
+    assert found.resumed == (Resumed(30, None), Resumed(50, None))
     own = curve(mine, found, "lr x0.5", 30)
     assert sorted(own) == list(range(100))
     assert own[31] != curve(mine, found, "no change", 30)[31]
@@ -220,7 +219,7 @@ def run(config, report):
     found = load(mine).remedy(try_=("lr=x0.25",), fork=("-20",), pairs=False, allow_import=True)
     assert found.onset is not None
     assert found.fork_steps == [(found.onset - 20) // 10 * 10]
-    assert [one.differs for one in found.repeats.resumed] == [None]
+    assert [one.differs for one in found.resumed] == [None]
     assert [one.saved for one in found.tallies] == [1]
 
 

@@ -11,8 +11,9 @@ from sweep_cases import ledger_at, map_ledger, sweep_of
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
-from orchestrator.causes.remedies.cells import KindCount, Region, cell_remedy, unstable_region
+from orchestrator.causes.remedies.reading import unstable_region
 from orchestrator.causes.remedies.remedy import KINDS, Entry, Remedy
+from orchestrator.causes.remedies.results import KindCount, Region
 from orchestrator.ledger.reader import LedgerReader
 
 ALL, SOME, NONE = ["stable"] * 3, ["stable", "diverged", "diverged"], ["diverged"] * 3
@@ -82,10 +83,12 @@ def test_each_kind_is_counted_where_it_is_the_cheapest_and_where_it_saves() -> N
     assert three.by_kind == {"clip": KindCount(1, 1), "skip": KindCount(1, 1), "lr": KindCount(0, 1)}
     assert [one.kind for one in three.cells] == ["clip", "skip", None]
     assert [one.is_saved_by_lower_lr for one in three.cells] == [True, False, False]
-    assert [one.is_lower_alone for one in three.cells] == [False, True, False], "only a spiked one ends at all"
+    assert [one.is_lower_alone(one.cheapest) for one in three.cells] == [False, True, False], (
+        "only a spiked one ends at all"
+    )
 
 
 def test_a_higher_learning_rate_is_no_lower_one() -> None:
     higher = Remedy(({"at": 0, "set": {"lr": "x3"}},))
-    found = cell_remedy(answer(forked(higher, 50, ALL)))
+    found = answer(forked(higher, 50, ALL))
     assert (found.kind, found.is_saved_by_lower_lr) == ("lr", False)

@@ -12,8 +12,15 @@ from forked_cases import SWEEP
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.causes.remedies.custom import check_forkable, checkpoint_steps, replicates_of, unknown_steps
-from orchestrator.causes.remedies.forking import accepted_forks, check_forks, fork_sweep
+from orchestrator.causes.remedies.forking import (
+    accepted_forks,
+    check_forkable,
+    check_forks,
+    checkpoint_steps,
+    fork_sweep,
+    replicates_of,
+    unknown_steps,
+)
 from orchestrator.causes.remedies.remedy import Fork, Remedy, fork_of
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document

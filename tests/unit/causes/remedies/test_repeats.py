@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.causes.remedies.repeats import Difference, difference
+from orchestrator.causes.remedies.reading import difference
+from orchestrator.causes.remedies.results import Difference
 
 LOSSES = st.lists(st.floats(), min_size=1, max_size=20)
 

@@ -9,9 +9,8 @@ from remedy_cases import CLIP, LOWER, SKIP, answer, forked
 
 from orchestrator.answers.remedy import RemedyAnswer
 from orchestrator.base.intervals import wilson
-from orchestrator.causes.remedies.reading import different_facts
+from orchestrator.causes.remedies.reading import different_facts, tallies
 from orchestrator.causes.remedies.remedy import Remedy
-from orchestrator.causes.remedies.results import tallies
 from orchestrator.causes.remedies.training import best_pairs
 
 ALL, NONE = ["stable"] * 3, ["diverged"] * 3

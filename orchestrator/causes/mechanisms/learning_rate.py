@@ -1,4 +1,4 @@
-"""Steps that overshoot: curvature over 2 / lr from the start, while the second moment is young, or after it grew."""
+"""The learning rate: over 2 / curvature from the start, while v is young or after the curvature grew; or too low."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from orchestrator.causes.evidence import ALL, Evidence
 from orchestrator.causes.mechanisms import limits as at
 from orchestrator.causes.mechanisms.mechanism import (
     HIGHER_EPS,
+    HIGHER_LR,
     LOWER_LR,
     NO_ONSET,
     NOT_MEASURED,
@@ -24,7 +25,7 @@ from orchestrator.causes.mechanisms.mechanism import (
     shorter_memories,
     steps,
 )
-from orchestrator.causes.mechanisms.precision import stable_with_more_bits
+from orchestrator.causes.mechanisms.scales import stable_with_more_bits
 from orchestrator.causes.series import known
 from orchestrator.maps.neighbours import Neighbour, above, below
 
@@ -259,4 +260,37 @@ SHARPENING = Mechanism(
     label="sharp",
     colour="#F0A08A",
     moves=(LOWER_LR, HIGHER_EPS),
+)
+
+
+def learning_rate_too_low(evidence: Evidence, finding: MakeFinding) -> Finding:
+    """Steps too small to learn within the length of the run.
+
+    Supported if a run stalled without a blow-up, and the same cell with a higher learning rate is stable and ends
+    lower. Excluded if it did not stall, or blew up.
+    """
+    if evidence.outcome != "stalled":
+        return finding("excluded", "its loss fell")
+    if evidence.blow_up is not None:
+        return finding("excluded", "the loss rose at the start")
+    rate, final = evidence.number("lr"), evidence.trial.final_loss
+    if rate is None:
+        return finding("unknown", "the learning rate is not known")
+    higher = above(evidence.cells("lr"), rate)
+    for cell in higher:
+        if cell.is_stable and cell.loss is not None and final is not None and cell.loss < final:
+            numbers = [f"{results_with('lr', cell)}, final loss {final:.4g} -> {cell.loss:.4g}"]
+            return finding("supported", "with a higher learning rate the same run learns", numbers, 0)
+    tried = "no higher learning rate is stable and ends lower" if higher else "no cell has a higher learning rate"
+    return finding("unknown", tried, [f"lr {format_value(rate)}"])
+
+
+LEARNING_RATE_TOO_LOW = Mechanism(
+    key="learning_rate_too_low",
+    title="learning rate too low",
+    find=learning_rate_too_low,
+    label="too low",
+    colour="#AA4466",
+    moves=(HIGHER_LR,),
+    probe=probe_of(HIGHER_LR),
 )
