@@ -238,7 +238,7 @@ class Controller:
     def _take_over(self, before: Controller, sources: Sequence[int]) -> None:
         """Continue members of an earlier pack, with their counts if their rules are the same.
 
-        Members with different rules are separate before any rule reads (orchestrator/worker/roster.py).
+        Members with different rules are separate before any rule reads (orchestrator/worker/members.py).
         """
         first_pair = {row: n for n, (row, number) in enumerate(before._pairs) if number == 0}
         for row, source in enumerate(sources):

@@ -42,11 +42,11 @@ class CheckQuery(Query["tuple[Sweep, Path]"]):
     def ask(self, subject: tuple[Sweep, Path], say: Say = silent) -> CheckAnswer:
         """Train the first trial until ``losses`` losses were read, in a folder that is then removed."""
         from orchestrator.base.packs import LaunchedPack, Member, Paused
-        from orchestrator.driver.checks import check_runnable
         from orchestrator.driver.packing import pack_of
+        from orchestrator.driver.planning import check_runnable
         from orchestrator.sweepfile.custom_trainer import CustomTrainer
         from orchestrator.worker.custom_run import CustomRun
-        from orchestrator.worker.trial_process import close_server
+        from orchestrator.worker.launcher import close_server
 
         sweep, own = subject[0], subject[0].objective
         if not isinstance(own, CustomTrainer):

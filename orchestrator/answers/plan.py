@@ -94,7 +94,7 @@ class PlanAnswer(Answer):
             yield f"batch:    {name} = {text}{_extent([trial.config[name] for trial in known])}"
 
     def _work(self) -> Iterator[str]:
-        from orchestrator.driver.checks import library_optimizers
+        from orchestrator.driver.planning import library_optimizers
 
         plan, sweep = self.result, self.file
         there = ", ".join(f"{count} {status}" for status, count in plan.existing.items()) or "nothing yet"

@@ -17,8 +17,7 @@ from orchestrator.base.space import Trial
 from orchestrator.base.trial_result import MemberResult, TrialResult
 from orchestrator.base.vocabulary import OUTCOMES, PRUNED
 from orchestrator.base.words import format_seconds
-from orchestrator.driver.limits import PAUSE_S
-from orchestrator.driver.progress import Progress
+from orchestrator.driver.progress import PAUSE_S, Progress
 from orchestrator.maps.axes import led
 from orchestrator.render.text_map import text_map
 

@@ -17,9 +17,8 @@ from orchestrator.base.environment import check_installed
 from orchestrator.base.errors import EXIT_INTERRUPTED, EXIT_OK, InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.base.words import counts_line, length_text
-from orchestrator.driver.checks import check_runnable
+from orchestrator.driver.planning import check_runnable, refining_sweep
 from orchestrator.driver.progress import Observer, Summary
-from orchestrator.driver.proposing import refining_sweep
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors import INLINE, Executor
 from orchestrator.executors.catalogue import ExecutorOptions, executor_loader

@@ -23,6 +23,7 @@ STANDARD_OUTPUT = Path("-")  # as a value of --json
 FROZEN_SWEEP = "sweep.yaml"
 CHECKPOINTS = "checkpoints"
 JOBS = "slurm"  # folder of cluster jobs
+TRIALS = "trials"  # folder of a custom trainer's trials
 PICTURES = ("png", "svg", "pdf")
 COMPARISONS, REPLAYS = "compare", "replay"  # folders of pictures next to the sweeps
 DIAGNOSES, EXPLANATION = "diagnosis", "explanation.png"  # pictures: a folder, a file

@@ -13,14 +13,13 @@ from typing import Any
 
 from objectives.base import Objective
 from orchestrator.base.errors import StorageError
-from orchestrator.base.files import read_checkpoint
+from orchestrator.base.files import TRIALS, read_checkpoint
 from orchestrator.base.packs import Checkpoint, Launch, LaunchedPack, Member, Pack, StackedPack, Telemetry
 from orchestrator.base.space import Trial, canonical_text, format_value
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep
-from orchestrator.worker.autotune import best_eager, load_measurements
-from orchestrator.worker.trial_folder import TRIALS
+from orchestrator.worker.machine import best_eager, load_measurements
 
 # The stacking width that pays off on most CPUs at proxy sizes; a measurement on the machine overrides it.
 _EXPECTED_WIDTH = 16

@@ -1,24 +1,46 @@
-"""What `run` would train: the missing trials, their packs, and the estimated time."""
+"""Before a run trains: the trials of a sweep, what is missing, its packs and time, and the facts that are recorded."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
+import os
+import platform
+import subprocess
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from objectives.base import ExecutionPlan
-from orchestrator.base.files import LEDGER
+from objectives.base import ExecutionPlan, Objective
+from objectives.optimizers.facts import OPTIMIZERS
+from objectives.optimizers.libraries import problem_with
+from orchestrator.base.columns import RESULTS
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.base.query import hidden
-from orchestrator.base.space import Trial
-from orchestrator.driver.checks import check_runnable
+from orchestrator.base.space import Axis, Cell, Trial, canonical_text
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.driver.packing import make_packs, planned_workers, structure_of
-from orchestrator.driver.proposing import missing_trials
-from orchestrator.ledger.reader import LedgerReader
-from orchestrator.sweepfile.custom_trainer import CustomTrainer
-from orchestrator.sweepfile.spec import Sweep
-from orchestrator.worker.autotune import PlanChoice, cached_choice
+from orchestrator.ledger.facts import PACKED_FACT, packed_fact
+from orchestrator.ledger.reader import LedgerReader, check_not_imported
+from orchestrator.maps.table import with_relative_results
+from orchestrator.search.protocol import CellResult, SeedResult
+from orchestrator.sweepfile.custom_trainer import CustomTrainer, check_files_exist
+from orchestrator.sweepfile.overrides import Overrides, refined
+from orchestrator.sweepfile.searches import proposed_trials
+from orchestrator.sweepfile.spec import Sweep, build_sweep
+from orchestrator.sweepfile.strict_yaml import read_document
+from orchestrator.version import __version__
+from orchestrator.worker.machine import PlanChoice, cached_choice
+
+if TYPE_CHECKING:
+    from orchestrator.ledger.writer import LedgerWriter
+# Room for a search that proposes all of its trials at once.
+_UNLIMITED = 10**9
+_MAX_TRIALS = 10_000  # a sweep file with so many is valid without further settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +159,194 @@ def _known_choices(sweep: Sweep, missing: Sequence[Trial], workers: int) -> dict
             sweep.objective, config, "cpu", sweep.resources.cpus, len(trials), steps_ahead
         )
     return choices
+
+
+def check_runnable(sweep: Sweep, folder: Path) -> None:
+    """Raise InputError if ``sweep`` cannot be trained on this machine, or if ``folder`` belongs to another sweep."""
+    check_not_imported(folder)
+    check_files_exist(sweep.objective)
+    check_optimizers(sweep)
+    check_same_axes(sweep, folder)
+
+
+def library_optimizers(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
+    """Return the library optimizers that ``trials`` name, in order."""
+    if isinstance(sweep.objective, CustomTrainer):
+        return []
+    return [n for n in dict.fromkeys(trial.config["optimizer"] for trial in trials) if n not in OPTIMIZERS]
+
+
+def check_optimizers(sweep: Sweep) -> None:
+    """Raise InputError if a library is not installed, or if its optimizer needs more than gradients."""
+    problems = [problem for name in library_optimizers(sweep, sweep.trials) if (problem := problem_with(name))]
+    if problems:
+        raise InputError(*(Problem("", "optimizer", *problem) for problem in problems))
+
+
+def check_same_axes(sweep: Sweep, folder: Path) -> None:
+    """Raise InputError if ``folder`` holds results over an axis that ``sweep`` lacks.
+
+    The map, report and frozen file of ``sweep`` would replace the other sweep's. A new axis, or other values of
+    an axis, extend the existing results.
+    """
+    if not (folder / LEDGER).is_file():
+        return
+    with LedgerReader(folder / LEDGER) as ledger:
+        if not ledger.version:
+            return  # another driver has just created the file
+        axes = [axis["name"] for axis in json.loads(ledger.facts().get("axes", "[]"))]
+        has_results = any(status == "finished" for status, _ in ledger.statuses().values())
+    if has_results and (gone := [name for name in axes if name not in sweep.axis_names]):
+        message = f"existing results are over {' and '.join(axes)}, but this sweep has no axis {gone[0]}"
+        remedy = f"set --name NEW_NAME, or keep the axis with one value: --axis {gone[0]}=values:VALUE"
+        raise InputError(Problem(str(folder), f"axes.{gone[0]}", message, remedy))
+
+
+class Proposer:
+    """The trials of one run, in the order of the sweep; new ones are in the ledger before they are trained."""
+
+    def __init__(self, sweep: Sweep, ledger: LedgerWriter) -> None:
+        self._sweep, self._ledger = sweep, ledger
+        self._is_over = False  # whether the search has nothing more to propose
+        self.trials: dict[str, Trial] = {}
+
+    def begin(self, facts: Mapping[str, str]) -> None:
+        """Make the sweep in the ledger consist of its recorded trials and of the search's next ones."""
+        self.trials = {trial.trial_id: trial for trial in self._recorded()}
+        room = len(self._sweep.trials) if self._sweep.is_open else _UNLIMITED
+        new = self._proposed(room) if not self._is_waiting() else []
+        order = {trial.trial_id: i for i, trial in enumerate(self._sweep.trials)}
+        trials = sorted([*self.trials.values(), *new], key=lambda trial: order.get(trial.trial_id, len(order)))
+        self.trials = {trial.trial_id: trial for trial in trials}
+        self._ledger.plan(self._sweep.objective.name, trials, facts)
+
+    def more(self, room: int) -> list[Trial]:
+        """Return further trials, recorded in the ledger; none while the search waits or when it is over."""
+        if not self._sweep.is_open:
+            return []
+        new = self._proposed(room)
+        if new:
+            self._ledger.propose(self._sweep.objective.name, new)
+            self.trials |= {trial.trial_id: trial for trial in new}
+        return new
+
+    def _proposed(self, room: int) -> list[Trial]:
+        proposals = None if self._is_over else self._sweep.search.propose(self._cell_results(), room)
+        self._is_over = proposals is None
+        if not self._sweep.is_open:
+            return [] if proposals is None else [t for t in self._sweep.trials if t.trial_id not in self.trials]
+        made = proposed_trials(proposals or [], self._sweep.maker)
+        return [trial for trial in made if trial.trial_id not in self.trials]
+
+    def _recorded(self) -> list[Trial]:
+        """The sweep's trials in the ledger, including trials of an earlier version of its file."""
+        listed = {trial.trial_id: trial for trial in self._sweep.trials}
+        if not self._sweep.is_open:
+            return [listed[trial_id] for trial_id in self._ledger.statuses(removed=True) if trial_id in listed]
+        rows = self._ledger.trials(removed=True)
+        return [trial for row in rows if (trial := listed.get(row.trial_id) or self._sweep.trial_like(row))]
+
+    def _is_waiting(self) -> bool:
+        """Whether an open search has trials without a result."""
+        statuses = self._ledger.statuses(removed=True)
+        over = ("finished", "errored")
+        return self._sweep.is_open and any(statuses[trial_id][0] not in over for trial_id in self.trials)
+
+    def _cell_results(self) -> list[CellResult]:
+        """All cells so far, in the order of their proposals."""
+        seeds: dict[Cell, list[SeedResult]] = {}
+        results = self._seed_results() if self._sweep.is_open else {}
+        for trial in self.trials.values():
+            seeds.setdefault(trial.cell, []).append(results.get(trial.trial_id, SeedResult(trial.seed, None, False)))
+        order = {seed: i for i, seed in enumerate(self._sweep.seeds)}
+        return [
+            CellResult(cell, tuple(sorted(of_cell, key=lambda result: order[result.seed])))
+            for cell, of_cell in seeds.items()
+        ]
+
+    def _seed_results(self) -> dict[str, SeedResult]:
+        return {
+            row.trial_id: SeedResult(
+                seed=row.seed,
+                outcome=row.outcome,
+                is_over=row.status in ("finished", "errored"),
+                metrics={
+                    name: float(value)
+                    for name in RESULTS
+                    if (value := getattr(row, name)) is not None and math.isfinite(value)
+                },
+            )
+            for row in self._trial_results()
+        }
+
+    def _trial_results(self) -> list[TrialResult]:
+        """Return all trials, with the results that follow from others if they are still in the sweep."""
+        rows = self._ledger.trials(removed=True)
+        present = [row for row in rows if row.position is not None]
+        return with_relative_results(present, self._ledger.facts()) + rows[len(present) :]
+
+
+def missing_trials(trials: Iterable[Trial], statuses: Mapping[str, tuple[str, int]]) -> list[Trial]:
+    """Return the ``trials`` that a run would train: planned, interrupted or lost, and not given up."""
+    again = ("planned", "interrupted", "lost")
+    return [trial for trial in trials if statuses.get(trial.trial_id, ("planned", 0))[0] in again]
+
+
+def refining_sweep(
+    folder: Path, along: str | None, num_more: int, factor: float, overrides: Overrides, allow_import: bool
+) -> Sweep:
+    """Return the search that continues from the trials in ``folder`` and adds at most ``num_more``.
+
+    Raises InputError if ``folder`` has imported results or no trials of these axes.
+    """
+    check_not_imported(folder)
+    document = read_document(folder / FROZEN_SWEEP)
+    # The axes decide which trials count, so the sweep is built twice.
+    search = build_sweep(refined(document, along, _MAX_TRIALS, factor), overrides, allow_import=allow_import)
+    with LedgerReader(folder / LEDGER) as ledger:
+        num_known = sum(search.trial_like(row) is not None for row in ledger.trials(removed=True))
+    if not num_known:
+        raise InputError(Problem(str(folder), "", "has no trial to begin with", "`sweep run` it first"))
+    return build_sweep(refined(document, along, num_known + num_more, factor), overrides, allow_import=allow_import)
+
+
+def driver_facts(sweep: Sweep) -> dict[str, str]:
+    """Return the facts that the ledger records about a sweep as a whole."""
+    objective = sweep.objective
+    return {
+        "name": sweep.name,
+        "objective": objective.name,
+        "sweep_version": __version__,
+        "python": platform.python_version(),
+        "git_commit": git_commit(),
+        "sweep_sha256": hashlib.sha256(sweep.text.encode()).hexdigest(),
+        "axes": canonical_text([_axis_fact(axis) for axis in sweep.axes]),
+        "ties": canonical_text({name: tie.text for name, tie in sweep.maker.ties.items()}),
+        "is_sampled": canonical_text(not sweep.is_grid),
+        "num_spread": canonical_text(sweep.num_initial),
+        "stopping": canonical_text(sweep.stopping.model_dump()),
+        **({PACKED_FACT: packed_fact(objective)} if isinstance(objective, Objective) and objective.reference else {}),
+    }
+
+
+def _axis_fact(axis: Axis) -> dict[str, Any]:
+    related = {"zipped": axis.zipped} if axis.zipped else {}
+    conditions = {"when": dict(axis.when)} if axis.when else {}
+    return {"name": axis.name, "scale": axis.scale, "ends": axis.ends, **related, **conditions}
+
+
+def git_commit() -> str:
+    """Return the commit of the working directory, with + if files differ from it; empty without git."""
+    commit = _git("rev-parse", "HEAD")
+    is_changed = commit and _git("status", "--porcelain", "--untracked-files=no")
+    return f"{commit}+" if is_changed else commit
+
+
+def _git(*arguments: str) -> str:
+    """The output of git, or empty if it fails. It takes no lock, which would remain if it were killed."""
+    try:
+        command = ["git", "--no-optional-locks", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, env={**os.environ, "LC_ALL": "C"})
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

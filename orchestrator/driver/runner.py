@@ -39,11 +39,9 @@ from orchestrator.base.packs import (
     last_line,
 )
 from orchestrator.base.trial_result import MemberResult
-from orchestrator.driver.limits import PAUSE_S, Budget, FailFast, stop_signals
 from orchestrator.driver.packing import dispatched, make_packs, pack_of, plan_text, resumed_pack, trials_at_a_time
-from orchestrator.driver.progress import Observer, Progress, Summary
-from orchestrator.driver.proposing import Proposer, missing_trials
-from orchestrator.driver.provenance import driver_facts
+from orchestrator.driver.planning import Proposer, driver_facts, missing_trials
+from orchestrator.driver.progress import PAUSE_S, Budget, FailFast, Observer, Progress, Summary, stop_signals
 from orchestrator.executors import Executor
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.sweepfile.spec import Sweep

@@ -51,7 +51,7 @@ def _ray(options: ExecutorOptions) -> Start:
 
 def _slurm(options: ExecutorOptions) -> Start:
     from orchestrator.executors.slurm import SlurmExecutor
-    from orchestrator.executors.slurm_options import read_options
+    from orchestrator.executors.slurm_cluster import read_options
 
     slurm = read_options(options.slurm)
     return lambda: SlurmExecutor(options.folder, **options.resource_arguments(), options=slurm)

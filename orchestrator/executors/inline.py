@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from orchestrator.base.packs import Event, Pack, PackLost, PackStarted, Report
 from orchestrator.executors import INLINE
+from orchestrator.worker.launcher import close_server
 from orchestrator.worker.packed_run import Pace
 from orchestrator.worker.run import run_pack
-from orchestrator.worker.trial_process import close_server
 
 
 class InlineExecutor:

@@ -14,7 +14,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import make_folder
-from orchestrator.worker.launcher import CannotStart, Child, Process, free_port, torchrun_environments
+from orchestrator.worker.launcher import CannotStart, Child, Launcher, free_port, torchrun_environments
+from orchestrator.worker.points import Process
 
 TIMEOUT_S = 60.0  # for an actor's result
 
@@ -82,17 +83,16 @@ class RemoteProcess:
             return ray.get(self._actor.call.remote(name, *arguments), timeout=TIMEOUT_S)
 
 
-class RayLauncher:
+class RayLauncher(Launcher):
     """Runs rank 0 with the trainable in the first bundle of the placement group, and each other rank in its own."""
 
     def __init__(self, cpus: int, gpus: float) -> None:
+        super().__init__()
         self._cpus, self._gpus = cpus, gpus
         self._actors: list[Any] = []
 
-    def environments(self, workers: int) -> list[dict[str, str]]:
+    def rank_environments(self, workers: int) -> list[dict[str, str]]:
         """Return torchrun's variables, and the GPUs of this trial on the node of each process."""
-        if workers == 1:
-            return [{}]
         group = ray.util.get_current_placement_group()
         assert group is not None  # set for a trial of several processes
         for bundle in range(1, workers):
@@ -118,7 +118,7 @@ class RayLauncher:
     ) -> Process:
         """Start a process. Raises CannotStart."""
         if rank == 0:
-            return Child(command, folder, environment, log)
+            return super().start(rank, command, folder, environment, log)
         actor = self._actors[rank - 1]
         problem = ray.get(actor.start.remote(list(command), folder, dict(environment), log), timeout=TIMEOUT_S)
         if problem is not None:

@@ -43,7 +43,7 @@ from ray.tune.search import Searcher  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
 from orchestrator.base.errors import ExecutorError, InputError, Problem, SweepError  # noqa: E402
-from orchestrator.base.packs import Event, LaunchedPack, Pack, PackLost, PackStarted, Report, StackedPack  # noqa: E402  # noqa: E402
+from orchestrator.base.packs import Event, LaunchedPack, Pack, PackLost, PackStarted, Report, StackedPack  # noqa: E402
 from orchestrator.base.processes import SCRATCH, children, is_alive  # noqa: E402
 from orchestrator.executors.pack_registry import PackRegistry  # noqa: E402
 from orchestrator.executors.ray_ranks import TIMEOUT_S, RayLauncher  # noqa: E402

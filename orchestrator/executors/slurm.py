@@ -41,9 +41,10 @@ from orchestrator.executors.slurm_cluster import (
     Pace,
     SlurmCluster,
     SubmittedPack,
+    is_local,
     names_in,
+    submission_parameters,
 )
-from orchestrator.executors.slurm_options import is_local, submission_parameters
 from orchestrator.executors.slurm_worker import REPORTS, TrialJob
 
 try:

@@ -23,9 +23,17 @@ from orchestrator.detection.validations import Validations
 from orchestrator.logs.columns import MetricsConfig
 from orchestrator.logs.streams import VALIDATION, Point, Reading
 from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render
-from orchestrator.worker.launcher import CannotStart, LocalLauncher, Process, RankLauncher
-from orchestrator.worker.points import Curve, Readings, Source, WatchReadings, recorded_points, recorded_readings
-from orchestrator.worker.trial_folder import TrialFolder
+from orchestrator.worker.launcher import CannotStart, Launcher
+from orchestrator.worker.points import (
+    Curve,
+    Process,
+    Readings,
+    Source,
+    TrialFolder,
+    WatchReadings,
+    recorded_points,
+    recorded_readings,
+)
 
 # A paused trial must end before the driver stops waiting for its last report.
 _MAX_PAUSE_S = 8.0
@@ -51,7 +59,7 @@ class CustomRun:
     poll_s = 0.05
     skips_existing = False  # whether the metrics file may start with lines of another run
 
-    def __init__(self, pack: LaunchedPack, launcher: RankLauncher | None) -> None:
+    def __init__(self, pack: LaunchedPack, launcher: Launcher | None) -> None:
         self.pack, self.launch = pack, pack.launch
         (self.member,) = pack.members
         self.stopping = StoppingConfig(**pack.stopping)
@@ -60,7 +68,7 @@ class CustomRun:
         open_bars = [replace(bar, loss=math.inf) for bar in pack.rung_thresholds]
         self.monitor = RunMonitor(self.stopping, [self.is_audited], rung_thresholds=open_bars)
         self.folder = TrialFolder(Path(self.launch.trials_folder) / self.member.trial_id)
-        self.launcher = launcher or LocalLauncher(self.launch.preload)
+        self.launcher = launcher or Launcher(self.launch.preload)
         self.curve, self._readings, self._validations = Curve(), Readings(), Validations()
         self._watched = WatchReadings(self.folder.telemetry)
         self.is_over = False  # set by the detector's verdict

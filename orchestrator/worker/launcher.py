@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import json
 import os
 import re
 import select
 import signal
 import socket
+import subprocess
+import sys
+import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from orchestrator.base.processes import MARK, end_marked, new_mark
 from orchestrator.detection.watch import TRIAL_VARIABLE
-from orchestrator.worker.trial_folder import OutputLog
-from orchestrator.worker.trial_process import TRIAL_MARK, ForkServer, SpawnedProcess, StartedProcess, server_for
+from orchestrator.worker.fork_server import MARK_TO_REPLACE, MAX_MESSAGE, SET_PARENT_DEATH_SIGNAL
+from orchestrator.worker.points import OutputLog, Process
 
 _CHUNK_BYTES = 2**20
 _LAST_BYTES = 16 * 2**10
@@ -26,32 +31,72 @@ _RANK_VARIABLES = (
     "RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
 _OF_ONE_PROCESS = (TRIAL_VARIABLE, *_RANK_VARIABLES)
+# Names the trial in the environment of its processes and of their descendants.
+TRIAL_MARK = "SWEEP_TRIAL_PROCESS"
+with contextlib.suppress(OSError):
+    _LIBC = ctypes.CDLL(None)
 
 
 class CannotStart(Exception):
     """A command cannot be run because of its program, folder, arguments or permissions."""
 
 
-class Process(Protocol):
-    """A process of a trial, here or on another machine; see `Child` for each method."""
+class Launcher:
+    """Launches the processes of one trial on this machine, once or several times in sequence.
 
-    def read(self, timeout_s: float = 0.0) -> bytes:
-        """Return new output."""
+    With ``preload`` they are forks of a process that has imported those modules.
+    """
 
-    def is_readable(self) -> bool:
-        """Whether there is output to read now."""
+    def __init__(self, preload: str | Sequence[str] | None = None) -> None:
+        self._preload = preload
+        self._environments: list[dict[str, str]] = []
 
-    def last_lines(self) -> list[str]:
-        """Return the last lines of its output."""
+    def environments(self, workers: int) -> list[dict[str, str]]:
+        """Return the environment of each of ``workers`` processes, by rank; the same ones at each call."""
+        if not self._environments:
+            self._environments = self.rank_environments(workers) if workers > 1 else [{}]
+        return self._environments
 
-    def returncode(self) -> int | None:
-        """Return the exit status, or None while it runs."""
+    def rank_environments(self, workers: int) -> list[dict[str, str]]:
+        """Return new environments of several processes that find each other."""
+        return torchrun_environments(["here"] * workers, "127.0.0.1", free_port())
 
-    def terminate(self) -> None:
-        """Ask it to end."""
+    def start(
+        self, rank: int, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path
+    ) -> Process:
+        """Start a process. Raises CannotStart."""
+        server = None
+        if self._preload is not None:
+            shared = {name: text for name, text in environment.items() if name not in _OF_ONE_PROCESS}
+            server = server_for(command, self._preload, folder, {**os.environ, **shared})
+        return Child(command, folder, environment, log, server)
 
     def close(self) -> None:
-        """Kill it and everything it started."""
+        """Release resources; there are none on this machine."""
+
+
+def torchrun_environments(nodes: Sequence[str], address: str, port: int) -> list[dict[str, str]]:
+    """Return the variables that torchrun would set for processes on ``nodes``, one node name per rank."""
+    distinct = list(dict.fromkeys(nodes))
+    return [
+        {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(nodes[:rank].count(node)),
+            "GROUP_RANK": str(distinct.index(node)),
+            "WORLD_SIZE": str(len(nodes)),
+            "LOCAL_WORLD_SIZE": str(nodes.count(node)),
+            "MASTER_ADDR": address,
+            "MASTER_PORT": str(port),
+        }
+        for rank, node in enumerate(nodes)
+    ]
+
+
+def free_port() -> int:
+    """Return a port on which no process listens now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
 
 
 class Child:
@@ -132,7 +177,7 @@ def _started(
     environment: Mapping[str, str],
     server: ForkServer | None,
     ignored: signal.Signals | None,
-) -> StartedProcess:
+) -> SpawnedProcess | ForkedProcess:
     if server is not None:
         try:
             return server.start(command, folder, environment)
@@ -141,77 +186,191 @@ def _started(
     return SpawnedProcess(command, folder, environment, ignored)
 
 
-class RankLauncher(Protocol):
-    """Launches the processes of one trial, with rank 0 on this machine."""
+class SpawnedProcess:
+    """A program in a session of its own; its output can be read from the descriptor ``output``.
 
-    def environments(self, workers: int) -> list[dict[str, str]]:
-        """Return the environment of each of ``workers`` processes, by rank; empty for a single process."""
+    Until `release`, neither its id nor its group's id is reused.
+    """
 
-    def start(
-        self, rank: int, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path
-    ) -> Process:
-        """Start a process. Raises CannotStart."""
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: str,
+        environment: Mapping[str, str],
+        ignored: signal.Signals | None = None,
+    ) -> None:
+        """Start ``command`` in ``folder`` with exactly this ``environment``; it ignores the signal ``ignored``.
 
-    def close(self) -> None:
-        """Release resources."""
+        Raises OSError and ValueError.
+        """
+        self._process = subprocess.Popen(
+            list(command),
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C goes to the driver only, and the group can be signalled
+            preexec_fn=lambda: _die_with_this_thread(ignored),
+        )
+        assert self._process.stdout is not None  # a pipe was asked for
+        self._stdout = self._process.stdout
+        self.output = self._stdout.fileno()
 
+    def returncode(self) -> int | None:
+        """Return the exit status, minus the signal's number if it was killed, or None while it runs."""
+        if self._process.returncode is not None:
+            return self._process.returncode
+        ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
-class LocalLauncher:
-    """Runs all processes on this machine; with ``preload`` as forks of a process that has imported those modules."""
+    def signal(self, number: int) -> None:
+        """Send a signal to its group."""
+        _signal_group(self._process.pid, number)
 
-    def __init__(self, preload: str | Sequence[str] | None = None) -> None:
-        self._preload = preload
-
-    def environments(self, workers: int) -> list[dict[str, str]]:
-        """Return the environment of each of ``workers`` processes, by rank; empty for a single process."""
-        return torchrun_environments(["here"] * workers, "127.0.0.1", free_port()) if workers > 1 else [{}]
-
-    def start(self, rank: int, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path) -> Child:
-        """Start a process. Raises CannotStart."""
-        server = None
-        if self._preload is not None:
-            shared = {name: text for name, text in environment.items() if name not in _OF_ONE_PROCESS}
-            server = server_for(command, self._preload, folder, {**os.environ, **shared})
-        return Child(command, folder, environment, log, server)
-
-    def close(self) -> None:
-        """Do nothing, since it holds no resources."""
-
-
-class SharedLauncher:
-    """A launcher for several runs of one trial in sequence, with the same environments for each run."""
-
-    def __init__(self, launcher: RankLauncher) -> None:
-        self._launcher = launcher
-        self._environments: list[dict[str, str]] | None = None
-        self.start, self.close = launcher.start, launcher.close
-
-    def environments(self, workers: int) -> list[dict[str, str]]:
-        """Return the environments of the first call."""
-        if self._environments is None:
-            self._environments = self._launcher.environments(workers)
-        return self._environments
+    def release(self) -> None:
+        """Reap it after it was killed."""
+        self._process.wait()
+        self._stdout.close()
 
 
-def torchrun_environments(nodes: Sequence[str], address: str, port: int) -> list[dict[str, str]]:
-    """Return the variables that torchrun would set for processes on ``nodes``, one node name per rank."""
-    distinct = list(dict.fromkeys(nodes))
-    return [
-        {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(nodes[:rank].count(node)),
-            "GROUP_RANK": str(distinct.index(node)),
-            "WORLD_SIZE": str(len(nodes)),
-            "LOCAL_WORLD_SIZE": str(nodes.count(node)),
-            "MASTER_ADDR": address,
-            "MASTER_PORT": str(port),
+def _die_with_this_thread(ignored: signal.Signals | None = None) -> None:
+    """In a child: let the kernel kill it when the thread that started it ends, for any reason; ignore one signal."""
+    _LIBC.prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if ignored is not None:
+        signal.signal(ignored, signal.SIG_IGN)
+
+
+def _signal_group(process: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process, number)
+
+
+class ForkedProcess:
+    """A process that a server has forked, or is about to; see `SpawnedProcess` for each method."""
+
+    def __init__(self, line: socket.socket, output: int) -> None:
+        """``line`` connects to the server, ``output`` is the readable end of a pipe."""
+        self.output = output
+        self._line, self._received, self._is_alone = line, b"", False
+
+    def returncode(self) -> int | None:
+        """Return the exit status, minus the signal's number if it was killed, or None while it runs."""
+        numbers = self._listen()
+        if "exit" in numbers:
+            return numbers["exit"]
+        return -signal.SIGKILL if self._is_alone else None  # the kernel has killed it with its server
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its group."""
+        numbers = self._listen()
+        # Its id is not reused until the line is closed.
+        if "pid" in numbers and not self._is_alone:
+            _signal_group(numbers["pid"], number)
+
+    def release(self) -> None:
+        """Let the server kill it if it still runs, and release it."""
+        self._line.close()
+        os.close(self.output)
+
+    def _listen(self) -> dict[str, int]:
+        """Return the numbers that the server has sent so far, by name."""
+        while not self._is_alone and select.select([self._line], [], [], 0.0)[0]:
+            try:
+                content = self._line.recv(MAX_MESSAGE)
+            except OSError:
+                content = b""
+            self._is_alone = not content
+            self._received += content
+        messages = (message.decode().split() for message in self._received.split(b"\n")[:-1])
+        return {name: int(number) for name, number in messages}
+
+
+class ForkServer:
+    """A running `fork_server`. It ends with this process or when it is closed, and its forks with it."""
+
+    def __init__(
+        self, command: Sequence[str], preload: str | Sequence[str], folder: str, environment: Mapping[str, str]
+    ) -> None:
+        """Start it in ``environment``, with the modules of ``preload`` for processes like ``command``."""
+        self._control, theirs = socket.socketpair()
+        settings = {
+            "command": list(command),
+            "preload": preload if isinstance(preload, str) else list(preload),
+            "folder": folder,
+            "mark_variable": TRIAL_MARK,
         }
-        for rank, node in enumerate(nodes)
-    ]
+        program = [sys.executable, "-m", "orchestrator.worker.fork_server", str(theirs.fileno()), json.dumps(settings)]
+        started = threading.Event()
+
+        def keep() -> None:
+            # The kernel ends a child with the thread that started it; this thread lasts as long as the process.
+            with theirs:
+                self._process = subprocess.Popen(
+                    program,
+                    cwd="/",  # modules of the folder must not replace modules that the server itself imports
+                    env={**environment, TRIAL_MARK: MARK_TO_REPLACE},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                    preexec_fn=_die_with_this_thread,
+                )
+            started.set()
+            self._process.wait()
+
+        threading.Thread(target=keep, daemon=True, name="fork-server").start()
+        started.wait()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def start(self, command: Sequence[str], folder: str, environment: Mapping[str, str]) -> ForkedProcess:
+        """Start ``command`` in ``folder`` with exactly this ``environment``. Raises OSError."""
+        request = {"command": command, "folder": folder, "environment": environment}
+        here, there = socket.socketpair()
+        output, write_end = os.pipe()
+        with open(os.memfd_create("request"), "wb") as file, there:
+            file.write(json.dumps(request).encode())
+            file.flush()
+            try:
+                socket.send_fds(self._control, [b"1"], [file.fileno(), write_end, there.fileno()])
+            except OSError:
+                here.close()
+                os.close(output)
+                raise
+            finally:
+                os.close(write_end)
+        return ForkedProcess(here, output)
+
+    def close(self) -> None:
+        """End it and its forks."""
+        self._control.close()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
 
 
-def free_port() -> int:
-    """Return a port on which no process listens now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
+_running: dict[str, ForkServer] = {}  # the server of this process, by its settings
+
+
+def server_for(
+    command: Sequence[str], preload: str | Sequence[str], folder: str, environment: Mapping[str, str]
+) -> ForkServer:
+    """Return this process's server for trials like ``command``; a server with other settings is replaced."""
+    settings = json.dumps([command[:2], list(preload), folder, dict(environment)], sort_keys=True)
+    server = _running.get(settings)
+    if server is None or not server.is_alive:
+        close_server()
+        _running[settings] = server = ForkServer(command, preload, folder, environment)
+    return server
+
+
+def close_server() -> None:
+    """End the server of this process and its forks, if there is one."""
+    while _running:
+        _running.popitem()[1].close()

@@ -19,12 +19,12 @@ from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.outcomes import member_result
 from orchestrator.detection.run_monitor import RunMonitor, is_audited
 from orchestrator.logs.streams import VALIDATION
-from orchestrator.worker.autotune import PlanChoice, choose_plan
 from orchestrator.worker.checkpoints import CheckpointWriter, from_bytes, random_states, set_random_states
-from orchestrator.worker.machine import prepare_process, release_memory
-from orchestrator.worker.member_curves import (
+from orchestrator.worker.machine import PlanChoice, choose_plan, prepare_process, release_memory
+from orchestrator.worker.members import (
     UPDATE_STEPS,
     MemberCurves,
+    Roster,
     RowReadings,
     closely_due,
     due,
@@ -32,7 +32,6 @@ from orchestrator.worker.member_curves import (
     readings_of_row,
     readings_on_host,
 )
-from orchestrator.worker.roster import Roster
 
 # Shapes: T steps between two updates of the members, K members, R rows of the trainer.
 

@@ -1,4 +1,4 @@
-"""Points and readings of a custom trainer's run: their source, the curve that they form, and an earlier attempt's."""
+"""The folder of a custom trainer's trial, results/NAME/trials/ID, and what its files and output say about the run."""
 
 from __future__ import annotations
 
@@ -6,30 +6,152 @@ import contextlib
 import hashlib
 import json
 import math
+import shutil
 import struct
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from orchestrator.base.files import open_private, storage_errors
+from orchestrator.base.files import atomic_write, check_no_links, make_folder, open_private, storage_errors
 from orchestrator.base.packs import Trace
 from orchestrator.detection.run_monitor import JUDGED
 from orchestrator.detection.watch import read_rows
 from orchestrator.logs.columns import MetricsConfig
 from orchestrator.logs.files import FileTail
 from orchestrator.logs.streams import MetricStream, Point, Reading
-from orchestrator.worker.launcher import Process
-from orchestrator.worker.trial_folder import TrialFolder, step_rows
 
 # Time to read remaining output after the process ended, since a daemon that it started may write forever.
 _MAX_REST_S = 10.0
 _MAX_OTHERS = 24
 _MAX_LINE = 2**20  # bytes; hundreds of layer groups need a tenth
 _MAX_PARTS = 16  # parts of a file read in one call, so that a file that grows quickly does not hold up the run
+# Output that is kept on disk.
+_HEAD_BYTES = 8 * 2**20
+_TAIL_BYTES = 64 * 2**10
 _REPORTS = MetricsConfig(format="json", step="step", loss="loss", grad_norm="grad_norm")
+
+
+class TrialFolder:
+    """The files of a trial; ``path`` is absolute."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.settings = path / "trial.json"  # input of the trainer's process
+        self.rows = path / "rows.jsonl"  # reports of a trainer that uses `Watch`, one JSON object per line
+        self.telemetry = path / "telemetry.jsonl"  # what a `Watch` reads from the optimizer's steps
+        self.readings = path / "readings.jsonl"  # validation losses and other metrics parsed from its output
+        self.points = path / "points.jsonl"  # points parsed from a trainer that prints its losses
+
+    def output(self, rank: int) -> Path:
+        """Return the file for the output of the process ``rank``."""
+        return self.path / ("output.log" if rank == 0 else f"output.{rank}.log")
+
+    @property
+    def curve_files(self) -> tuple[Path, ...]:
+        """The files with one row per step."""
+        return self.rows, self.telemetry, self.points, self.readings
+
+    def prepare(self, *, keep: bool) -> None:
+        """Create the folder; empty it unless it is to ``keep`` an earlier attempt. Raises StorageError."""
+        check_no_links(self.path.parent.parent, self.path.parent, self.path)
+        with storage_errors(self.path):
+            if not keep and self.path.exists():
+                shutil.rmtree(self.path)
+            make_folder(self.path)
+
+    def write_settings(self, settings: Mapping[str, Any]) -> None:
+        """Write ``trial.json``. Raises StorageError."""
+        atomic_write(self.settings, json.dumps(settings, indent=1))
+
+
+def step_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file with one JSON object per step, skipping lines that a crash cut off.
+
+    Yields nothing if the file is missing. Raises StorageError.
+    """
+    if not path.is_file():
+        return
+    with storage_errors(path):
+        lines = path.read_text(errors="replace").splitlines()
+    for line in lines:
+        try:
+            row = json.loads(line)
+            row["step"] = int(row["step"])
+        except (ValueError, KeyError, TypeError, OverflowError):
+            continue
+        yield row
+
+
+def recorded_readings(folder: TrialFolder) -> list[Reading]:
+    """Return the readings of an earlier attempt that were parsed from its output."""
+    readings = []
+    for row in step_rows(folder.readings):
+        step = row.pop("step")
+        with contextlib.suppress(ValueError, TypeError):
+            readings.append(Reading(step, {name: float(value) for name, value in row.items()}))
+    return readings
+
+
+def recorded_points(folder: TrialFolder) -> Iterator[Point]:
+    """Yield the points of an earlier attempt, as reported or as parsed."""
+    path = folder.rows if folder.rows.is_file() and folder.rows.stat().st_size else folder.points
+    for row in read_rows(path):
+        others = {name: value for name, value in row.items() if name not in ("step", "loss", "grad_norm")}
+        yield Point(row["step"], float(row["loss"]), row.get("grad_norm"), others)
+
+
+class OutputLog:
+    """The output of a process on disk: its first 8 MiB and its last 64 KiB."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._num_bytes, self._tail = path, 0, b""
+        with storage_errors(path):
+            self._file = open_private(path, "ab")
+
+    def write(self, content: bytes) -> None:
+        """Append ``content``. Raises StorageError."""
+        room = max(0, _HEAD_BYTES - self._num_bytes)
+        self._num_bytes += len(content)
+        with storage_errors(self._path):
+            if room:
+                self._file.write(content[:room])
+                self._file.flush()
+        self._tail = (self._tail + content[room:])[-_TAIL_BYTES:]
+
+    def close(self) -> None:
+        """Write the buffered end. Raises StorageError."""
+        if self._file.closed:
+            return
+        with storage_errors(self._path), self._file as file:
+            left_out = self._num_bytes - _HEAD_BYTES - len(self._tail)
+            if left_out > 0:
+                file.write(f"\n[... {left_out} bytes left out ...]\n".encode())
+            file.write(self._tail)
+
+
+class Process(Protocol):
+    """A process of a trial, here or on another machine; see `Child` for each method."""
+
+    def read(self, timeout_s: float = 0.0) -> bytes:
+        """Return new output."""
+
+    def is_readable(self) -> bool:
+        """Whether there is output to read now."""
+
+    def last_lines(self) -> list[str]:
+        """Return the last lines of its output."""
+
+    def returncode(self) -> int | None:
+        """Return the exit status, or None while it runs."""
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+
+    def close(self) -> None:
+        """Kill it and everything it started."""
 
 
 class Source:
@@ -49,8 +171,7 @@ class Source:
         self._rows = FileTail(str(folder.rows))
         self._row_stream = MetricStream(_REPORTS.model_copy(update={"also": metrics.also if metrics else []}))
         self._after = after
-        self._points_file = folder.points if keeps_points else None
-        self._readings_file = folder.readings if keeps_points else None
+        self._folder, self._keeps_points = folder, keeps_points
         self._tail = FileTail(metrics.file) if metrics is not None and metrics.file is not None else None
         self._stream = MetricStream(metrics) if metrics is not None and not is_function else None
         self.uses_watch = False  # the trainer reports through `Watch`, which learns of a verdict immediately
@@ -89,9 +210,7 @@ class Source:
         readings = [] if self._active is None else self._active.taken_readings()
         if self._after is not None:
             readings = [reading for reading in readings if reading.step > self._after]
-        if readings and self._readings_file is not None:
-            with storage_errors(self._readings_file), open_private(self._readings_file, "a") as file:
-                file.writelines(f"{json.dumps({'step': reading.step, **reading.values})}\n" for reading in readings)
+        self._keep(self._folder.readings, [{"step": reading.step, **reading.values} for reading in readings])
         return readings
 
     def read(self, child: Process, timeout_s: float) -> list[Point]:
@@ -119,11 +238,15 @@ class Source:
     def _printed(self, points: Sequence[Point]) -> list[Point]:
         self._has_printed = self._has_printed or bool(points)
         new = self._new(points)
-        if new and self._points_file is not None:
-            rows = [{"step": p.step, "loss": p.loss, "grad_norm": p.grad_norm, **p.others} for p in new]
-            with storage_errors(self._points_file), open_private(self._points_file, "a") as file:
-                file.writelines(f"{json.dumps(row)}\n" for row in rows)
+        rows = [{"step": p.step, "loss": p.loss, "grad_norm": p.grad_norm, **p.others} for p in new]
+        self._keep(self._folder.points, rows)
         return new
+
+    def _keep(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append ``rows`` to a file for an attempt that resumes, if any may."""
+        if rows and self._keeps_points:
+            with storage_errors(path), open_private(path, "a") as file:
+                file.writelines(f"{json.dumps(row)}\n" for row in rows)
 
     def _new(self, points: Sequence[Point]) -> list[Point]:
         """The points beyond the last step of an earlier attempt."""
@@ -208,15 +331,13 @@ class Readings:
         The row of the last step is held back until ``is_last``, since it may still grow. With ``last_step``, the last
         step of the curve, rows at that step are held back too, and later rows are never returned.
         """
-        steps = sorted(self._rows)
-        if not is_last:
-            steps = steps[:-1]
+        steps = sorted(self._rows) if is_last else sorted(self._rows)[:-1]
         if last_step is not None:
             steps = [step for step in steps if step < last_step or (is_last and step == last_step)]
+        if not steps:
+            return {}
         rows = [self._rows.pop(step) for step in steps]
         names = dict.fromkeys(name for values in rows for name in values)
-        if not rows:
-            return {}
         return {"step": np.array(steps), **{name: np.array([v.get(name, math.nan) for v in rows]) for name in names}}
 
 
@@ -254,29 +375,8 @@ def _reading(line: bytes) -> Reading | None:
         row = json.loads(line)
     except ValueError:
         return None
-    if not isinstance(row, dict) or not _is_whole(row.get("step")):
+    step = row.get("step") if isinstance(row, dict) else None
+    if type(step) is not int or not 0 <= step < 2**53:
         return None
-    values = {name: float(value) for name, value in row.items() if name != "step" and isinstance(value, float)}
-    return Reading(row["step"], values) if values else None
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
-
-
-def recorded_readings(folder: TrialFolder) -> list[Reading]:
-    """Return the readings of an earlier attempt that were parsed from its output."""
-    readings = []
-    for row in step_rows(folder.readings):
-        step = row.pop("step")
-        with contextlib.suppress(ValueError, TypeError):
-            readings.append(Reading(step, {name: float(value) for name, value in row.items()}))
-    return readings
-
-
-def recorded_points(folder: TrialFolder) -> Iterator[Point]:
-    """Yield the points of an earlier attempt, as reported or as parsed."""
-    path = folder.rows if folder.rows.is_file() and folder.rows.stat().st_size else folder.points
-    for row in read_rows(path):
-        others = {name: value for name, value in row.items() if name not in ("step", "loss", "grad_norm")}
-        yield Point(row["step"], float(row["loss"]), row.get("grad_norm"), others)
+    values = {name: value for name, value in row.items() if name != "step" and isinstance(value, float)}
+    return Reading(step, values) if values else None

@@ -13,7 +13,7 @@ from typing import Protocol
 from orchestrator.base.packs import Ending, Failed, LaunchedPack, OutOfMemory, Pack, Refused, Report, StackedPack
 from orchestrator.worker.checkpoints import BadCheckpoint
 from orchestrator.worker.forked_run import launched_run
-from orchestrator.worker.launcher import RankLauncher
+from orchestrator.worker.launcher import Launcher
 from orchestrator.worker.machine import is_out_of_memory
 from orchestrator.worker.packed_run import Pace, PackedRun
 
@@ -49,7 +49,7 @@ def never() -> bool:
 def run_pack(
     pack: Pack,
     wants_pause: Callable[[], bool] = never,
-    launcher: RankLauncher | None = None,
+    launcher: Launcher | None = None,
     pace: Pace = Pace(),
 ) -> Iterator[Report]:
     """Train ``pack`` to its end, yielding a report about every second, one for each checkpoint, and a last one.
@@ -70,7 +70,7 @@ def run_pack(
         run.close()
 
 
-def run_of(pack: Pack, launcher: RankLauncher | None = None, pace: Pace = Pace()) -> Run:
+def run_of(pack: Pack, launcher: Launcher | None = None, pace: Pace = Pace()) -> Run:
     """Return the run of a pack of either kind."""
     if isinstance(pack, LaunchedPack):
         return launched_run(pack, launcher)

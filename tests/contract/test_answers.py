@@ -23,7 +23,7 @@ from orchestrator.base.packs import Completed, Report
 from orchestrator.base.query import Query
 from orchestrator.cli.app import app
 from orchestrator.driver.packing import make_packs
-from orchestrator.driver.provenance import driver_facts
+from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.table import read_table

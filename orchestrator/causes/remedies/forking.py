@@ -24,7 +24,7 @@ from orchestrator.sweepfile.batch import PARTS
 from orchestrator.sweepfile.custom_trainer import GIVEN, CustomTrainer, placeholders
 from orchestrator.sweepfile.forked_values import CHECKPOINTS_FOR, DATA_SEED, INTERVENTIONS, forked_values
 from orchestrator.sweepfile.spec import Sweep, build_sweep, check_import, load_sections
-from orchestrator.worker.kept_checkpoints import KEPT, ResumeSteps
+from orchestrator.worker.forked_run import KEPT, ResumeSteps
 
 _NAME = "remedies"
 _SEE_DIAGNOSIS = "`sweep diagnose` gives advice on it"

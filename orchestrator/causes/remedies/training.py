@@ -42,7 +42,7 @@ from orchestrator.causes.remedies.request import (
     usual_steps,
 )
 from orchestrator.causes.remedies.results import Region, Remedies, Tally
-from orchestrator.driver.checks import check_runnable
+from orchestrator.driver.planning import check_runnable
 from orchestrator.driver.progress import Observer, Summary
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors import Executor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from orchestrator.driver.provenance import git_commit
+from orchestrator.driver.planning import git_commit
 
 
 def test_the_commit_is_known_with_a_plus_for_changes_and_no_lock_is_taken(tmp_path: Path, monkeypatch) -> None:

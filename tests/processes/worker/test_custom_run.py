@@ -17,8 +17,8 @@ from orchestrator.base.packs import Failed, Lost, Paused, RungThreshold
 from orchestrator.base.processes import is_alive
 from orchestrator.maps.replay import Curve, detect
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
+from orchestrator.worker.launcher import close_server
 from orchestrator.worker.run import run_pack
-from orchestrator.worker.trial_process import close_server
 
 # Says its losses, and then does what the test is about.
 HEAD = 'import os, signal, subprocess, sys, time\nprint("step 0 loss 3.0")\nprint("step 1 loss 2.9")\n'

@@ -16,7 +16,7 @@ from orchestrator.base.packs import Lost
 from orchestrator.base.processes import is_alive
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import Sweep, load_sweep
-from orchestrator.worker import trial_process
+from orchestrator.worker import launcher as trial_process
 from orchestrator.worker.run import run_pack
 
 NOISY = """

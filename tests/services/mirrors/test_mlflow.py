@@ -25,7 +25,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.base.packs import Completed, Report
 from orchestrator.driver.packing import make_packs
-from orchestrator.driver.provenance import driver_facts
+from orchestrator.driver.planning import driver_facts
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter

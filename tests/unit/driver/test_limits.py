@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from sweep_cases import numbers, search_with, sweep_with
 
-from orchestrator.driver.limits import Budget
-from orchestrator.driver.progress import Progress
+from orchestrator.driver.progress import Budget, Progress
 from orchestrator.sweepfile.sections import BudgetConfig
 
 

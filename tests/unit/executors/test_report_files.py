@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from orchestrator.base.packs import Checkpoint, Completed, Failed, Lost, OutOfMemory, Paused, Refused, Report
 from orchestrator.base.trial_result import MemberResult
-from orchestrator.executors.report_files import report_as_text, report_from_text
+from orchestrator.executors.slurm_worker import report_as_text, report_from_text
 
 words = st.text(max_size=8)
 numbers = st.floats(width=64)

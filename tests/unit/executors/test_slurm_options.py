@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from orchestrator.base.errors import InputError
-from orchestrator.executors.slurm_options import read_options
+from orchestrator.executors.slurm_cluster import read_options
 
 
 def test_options_are_read_from_the_command_line() -> None:

@@ -16,7 +16,7 @@ from orchestrator.base.files import LEDGER
 from orchestrator.base.intervals import Z_SCORE, wilson
 from orchestrator.base.packs import Completed, Report
 from orchestrator.driver.packing import make_packs
-from orchestrator.driver.provenance import driver_facts
+from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.covariates import covariates_of
 from orchestrator.maps.survival import (

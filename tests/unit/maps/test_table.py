@@ -8,7 +8,7 @@ from sweep_cases import finished, ledger_at, sweep_of
 from orchestrator.base.packs import Completed, Report
 from orchestrator.detection.relative import SHAKING
 from orchestrator.driver.packing import make_packs
-from orchestrator.driver.provenance import driver_facts
+from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.boundary import boundary, boundary_lines
 from orchestrator.maps.cell_map import cell_map

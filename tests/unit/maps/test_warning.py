@@ -15,7 +15,7 @@ from orchestrator.base.packs import Completed, Report
 from orchestrator.detection.warning.alarms import UnstableSpan
 from orchestrator.detection.warning.monitor import model_for
 from orchestrator.driver.packing import make_packs
-from orchestrator.driver.provenance import driver_facts
+from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import warning
 

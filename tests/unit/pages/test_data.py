@@ -10,7 +10,7 @@ from sweep_cases import finished, learning, ledger_at, peak_bytes, sweep_of
 
 from orchestrator.base.packs import Completed, Report
 from orchestrator.driver.packing import make_packs
-from orchestrator.driver.provenance import driver_facts
+from orchestrator.driver.planning import driver_facts
 from orchestrator.maps.curve_metrics import CURVE_METRICS, measured
 from orchestrator.maps.table import read_table
 from orchestrator.pages.data import as_script, report_data

@@ -13,7 +13,7 @@ from sweep_cases import finished, ledger_at, sweep_of
 from orchestrator.base.files import FROZEN_SWEEP, sweep_lock
 from orchestrator.base.packs import Report
 from orchestrator.driver.packing import make_packs
-from orchestrator.driver.provenance import driver_facts
+from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
 from orchestrator.pages import asked

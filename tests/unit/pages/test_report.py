@@ -10,7 +10,7 @@ from orchestrator.answers.audit import AuditAnswer
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.base.packs import Completed, Report
 from orchestrator.driver.packing import make_packs
-from orchestrator.driver.provenance import driver_facts
+from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.audit import audit
 from orchestrator.maps.cell_map import cell_map

@@ -5,7 +5,7 @@ from sweep_cases import sweep_of
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
-from orchestrator.driver.proposing import refining_sweep
+from orchestrator.driver.planning import refining_sweep
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.overrides import Overrides, refined
 from orchestrator.sweepfile.strict_yaml import parse_document

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from objectives.base import OBJECTIVES, ExecutionPlan
-from orchestrator.worker import autotune
+from orchestrator.worker import machine as autotune
 from orchestrator.worker import machine as machines
-from orchestrator.worker.autotune import cached_choice, choose_plan
-from orchestrator.worker.machine import Machine, Measurement, measure
+from orchestrator.worker.machine import Machine, Measurement, cached_choice, choose_plan, measure
 
 GPT, QUADRATIC = OBJECTIVES["gpt"], OBJECTIVES["quadratic"]
 TINY = GPT.config_class(steps=100, width=8, heads=2, context=8, batch_size=2, depth=1)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.worker.kept_checkpoints import Keeper, ResumeSteps, drop_trainer_files, needed, restore_fork
-from orchestrator.worker.trial_folder import TrialFolder
+from orchestrator.worker.forked_run import Keeper, ResumeSteps, drop_trainer_files, needed, restore_fork
+from orchestrator.worker.points import TrialFolder
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from orchestrator.base.packs import Pack, Telemetry, Trace
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import NEVER, SpikeDetector
 from orchestrator.worker import run as worker
-from orchestrator.worker.member_curves import (
+from orchestrator.worker.members import (
     CLOSE,
     CLOSE_EVERY,
     UPDATE_STEPS,

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectives.base import QuadraticConfig, RowSpec
-from orchestrator.worker.roster import Roster
+from orchestrator.worker.members import Roster
 
 
 def config(lr: float = 0.1) -> QuadraticConfig:

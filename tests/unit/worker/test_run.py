@@ -15,9 +15,8 @@ from objectives.models import quadratic
 from objectives.training.packed import PackedTrainer
 from orchestrator.base.packs import Completed, Member, Pack, StackedPack
 from orchestrator.worker import run as worker
-from orchestrator.worker.autotune import save_measurements
-from orchestrator.worker.machine import Measurement
-from orchestrator.worker.member_curves import metrics_on_host
+from orchestrator.worker.machine import Measurement, save_measurements
+from orchestrator.worker.members import metrics_on_host
 from orchestrator.worker.packed_run import Pace
 
 

@@ -16,8 +16,8 @@ from objectives.base import OBJECTIVES, QuadraticConfig
 from objectives.training.packed import PackedTrainer
 from orchestrator.base.packs import Pack, Report
 from orchestrator.worker import run as worker
+from orchestrator.worker.members import Roster, families, first_difference, split_at
 from orchestrator.worker.packed_run import Pace
-from orchestrator.worker.roster import Roster, families, first_difference, split_at
 
 Entries = Sequence[Mapping[str, Any]]
 

@@ -24,8 +24,7 @@ from orchestrator.causes.remedies.remedy import Fork, Remedy
 from orchestrator.causes.remedies.request import RemedyRequest, parse_remedies
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import Sweep
-from orchestrator.worker.autotune import save_measurements
-from orchestrator.worker.machine import Measurement
+from orchestrator.worker.machine import Measurement, save_measurements
 
 QUADRATIC, FIT, GPT = (OBJECTIVES[name] for name in ("quadratic", "function_fit", "gpt"))
 

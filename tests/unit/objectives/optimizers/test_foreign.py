@@ -14,10 +14,9 @@ from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.stacking.layout import Layout
 from orchestrator.answers.plan import PlanQuery
 from orchestrator.base.errors import InputError
-from orchestrator.driver.checks import check_optimizers
 from orchestrator.driver.packing import expected_width, make_packs
-from orchestrator.worker.autotune import measure_widths
-from orchestrator.worker.machine import Machine, Measurement
+from orchestrator.driver.planning import check_optimizers
+from orchestrator.worker.machine import Machine, Measurement, measure_widths
 
 STEPS = 25
 # Square matrices: of others SOAP's first basis is in part any one, which rounding decides and training depends on.
