@@ -41,8 +41,12 @@ from orchestrator.ledger.reader import LedgerReader  # noqa: E402
 from orchestrator.maps import table as maps_table  # noqa: E402
 from orchestrator.maps.fitted import Fit, FittedRow, fit  # noqa: E402
 from orchestrator.maps.fitted_comparison import row_shift  # noqa: E402
-from orchestrator.render.saving import saved  # noqa: E402
-from orchestrator.render.style import BLUE, GREY, VERMILION  # noqa: E402
+from orchestrator.render.style import (  # noqa: E402
+    BLUE,
+    GREY,
+    VERMILION,
+    saved,
+)
 from orchestrator.sweepfile.spec import Sweep, load_sweep  # noqa: E402
 
 SWEEPS = ROOT / "sweeps" / "lr_knobs"

@@ -25,7 +25,7 @@ from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.mirrors.mirror import Mirror
-from orchestrator.pages.exports import REPORT, export_all
+from orchestrator.pages.report import REPORT, export_all
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document

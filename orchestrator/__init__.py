@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.version import __version__
+from orchestrator.base import __version__
 
 if TYPE_CHECKING:
     from orchestrator.api.results import SweepResults, load

@@ -104,7 +104,7 @@ class Comparison(Answer):
 
     def to_plain(self) -> Any:
         """Return everything it knows, as JSON has it."""
-        from orchestrator.render.json import to_plain
+        from orchestrator.render.answer import to_plain
 
         return to_plain(self.content)
 

@@ -213,7 +213,7 @@ class RemediesAnswer(Answer):
         """A row for each unstable cell."""
         import pandas as pd
 
-        from orchestrator.render.json import to_plain
+        from orchestrator.render.answer import to_plain
 
         rows = map(to_plain, self.cells)
         return pd.DataFrame([{**row.pop("cell"), **row, "saves": "; ".join(row["saves"])} for row in rows])

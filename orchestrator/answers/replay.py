@@ -239,7 +239,7 @@ class ReplayAnswer(Answer):
 
     def to_plain(self) -> Any:
         """Return an entry for each trial and each log."""
-        from orchestrator.render.json import to_plain
+        from orchestrator.render.answer import to_plain
 
         trials = [{"sweep": name, **to_plain(trial)} for name, trials in self.sweeps for trial in trials]
         return [*trials, *(to_plain(log.summary()) for log in self.logs)]

@@ -16,8 +16,8 @@ from orchestrator.importing.options import ImportOptions
 from orchestrator.ledger.facts import long_note
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
-from orchestrator.pages.exports import are_current, export_all
-from orchestrator.render.printing import Lines, written_json
+from orchestrator.pages.report import are_current, export_all
+from orchestrator.render.text import Lines, written_json
 from orchestrator.render.text_map import text_map
 
 _MAX_LEFT_OUT = 8  # rows that are printed

@@ -26,7 +26,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axes import led
 from orchestrator.maps.table import read_table, repeated_runs, repeats_text
 from orchestrator.mirrors.notifier import Message, News, NotDelivered, Notifier, Sender
-from orchestrator.render.printing import Lines, show
+from orchestrator.render.text import Lines, show
 from orchestrator.render.text_map import text_map
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.overrides import Overrides
@@ -101,7 +101,7 @@ def run_lines(
 
     from orchestrator.mirrors.mirror import BackgroundMirror
     from orchestrator.mirrors.tracker import tracker_class
-    from orchestrator.render.saving import import_ahead
+    from orchestrator.render.style import import_ahead
 
     folder = results / sweep.name
     check_runnable(sweep, folder)
@@ -143,7 +143,7 @@ def run_lines(
         yield f"trained for {summary.seconds:.0f} s"
     elif summary.used_up is None:
         yield "nothing to train: every trial has run"
-    from orchestrator.pages.exports import are_current, existing_exports, export_all  # by now ahead in a thread
+    from orchestrator.pages.report import are_current, existing_exports, export_all  # by now ahead in a thread
     from orchestrator.render.tags import remedy_tags
 
     written = existing_exports(folder) if are_current(folder) else export_all(folder)

@@ -1,17 +1,27 @@
-"""From command-line strings to the arguments of commands: a sweep, overrides, conditions."""
+"""Sweep files: reading one, `sweep init`, which writes one to start from, and `sweep objectives`."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.base.files import FROZEN_SWEEP
+from rich.constrain import Constrain
+from rich.table import Table
+
+from orchestrator.base.errors import EXIT_OK, InputError, Problem
+from orchestrator.base.files import FROZEN_SWEEP, check_output, write_output
+from orchestrator.sweepfile.overrides import Overrides
+from orchestrator.sweepfile.spec import Sweep, build_sweep, load_sweep
+from orchestrator.sweepfile.starter import objectives_with_rows, shipped_sweeps, starter_file
+from orchestrator.sweepfile.strict_yaml import parse_document
 
 if TYPE_CHECKING:
-    from orchestrator.sweepfile.overrides import Overrides
-    from orchestrator.sweepfile.spec import Sweep
+    from orchestrator.render.text import Lines
 
 
 def overrides(
@@ -23,16 +33,12 @@ def overrides(
     name: str | None = None,
 ) -> Overrides:
     """The options that change a sweep file."""
-    from orchestrator.sweepfile.overrides import Overrides
-
     return Overrides(tuple(axes), tuple(sets), seeds, steps, name, tuple(drops))
 
 
 def read_sweep(file: str, results: Path, changes: Overrides, allow_import: bool) -> Sweep:
     """A sweep from its file, from the frozen file in its folder, or from the sweeps that ship. Raises InputError."""
     from orchestrator.ledger.reader import check_not_imported
-    from orchestrator.sweepfile.spec import load_sweep
-    from orchestrator.sweepfile.starter import shipped_sweeps
 
     path = Path(file)
     for folder in (path, results / file):
@@ -44,3 +50,125 @@ def read_sweep(file: str, results: Path, changes: Overrides, allow_import: bool)
     if not path.exists():
         path = shipped_sweeps().get(file, path)
     return load_sweep(path, changes, allow_import=allow_import)
+
+
+_STEPS = 200
+_USUAL_AXIS = "lr=log:1e-4,1,5"
+# A YAML parser reads JSON's strings, so that a command with quotes and backslashes stays what it is.
+_SCRIPT = "name: {name}\nobjective: {{command: {command}}}\nsteps: {steps}\nseeds: [0, 1]\naxes: {{}}\n"
+_BEFORE = {
+    "name": "The results folder is results/<name>. Small letters, digits, _ and -.",
+    "objective": (
+        "How one trial is started. A name in braces is its value of an axis, or one of {steps}, {seed}, {folder} (its\n"
+        "own folder, for checkpoints) and {config} (a JSON file with all values). docs/custom-trainer.md has more keys."
+    ),
+    "steps": "Steps that one trial trains for: passed on as {steps}, or what the script does by itself.",
+    "seeds": "Every cell is trained once per seed; the map shows the fraction of stable seeds.",
+    "axes": "What is swept: {values: [...]}, or {linear|log|log1m: [low, high], num: N}.",
+}
+_AFTER = """
+# Other values for names in braces, the same in all trials.
+# fixed: {}
+
+# `workers: 2` starts each trial as two processes, with torchrun's environment; `parallel: 1` trains one at a time.
+# resources: {}
+
+# Losses that fall over decades, such as squared errors: `spike_rise: 2.0`. See docs/detection.md.
+# stopping: {}
+"""
+
+
+def init(
+    name: str,
+    objective: str | None,
+    command: str | None,
+    changes: Overrides,
+    output: Path | None,
+    shipped: str | None = None,
+) -> Lines:
+    """Write the starter file of a sweep ``name`` to ``output`` or NAME.yaml. Raises InputError if it exists.
+
+    With ``shipped`` it is a copy of a sweep that ships, under the new name.
+    """
+    if objective is not None and command is not None:
+        message = "cannot be combined with --command, which is what is trained"
+        raise InputError(Problem("--objective", "", message, "give one option"))
+    if shipped is not None:
+        text = _copy(name, shipped, objective is None and command is None and changes == Overrides())
+    elif command is None:
+        text = starter_file(name, objective or "gpt", changes)
+    else:
+        text = _script_starter(name, command, changes)
+    path = output or Path(f"{name}.yaml")
+    if path.exists():
+        raise InputError(Problem(str(path), "", "already exists", "choose another name, or --output FILE"))
+    check_output(path)
+    write_output(path, text)
+    yield f"wrote {path}; next: sweep {'plan' if command is None else 'check'} {path}"
+    return EXIT_OK
+
+
+def _copy(name: str, shipped: str, is_alone: bool) -> str:
+    """The file of a sweep that ships, with its comments, under another name. Raises InputError where there is none."""
+    there = shipped_sweeps()
+    if shipped not in there:
+        raise InputError(Problem("--from", shipped, "is not a sweep that ships", f"choose {', '.join(there)}"))
+    if not is_alone:
+        message = "copies a file as it is, and other options change what is in it"
+        raise InputError(Problem("--from", shipped, message, "leave them out, and edit the copy"))
+    return re.sub(r"(?m)^name: .*$", f"name: {name}", there[shipped].read_text(), count=1)
+
+
+def _script_starter(name: str, command: str, changes: Overrides) -> str:
+    """The starter file for somebody's script. Raises InputError for a command or an override that is rejected."""
+    if not changes.axes and "{lr}" not in command:
+        remedy = "add --axis NAME=log:LOW,HIGH,NUM, and {NAME} to the command"
+        raise InputError(Problem("--command", command, "has no {lr}, and no --axis says what is swept", remedy))
+    if not changes.axes:
+        changes = replace(changes, axes=(_USUAL_AXIS,))
+    shown = _SCRIPT.format(name=name, command=json.dumps(command), steps=_STEPS)
+    lines = ["# Ask here what this sweep is to answer: lists of sweeps show the first question of this comment.", ""]
+    # The frozen form of a sweep has an absolute folder; a starter goes where its script goes.
+    said_anyway = {f"  folder: {Path.cwd()}", "fixed: {}"}
+    for line in build_sweep(parse_document(shown, "starter file"), changes).text.splitlines():
+        if line in said_anyway:
+            continue
+        comment = _BEFORE.get(line.split(":", 1)[0])
+        lines += [f"# {part}" for part in comment.splitlines()] if comment else []
+        lines.append(line)
+    return "\n".join(lines) + "\n" + _AFTER
+
+
+_WIDTH = 120
+
+
+def objectives(name: str | None = None, match: str | None = None) -> Lines:
+    """A table for each objective, or for ``name`` alone: its fields with default, unit, domain and meaning.
+
+    With ``match`` only fields whose name or meaning has these letters. Raises InputError where there is none.
+    """
+    names = [objective.name for objective, _ in objectives_with_rows()]
+    if name is not None and name not in names:
+        raise InputError(Problem("NAME", "", f"{name} is not an objective", f"choose {', '.join(names)}"))
+    found = [
+        (objective, _matching(rows, match))
+        for objective, rows in objectives_with_rows()
+        if name in (None, objective.name)
+    ]
+    if match is not None and not any(rows for _, rows in found):
+        raise InputError(Problem("--match", "", f"no field has {match!r} in its name or meaning", "leave it out"))
+    for objective, rows in found:
+        if not rows:
+            continue
+        title = f"{objective.name}: {objective.summary}"
+        table = Table("field", "default", "unit", "domain", "meaning", title=title, title_justify="left", box=None)
+        for row in rows:
+            table.add_row(*(word.replace("[", r"\[") for word in row))
+        yield Constrain(table, _WIDTH)
+        yield ""
+    return EXIT_OK
+
+
+def _matching(rows: Iterable[tuple[str, ...]], match: str | None) -> list[tuple[str, ...]]:
+    """The rows whose first word, the name, or last, the meaning, has the letters."""
+    return [row for row in rows if match is None or match.lower() in f"{row[0]} {row[-1]}".lower()]

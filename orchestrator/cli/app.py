@@ -11,9 +11,9 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from orchestrator.base import __version__
 from orchestrator.base.environment import missing_library_error
 from orchestrator.base.errors import EXIT_INTERRUPTED, SweepError, printable
-from orchestrator.version import __version__
 
 # The panels of `sweep --help` with the order of their commands. A question that is not named here comes last.
 PANELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -33,7 +33,7 @@ ACTIONS: Mapping[str, tuple[str, str]] = {
     "page": ("orchestrator.cli.upkeep", "look"),
     "report": ("orchestrator.cli.upkeep", "look"),
     "ui": ("orchestrator.cli.upkeep", "look"),
-    "import": ("orchestrator.cli.importing", "upkeep"),
+    "import": ("orchestrator.cli.upkeep", "upkeep"),
     "export": ("orchestrator.cli.upkeep", "upkeep"),
     "objectives": ("orchestrator.cli.training", "upkeep"),
     "sync": ("orchestrator.cli.upkeep", "upkeep"),

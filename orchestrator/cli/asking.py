@@ -132,7 +132,7 @@ def asked(query: Query[Any], given: Mapping[str, Any]) -> int:
         answer = query.ask(subject, _say)
     show(answer, output, json_file, () if query.says_origin else folders)
     if query.updates_mirrors:
-        from orchestrator.api.exporting import mirrored
+        from orchestrator.api.upkeep import mirrored
 
         for folder in folders:
             for line in mirrored(folder):

@@ -13,7 +13,7 @@ import typer
 from orchestrator.base.files import LEDGER, STANDARD_OUTPUT
 
 if TYPE_CHECKING:
-    from orchestrator.render.printing import Lines
+    from orchestrator.render.text import Lines
 
 _ENDINGS = (".yaml", ".yml")
 
@@ -101,6 +101,6 @@ def finish(lines: Lines, json_file: Path | None = None) -> NoReturn:
 
     With `--json -` standard output has the JSON alone, and the lines go to standard error.
     """
-    from orchestrator.render.printing import show
+    from orchestrator.render.text import show
 
     raise typer.Exit(show(lines, sys.stderr if json_file == STANDARD_OUTPUT else sys.stdout))

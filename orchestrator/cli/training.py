@@ -47,8 +47,7 @@ def init_command(
 
     For example `sweep init mine --axis lr=log:1e-3,1,7 --steps 200`, or `sweep init mine --from lr_warmup`.
     """
-    from orchestrator.api.starting import init
-    from orchestrator.api.sweep_files import overrides
+    from orchestrator.api.sweep_files import init, overrides
 
     finish(init(name, objective, command, overrides(axis, drop, set_, seeds, steps), output, shipped))
 
@@ -171,6 +170,6 @@ def objectives_command(
 
     For example `sweep objectives gpt --match lr`.
     """
-    from orchestrator.api.starting import objectives
+    from orchestrator.api.sweep_files import objectives
 
     finish(objectives(name, match))

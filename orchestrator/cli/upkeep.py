@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.base.files import sweep_folder
-from orchestrator.cli.options import RESULTS, NameArgument, PortOption, ResultsOption, finish, sweep_names
+from orchestrator.cli.options import RESULTS, JsonOption, NameArgument, PortOption, ResultsOption, finish, sweep_names
 
 
 def sync_command(
@@ -21,7 +21,7 @@ def sync_command(
 
     For example `sweep sync lr_warmup --to tensorboard`.
     """
-    from orchestrator.api.exporting import sync
+    from orchestrator.api.upkeep import sync
 
     finish(sync(sweep_folder(name, results), tracking_uri, to or ()))
 
@@ -36,7 +36,7 @@ def gc_command(
 
     For example `sweep gc lr_warmup --dry-run`.
     """
-    from orchestrator.api.cleaning import gc
+    from orchestrator.api.upkeep import gc
 
     finish(gc(sweep_folder(name, results), exports, dry_run))
 
@@ -46,7 +46,7 @@ def report_command(name: NameArgument, results: ResultsOption = RESULTS) -> None
 
     For example `sweep report lr_warmup`; `sweep page lr_warmup` serves the same page while the sweep runs.
     """
-    from orchestrator.api.exporting import report
+    from orchestrator.api.upkeep import report
 
     finish(report(sweep_folder(name, results)))
 
@@ -60,7 +60,7 @@ def ui_command(
 
     For example `sweep ui --port 5001`.
     """
-    from orchestrator.api.serving import ui
+    from orchestrator.api.upkeep import ui
 
     finish(ui(results, tracking_uri, port))
 
@@ -78,7 +78,7 @@ def page_command(
 
     For example `sweep page lr_warmup --open`.
     """
-    from orchestrator.api.serving import page
+    from orchestrator.api.upkeep import page
 
     folder: Path | None = sweep_folder(name, results).absolute() if name else None
     finish(page(folder.parent if folder else results, folder.name if folder else None, port, open_))
@@ -109,6 +109,101 @@ def export_optuna(name: NameArgument, results: ResultsOption = RESULTS) -> None:
 
     For example `sweep export optuna fit`. Each call makes the file anew from the ledger.
     """
-    from orchestrator.api.exporting import export_optuna as exported
+    from orchestrator.api.upkeep import export_optuna as exported
 
     finish(exported(sweep_folder(name, results)))
+
+
+_MEANING, _LOGS, _RESULTS = "What the columns mean", "Reading logs", "Results"
+
+
+def _text(flag: str, metavar: str, help_: str, panel: str) -> typer.models.OptionInfo:
+    return typer.Option(flag, metavar=metavar, help=help_, rich_help_panel=panel)
+
+
+def import_command(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="tables (CSV, TSV, JSON lines, Parquet), folders of runs, mlflow:EXPERIMENT, or optuna:URL#STUDY",
+        ),
+    ],
+    *,
+    axis: Annotated[
+        list[str],
+        _text("--axis", "NAME[=SCALE]", "column of a setting, e.g. lr=log; the first two are the map's axes", _MEANING),
+    ] = [],  # noqa: B006
+    outcome: Annotated[
+        str | None, _text("--outcome", "COLUMN", "labels (stable, diverged, ...) or final losses", _MEANING)
+    ] = None,
+    loss: Annotated[
+        str | None,
+        _text("--loss", "COLUMN", "final losses if --outcome has labels, per-step losses with --step", _MEANING),
+    ] = None,
+    seed: Annotated[
+        str | None, _text("--seed", "COLUMN", "seeds; by default the rows of a cell are numbered", _MEANING)
+    ] = None,
+    map_: Annotated[
+        list[str],
+        _text("--map", "OUTCOME=LABEL,...", "meaning of labels: diverged=nan,crashed; skip=OOM", _MEANING),
+    ] = [],  # noqa: B006
+    diverged_above: Annotated[
+        float | None, _text("--diverged-above", "LOSS", "a final loss above this has diverged", _MEANING)
+    ] = None,
+    where: Annotated[
+        list[str], _text("--where", "COLUMN=VALUE", "only rows with this value; repeatable", _MEANING)
+    ] = [],  # noqa: B006
+    mapping: Annotated[
+        Path | None, _text("--mapping", "FILE", "YAML file with these and rarer options (docs/import.md)", _MEANING)
+    ] = None,
+    step: Annotated[str | None, _text("--step", "COLUMN", "steps, in a table with a loss in each row", _LOGS)] = None,
+    run: Annotated[
+        list[str],
+        _text("--run", "COLUMN", "with --step: column that identifies a run; default: axes and seed", _LOGS),
+    ] = [],  # noqa: B006
+    from_path: Annotated[
+        str | None,
+        _text("--from-path", "REGEX", "settings in paths of logs or names of runs: `lr(?P<lr>[^_/]+)_`", _LOGS),
+    ] = None,
+    set_: Annotated[
+        list[str], _text("--set", "stopping.KEY=VALUE", "judge curves with another setting of the detector", _LOGS)
+    ] = [],  # noqa: B006
+    name: Annotated[str, _text("--name", "NAME", "name of the new sweep: results/NAME/", _RESULTS)],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="replace other imported results of this name", rich_help_panel=_RESULTS)
+    ] = False,
+    json_: JsonOption = None,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Make a sweep of results that were trained elsewhere: its map, edge, figures and report, marked as imported.
+
+    For example `sweep import table.csv --name theirs --axis lr --axis warmup --outcome loss --diverged-above 7`, then
+    `sweep boundary theirs`. Each row is a run; rows with equal axes are seeds of one cell. A final loss that is not
+    finite has diverged; other labels are not guessed: `--outcome status --map diverged=nan,crashed --map skip=OOM`.
+
+    The detector judges curves, so spikes are seen. Curves come from a table with a loss in each row,
+    `sweep import curves.csv --name theirs --axis lr --step step --loss loss --run run_id`, from a folder with a log and
+    a settings file for each run, `sweep import runs/ --name theirs --axis lr --axis beta2`, or from an experiment,
+    `sweep import mlflow:theirs --name theirs --axis lr`. The trials of optuna:sqlite:///theirs.db are rows of a table.
+
+    A mapping file holds more, such as columns with other names: `axes: {lr: learning_rate}`. Options override it.
+    """
+    from orchestrator.api.importing import import_results
+    from orchestrator.importing.options import import_options
+
+    options = import_options(
+        mapping,
+        axis=axis,
+        where=where,
+        map=map_,
+        set=set_,
+        outcome=outcome,
+        loss=loss,
+        seed=seed,
+        diverged_above=diverged_above,
+        step=step,
+        run=run,
+        from_path=from_path,
+    )
+    finish(import_results(sources, name, options, results, json_, replaces=replace), json_)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from objectives.base import ExecutionPlan, Objective
 from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.libraries import problem_with
+from orchestrator.base import __version__
 from orchestrator.base.columns import RESULTS
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
@@ -33,7 +34,6 @@ from orchestrator.sweepfile.overrides import Overrides, refined
 from orchestrator.sweepfile.searches import proposed_trials
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import read_document
-from orchestrator.version import __version__
 from orchestrator.worker.machine import PlanChoice, cached_choice
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.base import __version__
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER, sweep_lock
 from orchestrator.base.space import Axis, canonical_text, trial_id
@@ -45,7 +46,6 @@ from orchestrator.ledger.facts import BY_CURVES, IMPORTED_FACT, Imported, Import
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.sweepfile.sections import NAME_PATTERN
-from orchestrator.version import __version__
 
 _OF_TRIAL = ("seed", "steps")  # names that belong to a trial, so that no fixed setting may have them
 _MAX_LISTED = 5

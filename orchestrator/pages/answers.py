@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import datetime
 import html
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from orchestrator.answers import query_classes
+from orchestrator.answers import query_class, query_classes
+from orchestrator.answers.diagnose import answer_of
 from orchestrator.base.errors import InputError
+from orchestrator.base.files import LEDGER
 from orchestrator.base.query import Query
-from orchestrator.ledger.facts import imported_of
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.causes.diagnosis import examine, trial_by_id, typical_trials
+from orchestrator.causes.remedies.reading import has_remedies, read_remedies
+from orchestrator.ledger.facts import Imported, imported_of
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cell_map import CellMap
-from orchestrator.maps.table import SweepTable
+from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.maps.tables import map_table
+from orchestrator.pages.curves import Between, curves_so_far
 from orchestrator.pages.edge import edge_section
-from orchestrator.pages.summary import cell_name, imported_html
 from orchestrator.render.html import blocks_html, frame_html, table_html
+from orchestrator.render.remedies import remedies_figure
 
 _ORDER = ("explain", "boundary", "recommend", "sensitivity", "importance", "audit")  # of sections; others follow
 _MOST_ROWS = 2000  # of the map as a table: a larger one is in map.csv
-_FAILURES_SHOWN = 50
+_FAILURES_SHOWN = _LEFT_OUT_SHOWN = 50
 
 
 def answers_html(table: SweepTable, stability: CellMap | None, sweep_text: str) -> str:
@@ -29,10 +41,10 @@ def answers_html(table: SweepTable, stability: CellMap | None, sweep_text: str) 
     sections = [_answers(table, stability)]
     failed = [row for row in rows if row.status in ("errored", "lost")]
     if failed:
-        shown = ((cell_name(row.cell, row.seed), row.reason or "") for row in failed[:_FAILURES_SHOWN])
+        shown = ((row.name, row.reason or "") for row in failed[:_FAILURES_SHOWN])
         sections += ["<h2>Trials without a result</h2>", table_html(("trial", "why"), shown)]
         sections += [
-            f"<details><summary>Traceback of {html.escape(cell_name(row.cell, row.seed))}</summary>"
+            f"<details><summary>Traceback of {html.escape(row.name)}</summary>"
             f"<pre>{html.escape(row.error)}</pre></details>"
             for row in failed[:1]
             if row.error
@@ -76,7 +88,117 @@ def _section(kind: type[Query[Any]], table: SweepTable) -> str:
     return f'<section class="answer"><h2>{html.escape(kind.section)}</h2>\n{blocks}</section>'
 
 
+def imported_html(imported: Imported) -> str:
+    """Sources, columns and what was left out."""
+    when = datetime.datetime.fromtimestamp(imported.imported_at, datetime.UTC).isoformat(" ", timespec="seconds")
+    what = [
+        ("sources", ", ".join(imported.sources)),
+        ("columns", ", ".join(f"{name} = {column}" for name, column in imported.columns.items())),
+        ("outcomes by", imported.judged_by),
+        ("imported at", when),
+        ("runs", imported.num_runs),
+        ("left out", imported.num_left_out),
+    ]
+    shown = "\n".join(imported.left_out[:_LEFT_OUT_SHOWN])
+    return table_html(("what", "value"), what) + (f"<pre>{html.escape(shown)}</pre>" if shown else "")
+
+
 def facts_to_show(facts: Mapping[str, str]) -> dict[str, str]:
     """The facts that are of interest to a reader."""
     wanted = ("objective", "sweep_version", "git_commit", "stopping")
     return {key: facts[key] for key in wanted if facts.get(key)}
+
+
+POINTS = 600  # of one curve
+
+
+def curves(
+    folder: Path, trial_ids: Sequence[str], reading: str | None = None, between: Between | None = None
+) -> list[dict[str, Any]]:
+    """The curves so far of trials of the sweep in ``folder``; a trial that it does not have has none.
+
+    Raises StorageError.
+    """
+    with LedgerReader(folder / LEDGER) as ledger:
+        known = ledger.statuses()
+        return [curves_so_far(ledger, each, POINTS, reading, between) if each in known else {} for each in trial_ids]
+
+
+def diagnosis(folder: Path, trial_id: str) -> dict[str, str]:
+    """What `sweep diagnose` says of a trial, or why it says nothing, and the picture of its remedies.
+
+    Raises StorageError.
+    """
+    with LedgerReader(folder / LEDGER) as ledger:
+        rows = read_table(ledger).trials
+        try:
+            trial = trial_by_id(rows, trial_id)
+            picture = remedy_picture(ledger, trial, rows)
+            return {"html": diagnosis_html(ledger, trial, rows), "remedy_picture": picture}
+        except InputError as error:
+            return {"html": f"<p>{html.escape(str(error))}</p>"}
+
+
+def comparison(base: Path, other: Path) -> dict[str, str]:
+    """Compare a sweep with its ``base``, or say why they cannot be compared.
+
+    Raises StorageError.
+    """
+    with contextlib.ExitStack() as stack:
+        ledgers = [stack.enter_context(LedgerReader(folder / LEDGER)) for folder in (base, other)]
+        try:
+            answer = query_class("compare")().ask(list(map(read_table, ledgers)))
+            return {"html": blocks_html(answer.blocks(), with_figures=False)}
+        except InputError as error:
+            return {"html": f"<p>{html.escape(str(error))}</p>"}
+
+
+CHOSEN = "chosen on the page"
+# Of a page that is a file: what all its diagnoses may take. The steps are those of the curves that are read for them.
+_MOST, _MOST_CHARACTERS, _MOST_STEPS = 100, 500_000, 2_000_000
+
+
+def diagnosis_html(ledger: LedgerReader, trial: TrialResult, rows: Sequence[TrialResult]) -> str:
+    """The diagnosis of ``trial``, a finished one of ``rows``, as HTML. Raises InputError as `sweep diagnose` does."""
+    answer = answer_of(ledger, examine(ledger, trial, CHOSEN, rows))
+    return blocks_html(answer.blocks(), with_figures=False)
+
+
+def remedy_picture(ledger: LedgerReader, trial: TrialResult, rows: Sequence[TrialResult]) -> str:
+    """The picture of the remedies of ``trial`` as an address that holds it, or an empty text without trained forks."""
+    if not has_remedies(ledger.path.parent, trial.trial_id):
+        return ""
+    found = read_remedies(ledger, examine(ledger, trial, CHOSEN, rows))
+    if not found.tallies:
+        return ""
+    return f"data:image/png;base64,{base64.b64encode(remedies_figure(found, 'png')).decode()}"
+
+
+def remedy_pictures(ledger: LedgerReader, rows: Sequence[TrialResult], trial_ids: Iterable[str]) -> dict[str, str]:
+    """The pictures of the remedies of these trials that have some, by id."""
+    wanted = set(trial_ids)
+    found = {row.trial_id: remedy_picture(ledger, row, rows) for row in rows if row.trial_id in wanted}
+    return {trial_id: picture for trial_id, picture in found.items() if picture}
+
+
+def diagnoses(ledger: LedgerReader, rows: Sequence[TrialResult]) -> dict[str, str]:
+    """The diagnoses of trials that are not stable, by id: of the most typical one of each cell, then of the others.
+
+    As many as a page may hold. The numbers follow from the ledger alone, so that a report can be repeated.
+    """
+    of_cell: dict[tuple[object, ...], list[TrialResult]] = {}
+    for row in rows:
+        of_cell.setdefault(tuple(row.cell.values()), []).append(row)
+    ranked = [typical_trials([row for row in group if row.is_judged]) for group in of_cell.values()]
+    found: dict[str, str] = {}
+    characters = steps = 0
+    for trial in (trial for nth in itertools.zip_longest(*ranked) for trial in nth if trial is not None):
+        steps += trial.steps_done or 0
+        if len(found) >= _MOST or characters > _MOST_CHARACTERS or steps > _MOST_STEPS:
+            break
+        try:
+            found[trial.trial_id] = diagnosis_html(ledger, trial, rows)
+        except InputError:
+            continue
+        characters += len(found[trial.trial_id])
+    return found

@@ -12,7 +12,7 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import OF_TRACES, headlines, last_reading
 from orchestrator.maps.table import printed_metrics
-from orchestrator.render.thinning import thinned
+from orchestrator.render.traces import thinned
 
 CURVES = {"loss": "loss", "grad_norm": "gradient norm"}
 VALIDATION = {"validation_loss": "validation loss"}  # shown where a trial was validated during training

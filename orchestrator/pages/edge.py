@@ -14,9 +14,8 @@ from orchestrator.base.space import Axis, number_text
 from orchestrator.maps.axes import value_label
 from orchestrator.maps.edge_line import EdgeLines, EdgePoint, edge_lines, edge_table
 from orchestrator.maps.table import SweepTable
-from orchestrator.render.axis_scale import AxisScale
 from orchestrator.render.html import frame_html
-from orchestrator.render.labels import scale_label, tick_texts
+from orchestrator.render.labels import AxisScale, scale_label, tick_texts
 from orchestrator.render.style import GREY, SEED_COLOURS
 
 _MOST_TICKS = 8

@@ -6,20 +6,40 @@ import base64
 import hashlib
 import html
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from orchestrator.base.words import age_text, outcomes_text
+import numpy as np
+
+from orchestrator.base.errors import InputError
+from orchestrator.base.files import (
+    EXPORTED,
+    HEATMAP,
+    LEDGER,
+    atomic_write,
+    check_no_links,
+    frozen_text,
+    is_locked,
+    storage_errors,
+)
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.words import age_text, format_seconds, outcomes_text
+from orchestrator.ledger.facts import long_note
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.schema import PackRow
 from orchestrator.maps.all_sweeps import ListedSweep, all_sweeps
-from orchestrator.maps.cell_map import CellMap
-from orchestrator.maps.table import SweepTable
+from orchestrator.maps.cell_map import CellMap, cell_map
+from orchestrator.maps.fitted import map_mesh
+from orchestrator.maps.table import SweepTable, read_table
+from orchestrator.maps.tables import as_csv, map_table, readings_and_printed, trial_table
 from orchestrator.pages.answers import answers_html
-from orchestrator.pages.cells import style_sheet
-from orchestrator.pages.data import as_script, report_data
-from orchestrator.pages.summary import counts_table, marked
+from orchestrator.pages.data import as_script, report_data, style_sheet
+from orchestrator.render.html import table_html
+from orchestrator.render.labels import short_number
 
 # One script, in this order.
 _SCRIPTS = (
@@ -128,3 +148,115 @@ def _row(sweep: ListedSweep) -> str:
     texts = (sweep.question, sweep.problem or sweep.axes_text, trials, share, edge, age)
     cells = "".join(f"<td>{html.escape(text)}</td>" for text in texts)
     return f"<tr><td>{link}</td>{cells}</tr>"
+
+
+_RUNNING_SHOWN = 12
+_TROUBLES_SHOWN = 5
+_TROUBLES = ("lost", "errored")  # how an attempt ends that is tried again, or is not
+
+
+def summary_html(folder: Path, ledger: LedgerReader, rows: Sequence[TrialResult]) -> str:
+    """The summary of the sweep in ``folder``, whose trials are ``rows``."""
+    running = [row for row in rows if row.status == "running"]
+    done = sum(row.outcome is not None or row.status == "errored" for row in rows)
+    packs = ledger.packs()
+    if not is_locked(folder):
+        words = f"{done} of {len(rows)} trials have ended. No run is under way."
+        return f"{marked(ledger)}<p>{words}</p>\n{counts_table(rows)}{_troubles(rows, packs)}"
+    at_work = {row.pack_id for row in running}
+    working = [pack for pack in packs if pack.pack_id in at_work]
+    newest = {row.trial_id: ledger.newest_piece(row.trial_id) for row in running}
+    steps = {identity: int(piece["step"][-1]) + 1 for identity, piece in newest.items() if "step" in piece}
+    rate = sum(pack.member_steps / pack.seconds for pack in working if pack.seconds)
+    words = f"{done} of {len(rows)} trials have ended, {len(running)} train"
+    if rate:
+        missing = [row for row in rows if row.status in ("planned", "running", "interrupted", "lost")]
+        left = sum(row.steps - steps.get(row.trial_id, 0) for row in missing)
+        words += f" at {rate:,.0f} member-steps/s; at most {format_seconds(left / rate)} left"
+    shown = [_running_line(row, newest[row.trial_id], steps, working) for row in running[:_RUNNING_SHOWN]]
+    table = table_html(("in training", "step", "loss", "steps/s"), shown) if shown else ""
+    more = f"<p>and {len(running) - _RUNNING_SHOWN} more</p>" if len(running) > _RUNNING_SHOWN else ""
+    return f"<p>{html.escape(words)}.</p>\n{counts_table(rows)}\n{table}{more}{_troubles(rows, packs)}"
+
+
+def _running_line(
+    row: TrialResult, piece: dict[str, np.ndarray], steps: dict[str, int], packs: Sequence[PackRow]
+) -> list[str]:
+    """Name, step, newest loss and steps per second of a trial in training."""
+    pack = next((pack for pack in packs if pack.pack_id == row.pack_id), None)
+    loss = float(piece["loss"][-1]) if "loss" in piece else float("nan")
+    rate = pack.member_steps / pack.seconds / len(pack.trial_ids) if pack and pack.seconds else None
+    again = f" (attempt {row.num_attempts})" if row.num_attempts > 1 else ""
+    return [
+        row.name + again,
+        f"{steps.get(row.trial_id, 0)} of {row.steps}",
+        short_number(loss) if np.isfinite(loss) else "",
+        f"{rate:,.1f}" if rate is not None else "",
+    ]
+
+
+def _troubles(rows: Sequence[TrialResult], packs: Sequence[PackRow]) -> str:
+    """Attempts that ended by a fault, the newest trials first, with their reasons; an empty text without any."""
+    ended = sum(pack.ended in _TROUBLES for pack in packs)
+    if not ended:
+        return ""
+    failed = [row for row in rows if row.status in _TROUBLES]
+    failed.sort(key=lambda row: -(row.started_at or 0.0))
+    shown = [(row.name, row.status, row.reason or "") for row in failed[:_TROUBLES_SHOWN]]
+    table = table_html(("trial", "is", "why"), shown) if shown else ""
+    return f"\n<p>{ended} attempts ended by a fault.</p>\n{table}"
+
+
+def counts_table(rows: Sequence[TrialResult]) -> str:
+    """How many trials there are of each outcome or status."""
+    return table_html(("outcome or status", "trials"), Counter(row.label for row in rows).items())
+
+
+def marked(ledger: LedgerReader) -> str:
+    """The paragraph that marks imported results; empty for a sweep that was trained here."""
+    note = long_note(ledger.facts())
+    return "" if note is None else f"<p><strong>{html.escape(note[0].upper() + note[1:])}.</strong></p>\n"
+
+
+MAP_TABLE, TRIAL_TABLE, REPORT = "map.csv", "trials.csv", "report.html"
+
+
+def are_current(folder: Path) -> bool:
+    """Whether the exports match the ledger and the sweep file; independent of any clock."""
+    marker = folder / EXPORTED
+    if not (folder / REPORT).is_file() or not marker.is_file():
+        return False
+    with LedgerReader(folder / LEDGER) as ledger, storage_errors(marker):
+        return marker.read_text() == ledger.state()
+
+
+def existing_exports(folder: Path) -> list[Path]:
+    """The exports that exist."""
+    return [path for name in (HEATMAP, MAP_TABLE, TRIAL_TABLE, REPORT) if (path := folder / name).is_file()]
+
+
+def export_all(folder: Path) -> list[Path]:
+    """Write heatmap, tables and report of the sweep in ``folder``; returns what was written."""
+    from orchestrator.pages.report import report_html
+    from orchestrator.render.maps import heatmap
+
+    written: dict[str, bytes | str] = {}
+    with LedgerReader(folder / LEDGER) as ledger:
+        table = read_table(ledger)
+        found = readings_and_printed(table)
+        try:
+            stability = cell_map(table, measured=found)
+        except InputError:
+            stability = None  # a sweep over seeds only has no axes and no map
+        if stability is not None:
+            written[HEATMAP] = heatmap(stability, "png", [map_mesh(table, stability)])
+            written[MAP_TABLE] = as_csv(map_table(stability))
+        written[TRIAL_TABLE] = as_csv(trial_table(table, found))
+        text = frozen_text(folder)
+        written[REPORT] = report_html(table, stability, text)
+        state = ledger.state()
+    check_no_links(folder)
+    for name, content in written.items():
+        atomic_write(folder / name, content)
+    atomic_write(folder / EXPORTED, state)  # last, since it marks the others as complete
+    return [folder / name for name in written]

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from orchestrator.base.errors import InputError, Problem, SweepError
 from orchestrator.base.files import LEDGER
 from orchestrator.base.processes import MARK, new_mark
-from orchestrator.pages import asked
+from orchestrator.pages import answers
 from orchestrator.pages.data import as_script
 from orchestrator.pages.live import LivePage
 from orchestrator.pages.report import index_html
@@ -107,14 +107,14 @@ class PageServer(ThreadingHTTPServer):
             return page.news(words.get("since", ""))
         if rest == "curves":
             trial_ids = words.get("trials", "").split(",")[:_MOST_CURVES]
-            return asked.curves(folder, trial_ids, words.get("reading"), _between(words.get("steps", "")))
+            return answers.curves(folder, trial_ids, words.get("reading"), _between(words.get("steps", "")))
         if rest == "others":
             return [other for other in names if other != name]
         with self._lock_of_answers:  # one at a time: the trials need the processor
             if rest == "diagnosis":
-                return asked.diagnosis(folder, words.get("trial", ""))
+                return answers.diagnosis(folder, words.get("trial", ""))
             if rest == "comparison" and words.get("with") in names:
-                return asked.comparison(folder, self._results / words["with"])
+                return answers.comparison(folder, self._results / words["with"])
         return None
 
 

@@ -17,7 +17,6 @@ from orchestrator.causes.mechanisms.limits import DECAYED, LAGGING
 from orchestrator.causes.series import Series, known
 from orchestrator.causes.small_sweep import CURVATURE_EVERY
 from orchestrator.render.labels import legend_below, plain
-from orchestrator.render.saving import saved
 from orchestrator.render.style import (
     BROKEN,
     DPI,
@@ -27,8 +26,9 @@ from orchestrator.render.style import (
     LOG_CURVES_FROM,
     MAX_POINTS,
     SECOND_LINE,
+    saved,
 )
-from orchestrator.render.thinning import thinned
+from orchestrator.render.traces import thinned
 
 _BEFORE, _AFTER = 120, 60  # steps around the onset that are drawn next to the whole run
 _FAR = 2  # factor by which a run must be longer

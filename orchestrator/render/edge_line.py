@@ -16,11 +16,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from orchestrator.maps.edge_line import EdgeLine, EdgeLines, EdgePoint, linked
-from orchestrator.render.axis_scale import AxisScale
-from orchestrator.render.labels import legend_below, plain
+from orchestrator.render.labels import AxisScale, legend_below, plain
 from orchestrator.render.panels import BAND_LABEL
-from orchestrator.render.saving import saved
-from orchestrator.render.style import BLACK, DPI, GREY, SEED_COLOURS, VALUE_COLOURS
+from orchestrator.render.style import BLACK, DPI, GREY, SEED_COLOURS, VALUE_COLOURS, saved
 
 _COLOURS = (*SEED_COLOURS, BLACK)
 _MARKS = "osDPXhp*"

@@ -11,8 +11,7 @@ from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.maps.cells import CellSummary
 from orchestrator.render.labels import legend_below
 from orchestrator.render.maps import Panel, draw_panel, outcome_legend, panel_size
-from orchestrator.render.saving import saved
-from orchestrator.render.style import DPI, FRACTION_COLOURS, HATCH_WIDTH
+from orchestrator.render.style import DPI, FRACTION_COLOURS, HATCH_WIDTH, saved
 
 _STABLE = FRACTION_COLOURS[-1]
 # Unexplained cells: colour, label and title.

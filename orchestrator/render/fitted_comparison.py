@@ -18,8 +18,7 @@ from orchestrator.maps.fitted_comparison import FittedMeshes
 from orchestrator.render.labels import label_positions
 from orchestrator.render.maps import FRACTION, Panel, add_colour_bar, draw_panel, finish, panel_size, shortened
 from orchestrator.render.panels import all_names, blocks, draw_edge, flat, name_above
-from orchestrator.render.saving import saved
-from orchestrator.render.style import DPI, EDGE_LABEL, EDGE_LINE, HATCH_WIDTH
+from orchestrator.render.style import DPI, EDGE_LABEL, EDGE_LINE, HATCH_WIDTH, saved
 
 _ONE_ROW = 1.0  # inches
 _FIRST_EDGE: dict[str, Any] = {"color": "black", "linewidth": 1.4, "linestyle": "dotted"}

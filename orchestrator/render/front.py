@@ -14,10 +14,8 @@ from matplotlib.lines import Line2D
 
 from orchestrator.base.space import Axis
 from orchestrator.maps.front import MARGIN, Front, FrontCell
-from orchestrator.render.axis_scale import AxisScale
-from orchestrator.render.labels import legend_below, plain
-from orchestrator.render.saving import saved
-from orchestrator.render.style import BLUE, DPI, GREY, LOG_CURVES_FROM, PADDING, STATES, VERMILION
+from orchestrator.render.labels import AxisScale, legend_below, plain
+from orchestrator.render.style import BLUE, DPI, GREY, LOG_CURVES_FROM, PADDING, STATES, VERMILION, saved
 
 _MOST_NAMED = 12  # settings of the front in the key
 _PAD = 0.06  # beyond what is drawn, as a part of its width

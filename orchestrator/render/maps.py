@@ -36,7 +36,6 @@ from orchestrator.render.labels import (
     value_text,
 )
 from orchestrator.render.panels import BAND_LABEL, BAND_LINE, all_names, blocks, draw_surface, flat, name_above
-from orchestrator.render.saving import saved
 from orchestrator.render.style import (
     BLANK,
     DPI,
@@ -52,6 +51,7 @@ from orchestrator.render.style import (
     fraction_colours,
     ink,
     is_clipped,
+    saved,
     value_colours,
     value_norm,
 )

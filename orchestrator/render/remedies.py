@@ -14,8 +14,7 @@ from orchestrator.base.space import trial_name
 from orchestrator.causes.mechanisms.catalogue import title_of
 from orchestrator.causes.remedies.results import Remedies, Tally
 from orchestrator.render.labels import legend_below, plain
-from orchestrator.render.saving import saved
-from orchestrator.render.style import BLANK, DPI, HATCH, HATCH_COLOUR, HATCH_WIDTH, fraction_colours, ink
+from orchestrator.render.style import BLANK, DPI, HATCH, HATCH_COLOUR, HATCH_WIDTH, fraction_colours, ink, saved
 
 _COLOURS = fraction_colours()
 _ROW, _COLUMN = 0.34, 1.0  # inches

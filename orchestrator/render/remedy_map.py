@@ -17,7 +17,6 @@ from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.cells import CellSummary
 from orchestrator.render.labels import legend_below, plain
 from orchestrator.render.maps import Panel, draw_panel, outcome_legend, panel_size
-from orchestrator.render.saving import saved
 from orchestrator.render.style import (
     BLUE,
     DPI,
@@ -31,6 +30,7 @@ from orchestrator.render.style import (
     TEXT_ROOM,
     VERMILION,
     YELLOW,
+    saved,
 )
 
 NONE = "none"

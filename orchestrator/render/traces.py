@@ -10,9 +10,7 @@ from matplotlib.figure import Figure
 
 from orchestrator.maps.replay import Replayed
 from orchestrator.render.labels import plain
-from orchestrator.render.saving import saved
-from orchestrator.render.style import BROKEN, DPI, EPISODE, LIMIT, LINE, LOG_CURVES_FROM, MAX_POINTS, SECOND_LINE
-from orchestrator.render.thinning import thinned
+from orchestrator.render.style import BROKEN, DPI, EPISODE, LIMIT, LINE, LOG_CURVES_FROM, MAX_POINTS, SECOND_LINE, saved
 
 
 def trace_figure(replayed: Replayed) -> bytes:
@@ -85,3 +83,23 @@ def _episodes(axes: Axes, replayed: Replayed) -> None:
         axes.axvline(
             replayed.record.lost_step, color=LIMIT, linestyle="--", linewidth=1.2, label=f"would stop here{wrong}"
         )
+
+
+def thinned(value_N: np.ndarray, max_points: int) -> np.ndarray:
+    """Which points to draw, at most about ``max_points``: the lowest and the highest of each interval.
+
+    Returns ascending indices. Non-finite points are dropped where there are too many points.
+    """
+    num = len(value_N)
+    if num <= max_points:
+        return np.arange(num)
+    size = -(-num // max(1, max_points // 2))
+    padded = np.full(-(-num // size) * size, np.nan)
+    padded[:num] = value_N
+    stretch_BS = padded.reshape(-1, size)
+    is_finite_BS = np.isfinite(stretch_BS)
+    start_B = np.arange(len(stretch_BS)) * size
+    lowest_B = start_B + np.where(is_finite_BS, stretch_BS, np.inf).argmin(axis=1)
+    highest_B = start_B + np.where(is_finite_BS, stretch_BS, -np.inf).argmax(axis=1)
+    has_any_B = is_finite_BS.any(axis=1)
+    return np.unique(np.concatenate([[0, num - 1], lowest_B[has_any_B], highest_B[has_any_B]]))

@@ -20,7 +20,7 @@ from orchestrator.causes.remedies.request import RemedyRequest
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.edge_line import edge_lines
 from orchestrator.maps.table import read_table
-from orchestrator.pages.exports import REPORT, export_all
+from orchestrator.pages.report import REPORT, export_all
 
 Served = Callable[[Path, str], AbstractContextManager[str]]
 BODY = """

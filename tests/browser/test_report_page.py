@@ -13,7 +13,7 @@ from sweep_cases import ledger_at, map_ledger, record, sweep_of
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.maps.cell_map import map_of_trials
 from orchestrator.maps.table import read_table
-from orchestrator.pages.exports import REPORT, export_all
+from orchestrator.pages.report import REPORT, export_all
 from orchestrator.render.labels import fraction_text
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"

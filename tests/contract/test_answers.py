@@ -399,7 +399,7 @@ def test_a_question_is_a_frozen_dataclass_with_an_option_for_each_field() -> Non
 
 
 def test_numbers_that_are_not_finite_become_null() -> None:
-    from orchestrator.render.json import to_plain
+    from orchestrator.render.answer import to_plain
 
     values = {"a": float("nan"), "b": [float("inf"), 1.0], "c": {"d": -float("inf"), "e": (1, None)}}
     assert to_plain(values) == {"a": None, "b": [None, 1.0], "c": {"d": None, "e": [1, None]}}

@@ -15,7 +15,7 @@ from orchestrator.causes.mechanisms.scales import EPSILON_FLOOR, HALF_PRECISION_
 from orchestrator.causes.mechanisms.second_moment import PRECONDITIONER_DECAY, SHORT_MEMORY
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.render.printing import show
+from orchestrator.render.text import show
 from orchestrator.sweepfile.spec import load_sweep
 
 CAUSES = Path(__file__).parents[2] / "sweeps/causes"

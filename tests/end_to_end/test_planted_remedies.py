@@ -13,7 +13,7 @@ from orchestrator.causes.mechanisms.scales import EPSILON_FLOOR
 from orchestrator.causes.mechanisms.second_moment import SHORT_MEMORY
 from orchestrator.causes.remedies.request import RemedyRequest
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.render.printing import show
+from orchestrator.render.text import show
 from orchestrator.sweepfile.spec import load_sweep
 
 CAUSES = Path(__file__).parents[2] / "sweeps/causes"

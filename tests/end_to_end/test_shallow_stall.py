@@ -16,7 +16,7 @@ from orchestrator.causes.diagnosis import Diagnosis, examine
 from orchestrator.causes.mechanisms.data import SHALLOW_STALL
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.render.printing import show
+from orchestrator.render.text import show
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import load_sweep
 

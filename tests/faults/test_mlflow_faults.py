@@ -22,13 +22,13 @@ from fault_kit import command, need, wait_until
 from local_server import free_port
 from mlflow import MlflowClient
 
-from orchestrator.api.exporting import sync
+from orchestrator.api.upkeep import sync
 from orchestrator.base.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.mirrors.mirror import Mirror
 from orchestrator.mirrors.mlflow_store import runs_without_driver, server_command
 from orchestrator.mirrors.tracker import TrackingError
-from orchestrator.render.printing import show
+from orchestrator.render.text import show
 from orchestrator.sweepfile.sections import TrackingConfig
 
 pytestmark = pytest.mark.faults

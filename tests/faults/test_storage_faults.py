@@ -11,7 +11,7 @@ import pytest
 from fault_kit import need
 from faults.storage_victim import NEW, OLD
 
-from orchestrator.api.cleaning import gc
+from orchestrator.api.upkeep import gc
 from orchestrator.base.files import LEDGER, read_checkpoint
 from orchestrator.ledger.writer import LedgerWriter
 

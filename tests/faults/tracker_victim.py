@@ -13,7 +13,7 @@ from pathlib import Path
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.mirrors.mirror import Mirror
 from orchestrator.mirrors.tracker import TrackingError, tracker_class
-from orchestrator.pages.exports import existing_exports
+from orchestrator.pages.report import existing_exports
 from orchestrator.sweepfile.sections import TrackingConfig
 
 

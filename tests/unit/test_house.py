@@ -40,7 +40,7 @@ IMPORTERS = {
     "apprise": {"orchestrator.mirrors.notifier"},
     "transformers": {"orchestrator.callbacks.transformers"},
     "lightning": {"orchestrator.callbacks.lightning"},
-    "typer": {f"orchestrator.cli.{name}" for name in ("app", "asking", "importing", "options", "training", "upkeep")},
+    "typer": {f"orchestrator.cli.{name}" for name in ("app", "asking", "options", "training", "upkeep")},
 }
 
 MOST_LINES = 400
@@ -62,13 +62,11 @@ FLOOR_PLAN = (
     "objectives.models",
     "objectives.conformance_kit",
     "objectives.conformance",
-    "orchestrator.version",
     "orchestrator.base",
     "orchestrator.surface",
     "orchestrator.search",
     "orchestrator.logs",
     "orchestrator.detection",
-    "orchestrator.watch",
     "orchestrator.callbacks",
     "orchestrator.sweepfile",
     "orchestrator.ledger",

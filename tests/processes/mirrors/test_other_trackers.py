@@ -22,7 +22,7 @@ from orchestrator.maps.table import read_table
 from orchestrator.mirrors.mirror import Mirror
 from orchestrator.mirrors.records import running_record
 from orchestrator.mirrors.tracker import Point, TrackingError, tracker_class
-from orchestrator.pages.exports import export_all
+from orchestrator.pages.report import export_all
 from orchestrator.sweepfile.sections import TrackingConfig
 
 pytestmark = pytest.mark.trackers

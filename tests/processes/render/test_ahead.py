@@ -12,10 +12,10 @@ GRID = "seeds: [0, 1]\naxes:\n  lr: {values: [0.1, 0.2]}\n  clip: {values: [1.0,
 CODE = """
 import sys
 from pathlib import Path
-from orchestrator.render.saving import import_ahead
+from orchestrator.render.style import import_ahead
 import_ahead().join()
 before = set(sys.modules)
-from orchestrator.pages.exports import export_all
+from orchestrator.pages.report import export_all
 export_all(Path(sys.argv[1]))
 new = {name.split(".")[0] for name in set(sys.modules) - before} - {name.split(".")[0] for name in before}
 print(*sorted(new & {"matplotlib", "pandas", "scipy", "sklearn", "optuna", "pyarrow", "PIL"}))

@@ -14,7 +14,7 @@ from orchestrator.api.results import load
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.table import read_table
-from orchestrator.pages.exports import export_all
+from orchestrator.pages.report import export_all
 
 # The training loss falls the fastest at lr 1, the validation loss at lr 0.1: an overfit.
 TRAIN = """

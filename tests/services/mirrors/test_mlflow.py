@@ -19,8 +19,8 @@ from mlflow import MlflowClient
 from scipy.stats import binomtest
 from sweep_cases import QUADRATIC, finished
 
-from orchestrator.api.exporting import sync
 from orchestrator.api.running import run_lines
+from orchestrator.api.upkeep import sync
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.base.packs import Completed, Report
@@ -34,7 +34,7 @@ from orchestrator.mirrors.mirror import BackgroundMirror, Mirror
 from orchestrator.mirrors.mlflow_store import folder_tag, read_run, rehome, server_command, shown_uri
 from orchestrator.mirrors.records import MOST_POINTS
 from orchestrator.mirrors.tracker import TrackingError
-from orchestrator.render.printing import show
+from orchestrator.render.text import show
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document

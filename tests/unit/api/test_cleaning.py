@@ -4,7 +4,7 @@ from pathlib import Path
 
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
-from orchestrator.api.cleaning import gc
+from orchestrator.api.upkeep import gc
 
 
 def test_pictures_of_the_edge_and_the_front_that_earlier_versions_wrote_are_exports(tmp_path: Path) -> None:

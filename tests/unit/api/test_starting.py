@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from orchestrator.api.starting import objectives
+from orchestrator.api.sweep_files import objectives
 from orchestrator.base.errors import InputError
 
 

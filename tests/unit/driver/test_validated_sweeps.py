@@ -23,7 +23,7 @@ from orchestrator.maps.replay import replay_sweep
 from orchestrator.maps.table import read_table
 from orchestrator.mirrors.records import trial_record
 from orchestrator.pages.data import report_data
-from orchestrator.pages.exports import export_all
+from orchestrator.pages.report import export_all
 from orchestrator.sweepfile.spec import load_sweep
 
 # With few points to fit, those in between are soon fitted worse.

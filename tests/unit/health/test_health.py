@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
-from orchestrator.api.cleaning import gc
+from orchestrator.api.upkeep import gc
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import CHECKPOINTS, FROZEN_SWEEP, LEDGER, sweep_lock, write_checkpoint
 from orchestrator.base.packs import Checkpoint, Member, Report
@@ -15,7 +15,7 @@ from orchestrator.driver.packing import pack_of
 from orchestrator.health import Finding, examine_environment, examine_sweep, repair
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.pages.exports import export_all
+from orchestrator.pages.report import export_all
 
 SWEEP = sweep_of("axes: {lr: {values: [0.1, 0.2]}}\ntracking: {enabled: false}\n")
 

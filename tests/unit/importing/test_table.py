@@ -25,7 +25,7 @@ from orchestrator.ledger.reader import LedgerReader, check_not_imported, is_impo
 from orchestrator.maps.boundary import boundary_lines
 from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.table import read_table
-from orchestrator.render.printing import Lines
+from orchestrator.render.text import Lines
 
 HERE = Path("results")
 TABLE = "lr,warmup,loss\n1e-3,0,3.0\n1e-3,100,3.1\n1e-2,0,nan\n1e-2,100,2.9\n1e-1,0,inf\n1e-1,100,9.5\n"

@@ -16,7 +16,7 @@ from orchestrator.driver.packing import make_packs
 from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
-from orchestrator.pages import asked
+from orchestrator.pages import answers as asked
 from orchestrator.pages.data import report_data
 from orchestrator.pages.live import LivePage
 

@@ -10,7 +10,7 @@ from sweep_cases import QUADRATIC
 
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.pages.exports import export_all
+from orchestrator.pages.report import export_all
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document

@@ -15,8 +15,7 @@ from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.audit import audit
 from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.table import read_table
-from orchestrator.pages.exports import are_current, existing_exports, export_all
-from orchestrator.pages.report import report_html
+from orchestrator.pages.report import are_current, existing_exports, export_all, report_html
 
 GRID = "axes: {lr: {values: [0.1, 0.2]}, eps: {values: [1e-8, 1e-4]}}\n"
 HOSTILE = '<script>alert("x")</script>'

@@ -4,7 +4,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from orchestrator.base.space import Axis
-from orchestrator.render.axis_scale import AxisScale
+from orchestrator.render.labels import AxisScale
 
 LR = Axis("lr", "log", (1e-4, 1e-2, 1.0), (1e-4, 1.0))
 

@@ -10,7 +10,7 @@ import optuna
 import pytest
 from sweep_cases import finished, ledger_at, map_ledger, record, sweep_of
 
-from orchestrator.api.exporting import export_optuna
+from orchestrator.api.upkeep import export_optuna
 from orchestrator.base.errors import InputError
 from orchestrator.base.packs import Completed, Report
 from orchestrator.driver.packing import make_packs

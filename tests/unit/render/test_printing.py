@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED
-from orchestrator.render.printing import show
+from orchestrator.render.text import show
 
 
 def test_lines_are_printed_as_they_come_without_what_would_steer_a_terminal(capsys) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from orchestrator.render.thinning import thinned
+from orchestrator.render.traces import thinned
 
 
 def test_few_points_are_all_kept() -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from objectives.base import OBJECTIVES
-from orchestrator.api.starting import init
-from orchestrator.api.sweep_files import read_sweep
+from orchestrator.api.sweep_files import init, read_sweep
 from orchestrator.base.errors import InputError
 from orchestrator.sweepfile import starter as module
 from orchestrator.sweepfile.overrides import Overrides

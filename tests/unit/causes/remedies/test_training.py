@@ -28,8 +28,8 @@ from orchestrator.causes.remedies.results import KindCount, Remedies
 from orchestrator.causes.remedies.training import diagnose_unstable, region_to_remedy
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
-from orchestrator.pages.asked import diagnosis as asked_for_diagnosis
-from orchestrator.pages.asked import diagnosis_html, remedy_picture
+from orchestrator.pages.answers import diagnosis as asked_for_diagnosis
+from orchestrator.pages.answers import diagnosis_html, remedy_picture
 from orchestrator.pages.data import report_data
 from orchestrator.render.remedies import remedies_figure
 

@@ -1,0 +1,206 @@
+"""What looks after results: `sweep sync`, `report`, `export optuna`, `gc`, `ui` and `page`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.base.errors import EXIT_OK, InputError, Problem, SweepError
+from orchestrator.base.files import (
+    DIAGNOSES,
+    EDGE_PICTURE,
+    EDGE_TABLE,
+    EXPLANATION,
+    EXPORTED,
+    FRONT_PICTURE,
+    FRONT_TABLE,
+    FROZEN_SWEEP,
+    LEDGER,
+    REMEDIES,
+    REMEDY_MAP,
+    REMEDY_TABLE,
+    litter,
+    remove,
+    sweep_lock,
+    unneeded_checkpoints,
+)
+from orchestrator.base.processes import MARK, dead_scratch, new_mark
+from orchestrator.ledger.reader import LedgerReader, is_imported
+from orchestrator.mirrors.mirror import Mirror, has_been_mirrored
+from orchestrator.mirrors.mlflow_store import STORE, rehome, run_pages, server_command, tracking_uri
+from orchestrator.mirrors.tracker import TrackingError, tracker_class
+from orchestrator.render.optuna_study import export_study
+from orchestrator.render.tags import remedy_tags
+from orchestrator.render.text import Lines
+from orchestrator.sweepfile.sections import TrackingConfig
+from orchestrator.sweepfile.spec import load_sections
+
+
+def sync(folder: Path, tracking_uri: str | None, to: Sequence[str] = ()) -> Lines:
+    """Write missing results of the sweep in ``folder`` to the trackers ``to``, or to the trackers that its file names.
+
+    A tracker that fails does not keep the others from being written. Raises InputError while a driver has the sweep.
+    """
+    from orchestrator.pages.report import export_all
+
+    frozen = folder / FROZEN_SWEEP
+    has_file = frozen.is_file() or not is_imported(folder)
+    tracking = load_sections(frozen).tracking if has_file else TrackingConfig()
+    if tracking_uri is not None:
+        tracking = tracking.model_copy(update={"uri": tracking_uri})
+    trackers = [tracker_class(name) for name in dict.fromkeys(to or tracking.to)]
+    failures: list[str] = []
+    with sweep_lock(folder):
+        artifacts = [*([frozen] if has_file else []), *export_all(folder)]
+        answers = remedy_tags(folder)
+        for tracker in trackers:
+            try:
+                with Mirror(folder, tracking, tracker=tracker) as mirror:
+                    mirror.mirror_sweep(artifacts, answers)
+                yield f"{len(mirror.known)} trials are in {mirror.tracker.title} at {mirror.tracker.where}"
+            except TrackingError as error:
+                failures.append(str(error))
+    if failures:
+        raise TrackingError("\n".join(failures))
+    return EXIT_OK
+
+
+def report(folder: Path) -> Lines:
+    """Write map, tables and HTML report of the sweep in ``folder``."""
+    from orchestrator.pages.report import export_all
+
+    for path in export_all(folder):
+        yield f"wrote {path}"
+    return EXIT_OK
+
+
+def export_optuna(folder: Path) -> Lines:
+    """Write the study of the sweep in ``folder``, and say how to open it. Raises InputError."""
+    path = export_study(folder)
+    yield f"wrote {path}"
+    yield f"optuna-dashboard sqlite:///{path} shows it (pip install 'sweep-stability[optuna-dashboard]')"
+    return EXIT_OK
+
+
+def mirrored(folder: Path) -> Lines:
+    """Bring the trackers that have the sweep up to date, so that they have the answer too."""
+    frozen = folder / FROZEN_SWEEP
+    tracking = load_sections(frozen).tracking if frozen.is_file() else TrackingConfig(enabled=False)
+    names = [name for name in tracking.to if tracking.enabled and has_been_mirrored(folder, name)]
+    if names:
+        try:
+            yield from sync(folder, None, names)
+        except (InputError, TrackingError) as error:  # a tracker fails, or a run of the sweep has it
+            yield f"warning: {error}\n    remedy: `sweep sync {folder.name}` writes what is missing"
+    return EXIT_OK
+
+
+def gc(folder: Path, exports: bool, dry_run: bool) -> Lines:
+    """Clean the folder of a sweep, and scratch folders of dead runs; one line per kind of file.
+
+    With ``exports`` also maps, pictures and reports, which `sweep report`, `diagnose`, `explain`, `remedy` and
+    `remedies` write again, and the files of `edge` and `front` that earlier versions wrote there. A dry run only lists
+    what would be removed. Raises InputError while a driver has the sweep.
+    """
+    from orchestrator.pages.report import existing_exports
+
+    is_empty = True
+    with sweep_lock(folder), LedgerReader(folder / LEDGER) as ledger:
+        doomed = {
+            "checkpoints that no run needs": unneeded_checkpoints(folder, ledger.checkpoint_names()),
+            "partial files of interrupted writes": litter(folder),
+            "exports": [*existing_exports(folder), *folder.glob(EXPORTED)] if exports else [],
+            "files of the edge": [*folder.glob(EDGE_PICTURE), *folder.glob(EDGE_TABLE)] if exports else [],
+            "files of the front": [*folder.glob(FRONT_PICTURE), *folder.glob(FRONT_TABLE)] if exports else [],
+            "pictures of remedies": [*folder.glob(f"{REMEDIES}/*/remedies.*")] if exports else [],
+            "files of the remedies of all cells": [*folder.glob(REMEDY_MAP), *folder.glob(REMEDY_TABLE)]
+            if exports
+            else [],
+            "diagnoses": [*folder.glob(f"{DIAGNOSES}/*"), *folder.glob(EXPLANATION)] if exports else [],
+        }
+        for what, paths in doomed.items():
+            if paths:
+                is_empty = False
+                yield _line(what, paths, dry_run)
+                if not dry_run:
+                    remove(paths)
+    if scratch := dead_scratch(os.getuid()):
+        is_empty = False
+        yield _line("scratch folders of runs that died", scratch, dry_run)
+        if not dry_run:
+            for path in scratch:
+                shutil.rmtree(path, ignore_errors=True)
+    if is_empty:
+        yield "nothing to remove"
+    return EXIT_OK
+
+
+def _line(what: str, paths: list[Path], dry_run: bool) -> str:
+    size = sum(_size(path) for path in paths)
+    return f"{'would remove' if dry_run else 'removed'} {len(paths)} {what}, {size / 2**20:.1f} MiB"
+
+
+def _size(path: Path) -> int:
+    inside = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
+    return sum(file.lstat().st_size for file in inside if not file.is_dir())
+
+
+_SHOWN_LINES = 15  # of a server that has failed
+
+
+def ui(results: Path, uri: str | None, port: int) -> Lines:
+    """Serve MLflow's pages on loopback until Ctrl-C. Raises InputError, SweepError."""
+    store = tracking_uri(TrackingConfig(uri=uri), results)
+    if uri is None:
+        if not (results / STORE).is_file():
+            raise InputError(Problem(str(results / STORE), "", "no MLflow store yet", "`sweep run FILE` creates one"))
+        with contextlib.suppress(sqlite3.Error):  # MLflow reports errors of its store
+            rehome(results / STORE, results)
+    address = f"http://127.0.0.1:{port}"
+    yield f"MLflow at {address} (Ctrl-C ends it)"
+    try:
+        marked = {**os.environ, MARK: new_mark()}
+        command = server_command(store, results, port, sys.executable)
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - MLflow logs every request; shown only where it fails
+        # Files that it writes are private to this user.
+        server = subprocess.Popen(command, env=marked, umask=0o077, stdout=log, stderr=log)
+    except OSError as error:
+        raise SweepError(f"cannot start MLflow: {error}") from error
+    try:
+        yield from run_pages(store, address)
+        code = server.wait()
+        log.seek(0)
+        yield from log.read().decode(errors="replace").splitlines()[-_SHOWN_LINES:]
+        return code
+    except KeyboardInterrupt:
+        return EXIT_OK
+    finally:
+        server.terminate()  # no effect if it has ended
+        server.wait()
+
+
+def page(results: Path, name: str | None, port: int | None, opens: bool) -> Lines:
+    """Serve the page of the sweep ``name``, or the index of all, on loopback until Ctrl-C.
+
+    Raises InputError without a folder of results, or if the port is taken.
+    """
+    from orchestrator.pages.server import address_of, listening_socket, serve
+
+    if not results.is_dir():
+        raise InputError(Problem(str(results), "", "is not a folder of sweeps", "`sweep run FILE` makes one"))
+    listener = listening_socket(port)
+    address = address_of(listener, name)
+    yield f"page at {address} (Ctrl-C ends it)"
+    if opens:
+        webbrowser.open(address)
+    with contextlib.suppress(KeyboardInterrupt):
+        serve(listener, results)
+    return EXIT_OK
