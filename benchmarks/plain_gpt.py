@@ -17,7 +17,7 @@ from torch import nn
 
 from objectives.base import GptConfig
 from objectives.models.data import BatchStream, load_corpus
-from objectives.models.gpt_init import initial_weights
+from objectives.models.gpt_model import initial_weights
 
 # Shapes: B sequences, T positions, D width, H heads, C channels of a head.
 

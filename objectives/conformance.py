@@ -68,7 +68,7 @@ class ObjectiveConformance(ConformanceKit):
     ``learning``: changes to ``small`` with which the loss falls by 3 %; 80 steps at lr = 1e-2 by default.
 
     ``is_exact``: whether a member has the same bits independent of the other members of its pack. Then an interrupted
-    sweep ends with the numbers of an undisturbed one; objectives/stacking/independence.py helps to achieve it. It is
+    sweep ends with the numbers of an undisturbed one; objectives/stacking.py helps to achieve it. It is
     tested at the sizes in ``small`` and may not hold at odd sizes, since a product's last bits depend on the alignment
     of a matrix in memory. With False these tests require only ``rtol``, and a run near the edge of stability may end
     differently in another pack. Resuming the same pack must be exact in any case.

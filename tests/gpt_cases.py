@@ -13,7 +13,7 @@ from torch import nn
 
 from objectives.base import ExecutionPlan, GptConfig, RowSpec
 from objectives.models.gpt import GptTrainer
-from objectives.stacking.independence import seeded_generator
+from objectives.stacking import seeded_generator
 
 # Shapes: B sequences, T positions, S = T + 1 bytes, D width, H heads, C channels of a head.
 

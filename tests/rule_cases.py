@@ -8,7 +8,7 @@ import torch
 
 from objectives.base import TrainingConfig
 from objectives.optimizers.packed_optimizer import PackedOptimizer
-from objectives.stacking.layout import Layout
+from objectives.stacking import Layout
 
 STEPS = 25
 # Weights of odd sizes, and of no, one, two and three dimensions.

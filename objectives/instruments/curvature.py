@@ -22,7 +22,7 @@ from typing import Protocol
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from objectives.stacking.independence import alike, rows_of_blocks
+from objectives.stacking import alike, rows_of_blocks
 
 # Shapes: R members, n parameters per member, zero-padded to whole blocks, P Hessian-vector products.
 

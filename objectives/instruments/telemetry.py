@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from objectives.stacking.layout import Layout
+from objectives.stacking import Layout
 
 # Shapes: R observed members, n parameters per member, T weights, G groups, Q quantities.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from objectives.base import GptConfig
-from objectives.stacking.independence import seeded_generator
+from objectives.stacking import seeded_generator
 
 # Shapes: K members, S cohorts, N steps, B sequences, T context length.
 

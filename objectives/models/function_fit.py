@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from objectives.base import ExecutionPlan, FunctionFitConfig
-from objectives.stacking.independence import seeded_generator
+from objectives.stacking import seeded_generator
 from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights
 
 # Shapes: K members, N points, W hidden units.

@@ -10,16 +10,21 @@ import torch
 
 from objectives.base import ExecutionPlan, GptConfig
 from objectives.models import data
+from objectives.models.batch_gradient import LossScaler, MicroBatches
 from objectives.models.data import BatchStream, Corruption, burst_of, held_out_batches, load_corpus
 from objectives.models.gpt_gradient import losses_and_gradient
-from objectives.models.gpt_init import initial_weights, with_init
 from objectives.models.gpt_knobs import Knobs, context_lengths, dropout_keys
-from objectives.models.gpt_model import AUTOCAST, cross_entropy, depth_of, forward_readings, group_of
-from objectives.models.micro_batches import MicroBatches
+from objectives.models.gpt_model import (
+    AUTOCAST,
+    cross_entropy,
+    depth_of,
+    forward_readings,
+    group_of,
+    initial_weights,
+    with_init,
+)
 from objectives.optimizers.packed_optimizer import Rows
-from objectives.stacking.compiling import Compiled
-from objectives.stacking.independence import rows_of_blocks, seeded_generator
-from objectives.training.loss_scaling import LossScaler
+from objectives.stacking import Compiled, rows_of_blocks, seeded_generator
 from objectives.training.packed import PackedTrainer, Weights
 
 # Shapes: K members, R observed ones, B sequences, T bytes of context, n parameters per member.

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from objectives.base import GptConfig, Kernels
 from objectives.models.gpt_knobs import NEUTRAL, Knobs, block_positions, branch_factor, may_attend, with_z_loss
 from objectives.models.gpt_model import NORM_EPS
-from objectives.stacking.independence import rows_of_blocks
+from objectives.stacking import rows_of_blocks
 
 # Shapes: K members, B sequences, T positions, N = B * T, D width, H heads, C channels per head, V bytes,
 # G = K * B * H groups of attention. d_x is the gradient of the summed losses with respect to x.

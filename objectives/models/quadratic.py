@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 
 from objectives.base import ExecutionPlan, QuadraticConfig
-from objectives.stacking.independence import alike, rows_of_blocks, seeded_generator
+from objectives.stacking import alike, rows_of_blocks, seeded_generator
 from objectives.training.members import hyperparameter
 from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights
 

@@ -26,7 +26,7 @@ import torch
 from objectives.base import TrainingConfig
 from objectives.instruments.telemetry import norm_per_member
 from objectives.interventions import ever_set
-from objectives.stacking.layout import Layout
+from objectives.stacking import Layout
 
 # Shapes: K members, n parameters per member, T weights.
 

@@ -19,12 +19,10 @@ from typing import Any
 import torch
 
 from objectives.base import TrainingConfig
-from objectives.optimizers.facts.library import LIBRARY
-from objectives.optimizers.libraries import REMEDY, problem_with
+from objectives.optimizers.facts.library import LIBRARY, REMEDY, problem_with
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
-from objectives.stacking.independence import seeded_generator
-from objectives.stacking.layout import Layout
+from objectives.stacking import Layout, seeded_generator
 
 # Shapes: K members, n parameters per member.
 

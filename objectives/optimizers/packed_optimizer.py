@@ -22,8 +22,7 @@ from objectives.optimizers.rules import rule_of
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
 from objectives.optimizers.schedules import schedule_factor
 from objectives.optimizers.second_moment import SecondMomentStart
-from objectives.stacking.compiling import Compiled
-from objectives.stacking.layout import Layout
+from objectives.stacking import Compiled, Layout, continued
 
 # Shapes: K members, R observed ones, n parameters per member, T weights.
 
@@ -284,15 +283,12 @@ class PackedOptimizer:
 
         ``params_Kn`` is their parameter buffer, ``configs`` their configurations, ``seeds`` as in the constructor.
         """
-        fresh_K = rows < 0
-        source = rows.clamp(min=0)
         self.params_Kn = params_Kn
         self._read_numbers(configs)
-        self.alive_K = self.alive_K[source] | fresh_K
-        self.age_K = self.age_K[source].masked_fill(fresh_K, 0.0)
-        self.step_K = self.step_K[source].masked_fill(fresh_K, 0.0)
-        self.lr_K = self.lr_K[source]
-        kept = {name: state[source].masked_fill(fresh_K[:, None], 0) for name, state in self.states.items()}
+        self.alive_K = continued(self.alive_K, rows) | (rows < 0)
+        self.age_K, self.step_K = continued(self.age_K, rows), continued(self.step_K, rows)
+        self.lr_K = self.lr_K[rows.clamp(min=0)]
+        kept = {name: continued(state, rows) for name, state in self.states.items()}
         # A method that was off for all members has no state to continue.
         self.states = {name: kept.get(name, empty) for name, empty in self._empty_states().items()}
         self.start.begin(self.states, [k for k, row in enumerate(rows.tolist()) if row < 0], self.numbers, seeds)

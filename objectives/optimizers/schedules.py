@@ -7,7 +7,7 @@ import math
 import torch
 
 from objectives.base import TrainingConfig
-from objectives.stacking.independence import alike
+from objectives.stacking import alike
 
 # Shapes: K members.
 

@@ -24,8 +24,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from objectives.stacking.independence import alike, seeded_generator
-from objectives.stacking.layout import Layout, Piece
+from objectives.stacking import Layout, Piece, alike, seeded_generator
 
 # Shapes: K members, n parameters per member.
 

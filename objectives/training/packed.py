@@ -15,12 +15,19 @@ from objectives.instruments.curvature import GradientGraph
 from objectives.instruments.telemetry import group_readings
 from objectives.optimizers.foreign import make_optimizer
 from objectives.optimizers.packed_optimizer import Rows
-from objectives.stacking.independence import rows_of_blocks, seeded_generator
-from objectives.stacking.layout import ALL, Layout, check_prefixes, longest_prefix, third_of_depth
-from objectives.training.changes import Changes, batches_of
+from objectives.stacking import (
+    ALL,
+    Layout,
+    check_prefixes,
+    continued,
+    longest_prefix,
+    rows_of_blocks,
+    seeded_generator,
+    third_of_depth,
+)
 from objectives.training.controller import Controller
 from objectives.training.measuring import curvature_readings
-from objectives.training.members import check_members_renewed, hyperparameter
+from objectives.training.members import Changes, batches_of, check_members_renewed, hyperparameter
 from objectives.training.rollback import begin_rollback
 from objectives.training_config import TrainingConfig
 
@@ -288,17 +295,13 @@ class PackedTrainer(ABC, Generic[Config]):
         control = Controller(configs, ages, self.device, self._control, sources)
         self._set_members(configs, [row.seed for row in rows], ages, skipped, control)
         index = torch.tensor(sources, device=self.device)
-        params_Kn = self._params_Kn[index.clamp(min=0)]
-        fresh = [k for k, row in enumerate(sources) if row < 0]
-        if fresh:
+        params_Kn = continued(self._params_Kn, index)
+        if fresh := [k for k, row in enumerate(sources) if row < 0]:
             params_Kn[fresh] = self._initial_rows([self.configs[k] for k in fresh], [self.seeds[k] for k in fresh])
         self._bind(params_Kn)
         self.optimizer.arrange(index, self._params_Kn, self.configs, self.seeds)
-        self.memory = {
-            name: value_K[index.clamp(min=0)].masked_fill(index < 0, 0.0) for name, value_K in self.memory.items()
-        }
-        if self._warm_Kn is not None:
-            self._warm_Kn = self._warm_Kn[index.clamp(min=0)].masked_fill((index < 0)[:, None], 0.0)
+        self.memory = {name: continued(value_K, index) for name, value_K in self.memory.items()}
+        self._warm_Kn = None if self._warm_Kn is None else continued(self._warm_Kn, index)
         before, self._rollback = self._rollback, begin_rollback(self.configs, self._ages, self._live())
         if before is not None and self._rollback is not None:
             before.hand_over(self._rollback, sources)

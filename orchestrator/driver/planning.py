@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from objectives.base import ExecutionPlan, Objective
 from objectives.optimizers.facts import OPTIMIZERS
-from objectives.optimizers.libraries import problem_with
+from objectives.optimizers.facts.library import problem_with
 from orchestrator.base import __version__
 from orchestrator.base.columns import RESULTS
 from orchestrator.base.errors import InputError, Problem

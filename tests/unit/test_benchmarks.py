@@ -23,7 +23,7 @@ from benchmarks.crew import Crew, CrewFailed, count_steps, interleaved, rotated
 from benchmarks.plain_gpt import PlainGpt, PlainTrainer, Style, losses
 from benchmarks.vmapped_gpt import VmappedTrainer
 from objectives.base import OBJECTIVES, ExecutionPlan, GptConfig
-from objectives.models.gpt_init import initial_weights
+from objectives.models.gpt_model import initial_weights
 from orchestrator.base.files import LEDGER
 from orchestrator.detection.config import SlowConfig
 from orchestrator.driver.packing import make_packs

@@ -6,7 +6,7 @@ import torch
 
 from objectives.optimizers.rules.adamw import AdamW
 from objectives.optimizers.rules.rule import Numbers, States
-from objectives.stacking.independence import alike
+from objectives.stacking import alike
 
 # Shapes: K members, n parameters per member.
 

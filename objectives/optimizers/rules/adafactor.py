@@ -10,8 +10,7 @@ import torch
 
 from objectives.base import TrainingConfig
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
-from objectives.stacking.independence import BLOCK, alike
-from objectives.stacking.layout import Layout
+from objectives.stacking import BLOCK, Layout, alike
 
 # Shapes: K members, n parameters per member, T weights, L matrices of I x J in one weight, w columns of a weight.
 

@@ -11,8 +11,7 @@ from objectives.base import TrainingConfig
 from objectives.optimizers.facts.adam8bit import Adam8bitFields
 from objectives.optimizers.rules.adamw import AdamW, debiased
 from objectives.optimizers.rules.rule import Numbers, States
-from objectives.stacking.independence import BLOCK
-from objectives.stacking.layout import Layout, Piece
+from objectives.stacking import BLOCK, Layout, Piece
 
 # Shapes: K members, n parameters per member, c columns of coded weights in whole blocks, B blocks,
 # p columns of plain weights.

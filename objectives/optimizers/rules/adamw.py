@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
-from objectives.stacking.independence import alike
+from objectives.stacking import alike
 
 
 class AdamW(UpdateRule):
@@ -37,11 +37,18 @@ class AdamW(UpdateRule):
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
         """Return lr * m / (sqrt(v) + eps) in the memory of the gradient."""
-        first_Kn, second_Kn = states["first_moment"], states["second_moment"]
-        first_Kn.lerp_(grad_Kn, scalars_K1["first_weight"])
-        second_Kn.lerp_(grad_Kn.square_(), scalars_K1["second_weight"])
-        denominator_Kn = torch.sqrt(second_Kn, out=grad_Kn).add_(scalars_K1["eps"])
-        return torch.div(first_Kn, denominator_Kn, out=grad_Kn).mul_(scalars_K1["step_size"])
+        self.average(states, grad_Kn, scalars_K1)
+        return self.quotient(states, grad_Kn, scalars_K1)
+
+    def average(self, states: States, grad_Kn: torch.Tensor, scalars_K1: Numbers) -> None:
+        """Add the gradient to both moments; it then holds its square."""
+        states["first_moment"].lerp_(grad_Kn, scalars_K1["first_weight"])
+        states["second_moment"].lerp_(grad_Kn.square_(), scalars_K1["second_weight"])
+
+    def quotient(self, states: States, out_Kn: torch.Tensor, scalars_K1: Numbers) -> torch.Tensor:
+        """Return the scaled quotient of the moments in ``out_Kn``."""
+        denominator_Kn = torch.sqrt(states["second_moment"], out=out_Kn).add_(scalars_K1["eps"])
+        return torch.div(states["first_moment"], denominator_Kn, out=out_Kn).mul_(scalars_K1["step_size"])
 
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
         """Return sqrt(v) + eps with v bias-corrected."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from objectives.base import TrainingConfig
-from objectives.stacking.layout import Layout
+from objectives.stacking import Layout
 
 # Shapes: K members, R observed ones, n parameters per member.
 

@@ -9,7 +9,7 @@ import torch
 
 from objectives.optimizers.facts.sophia import SophiaFields
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
-from objectives.stacking.independence import alike
+from objectives.stacking import alike
 
 # Shapes: K members, R of them with a new Hessian, n parameters per member.
 

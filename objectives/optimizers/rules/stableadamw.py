@@ -8,8 +8,7 @@ import torch
 
 from objectives.optimizers.rules.adamw import AdamW
 from objectives.optimizers.rules.rule import Numbers, States
-from objectives.stacking.independence import alike
-from objectives.stacking.layout import Layout
+from objectives.stacking import Layout, alike
 
 # Shapes: K members, n parameters per member, T weights.
 

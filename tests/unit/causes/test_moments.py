@@ -12,7 +12,7 @@ from objectives.base import FunctionFitConfig, GptConfig, QuadraticConfig, Train
 from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.optimizers.second_moment import random_start
-from objectives.stacking.layout import Layout
+from objectives.stacking import Layout
 
 STEPS = 20
 LAYOUT = Layout({"matrix": (6, 9), "vector": (13,), "stack": (2, 3, 5), "number": ()})

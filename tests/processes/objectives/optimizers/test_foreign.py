@@ -8,7 +8,7 @@ import sys
 
 def test_names_are_looked_up_without_importing_torch() -> None:
     code = (
-        "import sys; from objectives.optimizers.libraries import problem_with; "
+        "import sys; from objectives.optimizers.facts.library import problem_with; "
         "assert problem_with('torch.optim.NAdam') is None; assert problem_with('pytorch_optimizer.ADOPT') is None; "
         "assert problem_with('torch.optim.Nadam'); assert 'torch' not in sys.modules"
     )

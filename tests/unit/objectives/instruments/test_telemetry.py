@@ -12,7 +12,7 @@ from tiers import thinned
 from objectives.base import OBJECTIVES, FunctionFitConfig, GptConfig, QuadraticConfig
 from objectives.instruments.telemetry import READINGS_OF_GROUPS, group_readings
 from objectives.optimizers.packed_optimizer import PackedOptimizer
-from objectives.stacking.layout import Layout
+from objectives.stacking import Layout
 
 LAYOUT = Layout({"a": (5, 3), "b": (4,), "c": (9,)}, {"a": "in", "b": "in", "c": "out"})
 NUMBERS = [

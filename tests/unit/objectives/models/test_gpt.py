@@ -13,9 +13,8 @@ from pack_cases import everyone, trainer_of
 from objectives.base import GptConfig
 from objectives.instruments.curvature import GradientGraph
 from objectives.models.gpt import GptTrainer
-from objectives.models.gpt_init import initial_weights
 from objectives.models.gpt_knobs import Knobs, dropout_keys, is_kept, may_attend
-from objectives.models.gpt_model import depth_of, forward_readings
+from objectives.models.gpt_model import depth_of, forward_readings, initial_weights
 from objectives.training.packed import PackedTrainer
 
 SHAPE = {"steps": 10, "width": 12, "heads": 3, "context": 10, "batch_size": 4, "depth": 2}

@@ -16,7 +16,7 @@ from objectives.models.gpt import GptTrainer
 from objectives.models.gpt_gradient import losses_and_gradient
 from objectives.models.gpt_knobs import Knobs
 from objectives.models.gpt_model import cross_entropy
-from objectives.stacking.independence import rows_of_blocks
+from objectives.stacking import rows_of_blocks
 from objectives.training.packed import PackedTrainer
 
 SEEDS = [0, 1, 0]

@@ -11,11 +11,10 @@ import torch
 from pack_cases import trainer_of
 
 from objectives.base import GptConfig
-from objectives.instruments.noise_scale import BatchSizes, NoiseScale
 from objectives.interventions import Intervention
+from objectives.models.batch_gradient import MicroBatches, NoiseScale
 from objectives.models.gpt_model import cross_entropy
-from objectives.models.micro_batches import MicroBatches
-from objectives.stacking.independence import rows_of_blocks
+from objectives.stacking import rows_of_blocks
 from objectives.training.packed import PackedTrainer
 
 STEPS = 24
@@ -148,18 +147,18 @@ def test_a_pack_computes_no_more_micro_batches_than_one_of_its_members_uses() ->
 
 def test_the_noise_scale_is_read_off_what_is_in_use_and_one_alone_tells_nothing() -> None:
     trainer = pack(*(config(micro_batches=number) for number in NUMBERS))
-    scale_of = [NoiseScale({name: torch.zeros(1, dtype=torch.float64) for name in NoiseScale.MEMORY}) for _ in NUMBERS]
+    scale_of = [
+        NoiseScale({name: torch.zeros(1, dtype=torch.float64) for name in NoiseScale.MEMORY}, 2, [number or 4])
+        for number in NUMBERS
+    ]
     for _ in range(5):
         tokens_KBS, knobs = trainer._batch()
         pieces = [
             trainer._loss_and_gradient(tokens_KBS[:, i : i + 2], knobs.of_sequences(i, i + 2))[1] for i in (0, 2, 4, 6)
         ]
         for row, number in enumerate(NUMBERS):
-            used = [piece[row : row + 1].double() for piece in pieces[: number or 4]]
-            of_pieces = torch.stack([piece.square().sum(1) for piece in used]).mean(0)
-            scale_of[row].update(
-                of_pieces, torch.stack(used).mean(0).square().sum(1), BatchSizes.of(2, [len(used)], used[0])
-            )
+            used_PKn = torch.stack([piece[row : row + 1].double() for piece in pieces[: number or 4]])
+            scale_of[row].update(used_PKn.square().sum(2).mean(0), used_PKn.mean(0).square().sum(1))
         trainer.step()
     expected = torch.cat([scale.estimate() for scale in scale_of])
     found = trainer.own_readings(torch.arange(len(NUMBERS)))["noise_scale"]

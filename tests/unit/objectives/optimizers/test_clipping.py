@@ -12,7 +12,7 @@ import torch
 
 from objectives.base import TrainingConfig
 from objectives.optimizers.packed_optimizer import PackedOptimizer
-from objectives.stacking.layout import Layout
+from objectives.stacking import Layout
 
 STEPS = 40
 LAYOUT = Layout({"matrix": (6, 9), "vector": (13,), "number": ()})

@@ -8,10 +8,10 @@ import torch
 from sweep_cases import sweep_of
 
 from objectives.base import OBJECTIVES, ExecutionPlan, TrainingConfig
+from objectives.optimizers.facts.library import problem_with
 from objectives.optimizers.foreign import ForeignOptimizer, make_optimizer
-from objectives.optimizers.libraries import problem_with
 from objectives.optimizers.packed_optimizer import PackedOptimizer
-from objectives.stacking.layout import Layout
+from objectives.stacking import Layout
 from orchestrator.answers.plan import PlanQuery
 from orchestrator.base.errors import InputError
 from orchestrator.driver.packing import expected_width, make_packs

@@ -11,7 +11,7 @@ from objectives.base import TrainingConfig
 from objectives.fields import per_member
 from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.packed_optimizer import PackedOptimizer
-from objectives.stacking.layout import Layout
+from objectives.stacking import Layout
 
 STEPS, SIZE = 25, 32
 LAYOUT = Layout({"x": (SIZE,)})

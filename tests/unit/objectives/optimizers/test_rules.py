@@ -17,7 +17,7 @@ from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.optimizers.rules import rule_of
 from objectives.optimizers.rules.adam8bit import code_values, make_tables, nearest_codes
 from objectives.optimizers.rules.rule import UpdateRule
-from objectives.stacking.layout import Layout, Piece
+from objectives.stacking import Layout, Piece
 
 NEW_RULES = [name for name in OPTIMIZERS if name not in ("adamw", "sgd")]
 # Adafactor has no first moment, Lion no divisor, and of 8 bits the quotient is that of what is kept.

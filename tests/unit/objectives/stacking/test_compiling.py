@@ -6,7 +6,7 @@ import pytest
 import torch
 from pack_cases import cannot_compile
 
-from objectives.stacking.compiling import Compiled
+from objectives.stacking import Compiled
 
 
 def double(x: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from objectives.stacking.independence import autocast_product, in_blocks
+from objectives.stacking import autocast_product, in_blocks
 
 # Shapes: K members, N rows, I and O columns.
 

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from objectives.models.gpt_model import depth_of
-from objectives.stacking.independence import BLOCK
-from objectives.stacking.layout import ALL, Layout, check_prefixes, longest_prefix, third_of_depth
+from objectives.stacking import ALL, BLOCK, Layout, check_prefixes, longest_prefix, third_of_depth
 
 SHAPES = {"embedding": (5, 3), "gain": (3,), "matrix": (3, 4), "offset": (), "last": (2, 2)}
 GROUP_OF = {"embedding": "embedding", "gain": "norm", "matrix": "mlp", "offset": "norm", "last": "mlp"}

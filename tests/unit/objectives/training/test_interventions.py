@@ -13,8 +13,8 @@ from objectives.base import FunctionFitConfig, GptConfig, QuadraticConfig, RowSp
 from objectives.interventions import in_force
 from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.packed_optimizer import PackedOptimizer
-from objectives.stacking.layout import Layout
-from objectives.training.changes import Changes
+from objectives.stacking import Layout
+from objectives.training.members import Changes
 from objectives.training.packed import PackedTrainer
 
 Curves = dict[str, torch.Tensor]  # (T, K) each

@@ -8,8 +8,8 @@ from gpt_cases import PlainGpt, is_transposed, name_in_pack, plain_model
 from pack_cases import everyone, trainer_of
 
 from objectives.base import GptConfig, RowSpec
+from objectives.models.batch_gradient import LossScaler
 from objectives.models.gpt import GptTrainer
-from objectives.training.loss_scaling import LossScaler
 
 SHAPE = {"steps": 40, "width": 16, "heads": 2, "context": 16, "batch_size": 4, "depth": 1, "precision": "float16"}
 

@@ -17,7 +17,7 @@ from objectives.base import ExecutionPlan, GptConfig, QuadraticConfig, RowSpec, 
 from objectives.models.data import BatchStream, corruption_draw, load_corpus
 from objectives.models.gpt_model import cross_entropy
 from objectives.models.quadratic import QuadraticTrainer
-from objectives.stacking.independence import seeded_generator
+from objectives.stacking import seeded_generator
 from objectives.training.packed import DATA_PURPOSE, WEIGHT_PURPOSE, PackedTrainer
 from objectives.training.rollback import DEVIATIONS, LEAST_HISTORY, MOST_IN_A_ROW, WINDOW, is_above_window
 

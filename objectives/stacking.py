@@ -1,0 +1,211 @@
+"""K members in one set of tensors: the columns of weights, rounding that ignores the other members, compilation.
+
+A CPU kernel processes a tensor in blocks by vector instructions and the remainder one number at a time, by other
+instructions that may round differently. If sizes are multiples of ``BLOCK`` there is no remainder, and the rounding of
+a number does not depend on its position.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+# Shapes: K members, n parameters per member (zero-padded to whole blocks), T weights, G groups.
+
+ALL = "all"
+BLOCK = 32  # numbers; no kernel processes more at a time
+_BLOCK_16_BIT = 64  # 16-bit numbers: twice as many
+# Each pack size is a separate compilation; at the default limit of 8, torch would silently fall back to eager.
+_LARGEST_NUMBER_OF_SHAPES = 64
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One weight: its columns ``[start, end)``, its shape in one member, and its layer group."""
+
+    name: str
+    group: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Number of parameters in one member."""
+        return self.end - self.start
+
+
+class Layout:
+    """The weights of one member in column order; ``groups`` are their layer groups in order.
+
+    ``shapes`` has one member's shapes. ``group_of`` names the group of each weight (``all`` if there is only one), and
+    ``depth_of`` its part of the depth, if any.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        group_of: Mapping[str, str] | None = None,
+        depth_of: Mapping[str, str] | None = None,
+    ) -> None:
+        self.pieces: list[Piece] = []
+        start = 0
+        for name, shape in shapes.items():
+            end = start + math.prod(shape)
+            self.pieces.append(Piece(name, (group_of or {}).get(name, ALL), tuple(shape), start, end))
+            start = end
+        self.size = start + -start % BLOCK
+        self.groups = list(dict.fromkeys(piece.group for piece in self.pieces))
+        self._depth_of = dict(depth_of or {})
+
+    def sums_per_weight(self, value_Kn: torch.Tensor) -> torch.Tensor:
+        """Return the sum over each weight's columns, (K, T)."""
+        return torch.stack([value_Kn[:, piece.start : piece.end].sum(1) for piece in self.pieces], dim=1)
+
+    def norms_per_weight(self, value_Kn: torch.Tensor) -> torch.Tensor:
+        """Return the Euclidean norm of each weight's columns, (K, T)."""
+        columns = (value_Kn[:, piece.start : piece.end] for piece in self.pieces)
+        return torch.stack([torch.linalg.vector_norm(value_Ks, dim=1) for value_Ks in columns], dim=1)
+
+    def scale(self, value_Kn: torch.Tensor, factor_KT: torch.Tensor) -> None:
+        """Multiply each weight's columns by its factor, in place."""
+        for t, piece in enumerate(self.pieces):
+            value_Kn[:, piece.start : piece.end].mul_(factor_KT[:, t : t + 1])
+
+    def weights_of_groups(self) -> dict[str, list[int]]:
+        """Return the indices of the weights in each layer group; ``all`` comes last."""
+        indices = {group: [t for t, piece in enumerate(self.pieces) if piece.group == group] for group in self.groups}
+        return indices | {ALL: list(range(len(self.pieces)))}
+
+    def weights_of_depths(self) -> dict[str, list[int]]:
+        """Return the indices of the weights in each part of the depth, in order; empty for a model without parts."""
+        indices: dict[str, list[int]] = {}
+        for t, piece in enumerate(self.pieces):
+            if piece.name in self._depth_of:
+                indices.setdefault(self._depth_of[piece.name], []).append(t)
+        return indices
+
+    def spread(self, value_KT: torch.Tensor) -> torch.Tensor:
+        """Repeat each weight's number over its columns, (K, n); the padding gets the last weight's number."""
+        return value_KT[:, self._weight_of_column(value_KT.device)]
+
+    def _weight_of_column(self, device: torch.device) -> torch.Tensor:
+        sizes = [piece.size for piece in self.pieces]
+        sizes[-1] += self.size - sum(sizes)
+        sizes_T = torch.tensor(sizes, device=device)
+        # Passing the total size avoids waiting for a GPU.
+        return torch.arange(len(sizes), device=device).repeat_interleave(sizes_T, output_size=self.size)
+
+
+def longest_prefix(name: str, prefixes: Iterable[str]) -> str | None:
+    """Return the longest of ``prefixes`` that ``name`` starts with, or None: block10 is not in block1."""
+    return max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default=None)
+
+
+def third_of_depth(block: int, depth: int) -> str:
+    """Return the third of the depth with the middle of a block: ``shallow``, ``middle`` or ``deep``.
+
+    Blocks count from 0.
+    """
+    middle = 3 * (2 * block + 1)  # of the block, in sixths of a block
+    return "shallow" if middle < 2 * depth else "middle" if middle <= 4 * depth else "deep"
+
+
+def check_prefixes(groups: Collection[str], blocks: Collection[str], names: Collection[str]) -> None:
+    """Raise ValueError if no name starts with a prefix in ``groups`` or ``blocks``: it is misspelt."""
+    for kind, prefixes in (("groups", groups), ("blocks", blocks)):
+        for prefix in prefixes:
+            if not any(name.startswith(prefix) for name in names):
+                raise ValueError(f"{kind}: no weight starts with {prefix!r}; there are {', '.join(names)}")
+
+
+def alike(function: Callable[..., torch.Tensor], *values_K: torch.Tensor) -> torch.Tensor:
+    """Apply an elementwise ``function`` to numbers of shape (K,); each result depends only on its own inputs."""
+    return function(*(value_K[:, None].repeat(1, BLOCK) for value_K in values_K))[:, 0]
+
+
+def in_blocks(function: Callable[[torch.Tensor], torch.Tensor], value: torch.Tensor) -> torch.Tensor:
+    """Apply an elementwise ``function`` to a tensor of any shape, padded to whole blocks of 16-bit or wider numbers."""
+    missing = -value.numel() % _BLOCK_16_BIT
+    if not missing:
+        return function(value)
+    return function(F.pad(value.reshape(-1), (0, missing)))[: value.numel()].view(value.shape)
+
+
+def rows_of_blocks(values: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Concatenate the values of every weight, (K, ...) each, to (K, n), zero-padded to whole blocks."""
+    pieces = [value.reshape(len(value), -1) for value in values]
+    missing = -sum(piece.shape[1] for piece in pieces) % BLOCK
+    return torch.cat([*pieces, pieces[0].new_zeros(len(pieces[0]), missing)], dim=1)
+
+
+def continued(value_K: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return the values of members that continue ``rows`` of an earlier pack, (K, ...); zeros for a new one, -1."""
+    is_new_K = (rows < 0).view(-1, *[1] * (value_K.dim() - 1))
+    return value_K[rows.clamp(min=0)].masked_fill(is_new_K, 0)
+
+
+def autocast_product(a_KNI: torch.Tensor, b_KIO: torch.Tensor) -> torch.Tensor:
+    """Return the matrix product of each member, (K, N, O), under autocast.
+
+    On a CPU this is a float32 product of the rounded operands, rounded once. For 16-bit products torch chooses a
+    library by the size of all members together, and libraries sum in different orders.
+    """
+    device = a_KNI.device.type
+    if device != "cpu" or not torch.is_autocast_enabled(device):
+        return torch.bmm(a_KNI, b_KIO)
+    dtype = torch.get_autocast_dtype(device)
+    with torch.autocast(device, enabled=False):
+        return torch.bmm(a_KNI.to(dtype).float(), b_KIO.to(dtype).float()).to(dtype)
+
+
+def seeded_generator(*numbers: int) -> torch.Generator:
+    """Return a CPU generator that is a pure function of ``numbers``, e.g. (seed, purpose, step).
+
+    A stream that is a function of seed and step needs no state on resume, and depends neither on the device nor on the
+    other members of the pack.
+    """
+    mixed = 0
+    for number in numbers:
+        # The finaliser of splitmix64 spreads neighbouring seeds over all bits.
+        mixed = (mixed + number + 0x9E3779B97F4A7C15) % 2**64
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) % 2**64
+        mixed ^= mixed >> 31
+    return torch.Generator().manual_seed(mixed % 2**63)
+
+
+class Compiled:
+    """Compile ``function`` at its first call, or run it eagerly if compilation fails.
+
+    ``failure`` is one line that says why compilation failed, or "".
+    """
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        self._function, self._options = function, options
+        self._compiled: Callable[..., Any] | None = None
+        self.failure = ""
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return the function's value."""
+        if self._compiled is not None:
+            return self._compiled(*arguments)
+        if self.failure:
+            return self._function(*arguments)
+        try:
+            torch._dynamo.config.recompile_limit = _LARGEST_NUMBER_OF_SHAPES
+            compiled = torch.compile(self._function, dynamic=False, **self._options)
+            result = compiled(*arguments)
+        except (RuntimeError, OSError, ImportError) as error:  # no compiler, or one that fails
+            self.failure = f"eager, as compilation failed: {(str(error).strip() or repr(error)).splitlines()[0][:200]}"
+            _log.warning(self.failure)
+            return self._function(*arguments)
+        self._compiled = compiled
+        return result
