@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -112,6 +114,31 @@ def assert_sound(folder: Path, name: str = "edge") -> None:
         finding.text for finding in examine_sweep(folder / "results" / name) if finding.level in ("fault", "warning")
     ]
     assert bad == []
+
+
+def assert_goes_on(folder: Path, undisturbed: Any, *arguments: str) -> str:
+    """`sweep run` ends soundly and finds what a sweep finds that nobody disturbed; returns what it prints."""
+    code, output = run(folder, "run", "edge.yaml", *arguments)
+    assert code == 0, output
+    assert_sound(folder)
+    assert results_of(folder) == undisturbed
+    return output
+
+
+def kill_at_random_moments(folder: Path, seed: int, most_kills: int, longest_s: float) -> None:
+    """Kill drivers while they train, at least two, until one ends before its kill."""
+    moments, killed = random.Random(seed), 0
+    for _ in range(most_kills):
+        driver = start(folder, "--executor", "inline")
+        wait_until(lambda: is_training(folder) or driver.poll() is not None, "training")  # noqa: B023
+        time.sleep(moments.uniform(0.0, longest_s))
+        driver.kill()
+        driver.communicate()
+        if driver.returncode != -signal.SIGKILL:
+            break
+        killed += 1
+        assert_sound(folder)
+    assert killed >= 2
 
 
 def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:

@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,8 @@ def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack
         return [pack_of(sweep, [Member(t.trial_id, t.config, t.seed)], t.steps) for t in trials]
     is_width_known = sweep.resources.pack != "auto" or not sweep.resources.gpus
     one_round_each = sweep.stopping.slow is not None and is_width_known
-    by_structure: dict[str, list[Trial]] = {}
-    for trial in trials:
-        by_structure.setdefault(structure_of(sweep, trial), []).append(trial)
     packs: list[Pack] = []
-    for alike in map(_families_together, by_structure.values()):
+    for alike in map(_families_together, grouped(trials, lambda trial: structure_of(sweep, trial))):
         done = 0
         width = expected_width(sweep, alike[0])
         for size in _of_whole_families(_sizes(len(alike), width, workers, one_round_each=one_round_each), alike):
@@ -51,6 +48,14 @@ def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack
             packs.append(pack_of(sweep, taken, steps_ahead))
             done += size
     return packs
+
+
+def grouped(trials: Iterable[Trial], key: Callable[[Trial], str]) -> list[list[Trial]]:
+    """Group ``trials`` with equal keys, in the order of their first members."""
+    groups: dict[str, list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault(key(trial), []).append(trial)
+    return list(groups.values())
 
 
 def _family(trial: Trial) -> str:
@@ -62,10 +67,7 @@ def _families_together(trials: Sequence[Trial]) -> Sequence[Trial]:
     """Sort ``trials`` so that families are contiguous, in the order of their first members."""
     if not any(_LATER & trial.config.keys() for trial in trials):
         return trials
-    families: dict[str, list[Trial]] = {}
-    for trial in trials:
-        families.setdefault(_family(trial), []).append(trial)
-    return [trial for family in families.values() for trial in family]
+    return list(itertools.chain.from_iterable(grouped(trials, _family)))
 
 
 def _of_whole_families(sizes: Sequence[int], trials: Sequence[Trial]) -> list[int]:

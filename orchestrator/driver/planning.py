@@ -24,7 +24,7 @@ from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.base.query import hidden
 from orchestrator.base.space import Axis, Cell, Trial, canonical_text
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.driver.packing import make_packs, planned_workers, structure_of
+from orchestrator.driver.packing import grouped, make_packs, planned_workers, structure_of
 from orchestrator.ledger.facts import PACKED_FACT, packed_fact
 from orchestrator.ledger.reader import LedgerReader, check_not_imported
 from orchestrator.maps.table import with_relative_results
@@ -86,7 +86,7 @@ def plan_of(sweep: Sweep, results: Path) -> Plan:
     missing = missing_trials(trials, statuses)
     workers = planned_workers(sweep)
     packs = make_packs(sweep, missing, workers)
-    choices = tuple(_known_choices(sweep, missing, workers).values())
+    choices = tuple(_known_choices(sweep, missing, workers))
     has_run = speed is not None
     if speed is None and (speed := _speed(choices)) is not None:
         speed /= sweep.telemetry.time_factor
@@ -99,7 +99,7 @@ def plan_of(sweep: Sweep, results: Path) -> Plan:
         num_seeds=len(sweep.seeds),
         num_trials=len(trials),
         most_trials=sweep.max_trials,
-        existing=_existing(trials, statuses),
+        existing=Counter(statuses[trial.trial_id][0] for trial in trials if trial.trial_id in statuses),
         to_train=len(missing),
         packs=sorted((len(pack.members) for pack in packs), reverse=True),
         workers=workers,
@@ -113,11 +113,6 @@ def plan_of(sweep: Sweep, results: Path) -> Plan:
     )
 
 
-def _existing(trials: Sequence[Trial], statuses: dict[str, tuple[str, int]]) -> Counter[str]:
-    """The trials of the sweep that are in the ledger, by status."""
-    return Counter(statuses[trial.trial_id][0] for trial in trials if trial.trial_id in statuses)
-
-
 def _trials(sweep: Sweep, path: Path) -> Sequence[Trial]:
     """Return the known trials of ``sweep``; in a search, its proposals so far, or else its first ones."""
     if not sweep.is_open or not path.is_file():
@@ -129,35 +124,26 @@ def _trials(sweep: Sweep, path: Path) -> Sequence[Trial]:
 
 def _speed(choices: Sequence[PlanChoice | None]) -> float | None:
     """Member-steps per second of a worker, averaged over structures with these ``choices``; None if not measured."""
-    speeds = [choice.member_steps_per_second for choice in choices if choice is not None]
-    known = [speed for speed in speeds if speed]
-    if not known or len(known) < len(choices):
-        return None
+    known = [speed for choice in choices if choice is not None and (speed := choice.member_steps_per_second)]
     # Structures differ in speed, and have about equal numbers of trials.
-    return len(known) / sum(1 / speed for speed in known)
+    return len(known) / sum(1 / speed for speed in known) if known and len(known) == len(choices) else None
 
 
-def _known_choices(sweep: Sweep, missing: Sequence[Trial], workers: int) -> dict[str, PlanChoice | None]:
+def _known_choices(sweep: Sweep, missing: Sequence[Trial], workers: int) -> list[PlanChoice | None]:
     """Return how packs of each structure will run on this machine, None if not measured yet."""
     if isinstance(sweep.objective, CustomTrainer):
-        return {"": PlanChoice(ExecutionPlan(1), f"each trial by itself: {sweep.objective.summary}")} if missing else {}
-    by_structure: dict[str, list[Trial]] = {}
-    for trial in missing:
-        by_structure.setdefault(structure_of(sweep, trial), []).append(trial)
-    choices: dict[str, PlanChoice | None] = {}
-    for structure, trials in by_structure.items():
+        return [PlanChoice(ExecutionPlan(1), f"each trial by itself: {sweep.objective.summary}")] if missing else []
+    resources, choices = sweep.resources, list[PlanChoice | None]()
+    for trials in grouped(missing, lambda trial: structure_of(sweep, trial)):
         config = sweep.objective.config_of(trials[0].config)
-        if sweep.resources.pack != "auto" and config.can_be_stacked:
-            reason = f"{sweep.resources.pack} at a time, as resources.pack says"
-            choices[structure] = PlanChoice(ExecutionPlan(sweep.resources.pack), reason)
-            continue
-        if sweep.resources.gpus:
-            choices[structure] = None  # the cache is on the machine with the GPU
-            continue
-        steps_ahead = sum(trial.steps for trial in trials) // workers
-        choices[structure] = cached_choice(
-            sweep.objective, config, "cpu", sweep.resources.cpus, len(trials), steps_ahead
-        )
+        choice = None
+        if resources.pack != "auto" and config.can_be_stacked:
+            reason = f"{resources.pack} at a time, as resources.pack says"
+            choice = PlanChoice(ExecutionPlan(resources.pack), reason)
+        elif not resources.gpus:  # otherwise the cache is on the machine with the GPU
+            steps_ahead = sum(trial.steps for trial in trials) // workers
+            choice = cached_choice(sweep.objective, config, "cpu", resources.cpus, len(trials), steps_ahead)
+        choices.append(choice)
     return choices
 
 

@@ -7,6 +7,7 @@ import datetime
 import re
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -135,33 +136,22 @@ class Summary:
         return EXIT_SOME_FAILED if self.counts["errored"] or self.counts["lost"] else EXIT_OK
 
 
-@dataclass
 class Budget:
-    """The budget of a sweep over all of its runs, as seen by one run. ``wall_clock`` is in seconds since 1970."""
+    """The budget of a sweep over all of its runs, as seen by one run."""
 
-    config: BudgetConfig
-    gpus: float  # of a pack
-    wall_clock: Callable[[], float]
-    member_steps: int  # used by earlier runs
-    seconds: float  # used by earlier runs
-    gpu_seconds: float  # including this run
-    begun: set[str]  # trials that were ever started
-    used_up: str | None = None  # key and value of the limit that ended the run
-    checked_s: float = 0.0  # progress.seconds at the last check
-
-    @classmethod
-    def of(cls, config: BudgetConfig, gpus: float, ledger: LedgerReader, wall_clock: Callable[[], float]) -> Budget:
-        """Return the budget minus what the ledger says is used; each pack takes ``gpus``."""
+    def __init__(
+        self, config: BudgetConfig, gpus: float, ledger: LedgerReader, wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        """Subtract what the ledger says is used; each pack takes ``gpus``, and ``wall_clock`` is in s since 1970."""
+        self.config, self.gpus, self.wall_clock = config, gpus, wall_clock
         packs = ledger.packs()
-        return cls(
-            config,
-            gpus,
-            wall_clock,
-            sum(pack.member_steps for pack in packs),
-            ledger.training_seconds(),
-            gpus * sum(pack.seconds for pack in packs),
-            {trial_id for trial_id, (_, num_attempts) in ledger.statuses().items() if num_attempts},
-        )
+        self.member_steps = sum(pack.member_steps for pack in packs)  # used by earlier runs
+        self.seconds = ledger.training_seconds()  # used by earlier runs
+        self.gpu_seconds = gpus * sum(pack.seconds for pack in packs)  # including this run
+        # Trials that were ever started.
+        self.begun = {trial_id for trial_id, (_, num_attempts) in ledger.statuses().items() if num_attempts}
+        self.used_up: str | None = None  # key and value of the limit that ended the run
+        self.checked_s = 0.0  # progress.seconds at the last check
 
     def affordable(self, trials: Iterable[Trial]) -> dict[str, Trial]:
         """Return the trials that may be trained, by id and in order, and count them as begun."""
@@ -192,14 +182,10 @@ class Budget:
         for key, limit, value in used:
             if limit is not None and value >= limit:
                 return f"budget.{key} = {limit:g}"
-        if config.until is not None and self.wall_clock() >= _timestamp(config.until):
+        # Local time unless it names a zone.
+        if config.until is not None and self.wall_clock() >= datetime.datetime.fromisoformat(config.until).timestamp():
             return f"budget.until = {config.until}"
         return None
-
-
-def _timestamp(until: str) -> float:
-    """The time ``until`` in seconds since 1970; local time unless it names a zone."""
-    return datetime.datetime.fromisoformat(until).timestamp()
 
 
 class FailFast:

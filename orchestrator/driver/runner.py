@@ -105,7 +105,7 @@ class _Run:
         self.progressed: set[str] = set()
         self.losses: Counter[str] = Counter()
         self.furthest: Counter[str] = Counter()
-        self.budget = Budget.of(sweep.budget, sweep.resources.gpus, ledger, wall_clock)
+        self.budget = Budget(sweep.budget, sweep.resources.gpus, ledger, wall_clock)
         self.fail_fast = FailFast()
         self.over_when_asked: int | None = None  # number of finished trials when the search last had too few proposals
         statuses = ledger.statuses()

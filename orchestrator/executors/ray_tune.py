@@ -105,17 +105,10 @@ class PackQueue(Searcher):
         except queue.Empty:
             return None
 
-    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        """Do nothing: the driver reads the reports."""
+    def _ignore(self, *arguments: Any, **options: Any) -> None:
+        """Do nothing: the driver reads the reports, and the ledger has everything."""
 
-    def save(self, checkpoint_path: str) -> None:
-        """Do nothing: the ledger has everything."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Do nothing."""
-
-    def save_to_dir(self, checkpoint_dir: str, session_str: str = "default") -> None:
-        """Do nothing."""
+    on_trial_complete = save = restore = save_to_dir = _ignore
 
 
 class StopOnRequest(tune.Stopper):
@@ -126,7 +119,7 @@ class StopOnRequest(tune.Stopper):
 
     def __call__(self, trial_id: str, result: Any) -> bool:
         """Whether this trial ends now."""
-        return self._mailbox.is_stopping.is_set()
+        return self.stop_all()
 
     def stop_all(self) -> bool:
         """Whether all trials end now."""

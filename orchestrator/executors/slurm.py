@@ -36,7 +36,6 @@ from orchestrator.executors.slurm_cluster import (
     OVER,
     SLURM_PACE,
     WAITING,
-    Cluster,
     LocalCluster,
     Pace,
     SlurmCluster,
@@ -112,7 +111,7 @@ class SlurmExecutor:
             raise InputError(Problem(str(self._folder), "", "contains a %, which Slurm expands", "change --results"))
         max_slots = max(1, len(os.sched_getaffinity(0)) // (cpus * workers)) if here else _MAX_SLOTS
         self.slots = min(parallel or max_slots, _MAX_SLOTS)
-        self._cluster: Cluster = LocalCluster() if here else SlurmCluster()
+        self._cluster = LocalCluster() if here else SlurmCluster()
         self._pace = pace or (LOCAL_PACE if here else SLURM_PACE)
         # submitit's log messages would disturb the live view.
         logging.getLogger("submitit").setLevel(logging.CRITICAL)

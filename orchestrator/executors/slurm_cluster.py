@@ -85,19 +85,6 @@ SLURM_PACE = Pace(reads_s=2.0, checks_s=15.0, submissions_s=5.0, reports_s=10.0,
 LOCAL_PACE = Pace(reads_s=0.1, checks_s=0.1, submissions_s=0.0, reports_s=0.5, late_s=0.0)
 
 
-class Cluster(Protocol):
-    """Reports the states of jobs, and cancels them."""
-
-    def largest_array(self) -> int:
-        """Return the largest number of jobs that can be submitted at once."""
-
-    def states(self, jobs: Sequence[Job]) -> dict[str, str]:
-        """Return the state of each job, if known."""
-
-    def cancel(self, jobs: Sequence[Job]) -> None:
-        """Cancel jobs. Running jobs get time to shut down on a cluster only."""
-
-
 class SlurmCluster:
     """Slurm jobs through Slurm's commands, since submitit queries one job at a time, and only with sacct."""
 
@@ -124,7 +111,7 @@ class SlurmCluster:
         return {job.job_id: listed[job.job_id] for job in jobs if job.job_id in listed} | dict.fromkeys(gone, "GONE")
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Cancel jobs with scancel."""
+        """Cancel jobs with scancel, which gives running ones time to shut down."""
         if jobs:
             _output_of("scancel", *(job.job_id for job in jobs))
 
@@ -145,7 +132,7 @@ class LocalCluster:
         return states
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Kill each job, its supervisor first, since the supervisor would restart it."""
+        """Kill each job at once, its supervisor first, since the supervisor would restart it."""
         for job in jobs:
             if not job.done():
                 os.kill(int(job.job_id), signal.SIGKILL)

@@ -35,7 +35,7 @@ def to_bytes(state: Mapping[str, Any], trial_ids: list[str], schema: int = _SCHE
     import torch
 
     buffer = io.BytesIO()
-    torch.save({"schema": schema, "trial_ids": list(trial_ids), "state": _with_tensors(state)}, buffer)
+    torch.save({"schema": schema, "trial_ids": list(trial_ids), "state": _map(state, _as_tensor)}, buffer)
     return buffer.getvalue()
 
 
@@ -166,7 +166,9 @@ def _recorded(state: Any) -> Any:
     """Return an event after the copies on a GPU, since training goes on meanwhile, or None without a GPU."""
     import torch
 
-    if not any(value.is_cuda for value in _tensors(state)):
+    leaves: list[Any] = []
+    _map(state, leaves.append)
+    if not any(isinstance(leaf, torch.Tensor) and leaf.is_cuda for leaf in leaves):
         return None
     event = torch.cuda.Event()
     event.record()
@@ -182,43 +184,23 @@ def _on_host(state: Any, copied: Any) -> Any:
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         stream.wait_event(copied)
-        moved = _map_tensors(state, lambda tensor: tensor.to("cpu", non_blocking=True))
+        moved = _map(state, lambda leaf: leaf.to("cpu", non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf)
         stream.synchronize()
     return moved
 
 
-def _tensors(state: Any) -> list[Any]:
-    tensors: list[Any] = []
-
-    def note(tensor: Any) -> Any:
-        tensors.append(tensor)
-        return tensor
-
-    _map_tensors(state, note)
-    return tensors
-
-
-def _with_tensors(state: Any) -> Any:
+def _as_tensor(leaf: Any) -> Any:
     import torch
 
-    if isinstance(state, np.ndarray):
-        return torch.from_numpy(state)
-    if isinstance(state, np.generic):
-        return state.item()
-    return _map(state, _with_tensors)
-
-
-def _map_tensors(state: Any, change: Callable[[Any], Any]) -> Any:
-    import torch
-
-    if isinstance(state, torch.Tensor):
-        return change(state)
-    return _map(state, lambda inner: _map_tensors(inner, change))
+    if isinstance(leaf, np.ndarray):
+        return torch.from_numpy(leaf)
+    return leaf.item() if isinstance(leaf, np.generic) else leaf
 
 
 def _map(state: Any, change: Callable[[Any], Any]) -> Any:
+    """Change everything in ``state`` that is not a container."""
     if isinstance(state, Mapping):
-        return {key: change(inner) for key, inner in state.items()}
+        return {key: _map(inner, change) for key, inner in state.items()}
     if isinstance(state, (list, tuple)):
-        return type(state)(change(inner) for inner in state)
-    return state
+        return type(state)(_map(inner, change) for inner in state)
+    return change(state)

@@ -152,9 +152,12 @@ class CustomRun:
 
     def close(self) -> None:
         """Leave no process running."""
+        self._close_children()
+        self.launcher.close()
+
+    def _close_children(self) -> None:
         for child in self._children:
             child.close()
-        self.launcher.close()
 
     def _start(self) -> None:
         config, launch = self.member.config, self.launch

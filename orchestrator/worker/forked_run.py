@@ -57,7 +57,8 @@ class ForkRun(CustomRun):
     def __init__(self, pack: LaunchedPack, launcher: Launcher | None) -> None:
         (member,) = pack.members
         self._changes: Sequence[Mapping[str, Any]] = member.config[INTERVENTIONS]
-        super().__init__(with_values(pack, forked_values(without_fork(member.config), self._changes)), launcher)
+        values = forked_values(without_fork(member.config), self._changes)
+        super().__init__(replace(pack, members=(replace(member, config=values),)), launcher)
 
     def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
         """Yield reports as any trial; with a result, remove its checkpoints, since there would be as many as forks."""
@@ -76,10 +77,6 @@ class ForkRun(CustomRun):
         if not super()._resume(filled):
             raise CannotStart(f"the kept files have no checkpoint {filled(self.launch.checkpoint or '')}")
         return True
-
-    def _close_children(self) -> None:
-        for child in self._children:
-            child.close()
 
 
 class ControlRun(ForkRun):
@@ -173,18 +170,11 @@ class Probe(CustomRun):
 
     def end(self) -> None:
         """Leave no process running and no files."""
-        for child in self._children:
-            child.close()
+        self._close_children()
         shutil.rmtree(self.folder.path, ignore_errors=True)
 
     def _resume(self, filled: Callable[[str], str]) -> bool:
         return self._checkpoint(filled) is not None
-
-
-def with_values(pack: LaunchedPack, config: Mapping[str, Any]) -> LaunchedPack:
-    """Return ``pack`` with the configuration that its trainer gets."""
-    (member,) = pack.members
-    return replace(pack, members=(replace(member, config=config),))
 
 
 def kept_in(trials_folder: str) -> Path:

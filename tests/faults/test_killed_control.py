@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import random
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fault_kit import (
     SWEEP,
-    assert_sound,
-    is_training,
-    results_of,
-    run,
-    start,
+    assert_goes_on,
+    kill_at_random_moments,
     undisturbed_results,
-    wait_until,
     write_sweep,
 )
 
@@ -47,22 +40,8 @@ def test_a_sweep_with_rules_that_is_killed_at_random_moments_ends_as_if_it_had_n
     (tmp_path / "calm").mkdir()
     calm = undisturbed_results(tmp_path / "calm", text)
     write_sweep(tmp_path, text)
-    moments, killed = random.Random(0), 0
-    for _ in range(KILLS):
-        driver = start(tmp_path, "--executor", "inline")
-        wait_until(lambda: is_training(tmp_path) or driver.poll() is not None, "training")  # noqa: B023
-        time.sleep(moments.uniform(0.0, 1.5))
-        driver.kill()
-        driver.communicate()
-        if driver.returncode != -signal.SIGKILL:
-            break
-        killed += 1
-        assert_sound(tmp_path)
-    assert killed >= 2
-    code, output = run(tmp_path, "run", "edge.yaml", "--executor", "inline")
-    assert code == 0, output
-    assert_sound(tmp_path)
-    assert results_of(tmp_path) == calm
+    kill_at_random_moments(tmp_path, 0, KILLS, 1.5)
+    assert_goes_on(tmp_path, calm, "--executor", "inline")
     fired = fired_of(tmp_path)
     assert fired == fired_of(tmp_path / "calm")
     assert sum(map(len, fired.values())) > 20

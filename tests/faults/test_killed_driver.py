@@ -17,10 +17,12 @@ import pytest
 from fault_kit import (
     LONGER,
     SEARCH,
+    assert_goes_on,
     assert_sound,
     can_go_on,
     command,
     is_training,
+    kill_at_random_moments,
     results_of,
     run,
     start,
@@ -53,11 +55,8 @@ def test_a_driver_killed_at_random_moments_loses_nothing(folder: Path, undisturb
                 assert_sound(folder)
         else:
             shutil.rmtree(folder / "results")
-    code, output = run(folder, "run", "edge.yaml", "--executor", "inline")
-    assert code == 0, output
+    assert_goes_on(folder, undisturbed, "--executor", "inline")
     assert killed >= KILLS // 2
-    assert_sound(folder)
-    assert results_of(folder) == undisturbed
 
 
 @pytest.mark.slow
@@ -68,22 +67,8 @@ def test_a_search_whose_driver_is_killed_at_random_moments_tries_the_same_trials
     calm = undisturbed_results(tmp_path / "calm", text)
     assert len(calm) == 24
     write_sweep(tmp_path, text)
-    moments, killed = random.Random(1), 0
-    for _ in range(MOST_TRIES):
-        driver = start(tmp_path, "--executor", "inline")
-        wait_until(lambda: is_training(tmp_path) or driver.poll() is not None, "training")  # noqa: B023
-        time.sleep(moments.uniform(0.0, 0.6))
-        driver.kill()
-        driver.communicate()
-        if driver.returncode != -signal.SIGKILL:
-            break
-        killed += 1
-        assert_sound(tmp_path)
-    assert killed >= 2
-    code, output = run(tmp_path, "run", "edge.yaml", "--executor", "inline")
-    assert code == 0, output
-    assert_sound(tmp_path)
-    assert results_of(tmp_path) == calm
+    kill_at_random_moments(tmp_path, 1, MOST_TRIES, 0.6)
+    assert_goes_on(tmp_path, calm, "--executor", "inline")
 
 
 @pytest.mark.slow
@@ -95,10 +80,8 @@ def test_a_killed_driver_costs_only_the_steps_since_its_checkpoints(folder: Path
         driver.communicate()
         if can_go_on(folder):
             break
-    code, output = run(folder, "run", "edge.yaml", "--executor", "inline")
-    assert code == 0, output
+    output = assert_goes_on(folder, undisturbed, "--executor", "inline")
     assert "as before it was interrupted" in output
-    assert results_of(folder) == undisturbed
 
 
 @pytest.mark.slow

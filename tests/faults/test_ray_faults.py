@@ -14,6 +14,7 @@ import pytest
 from fault_kit import (
     DRIVERS,
     LONGER,
+    assert_goes_on,
     assert_sound,
     environment,
     is_training,
@@ -118,9 +119,7 @@ def test_when_a_part_of_ray_dies_the_driver_says_so_and_the_next_run_goes_on(
     assert marked(mark) == []
     assert "running" not in statuses(folder)
     assert_sound(folder)
-    code, output = run(folder, "run", "edge.yaml")
-    assert code == 0, output
-    assert results_of(folder) == undisturbed_longer
+    assert_goes_on(folder, undisturbed_longer)
 
 
 @pytest.mark.parametrize(
@@ -143,10 +142,7 @@ def test_a_signal_pauses_the_workers_and_leaves_no_process(
     with LedgerReader(folder / "results/edge" / LEDGER) as ledger:
         resumable = ledger.resumable()
     assert resumable
-    code, output = run(folder, "run", "edge.yaml")
-    assert code == 0, output
-    assert_sound(folder)
-    assert results_of(folder) == undisturbed_longer
+    assert_goes_on(folder, undisturbed_longer)
 
 
 def test_what_a_killed_driver_leaves_behind_ends_by_itself_or_with_the_next_run(
@@ -157,12 +153,9 @@ def test_what_a_killed_driver_leaves_behind_ends_by_itself_or_with_the_next_run(
     mark = mark_of(driver)
     driver.kill()
     driver.communicate()
-    code, output = run(folder, "run", "edge.yaml")
-    assert code == 0, output
+    assert_goes_on(folder, undisturbed_longer)
     assert marked(mark) == []
     assert leftovers() == {}
-    assert_sound(folder)
-    assert results_of(folder) == undisturbed_longer
 
 
 def test_when_the_process_between_driver_and_ray_is_killed_too_the_next_run_cleans_up(
@@ -174,10 +167,8 @@ def test_when_the_process_between_driver_and_ray_is_killed_too_the_next_run_clea
     for pid in [driver.pid, *children(driver.pid)]:
         os.kill(pid, signal.SIGKILL)
     driver.communicate()
-    code, output = run(folder, "run", "edge.yaml")
-    assert code == 0, output
+    assert_goes_on(folder, undisturbed_longer)
     assert marked(mark) == []
-    assert results_of(folder) == undisturbed_longer
 
 
 def test_a_worker_that_hangs_is_killed_and_its_pack_goes_on(folder: Path, undisturbed_longer) -> None:

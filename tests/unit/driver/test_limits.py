@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from sweep_cases import numbers, search_with, sweep_with
 
 from orchestrator.driver.progress import Budget, Progress
@@ -52,7 +54,9 @@ def test_after_a_time_nothing_is_started(train, rows) -> None:
 
 def test_hours_of_gpus_are_hours_of_packs_times_their_gpus() -> None:
     now = [0.0]
-    budget = Budget(BudgetConfig(gpu_hours=2.5), 0.5, lambda: 0.0, 0, 0.0, 3600.0, set())
+    before = [SimpleNamespace(member_steps=0, seconds=7200.0)]
+    ledger = SimpleNamespace(packs=lambda: before, training_seconds=lambda: 0.0, statuses=dict)
+    budget = Budget(BudgetConfig(gpu_hours=2.5), 0.5, ledger, lambda: 0.0)
     progress = Progress(search_with(), {}, {}, {}, 0, lambda: now[0], 0.0)
     now[0] = 1800.0
     assert not budget.is_used_up(progress, 4), "one hour before, and one of 4 half GPUs for half an hour"
