@@ -6,11 +6,13 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 from matplotlib.axis import XAxis, YAxis
 from matplotlib.figure import Figure
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from orchestrator.base.errors import printable
@@ -123,8 +125,7 @@ def _finish_label(ticks: Any, axis: Axis, labels: Sequence[str]) -> None:
 
 
 _FONT = 8  # points
-# In inches: a letter of that size on average, rather too wide than too narrow, and what is beside a label.
-_LETTER, _HANDLE = 0.066, 0.62
+_HANDLE = 0.62  # inches next to a label: its handle, and the gap to the next column
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], most_columns: int = 3) -> None:
@@ -152,7 +153,13 @@ def _width(labels: Sequence[str], num: int) -> float:
     sizes = [rows + 1] * longer + [rows] * (num - longer)
     starts = [sum(sizes[:i]) for i in range(num)]
     columns = [labels[start : start + size] for start, size in zip(starts, sizes, strict=True)]
-    return sum(_HANDLE + _LETTER * max(map(len, column)) for column in columns)
+    return sum(_HANDLE + max(map(_length, column)) for column in columns)
+
+
+@cache
+def _length(label: str) -> float:
+    """Inches of a label of a legend; a pixel font may be a few per cent wider than its outline."""
+    return 1.05 * float(TextPath((0, 0), label, size=_FONT).get_extents().width) / 72
 
 
 _MOST_TICKS = 12
