@@ -9,10 +9,6 @@ import pytest
 from orchestrator.api.running import run
 from orchestrator.base.files import LEDGER
 from orchestrator.causes.diagnosis import examine
-from orchestrator.causes.mechanisms.data import BAD_BATCH, SHALLOW_STALL
-from orchestrator.causes.mechanisms.learning_rate import OVER_THE_THRESHOLD, SHARPENING, WARMUP_TOO_SHORT
-from orchestrator.causes.mechanisms.scales import EPSILON_FLOOR, HALF_PRECISION_OVERFLOW
-from orchestrator.causes.mechanisms.second_moment import PRECONDITIONER_DECAY, SHORT_MEMORY
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.render.text import show
@@ -20,15 +16,15 @@ from orchestrator.sweepfile.spec import load_sweep
 
 CAUSES = Path(__file__).parents[2] / "sweeps/causes"
 PLANTED = {
-    "lr_over_edge": OVER_THE_THRESHOLD.key,
-    "no_warmup": WARMUP_TOO_SHORT.key,
-    "slow_beta2": PRECONDITIONER_DECAY.key,
-    "sharpening": SHARPENING.key,
-    "short_memory": SHORT_MEMORY.key,
-    "epsilon_floor": EPSILON_FLOOR.key,
-    "poisoned_batch": BAD_BATCH.key,
-    "shallow_stall": SHALLOW_STALL.key,
-    "half_precision": HALF_PRECISION_OVERFLOW.key,
+    "lr_over_edge": "over_the_threshold",
+    "no_warmup": "warmup_too_short",
+    "slow_beta2": "preconditioner_decay",
+    "sharpening": "sharpening",
+    "short_memory": "short_memory",
+    "epsilon_floor": "epsilon_floor",
+    "poisoned_batch": "bad_batch",
+    "shallow_stall": "shallow_stall",
+    "half_precision": "half_precision_overflow",
 }
 
 

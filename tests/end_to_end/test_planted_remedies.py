@@ -8,9 +8,6 @@ import pytest
 from remedy_cases import find_remedies
 
 from orchestrator.api.running import run
-from orchestrator.causes.mechanisms.learning_rate import WARMUP_TOO_SHORT
-from orchestrator.causes.mechanisms.scales import EPSILON_FLOOR
-from orchestrator.causes.mechanisms.second_moment import SHORT_MEMORY
 from orchestrator.causes.remedies.request import RemedyRequest
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.render.text import show
@@ -19,9 +16,9 @@ from orchestrator.sweepfile.spec import load_sweep
 CAUSES = Path(__file__).parents[2] / "sweeps/causes"
 # Those that take at most a minute or two; results/reference/remedies/README.md has the others.
 PLANTED = {
-    "no_warmup": WARMUP_TOO_SHORT.key,
-    "short_memory": SHORT_MEMORY.key,
-    "epsilon_floor": EPSILON_FLOOR.key,
+    "no_warmup": "warmup_too_short",
+    "short_memory": "short_memory",
+    "epsilon_floor": "epsilon_floor",
 }
 
 

@@ -13,7 +13,6 @@ from orchestrator.api.running import run
 from orchestrator.base.files import LEDGER
 from orchestrator.causes.advice import advise
 from orchestrator.causes.diagnosis import Diagnosis, examine
-from orchestrator.causes.mechanisms.data import SHALLOW_STALL
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.render.text import show
@@ -49,8 +48,8 @@ def matches(cell: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 def test_it_is_named_with_post_norm_and_not_with_pre_norm_where_the_text_changes_alike(trained: LedgerReader) -> None:
     stalled, control = (diagnoses(trained, norm_place=place) for place in ("post", "pre"))
     assert {found.evidence.onset for found in (*stalled, *control)} == {200}
-    assert {found.cause and found.cause.mechanism for found in stalled} == {SHALLOW_STALL.key}
-    assert SHALLOW_STALL.key not in {one.mechanism for found in control for one in found.of("supported")}
+    assert {found.cause and found.cause.mechanism for found in stalled} == {"shallow_stall"}
+    assert "shallow_stall" not in {one.mechanism for found in control for one in found.of("supported")}
 
 
 def test_the_gradient_of_the_stalled_blocks_grows_a_thousandfold_at_the_change(trained: LedgerReader) -> None:

@@ -8,41 +8,41 @@ A new mechanism is a module, or a part of one, with all its facts, and a line in
 
 from __future__ import annotations
 
-from orchestrator.causes.mechanisms.data import BAD_BATCH, SHALLOW_STALL
+from orchestrator.causes.mechanisms.data import bad_batch, shallow_stall
 from orchestrator.causes.mechanisms.learning_rate import (
-    LEARNING_RATE_TOO_LOW,
-    OVER_THE_THRESHOLD,
-    SHARPENING,
-    WARMUP_TOO_SHORT,
+    learning_rate_too_low,
+    over_the_threshold,
+    sharpening,
+    warmup_too_short,
 )
 from orchestrator.causes.mechanisms.mechanism import Mechanism
 from orchestrator.causes.mechanisms.scales import (
-    CLIPPING_INACTIVE,
-    CLIPPING_SATURATED,
-    EPSILON_FLOOR,
-    HALF_PRECISION_OVERFLOW,
-    LAYERS_OUT_OF_STEP,
-    LOGIT_GROWTH,
+    clipping_inactive,
+    clipping_saturated,
+    epsilon_floor,
+    half_precision_overflow,
+    layers_out_of_step,
+    logit_growth,
 )
-from orchestrator.causes.mechanisms.second_moment import PRECONDITIONER_DECAY, SHORT_MEMORY
+from orchestrator.causes.mechanisms.second_moment import preconditioner_decay, short_memory
 
 MECHANISMS: dict[str, Mechanism] = {
     mechanism.key: mechanism
     for mechanism in (
-        HALF_PRECISION_OVERFLOW,
-        LEARNING_RATE_TOO_LOW,
-        SHORT_MEMORY,
-        SHALLOW_STALL,
-        BAD_BATCH,
-        WARMUP_TOO_SHORT,
-        OVER_THE_THRESHOLD,
-        PRECONDITIONER_DECAY,
-        SHARPENING,
-        EPSILON_FLOOR,
-        LAYERS_OUT_OF_STEP,
-        LOGIT_GROWTH,
-        CLIPPING_SATURATED,
-        CLIPPING_INACTIVE,
+        half_precision_overflow,
+        learning_rate_too_low,
+        short_memory,
+        shallow_stall,
+        bad_batch,
+        warmup_too_short,
+        over_the_threshold,
+        preconditioner_decay,
+        sharpening,
+        epsilon_floor,
+        layers_out_of_step,
+        logit_growth,
+        clipping_saturated,
+        clipping_inactive,
     )
 }
 

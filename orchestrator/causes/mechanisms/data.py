@@ -14,9 +14,9 @@ from orchestrator.causes.mechanisms.mechanism import (
     NO_ONSET,
     Finding,
     MakeFinding,
-    Mechanism,
     Move,
     just,
+    mechanism,
     scaled,
     whole,
 )
@@ -27,6 +27,16 @@ _MAD_TO_DEVIATION = 1.4826  # of a normal distribution
 _TINY = 1e-12  # the noise of identical losses
 
 
+@mechanism(
+    "a single bad batch",
+    label="batch",
+    colour="#009E73",
+    moves=(
+        Move("corrupted", "lower", "fewer batches of this kind", just(0.0)),
+        CLIP,
+        Move("batch_size", "raise", "one bad sequence weighs less", whole("batch_size", 2, 4)),
+    ),
+)
 def bad_batch(evidence: Evidence, finding: MakeFinding) -> Finding:
     """One step's loss jumps away from its neighbours, with the curvature under its threshold, and falls back.
 
@@ -118,20 +128,20 @@ def _jump_in_words(evidence: Evidence, step: int) -> str:
     return f"{text}; the gradient norm {norm:.3g}, before it {past:.3g}" if norm is not None and past else text
 
 
-BAD_BATCH = Mechanism(
-    key="bad_batch",
-    title="a single bad batch",
-    find=bad_batch,
-    label="batch",
-    colour="#009E73",
+@mechanism(
+    "shallow stall",
+    label="stall",
+    colour="#004D40",
     moves=(
-        Move("corrupted", "lower", "fewer batches of this kind", just(0.0)),
-        CLIP,
-        Move("batch_size", "raise", "one bad sequence weighs less", whole("batch_size", 2, 4)),
+        Move(
+            "eps",
+            "lower",
+            "an epsilon above the gradients of the shallow blocks holds them back, before and after a change of the "
+            "data",
+            scaled("eps", 0.1, 0.01),
+        ),
     ),
 )
-
-
 def shallow_stall(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Shallow blocks whose updates had died away, and a gradient that bursts when the data change.
 
@@ -193,21 +203,3 @@ def _shallow_gradient(evidence: Evidence) -> list[str]:
 
 def _times(large: float, small: float) -> str:
     return f"{large / small if small > 0 else math.inf:.3g} times as much"
-
-
-SHALLOW_STALL = Mechanism(
-    key="shallow_stall",
-    title="shallow stall",
-    find=shallow_stall,
-    label="stall",
-    colour="#004D40",
-    moves=(
-        Move(
-            "eps",
-            "lower",
-            "an epsilon above the gradients of the shallow blocks holds them back, before and after a change of the "
-            "data",
-            scaled("eps", 0.1, 0.01),
-        ),
-    ),
-)

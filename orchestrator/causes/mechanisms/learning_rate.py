@@ -16,20 +16,30 @@ from orchestrator.causes.mechanisms.mechanism import (
     NOT_MEASURED,
     Finding,
     MakeFinding,
-    Mechanism,
     Move,
-    Probe,
     longer_warmups,
+    mechanism,
     probe_of,
     results_with,
     shorter_memories,
     steps,
+    warmup_by_the_rule,
 )
 from orchestrator.causes.mechanisms.scales import stable_with_more_bits
 from orchestrator.causes.series import known
 from orchestrator.maps.neighbours import Neighbour, above, below
 
 
+@mechanism(
+    "step over the threshold from the start",
+    label="2/lr",
+    colour="#D55E00",
+    moves=(
+        LOWER_LR,
+        Move("warmup", "raise", "gives the curvature time to fall, as it often does at first", longer_warmups),
+    ),
+    probe=probe_of(LOWER_LR),
+)
 def over_the_threshold(evidence: Evidence, finding: MakeFinding) -> Finding:
     """The learning rate is too high for the loss from the first steps at full rate.
 
@@ -73,6 +83,27 @@ def over_the_threshold(evidence: Evidence, finding: MakeFinding) -> Finding:
     return finding("unknown", f"{missing}, and {tried}", numbers)
 
 
+@mechanism(
+    "warmup too short",
+    label="warmup",
+    colour="#E69F00",
+    moves=(
+        Move(
+            "warmup",
+            "raise",
+            "keeps steps small until v has seen 2 / (1 - beta2) gradients (Ma and Yarats)",
+            longer_warmups,
+        ),
+        Move(
+            "beta2",
+            "lower",
+            "v is young for 1 / (1 - beta2) steps, so a short warmup will do",
+            shorter_memories,
+        ),
+        LOWER_LR,
+    ),
+    probe=warmup_by_the_rule,
+)
 def warmup_too_short(evidence: Evidence, finding: MakeFinding) -> Finding:
     """The learning rate is high before the second moment has seen enough gradients, so steps are of full size, by sign.
 
@@ -121,6 +152,7 @@ def warmup_too_short(evidence: Evidence, finding: MakeFinding) -> Finding:
     return finding("unknown", "no cell with a longer warmup shows whether that would be enough", numbers)
 
 
+@mechanism("curvature grew to the threshold", label="sharp", colour="#F0A08A", moves=(LOWER_LR, HIGHER_EPS))
 def sharpening(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Progressive sharpening (Cohen et al., arXiv 2207.14484): curvature rises to its threshold after a good start.
 
@@ -207,62 +239,7 @@ def _nearest_results(setting: str, cells: Sequence[Neighbour]) -> list[str]:
     return [results_with(setting, cell) for cell in dict.fromkeys([*cells[:1], *nearest_stable])]
 
 
-def _warmup_by_the_rule(evidence: Evidence) -> Probe | None:
-    memory = evidence.memory
-    if memory is None or evidence.number("warmup") is None:
-        return None
-    return "warmup", [min(int(evidence.trial.steps) // 2, round(at.WARMUP_RULE * memory))]
-
-
-WARMUP_TOO_SHORT = Mechanism(
-    key="warmup_too_short",
-    title="warmup too short",
-    find=warmup_too_short,
-    label="warmup",
-    colour="#E69F00",
-    moves=(
-        Move(
-            "warmup",
-            "raise",
-            "keeps steps small until v has seen 2 / (1 - beta2) gradients (Ma and Yarats)",
-            longer_warmups,
-        ),
-        Move(
-            "beta2",
-            "lower",
-            "v is young for 1 / (1 - beta2) steps, so a short warmup will do",
-            shorter_memories,
-        ),
-        LOWER_LR,
-    ),
-    probe=_warmup_by_the_rule,
-)
-
-
-OVER_THE_THRESHOLD = Mechanism(
-    key="over_the_threshold",
-    title="step over the threshold from the start",
-    find=over_the_threshold,
-    label="2/lr",
-    colour="#D55E00",
-    moves=(
-        LOWER_LR,
-        Move("warmup", "raise", "gives the curvature time to fall, as it often does at first", longer_warmups),
-    ),
-    probe=probe_of(LOWER_LR),
-)
-
-
-SHARPENING = Mechanism(
-    key="sharpening",
-    title="curvature grew to the threshold",
-    find=sharpening,
-    label="sharp",
-    colour="#F0A08A",
-    moves=(LOWER_LR, HIGHER_EPS),
-)
-
-
+@mechanism("learning rate too low", label="too low", colour="#AA4466", moves=(HIGHER_LR,), probe=probe_of(HIGHER_LR))
 def learning_rate_too_low(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Steps too small to learn within the length of the run.
 
@@ -283,14 +260,3 @@ def learning_rate_too_low(evidence: Evidence, finding: MakeFinding) -> Finding:
             return finding("supported", "with a higher learning rate the same run learns", numbers, 0)
     tried = "no higher learning rate is stable and ends lower" if higher else "no cell has a higher learning rate"
     return finding("unknown", tried, [f"lr {format_value(rate)}"])
-
-
-LEARNING_RATE_TOO_LOW = Mechanism(
-    key="learning_rate_too_low",
-    title="learning rate too low",
-    find=learning_rate_too_low,
-    label="too low",
-    colour="#AA4466",
-    moves=(HIGHER_LR,),
-    probe=probe_of(HIGHER_LR),
-)

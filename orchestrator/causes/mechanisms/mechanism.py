@@ -85,8 +85,8 @@ class Mechanism:
     label: str
     colour: str
     moves: tuple[Move, ...]
-    probe: Callable[[Evidence], Probe | None] = lambda evidence: None
-    is_companion: bool = False
+    probe: Callable[[Evidence], Probe | None]
+    is_companion: bool
 
     def examine(self, evidence: Evidence) -> Finding:
         """Judge the evidence on one trial."""
@@ -95,6 +95,19 @@ class Mechanism:
             return Finding(self.key, verdict, reason, tuple(numbers or ()), began, evidence.onset)
 
         return self.find(evidence, make)
+
+
+def mechanism(
+    title: str,
+    *,
+    label: str,
+    colour: str,
+    moves: tuple[Move, ...],
+    probe: Callable[[Evidence], Probe | None] = lambda evidence: None,
+    is_companion: bool = False,
+) -> Callable[[Callable[[Evidence, MakeFinding], Finding]], Mechanism]:
+    """A decorator that makes a mechanism of the function which judges the evidence; its key is the function's name."""
+    return lambda find: Mechanism(find.__name__, title, find, label, colour, moves, probe, is_companion)
 
 
 # --- words ---
@@ -155,6 +168,26 @@ def longer_warmups(evidence: Evidence) -> list[int]:
     own = int(evidence.number("warmup") or 0)
     wanted = (round(needed / 2), round(needed)) if own < needed / 2 else (2 * own, 4 * own)
     return sorted({min(longest, value) for value in wanted if min(longest, value) > own})
+
+
+def longer_memories(evidence: Evidence) -> list[float]:
+    """Values of beta2 with two and four times the memory of the momentum."""
+    beta1 = evidence.beta1
+    return [] if beta1 is None else [float(f"{1 - (1 - beta1**2) / factor:.12g}") for factor in (2, 4)]
+
+
+def lower_momentum(evidence: Evidence) -> list[float]:
+    """Nine tenths and half of the largest beta1 that this v supports, sqrt(beta2)."""
+    beta2 = evidence.beta2
+    return [] if beta2 is None else [float(f"{factor * beta2**0.5:.3g}") for factor in (0.9, 0.5)]
+
+
+def warmup_by_the_rule(evidence: Evidence) -> Probe | None:
+    """A probe with the warmup that Ma and Yarats advise."""
+    memory = evidence.memory
+    if memory is None or evidence.number("warmup") is None:
+        return None
+    return "warmup", [min(int(evidence.trial.steps) // 2, round(WARMUP_RULE * memory))]
 
 
 def probe_of(move: Move) -> Callable[[Evidence], Probe | None]:

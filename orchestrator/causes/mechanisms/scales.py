@@ -13,10 +13,10 @@ from orchestrator.causes.mechanisms.mechanism import (
     SHORTER_MEMORY,
     Finding,
     MakeFinding,
-    Mechanism,
     Move,
     Verdict,
     just,
+    mechanism,
     results_with,
     scaled,
     times_usual_norm,
@@ -30,6 +30,15 @@ _LARGEST = 65504.0
 _WIDER = ("float32", "tf32", "bfloat16")
 
 
+@mechanism(
+    "half-precision overflow",
+    label="16 bit",
+    colour="#000000",
+    moves=(
+        Move("precision", "switch", "float16 ends at 65504, bfloat16 and float32 at 3e38", just("bfloat16", "float32")),
+        LOWER_LR,
+    ),
+)
 def half_precision_overflow(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Non-finite losses or gradients in float16, in a run that was calm.
 
@@ -97,19 +106,7 @@ def _was_calm(evidence: Evidence) -> bool:
     return initial is not None and last is not None and last <= initial
 
 
-HALF_PRECISION_OVERFLOW = Mechanism(
-    key="half_precision_overflow",
-    title="half-precision overflow",
-    find=half_precision_overflow,
-    label="16 bit",
-    colour="#000000",
-    moves=(
-        Move("precision", "switch", "float16 ends at 65504, bfloat16 and float32 at 3e38", just("bfloat16", "float32")),
-        LOWER_LR,
-    ),
-)
-
-
+@mechanism("epsilon floor", label="eps", colour="#F0E442", moves=(LOWER_EPS,))
 def epsilon_floor(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Gradients so small that epsilon, not the second moment, sets the step (Wortsman et al., arXiv 2309.14322).
 
@@ -166,6 +163,16 @@ def _floor_by_norm(evidence: Evidence, finding: MakeFinding, eps: float | None) 
     return finding("unknown", "RMS(g) was not read", numbers)
 
 
+@mechanism(
+    "layers out of step",
+    label="layers",
+    colour="#8C6D31",
+    moves=(
+        LOWER_EPS,
+        Move("embedding_lr", "raise", "gives larger steps to layers that stand still", scaled("embedding_lr", 3, 10)),
+        SHORTER_MEMORY,
+    ),
+)
 def layers_out_of_step(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Shallow layers that hardly move while deep ones do (after Molybog et al., arXiv 2304.09871).
 
@@ -188,6 +195,12 @@ def layers_out_of_step(evidence: Evidence, finding: MakeFinding) -> Finding:
     return finding("supported", f"{shallow} stands still while the layers above it move", numbers, stalled)
 
 
+@mechanism(
+    "clipping saturated",
+    label="clip",
+    colour="#999933",
+    moves=(Move("clip", "raise", "above the usual norm, it cuts only what stands out", times_usual_norm(2.0, 10.0)),),
+)
 def clipping_saturated(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Nearly every gradient is clipped to a small part: clipping sets the gradient's size."""
     factor = clip_factor(evidence)
@@ -204,6 +217,7 @@ def clipping_saturated(evidence: Evidence, finding: MakeFinding) -> Finding:
     return finding("supported", "clipping cut nearly every gradient to a small part", numbers, began)
 
 
+@mechanism("clipping never active", label="no clip", colour="#DDDDAA", moves=(CLIP,), is_companion=True)
 def clipping_inactive(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Clipping is set but had no effect, not even on the gradients of the instability."""
     factor, largest = clip_factor(evidence), evidence.grad_norm.between(0, evidence.reach).largest()
@@ -244,51 +258,16 @@ def _group(group: str) -> str:
     return "all parameters" if group == ALL else group
 
 
-EPSILON_FLOOR = Mechanism(
-    key="epsilon_floor",
-    title="epsilon floor",
-    find=epsilon_floor,
-    label="eps",
-    colour="#F0E442",
-    moves=(LOWER_EPS,),
-)
-
-
-LAYERS_OUT_OF_STEP = Mechanism(
-    key="layers_out_of_step",
-    title="layers out of step",
-    find=layers_out_of_step,
-    label="layers",
-    colour="#8C6D31",
+@mechanism(
+    "growth of the logits",
+    label="logits",
+    colour="#56B4E9",
     moves=(
-        LOWER_EPS,
-        Move("embedding_lr", "raise", "gives larger steps to layers that stand still", scaled("embedding_lr", 3, 10)),
-        SHORTER_MEMORY,
+        Move("qk_norm", "switch", "normed queries and keys bound the attention logits (Wortsman et al.)", just(True)),
+        Move("z_loss", "raise", "a penalty on log^2 Z holds the output logits (Wortsman et al.: 1e-4)", just(1e-4)),
+        LOWER_LR,
     ),
 )
-
-
-CLIPPING_SATURATED = Mechanism(
-    key="clipping_saturated",
-    title="clipping saturated",
-    find=clipping_saturated,
-    label="clip",
-    colour="#999933",
-    moves=(Move("clip", "raise", "above the usual norm, it cuts only what stands out", times_usual_norm(2.0, 10.0)),),
-)
-
-
-CLIPPING_INACTIVE = Mechanism(
-    key="clipping_inactive",
-    title="clipping never active",
-    find=clipping_inactive,
-    label="no clip",
-    colour="#DDDDAA",
-    moves=(CLIP,),
-    is_companion=True,
-)
-
-
 def logit_growth(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Attention logits or log Z that grow before the onset (Wortsman et al., arXiv 2309.14322).
 
@@ -323,17 +302,3 @@ def logit_growth(evidence: Evidence, finding: MakeFinding) -> Finding:
     if "unknown" in verdicts:
         return finding("unknown", "logits had grown, but not to where runs are known to be lost", numbers)
     return finding("excluded", "logits were calm up to the onset", numbers)
-
-
-LOGIT_GROWTH = Mechanism(
-    key="logit_growth",
-    title="growth of the logits",
-    find=logit_growth,
-    label="logits",
-    colour="#56B4E9",
-    moves=(
-        Move("qk_norm", "switch", "normed queries and keys bound the attention logits (Wortsman et al.)", just(True)),
-        Move("z_loss", "raise", "a penalty on log^2 Z holds the output logits (Wortsman et al.: 1e-4)", just(1e-4)),
-        LOWER_LR,
-    ),
-)

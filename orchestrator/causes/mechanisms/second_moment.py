@@ -24,8 +24,10 @@ from orchestrator.causes.mechanisms.mechanism import (
     SHORTER_MEMORY,
     Finding,
     MakeFinding,
-    Mechanism,
     Move,
+    longer_memories,
+    lower_momentum,
+    mechanism,
     results_with,
     scaled,
     steps,
@@ -38,6 +40,18 @@ _ROUNDING = 1e-9  # of beta1^2, for a beta2 that is meant to equal it
 _ANY_GROWTH = "v lags at the peak of any gradient that grows"
 
 
+@mechanism(
+    "preconditioner decay",
+    label="decay",
+    colour="#CC79A7",
+    moves=(
+        SHORTER_MEMORY,
+        Move("beta2_half_life", "lower", SHORTER_MEMORY.reason, scaled("beta2_half_life", 0.3, 0.1)),
+        LOWER_LR,
+        HIGHER_EPS,
+        LOWER_EPS,
+    ),
+)
 def preconditioner_decay(evidence: Evidence, finding: MakeFinding) -> Finding:
     """The spike of Bai et al. (arXiv 2506.04805), from |g|^2 / sum(vhat), the curvature and the rise of the gradient.
 
@@ -111,22 +125,22 @@ def _crossings(evidence: Evidence, first: int, end: int) -> str:
     return ", ".join(words)
 
 
-PRECONDITIONER_DECAY = Mechanism(
-    key="preconditioner_decay",
-    title="preconditioner decay",
-    find=preconditioner_decay,
-    label="decay",
-    colour="#CC79A7",
+@mechanism(
+    "memory shorter than momentum",
+    label="memory",
+    colour="#882255",
     moves=(
-        SHORTER_MEMORY,
-        Move("beta2_half_life", "lower", SHORTER_MEMORY.reason, scaled("beta2_half_life", 0.3, 0.1)),
-        LOWER_LR,
+        Move("beta2", "raise", "with beta2 above beta1^2 steps cannot grow without bound", longer_memories),
+        Move(
+            "beta2_half_life",
+            "raise",
+            "with beta2 = (1/2)^(tokens of a step / half-life) above beta1^2 steps cannot grow without bound",
+            scaled("beta2_half_life", 2, 4),
+        ),
+        Move("beta1", "lower", "momentum that fades before v does leaves no step to grow", lower_momentum),
         HIGHER_EPS,
-        LOWER_EPS,
     ),
 )
-
-
 def short_memory(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Momentum with a longer memory than the second moment: beta2 < beta1^2, and steps much longer than sign descent.
 
@@ -197,35 +211,3 @@ def _stable_results(evidence: Evidence) -> list[str]:
     }
     stable = {name: next((cell for cell in cells if cell.is_stable), None) for name, cells in sides.items()}
     return [results_with(name, cell) for name, cell in stable.items() if cell is not None]
-
-
-def _longer_memories(evidence: Evidence) -> list[float]:
-    """Values of beta2 with two and four times the memory of the momentum."""
-    beta1 = evidence.beta1
-    return [] if beta1 is None else [float(f"{1 - (1 - beta1**2) / factor:.12g}") for factor in (2, 4)]
-
-
-def _lower_momentum(evidence: Evidence) -> list[float]:
-    """Nine tenths and half of the largest beta1 that this v supports, sqrt(beta2)."""
-    beta2 = evidence.beta2
-    return [] if beta2 is None else [float(f"{factor * beta2**0.5:.3g}") for factor in (0.9, 0.5)]
-
-
-SHORT_MEMORY = Mechanism(
-    key="short_memory",
-    title="memory shorter than momentum",
-    find=short_memory,
-    label="memory",
-    colour="#882255",
-    moves=(
-        Move("beta2", "raise", "with beta2 above beta1^2 steps cannot grow without bound", _longer_memories),
-        Move(
-            "beta2_half_life",
-            "raise",
-            "with beta2 = (1/2)^(tokens of a step / half-life) above beta1^2 steps cannot grow without bound",
-            scaled("beta2_half_life", 2, 4),
-        ),
-        Move("beta1", "lower", "momentum that fades before v does leaves no step to grow", _lower_momentum),
-        HIGHER_EPS,
-    ),
-)

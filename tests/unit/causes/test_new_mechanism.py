@@ -12,27 +12,23 @@ from orchestrator.base.files import LEDGER
 from orchestrator.causes.diagnosis import explain
 from orchestrator.causes.evidence import Evidence
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
-from orchestrator.causes.mechanisms.mechanism import Finding, MakeFinding, Mechanism, Move, scaled
+from orchestrator.causes.mechanisms.mechanism import Finding, MakeFinding, Move, mechanism, scaled
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
 from orchestrator.render.explanation import _draw
 
 
-def tired(evidence: Evidence, finding: MakeFinding) -> Finding:
-    """Whatever the evidence is."""
-    if evidence.outcome == "stable":
-        return finding("excluded", "it is wide awake")
-    return finding("supported", "it has trained all night", ["8 hours"], 7)
-
-
-TIRED = Mechanism(
-    key="tiredness",
-    title="a tired optimizer",
-    find=tired,
+@mechanism(
+    "a tired optimizer",
     label="zzz",
     colour="#123456",
     moves=(Move("lr", "lower", "it then has less to do", scaled("lr", 0.5)),),
 )
+def tiredness(evidence: Evidence, finding: MakeFinding) -> Finding:
+    """Whatever the evidence is."""
+    if evidence.outcome == "stable":
+        return finding("excluded", "it is wide awake")
+    return finding("supported", "it has trained all night", ["8 hours"], 7)
 
 
 @pytest.fixture
@@ -41,9 +37,9 @@ def table(monkeypatch) -> None:
     others = dict(MECHANISMS)
     for key in others:
         monkeypatch.delitem(MECHANISMS, key)
-    monkeypatch.setitem(MECHANISMS, TIRED.key, TIRED)
-    for key, mechanism in others.items():
-        monkeypatch.setitem(MECHANISMS, key, mechanism)
+    monkeypatch.setitem(MECHANISMS, tiredness.key, tiredness)
+    for key, other in others.items():
+        monkeypatch.setitem(MECHANISMS, key, other)
 
 
 @pytest.mark.usefixtures("table")
