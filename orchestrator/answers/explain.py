@@ -123,7 +123,7 @@ class ExplainAnswer(Answer):
         yield Figure(self._drawn, "the mechanisms on the map", self.folder / EXPLANATION)
 
     def _drawn(self, file_format: str) -> bytes:
-        from orchestrator.render.explanation import explanation_figure
+        from orchestrator.render.kind_maps import explanation_figure
 
         return explanation_figure(self.result, file_format)
 

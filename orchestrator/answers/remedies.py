@@ -258,7 +258,7 @@ class RemediesAnswer(Answer):
             yield f"in {others} cells the control does NOT repeat the trial; `sweep remedy --trial ID` says why"
 
     def _drawn(self, file_format: str) -> bytes:
-        from orchestrator.render.remedy_map import remedy_map_figure
+        from orchestrator.render.kind_maps import remedy_map_figure
 
         return remedy_map_figure(self.result, self.stability, file_format)
 

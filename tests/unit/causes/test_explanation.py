@@ -17,7 +17,7 @@ from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.cli import app
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
-from orchestrator.render.explanation import _draw, explanation_figure, looks
+from orchestrator.render.kind_maps import draw_explanation, explanation_figure, looks
 
 GRID = SWEEP.replace("[0.001, 0.01, 3.0]", "[0.001, 0.01, 0.1, 1.0, 3.0]").replace("[0, 1]", "[0]")
 
@@ -93,7 +93,7 @@ def test_axes_that_are_not_shown_are_told_by_their_most_typical_trial(tmp_path: 
 
 
 def test_the_picture_has_the_name_of_the_mechanism_in_its_cell_and_in_the_legend(explained) -> None:
-    figure = _draw(explained)
+    figure = draw_explanation(explained)
     written = [text.get_text() for text in figure.axes[0].texts]
     assert sorted(written) == ["2/lr", "2/lr", "2/lr", "2/lr", "?", "eps"]
     legend = [text.get_text() for text in figure.legends[0].get_texts()]

@@ -17,7 +17,7 @@ from orchestrator.causes.remedies.results import CellRemedies
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cell_map import CellMap, cell_map
 from orchestrator.maps.table import read_table
-from orchestrator.render.remedy_map import _COLOURS, _draw, hardest_of_each, remedy_map_figure
+from orchestrator.render.kind_maps import _COLOURS, draw_remedies, hardest_of_each, remedy_map_figure
 
 GRID = "axes: {lr: {values: [0.1, 1.0, 2.0, 3.0]}, beta1: {values: [0.0, 0.5]}}\nfixed: {optimizer: sgd}\n"
 ALL, NONE = ["stable"] * 3, ["diverged"] * 3
@@ -42,7 +42,7 @@ def found() -> CellRemedies:
 
 
 def test_each_cell_has_the_colour_of_its_kind_and_says_remedy_and_step(found: CellRemedies, stability: CellMap) -> None:
-    figure = _draw(found, stability)
+    figure = draw_remedies(found, stability)
     axes = figure.axes[0]
     assert {text.get_text() for text in axes.texts} == {"clip 0.3\n+0", "lr x0.5\n-50", "none\n1/3"}
     drawn = [to_hex(colour).upper() for part in axes.collections for colour in part.get_facecolor()]
@@ -59,7 +59,7 @@ def test_each_cell_has_the_colour_of_its_kind_and_says_remedy_and_step(found: Ce
 
 def test_without_words_in_the_cells_the_legend_explains_none(found: CellRemedies, stability: CellMap) -> None:
     def steps_explained(one: CellMap) -> bool:
-        labels = [text.get_text() for text in _draw(found, one).legends[0].get_texts()]
+        labels = [text.get_text() for text in draw_remedies(found, one).legends[0].get_texts()]
         return "-50: forked 50 steps before the onset" in labels
 
     assert steps_explained(stability)

@@ -1,15 +1,17 @@
-"""The stability map with the cheapest remedy of each unstable cell, coloured by its kind."""
+"""Maps whose unstable cells are coloured by kind: by the mechanism that dominates, or by the cheapest remedy."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from orchestrator.causes.diagnosis import UNEXPLAINED, Explanation, Key
+from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.remedies.reading import Remedies
 from orchestrator.causes.remedies.remedy import KINDS
 from orchestrator.causes.remedies.results import CellRemedies
@@ -21,6 +23,7 @@ from orchestrator.render.style import (
     BLUE,
     DPI,
     EDGE_LABEL,
+    FRACTION_COLOURS,
     GREEN,
     HATCH_WIDTH,
     ORANGE,
@@ -33,6 +36,8 @@ from orchestrator.render.style import (
     saved,
 )
 
+# Unexplained cells: colour, label and title.
+_UNEXPLAINED_LOOK = ("#BBBBBB", "?", UNEXPLAINED)
 NONE = "none"
 _STABLE = "#EDF1F4"
 _COLOURS = {
@@ -48,7 +53,44 @@ _COLOURS = {
 }
 _WIDER, _HIGHER = 1.7, 1.5  # than the cells of other maps, for a remedy and a step
 _LETTERS = 13  # of a line in a cell
-Key = tuple[Any, Any]
+
+
+# --- by mechanism ---
+
+
+def explanation_figure(explanation: Explanation, file_format: str) -> bytes:
+    """Draw the map with the edge of stability, and cells coloured by mechanism.
+
+    The same ledger gives the same bytes. Raises ValueError for an unknown format.
+    """
+    return saved(lambda: draw_explanation(explanation), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
+
+
+def draw_explanation(explanation: Explanation) -> Figure:
+    """The map, its cells labelled by mechanism."""
+    stability, look_of = explanation.stability, looks()
+    kinds = {key: cause.mechanism for key, cause in explanation.causes.items()}
+    texts = {key: look_of[mechanism][1] for key, mechanism in kinds.items()}
+    colours = {mechanism: colour for mechanism, (colour, _, _) in look_of.items()}
+    width, height = panel_size(stability)
+    size = (max(1.25 * width + 0.6, 5.0), height + 2.0)
+    figure = _map_of_kinds(stability, size, kinds, texts, colours, (FRACTION_COLOURS[-1], ["stable"]))
+    title = f"{stability.name}: what dominates where it is not stable{_note(stability)}"
+    figure.suptitle(title, fontsize=11, wrap=True)
+    dominant = set(kinds.values())
+    shown = [look for mechanism, look in look_of.items() if mechanism in dominant]
+    patches = [Patch(facecolor=colour, label=f"{label}: {title}") for colour, label, title in shown]
+    legend_below(figure, [*patches, *outcome_legend([stability])], most_columns=2)
+    return figure
+
+
+def looks() -> dict[str, tuple[str, str, str]]:
+    """The colour, the label and the title in the legend of each mechanism."""
+    known = {key: (mechanism.colour, mechanism.label, mechanism.title) for key, mechanism in MECHANISMS.items()}
+    return {**known, UNEXPLAINED: _UNEXPLAINED_LOOK}
+
+
+# --- by the cheapest remedy ---
 
 
 def remedy_map_figure(results: CellRemedies, stability: CellMap, file_format: str) -> bytes:
@@ -57,7 +99,7 @@ def remedy_map_figure(results: CellRemedies, stability: CellMap, file_format: st
     If several cells coincide on the map it shows the hardest to save. The same ledgers give the same bytes.
     Raises ValueError for an unknown format.
     """
-    return saved(lambda: _draw(results, stability), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
+    return saved(lambda: draw_remedies(results, stability), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
 
 
 def hardest_of_each(results: CellRemedies, stability: CellMap) -> dict[Key, Remedies]:
@@ -80,29 +122,15 @@ def _hardness(remedy: Remedies) -> tuple[bool, int, float]:
     return False, (remedy.onset or 0) - remedy.cheapest.fork_step, remedy.cheapest.comparable_loss
 
 
-def _draw(results: CellRemedies, stability: CellMap) -> Figure:
+def draw_remedies(results: CellRemedies, stability: CellMap) -> Figure:
+    """The map, its cells with their cheapest remedy and its fork step."""
     cells = hardest_of_each(results, stability)
-    places = {kind: place + 1 for place, kind in enumerate(_COLOURS)}
+    kinds, texts = ({key: of(remedy) for key, remedy in cells.items()} for of in (_kind, _words))
     width, height = panel_size(stability)
-    scale = (1.0, 1.0) if not stability.is_grid else (_WIDER, _HIGHER)
-    figure = Figure(figsize=(max(scale[0] * width, 6.5), scale[1] * height + 2.2), layout="constrained")
-    axes = figure.subplots()
-
-    def place(cell: CellSummary) -> float | None:
-        remedy = cells.get((cell.x, cell.y))
-        if remedy is not None:
-            return places[_kind(remedy)]
-        return 0.0 if cell.state in ("stable", "degraded") else None
-
-    def text(cell: CellSummary) -> str:
-        remedy = cells.get((cell.x, cell.y))
-        return "" if remedy is None else _words(remedy)
-
-    colours = ListedColormap([_STABLE, *_COLOURS.values()])
-    norm = BoundaryNorm([place - 0.5 for place in range(len(_COLOURS) + 2)], len(_COLOURS) + 1)
-    draw_panel(axes, stability, Panel("", colours, norm, place, text, has_edge=True))
-    note = f"; {stability.note}" if stability.note else ""
-    title = f"{stability.name}: the cheapest remedy of {len(results.cells)} unstable cells{note}"
+    wider, higher = (_WIDER, _HIGHER) if stability.is_grid else (1.0, 1.0)
+    size = (max(wider * width, 6.5), higher * height + 2.2)
+    figure = _map_of_kinds(stability, size, kinds, texts, _COLOURS, (_STABLE, ["stable", "degraded"]))
+    title = f"{stability.name}: the cheapest remedy of {len(results.cells)} unstable cells{_note(stability)}"
     figure.suptitle(plain(textwrap.fill(title, max(30, int(13 * figure.get_figwidth())))), fontsize=11)
     legend_below(figure, _legend(cells, stability), most_columns=2)
     return figure
@@ -135,3 +163,35 @@ def _legend(cells: Mapping[Key, Remedies], stability: CellMap) -> list[Any]:
     drawn = {EDGE_LABEL, STATES["not_run"].label, *(look.label for look in STATES.values() if look.marker)}
     marks = [remedy for remedy in outcome_legend([stability]) if remedy.get_label() in drawn]
     return [*patches, Patch(facecolor=_STABLE, label="stable: nothing to remedy"), *marks]
+
+
+# --- both ---
+
+
+def _map_of_kinds(
+    stability: CellMap,
+    size: tuple[float, float],
+    kinds: Mapping[Key, str],
+    texts: Mapping[Key, str],
+    colours: Mapping[str, str],
+    stable: tuple[str, Sequence[str]],
+) -> Figure:
+    """The map with ``texts`` in cells of the colour of their kind; ``stable`` are the colour and states of others."""
+    places = {kind: place for place, kind in enumerate(colours, 1)}
+    stable_colour, stable_states = stable
+
+    def value(cell: CellSummary) -> float | None:
+        if (kind := kinds.get((cell.x, cell.y))) is not None:
+            return places[kind]
+        return 0.0 if cell.state in stable_states else None
+
+    norm = BoundaryNorm([place - 0.5 for place in range(len(colours) + 2)], len(colours) + 1)
+    colour_map = ListedColormap([stable_colour, *colours.values()])
+    panel = Panel("", colour_map, norm, value, lambda cell: texts.get((cell.x, cell.y), ""), has_edge=True)
+    figure = Figure(figsize=size, layout="constrained")
+    draw_panel(figure.subplots(), stability, panel)
+    return figure
+
+
+def _note(stability: CellMap) -> str:
+    return f"; {stability.note}" if stability.note else ""
