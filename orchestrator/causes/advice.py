@@ -166,54 +166,54 @@ def reasons_not_finite(evidence: Evidence, folder: Path) -> list[Reason]:
     if step is None:
         return []
     return [
-        _learning_rate(evidence, folder),
-        _precision(evidence, folder),
+        Reason("lr", "learning rate, halved or a tenth", *_learning_rate(evidence, folder)),
+        Reason("precision", "loss scale and precision", *_precision(evidence, folder)),
         _data(evidence, folder, step),
-        _epsilon(evidence, folder),
+        Reason("eps", "eps, for the precision", *_epsilon(evidence, folder)),
     ]
 
 
-def _learning_rate(evidence: Evidence, folder: Path) -> Reason:
-    title = "learning rate, halved or a tenth"
+_Answer = tuple[Judgement, tuple[str, ...], Advice | None]  # with its evidence in words
+
+
+def _learning_rate(evidence: Evidence, folder: Path) -> _Answer:
     if evidence.number("lr") is None:
-        text = "the sweep file has no field lr; under that name it can be varied"
-        return Reason("lr", title, "not known", (text,))
+        return "not known", ("the sweep file has no field lr; under that name it can be varied",), None
     advice = check(evidence, _LOWER_LR, folder)
     if advice is None or advice.nearest is None:
-        return Reason("lr", title, "not known", ("no cell of this sweep has a lower learning rate",), advice)
-    if advice.stable is not None:
-        text = f"with lr {format_value(advice.stable.value)} the same cell is stable"
-        return Reason("lr", title, "yes", (text,), advice)
-    return Reason("lr", title, "no", ("no lower learning rate is stable either",), advice)
+        return "not known", ("no cell of this sweep has a lower learning rate",), advice
+    if advice.stable is None:
+        return "no", ("no lower learning rate is stable either",), advice
+    return "yes", (f"with lr {format_value(advice.stable.value)} the same cell is stable",), advice
 
 
-def _precision(evidence: Evidence, folder: Path) -> Reason:
-    title = "loss scale and precision"
+def _precision(evidence: Evidence, folder: Path) -> _Answer:
     precision = evidence.config.get("precision")
     skipped, scale = evidence.column("is_skipped"), evidence.column("loss_scale").smallest()
     words = [f"{int(skipped.value_N.sum())} updates were skipped"] if len(skipped) else []
     words += [f"loss scale down to {scale:g}"] if scale is not None else []
     if precision is None:
         text = "the precision is not known; as a field named precision in the sweep file it can be varied"
-        return Reason("precision", title, "not known", (text, *words))
+        return "not known", (text, *words), None
     limit = f", which ends at {LARGEST[precision]}" if precision in LARGEST else ""
     words = [f"precision {precision}{limit}", *words]
     if precision not in ("float16", "bfloat16"):
-        return Reason("precision", title, "no", tuple(words))
+        return "no", tuple(words), None
     wider = ("bfloat16", "float32") if precision == "float16" else ("float32",)
     advice = check(evidence, replace(_MORE_BITS, values=just(*wider)), folder)
     if advice is None or advice.nearest is None:
-        return Reason("precision", title, "not known", (*words, "no cell has another precision"), advice)
+        return "not known", (*words, "no cell has another precision"), advice
     words.append(f"with another precision {'it is stable' if advice.stable else 'it is not stable either'}")
-    return Reason("precision", title, "yes" if advice.stable else "no", tuple(words), advice)
+    return "yes" if advice.stable else "no", tuple(words), advice
 
 
 def _data(evidence: Evidence, folder: Path, step: int) -> Reason:
     """Whether trials with the same seed, which see the same data, break at the same step."""
     title, trial = f"the data of step {step}", evidence.trial
     others = [row for row in evidence.sisters if row.trial_id != trial.trial_id and row.outcome is not None]
-    same_seed = [row for row in others if row.seed == trial.seed and row.steps_done is not None]
-    reached = [row for row in same_seed if (row.steps_done or 0) >= step]
+    reached = [
+        row for row in others if row.seed == trial.seed and row.steps_done is not None and row.steps_done >= step
+    ]
     broke = [row for row in reached if _broke_at(row, step)]
     elsewhere = [row for row in others if row.seed != trial.seed and _broke_at(row, step)]
     text = evidence.batch_text(step)
@@ -229,7 +229,7 @@ def _data(evidence: Evidence, folder: Path, step: int) -> Reason:
         return Reason("data", title, "yes", tuple(words))
     if reached:
         return Reason("data", title, "no", tuple(words))
-    seeds = [trial.seed, *(trial.seed + i for i in range(1, _NUM_SEEDS))]
+    seeds = [trial.seed + i for i in range(_NUM_SEEDS)]
     words.append(f"no other trial of seed {trial.seed} came as far; seeds with other data would show it")
     try:
         sweep_file = small_sweep(folder, trial, "seeds", None, [], seeds)
@@ -243,24 +243,21 @@ def _broke_at(row: TrialResult, step: int) -> bool:
     return ended and abs((row.steps_done or 0) - 1 - step) <= _NEAR
 
 
-def _epsilon(evidence: Evidence, folder: Path) -> Reason:
-    title = "eps, for the precision"
+def _epsilon(evidence: Evidence, folder: Path) -> _Answer:
     eps, precision = number_of(evidence.config_in_force, "eps"), evidence.config.get("precision")
     if eps is None and evidence.is_adam is False:
-        return Reason("eps", title, "no", ("the optimizer has none",))
+        return "no", ("the optimizer has none",), None
     if eps is None:
-        return Reason("eps", title, "not known", ("eps is not known",))
+        return "not known", ("eps is not known",), None
     own = f"eps {format_value(eps)}"
     if precision is None:
-        return Reason("eps", title, "not known", (f"{own}; the precision is not known",))
+        return "not known", (f"{own}; the precision is not known",), None
     if precision not in SMALLEST:
-        return Reason("eps", title, "no", (f"{own}; the precision is {precision}",))
+        return "no", (f"{own}; the precision is {precision}",), None
     smallest, exact = SMALLEST[precision]
     if eps >= exact:
-        return Reason(
-            "eps", title, "no", (f"{own} is above {exact:g}, the smallest number with all digits in {precision}",)
-        )
+        return "no", (f"{own} is above {exact:g}, the smallest number with all digits in {precision}",), None
     what = "is zero" if eps < smallest else "has lost digits"
     text = f"{own} {what} in {precision}, whose numbers end at {smallest:g}"
     note = "it counts if the optimizer's own numbers have that precision"
-    return Reason("eps", title, "not known", (text, note), check(evidence, _RAISE_EPS, folder))
+    return "not known", (text, note), check(evidence, _RAISE_EPS, folder)

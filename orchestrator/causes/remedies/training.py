@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,20 +51,11 @@ from orchestrator.maps.table import read_table
 
 MAX_FORKS = 5000
 _MAX_PAIRS = 3  # of a fork step
+# Forks of a trial to train in a folder; a custom trainer's control keeps checkpoints for the steps.
+_Part = tuple[str, TrialResult, Path, Sequence[Fork], Sequence[int]]
 
 
 # --- one trial ---
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Forks of ``trial`` to train in ``folder``; a custom trainer's control keeps checkpoints for ``steps``."""
-
-    name: str
-    trial: TrialResult
-    folder: Path
-    forks: Sequence[Fork] = ()
-    steps: Sequence[int] = ()
 
 
 def train_remedies(
@@ -79,40 +70,39 @@ def train_remedies(
     Ends after a part that was stopped. Running it again trains nothing. Raises InputError for a remedy or a step that
     the trial does not have.
     """
-    for part in _parts(folder, diagnosis, request):
-        sweep = fork_sweep(
-            folder, part.trial, part.forks, allow_import=request.allow_import, target=part.folder, steps=part.steps
-        )
-        check_runnable(sweep, part.folder)
-        summary = run_sweep(sweep, part.folder, make_executor, observers, retry_errored=True)
-        yield part.name, summary
+    for name, trial, target, forks, steps in _parts(folder, diagnosis, request):
+        sweep = fork_sweep(folder, trial, forks, allow_import=request.allow_import, target=target, steps=steps)
+        check_runnable(sweep, target)
+        summary = run_sweep(sweep, target, make_executor, observers, retry_errored=True)
+        yield name, summary
         if summary.stopped_by is not None:
             return
 
 
 def _parts(folder: Path, diagnosis: Diagnosis, request: RemedyRequest) -> Iterator[_Part]:
     """What to train; later parts depend on the results of the earlier ones."""
+    neighbour_folder = forks_folder(folder, diagnosis.trial.trial_id) / NEIGHBOUR
     trial, allow_import = diagnosis.trial, request.allow_import
     request = replace(request, replicates=replicates_of(trial, request.replicates))
     target = forks_folder(folder, trial.trial_id)
     if is_custom(trial):
         forks_to_try(folder, diagnosis, request, [0])  # refuses what has to be refused before the control trains
         if steps := unknown_steps(target, requested_steps(diagnosis, request)):
-            yield _Part(f"the control, which keeps checkpoints for {len(steps)} steps", trial, target, (), steps)
+            yield f"the control, which keeps checkpoints for {len(steps)} steps", trial, target, (), steps
     singles = single_forks(folder, diagnosis, request)
     if request.each_cell and request.replicates > 1:
         first = [fork for fork in singles if fork.replicate == 0 or not fork.remedy.entries]
-        yield _Part(f"{len(first)} forks and the control", trial, target, first)
+        yield f"{len(first)} forks and the control", trial, target, first, ()
         tallies = current_remedies(folder, diagnosis).tallies
         promising = {(tally.name, tally.fork_step) for tally in tallies if tally.saved}
         singles = [fork for fork in singles if fork in first or (fork.remedy.name, fork.step) in promising]
-    yield _Part(f"{len(singles)} forks and the control", trial, target, singles)
+    yield f"{len(singles)} forks and the control", trial, target, singles, ()
     if request.pairs:
         pairs = best_pairs(current_remedies(folder, diagnosis))
         both = [Fork(*pair, replicate) for pair in pairs for replicate in range(request.replicates)]
         both = accepted_forks(folder, trial, both, allow_import=allow_import)
         if both:
-            yield _Part(f"{len(both)} forks of two remedies", trial, target, [*singles, *both])
+            yield f"{len(both)} forks of two remedies", trial, target, [*singles, *both], ()
     if request.each_cell:
         return
     remedies = current_remedies(folder, diagnosis)
@@ -122,10 +112,10 @@ def _parts(folder: Path, diagnosis: Diagnosis, request: RemedyRequest) -> Iterat
     forks = [Fork(tally.remedy, tally.fork_step, 0) for tally in saving]
     forks = accepted_forks(folder, neighbour, forks, allow_import=allow_import)
     if is_custom(neighbour):
-        if steps := unknown_steps(target / NEIGHBOUR, {fork.step for fork in forks}):
-            yield _Part("the control of a stable neighbour", neighbour, target / NEIGHBOUR, (), steps)
-        forks = [fork for fork in forks if resumes_at(target / NEIGHBOUR, fork.step)]
-    yield _Part(f"{len(forks)} remedies on a stable neighbour", neighbour, target / NEIGHBOUR, forks)
+        if steps := unknown_steps(neighbour_folder, {fork.step for fork in forks}):
+            yield "the control of a stable neighbour", neighbour, neighbour_folder, (), steps
+        forks = [fork for fork in forks if resumes_at(neighbour_folder, fork.step)]
+    yield f"{len(forks)} remedies on a stable neighbour", neighbour, neighbour_folder, forks, ()
 
 
 def diagnose_unstable(folder: Path, trial_id: str | None, cell: Mapping[str, str]) -> Diagnosis:
