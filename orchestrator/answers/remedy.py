@@ -26,7 +26,7 @@ from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Caution, Figure, Line, Table
 
 if TYPE_CHECKING:
-    from orchestrator.causes.remedies.results import Cost, Difference, Ignored, Remedies, Resumed, StableCell, Tally
+    from orchestrator.causes.remedies.results import Cost, Remedies, Tally
     from orchestrator.maps.table import SweepTable
 
 _MAX_STEPS = 5  # fork steps of a table
@@ -107,12 +107,9 @@ class ControlRun:
 class RemedyAnswer(Answer):
     """What the forks of one trial came to; each field is explained in docs/json.md."""
 
-    sweep: str
+    result: Remedies = flat()
     trial_id: str
     onset_step: int | None
-    cause: str | None
-    control_repeats: bool | None
-    control_differs: Mapping[str, tuple[str, str]]
     control: ControlRun | None
     remedies: tuple[TriedRemedy, ...]
     other_data: tuple[TriedRemedy, ...]
@@ -120,18 +117,8 @@ class RemedyAnswer(Answer):
     cheapest_step: int | None
     best: str | None
     best_step: int | None
-    last_helpful_step: int | None
-    too_late_step: int | None
     agrees_with_diagnosis: bool | None
-    stable_cells: tuple[StableCell, ...]
     neighbour: str | None
-    costs: tuple[Cost, ...]
-    replicates_differ: bool
-    num_missing: int
-    control_difference: Difference | None
-    resumed: tuple[Resumed, ...]
-    without_effect: tuple[Ignored, ...]
-    result: Remedies = hidden()
     picture: Path | None = hidden(default=None)
     code: int = hidden(default=EXIT_OK)
     is_stopped: bool = hidden(default=False)
@@ -147,12 +134,9 @@ class RemedyAnswer(Answer):
             return tuple(TriedRemedy(results.helped(tally), results.is_called_for(tally), tally) for tally in tallies)
 
         return cls(
-            sweep=results.sweep,
+            result=results,
             trial_id=results.trial.trial_id,
             onset_step=results.onset,
-            cause=results.cause,
-            control_repeats=results.control_repeats,
-            control_differs=results.control_differs,
             control=None if control is None else ControlRun(control.outcome, control.onset_step, control.final_loss),
             remedies=tried(results.tallies),
             other_data=tried(results.unchanged),
@@ -160,18 +144,8 @@ class RemedyAnswer(Answer):
             cheapest_step=getattr(cheapest, "fork_step", None),
             best=getattr(best, "name", None),
             best_step=getattr(best, "fork_step", None),
-            last_helpful_step=results.last_helpful_step,
-            too_late_step=results.too_late_step,
             agrees_with_diagnosis=results.agrees,
-            stable_cells=results.stable_cells,
             neighbour=None if results.neighbour is None else results.neighbour.trial_id,
-            costs=results.costs,
-            replicates_differ=results.replicates_differ,
-            num_missing=results.num_missing,
-            control_difference=results.control_difference,
-            resumed=results.resumed,
-            without_effect=results.without_effect,
-            result=results,
             picture=picture,
             code=code,
             is_stopped=is_stopped,
@@ -180,7 +154,7 @@ class RemedyAnswer(Answer):
     @property
     def title(self) -> str:
         """The sweep and the trial."""
-        return f"{self.sweep}: remedies of {self.trial_id}"
+        return f"{self.result.sweep}: remedies of {self.trial_id}"
 
     @property
     def exit_code(self) -> int:
@@ -202,9 +176,9 @@ class RemedyAnswer(Answer):
             yield Caution(f"{results.num_missing} forks have no result yet; the same command trains them", "incomplete")
         if self.control is not None and results.control is not None:
             yield Line(f"left alone: {results.control.label}, final loss {_loss(self.control.final_loss)}")
-        if self.stable_cells:
+        if results.stable_cells:
             cells = [
-                f"{cell.setting} {format_value(cell.value)}: {_loss(cell.final_loss)}" for cell in self.stable_cells
+                f"{cell.setting} {format_value(cell.value)}: {_loss(cell.final_loss)}" for cell in results.stable_cells
             ]
             yield Line(f"nearest stable cells: final loss with {', '.join(cells[:_MAX_CELLS])}")
         if results.tallies:

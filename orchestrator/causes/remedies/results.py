@@ -148,17 +148,17 @@ class Remedies:
     """
 
     sweep: str
-    trial: TrialResult
-    onset: int | None
+    trial: TrialResult = hidden()
+    onset: int | None = hidden()
     cause: str | None
     stable_cells: tuple[StableCell, ...]
-    neighbour: TrialResult | None
-    control: TrialResult | None = None
+    neighbour: TrialResult | None = hidden()
+    control: TrialResult | None = hidden(default=None)
     control_repeats: bool | None = None
     control_differs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     control_difference: Difference | None = None
-    tallies: tuple[Tally, ...] = ()
-    unchanged: tuple[Tally, ...] = ()
+    tallies: tuple[Tally, ...] = hidden(default=())
+    unchanged: tuple[Tally, ...] = hidden(default=())
     costs: tuple[Cost, ...] = ()
     num_missing: int = 0
     resumed: tuple[Resumed, ...] = ()
@@ -193,7 +193,7 @@ class Remedies:
         """The tally at a fork step of a remedy, or of NO_CHANGE."""
         return next((tally for tally in self.all_tallies if (tally.name, tally.fork_step) == (name, step)), None)
 
-    @property
+    @reported
     def replicates_differ(self) -> bool:
         """Whether other data make another run; if not, replicates repeat each other."""
         several = [tally for tally in self.tallies if tally.tried > 1]
@@ -281,12 +281,12 @@ class Remedies:
         """Steps trained after the forks, including forks with other data alone."""
         return sum(tally.spent_steps for tally in self.all_tallies)
 
-    @property
+    @reported
     def last_helpful_step(self) -> int | None:
         """The last fork step with a remedy that helped; None if none did."""
         return max((tally.fork_step for tally in self.tallies if self.helped(tally)), default=None)
 
-    @property
+    @reported
     def too_late_step(self) -> int | None:
         """The first fork step after the last helpful one; None if there is none."""
         last = self.last_helpful_step
