@@ -103,7 +103,7 @@ class ControlRun:
     final_loss: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RemedyAnswer(Answer):
     """What the forks of one trial came to; each field is explained in docs/json.md."""
 

@@ -135,7 +135,7 @@ class Ignored:
     fork_step: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Remedies:
     """The results of the forks of one trial.
 
