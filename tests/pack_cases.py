@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from objectives.base import OBJECTIVES, ExecutionPlan, Trainer, TrainingConfig
-from orchestrator.base.packs import Member, Pack, Report, StackedPack, Trace
+from orchestrator.base.packs import Checkpoint, Member, Pack, Report, StackedPack, Trace
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.worker import run as worker
@@ -75,13 +75,15 @@ def cannot_compile(error: BaseException):
     return compile_
 
 
-def whole(reports: list[Report]) -> tuple[dict, dict]:
+def whole(reports: Sequence[Report], columns: Sequence[str] = COLUMNS) -> tuple[dict, dict]:
+    """Results and whole curves of reports without an error, by trial."""
+    assert not [report.error for report in reports if report.error]
     found = results(reports)
-    return found, {t: np.stack([curve(reports, t, column) for column in COLUMNS]) for t in found}
+    return found, {t: np.stack([curve(reports, t, column) for column in columns]) for t in found}
 
 
-def interrupted(pack: Pack, num_reports: int) -> tuple[list[Report], Pack]:
-    """A pack that dies after some reports, at least one checkpoint among them: what is left, and who goes on."""
+def until_death(pack: Pack, num_reports: int) -> tuple[list[Report], Checkpoint, frozenset[str]]:
+    """Reports of a pack that dies after some, its last checkpoint, and the trials that have ended."""
     seen, last = [], None
     for report in worker.run_pack(pack, pace=REPORT_EACH_UPDATE):
         assert report.error is None, report.error
@@ -90,10 +92,15 @@ def interrupted(pack: Pack, num_reports: int) -> tuple[list[Report], Pack]:
         if len(seen) >= num_reports and last is not None:
             break
     assert last is not None
-    done = {finished.trial_id for report in seen for finished in report.finished}
+    return seen, last, frozenset(results(seen))
+
+
+def interrupted(pack: Pack, num_reports: int) -> tuple[list[Report], Pack]:
+    """A pack that dies after some reports, at least one checkpoint among them: what is left, and who goes on."""
+    seen, last, done = until_death(pack, num_reports)
     ends = {trial_id: np.inf if trial_id in done else last.ages.get(trial_id, 0) for trial_id in pack.trial_ids}
     kept = [replace(report, traces={t: up_to(trace, ends[t]) for t, trace in report.traces.items()}) for report in seen]
-    return kept, replace(pack, resume=last, skip=frozenset(done))
+    return kept, replace(pack, resume=last, skip=done)
 
 
 def up_to(trace: Trace, end: float) -> Trace:

@@ -23,7 +23,6 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.base.query import hidden
 from orchestrator.base.space import Axis, Cell, Trial, canonical_text
-from orchestrator.base.trial_result import TrialResult
 from orchestrator.driver.packing import grouped, make_packs, planned_workers, structure_of
 from orchestrator.ledger.facts import PACKED_FACT, packed_fact
 from orchestrator.ledger.reader import LedgerReader, check_not_imported
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from orchestrator.ledger.writer import LedgerWriter
 # Room for a search that proposes all of its trials at once.
 _UNLIMITED = 10**9
+_OVER = ("finished", "errored")  # status of trials that will get no further result
 _MAX_TRIALS = 10_000  # a sweep file with so many is valid without further settings
 
 
@@ -199,8 +199,10 @@ class Proposer:
     def begin(self, facts: Mapping[str, str]) -> None:
         """Make the sweep in the ledger consist of its recorded trials and of the search's next ones."""
         self.trials = {trial.trial_id: trial for trial in self._recorded()}
+        statuses = self._ledger.statuses(removed=True)
+        is_waiting = self._sweep.is_open and any(statuses[trial_id][0] not in _OVER for trial_id in self.trials)
         room = len(self._sweep.trials) if self._sweep.is_open else _UNLIMITED
-        new = self._proposed(room) if not self._is_waiting() else []
+        new = [] if is_waiting else self._proposed(room)
         order = {trial.trial_id: i for i, trial in enumerate(self._sweep.trials)}
         trials = sorted([*self.trials.values(), *new], key=lambda trial: order.get(trial.trial_id, len(order)))
         self.trials = {trial.trial_id: trial for trial in trials}
@@ -232,12 +234,6 @@ class Proposer:
         rows = self._ledger.trials(removed=True)
         return [trial for row in rows if (trial := listed.get(row.trial_id) or self._sweep.trial_like(row))]
 
-    def _is_waiting(self) -> bool:
-        """Whether an open search has trials without a result."""
-        statuses = self._ledger.statuses(removed=True)
-        over = ("finished", "errored")
-        return self._sweep.is_open and any(statuses[trial_id][0] not in over for trial_id in self.trials)
-
     def _cell_results(self) -> list[CellResult]:
         """All cells so far, in the order of their proposals."""
         seeds: dict[Cell, list[SeedResult]] = {}
@@ -251,25 +247,23 @@ class Proposer:
         ]
 
     def _seed_results(self) -> dict[str, SeedResult]:
+        """Return the results of all trials, with those that follow from others if they are still in the sweep."""
+        rows = self._ledger.trials(removed=True)
+        present = [row for row in rows if row.position is not None]
+        rows = with_relative_results(present, self._ledger.facts()) + rows[len(present) :]
         return {
             row.trial_id: SeedResult(
                 seed=row.seed,
                 outcome=row.outcome,
-                is_over=row.status in ("finished", "errored"),
+                is_over=row.status in _OVER,
                 metrics={
                     name: float(value)
                     for name in RESULTS
                     if (value := getattr(row, name)) is not None and math.isfinite(value)
                 },
             )
-            for row in self._trial_results()
+            for row in rows
         }
-
-    def _trial_results(self) -> list[TrialResult]:
-        """Return all trials, with the results that follow from others if they are still in the sweep."""
-        rows = self._ledger.trials(removed=True)
-        present = [row for row in rows if row.position is not None]
-        return with_relative_results(present, self._ledger.facts()) + rows[len(present) :]
 
 
 def missing_trials(trials: Iterable[Trial], statuses: Mapping[str, tuple[str, int]]) -> list[Trial]:

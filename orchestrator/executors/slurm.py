@@ -176,7 +176,9 @@ class SlurmExecutor:
         remove([self._permission])
         if self._mark:
             end_marked(self._mark)
-            self._wait_for_local_jobs()
+            deadline = time.monotonic() + _CLOSE_S
+            while not all(submitted.job.done() for submitted in self._jobs.values()) and time.monotonic() < deadline:
+                time.sleep(_STEP_S)
             for submitted in self._jobs.values():
                 self._tidy(submitted)
             self._jobs.clear()
@@ -188,13 +190,6 @@ class SlurmExecutor:
             for empty in (self._folder / REPORTS, self._folder):
                 with contextlib.suppress(OSError):
                     empty.rmdir()  # it stays if it has logs of lost jobs
-
-    def _wait_for_local_jobs(self) -> None:
-        """Wait for killed processes to end."""
-        deadline = time.monotonic() + _CLOSE_S
-        jobs = [submitted.job for submitted in self._jobs.values()]
-        while not all(job.done() for job in jobs) and time.monotonic() < deadline:
-            time.sleep(_STEP_S)
 
     # --- jobs ------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import math
 import os
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.base.environment import describe_process
+from orchestrator.base.files import atomic_write
 from orchestrator.base.packs import Completed, Ending, Failed, LaunchedPack, Lost, Paused, Report
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.detection.config import StoppingConfig
@@ -172,17 +174,16 @@ class CustomRun:
         is_resumed = self._resume(filled)
         self.monitor.compare_with(self.pack.rung_thresholds)
         self.folder.prepare(keep=is_resumed)
-        self.folder.write_settings(self._settings(values | given))
+        atomic_write(self.folder.settings, json.dumps(self._settings(values | given), indent=1))
         is_function = "python" in config
         metrics = MetricsConfig(**config["metrics"]) if "metrics" in config else None
         if metrics is not None and metrics.file is not None:
             metrics = metrics.model_copy(update={"file": os.path.join(launch.folder, filled(metrics.file))})
-        keeps_points = launch.checkpoint is not None
         self._source = Source(
             metrics,
             self.folder,
             after=self.curve.last_step,
-            keeps_points=keeps_points,
+            keeps_points=launch.checkpoint is not None,
             is_function=is_function,
             skips_existing=self.skips_existing,
         )
@@ -323,10 +324,10 @@ class CustomRun:
 
     def _hung(self, started: float) -> Report:
         silence = f"no loss for {self.launch.silence_s:g} s (resources.stall_timeout_s)"
-        if self.curve.last_step is not None:
-            cause = f"{silence} after step {self.curve.last_step}: it hangs"
-            return self.report(started, Lost(self._with_output(cause), is_hung=True))
-        return self.report(started, Failed(self._with_output(f"{silence}; {self.source.note}"), is_hung=True))
+        if self.curve.last_step is None:
+            return self._failed(started, f"{silence}; {self.source.note}", is_hung=True)
+        cause = f"{silence} after step {self.curve.last_step}: it hangs"
+        return self.report(started, Lost(self._with_output(cause), is_hung=True))
 
     def _last_report(self, started: float) -> Report:
         """Report the result, or the reason for its absence."""
@@ -338,18 +339,15 @@ class CustomRun:
         record = self.monitor.record()
         has_result = self.is_over or (self.curve.last_step is not None and (failed is None or not record.is_finite))
         if has_result and not self.is_over and self.source.only_repeats:
-            cause = (
-                f"it resumed, but printed no step beyond {self.curve.last_step}: steps must go on from the checkpoint"
-            )
-            return self.report(started, Failed(self._with_output(cause)))
+            where = f"no step beyond {self.curve.last_step}"
+            return self._failed(started, f"it resumed, but printed {where}: steps must go on from the checkpoint")
         if has_result and (question := self.source.question) is not None:
-            return self.report(started, Failed(self._with_output(question)))
+            return self._failed(started, question)
         if has_result:
-            steps_done, validation = self.curve.steps_done, self.source.validation_loss
+            steps_done = self.curve.steps_done
+            validation = math.nan if self.is_pruned else self.source.validation_loss
             # A trial whose losses were in question at a rung has trained on.
             progress = replace(self.monitor.rung_progress(), is_pruned=self.is_pruned)
-            if self.is_pruned:
-                validation = math.nan
             self._take_readings()
             result = member_result(
                 self.member.trial_id, record, self.stopping, steps_done, validation, progress, self._validations
@@ -365,8 +363,7 @@ class CustomRun:
             self._finished.append(result)
             return self.report(started, Completed())
         if failed is None:
-            cause = f"it ended with exit code 0 and without a loss; {self.source.note}"
-            return self.report(started, Failed(self._with_output(cause)))
+            return self._failed(started, f"it ended with exit code 0 and without a loss; {self.source.note}")
         code = codes[failed]
         assert code is not None
         who = f"rank {failed} " if self.launch.workers > 1 else "it "
@@ -376,9 +373,11 @@ class CustomRun:
             cause = f"{who}was killed by {signal.Signals(number).name}{hint}"
             return self.report(started, Lost(self._with_output(cause, failed)))
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        last = next((line for line in reversed(self._last_lines(failed)) if line.strip()), "")
-        cause = f"{who}{how}" + (f": {last.strip()}" if last else "")
-        return self.report(started, Failed(self._with_output(cause, failed)))
+        last = "".join(f": {line.strip()}" for line in self._last_lines(failed)[-1:] if line.strip())
+        return self._failed(started, f"{who}{how}{last}", failed)
+
+    def _failed(self, started: float, cause: str, rank: int = 0, *, is_hung: bool = False) -> Report:
+        return self.report(started, Failed(self._with_output(cause, rank), is_hung=is_hung))
 
     def _with_output(self, cause: str, rank: int = 0) -> str:
         """Return the last output of a process, with ``cause`` as the last line."""

@@ -139,7 +139,9 @@ class Probe(CustomRun):
     def __init__(self, pack: LaunchedPack, launcher: Launcher, files: Path) -> None:
         super().__init__(pack, launcher)
         self.folder = TrialFolder(files.with_name(_PROBE))
-        restore_files(files, self.folder)
+        with storage_errors(self.folder.path):
+            shutil.rmtree(self.folder.path, ignore_errors=True)
+            shutil.copytree(files, self.folder.path, symlinks=True)
         self.problem: str | None = None
 
     @property
@@ -324,13 +326,6 @@ def restore_fork(kept: Path, step: int, trial: TrialFolder) -> bool:
         shutil.rmtree(trial.path, ignore_errors=True)
         new.rename(trial.path)
     return True
-
-
-def restore_files(files: Path, trial: TrialFolder) -> None:
-    """Replace a trial's folder with the files of a checkpoint, without a curve. Raises StorageError."""
-    with storage_errors(trial.path):
-        shutil.rmtree(trial.path, ignore_errors=True)
-        shutil.copytree(files, trial.path, symlinks=True)
 
 
 def drop_trainer_files(trial: TrialFolder) -> None:

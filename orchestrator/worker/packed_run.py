@@ -52,13 +52,14 @@ class Pace:
 class PackedRun:
     """The training members of a pack, and their news since the last report."""
 
+    roster: Roster  # training and waiting members; it and the trainer exist once the run has started
+    trainer: Trainer
+
     def __init__(self, pack: StackedPack, pace: Pace) -> None:
         self.pack, self.trial_ids, self.pace = pack, pack.trial_ids, pace
         self.stopping = StoppingConfig(**pack.stopping)
         self.monitor = RunMonitor(self.stopping, [], rung_thresholds=pack.rung_thresholds)
         self.curves = MemberCurves(pack.telemetry.curves, pack.steps)
-        self._trainer: Trainer | None = None
-        self._roster: Roster | None = None
         self.plan = ExecutionPlan(1)
         self.at_a_time = 0
         self.seconds_per_step = pace.update_s
@@ -69,26 +70,14 @@ class PackedRun:
         self._finished: list[MemberResult] = []
 
     @property
-    def trainer(self) -> Trainer:
-        """The trainer; only after the run has started."""
-        assert self._trainer is not None
-        return self._trainer
-
-    @property
-    def roster(self) -> Roster:
-        """The training and waiting members; only after the run has started."""
-        assert self._roster is not None
-        return self._roster
-
-    @property
     def waited(self) -> tuple[str, ...]:
         """Trials that wait for a free row."""
-        return tuple(self.trial_ids[member] for member in self._roster.waiting) if self._roster is not None else ()
+        return tuple(self.trial_ids[member] for member in self.roster.waiting) if hasattr(self, "roster") else ()
 
     def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
         """Yield a report about every second and one per checkpoint; the last one is Completed or Paused."""
         prepare_process()
-        self._roster = roster = self._start()
+        self.roster = roster = self._start()
         last_report = self.pace.clock()
         while roster.training:
             num_steps, began = self._steps_to_next_update(), self.pace.clock()
@@ -129,12 +118,12 @@ class PackedRun:
     def close(self) -> None:
         """Release the trainer; an error here changes no result."""
         self.checkpoints.close()
-        if self._trainer is not None:
+        if hasattr(self, "trainer"):
             try:
-                self._trainer.close()
+                self.trainer.close()
             except Exception:
                 traceback.print_exc()
-            self._trainer = None
+            del self.trainer
         release_memory()
 
     def _start(self) -> Roster:
@@ -163,12 +152,12 @@ class PackedRun:
         else:
             roster.load_state_dict(resumed["roster"])
         rows = roster.row_specs(self._num_rows(roster))
-        self._trainer = objective.start([row.config for row in rows], [row.seed for row in rows], device, choice.plan)
+        self.trainer = objective.start([row.config for row in rows], [row.seed for row in rows], device, choice.plan)
         for field in ("interventions", "control"):
             takes = f"takes_{field}"
-            if any(getattr(config, field) for config in configs) and not getattr(self._trainer, takes, False):
+            if any(getattr(config, field) for config in configs) and not getattr(self.trainer, takes, False):
                 remedy = f"make it a PackedTrainer, or set {takes} = True"
-                raise ValueError(f"{type(self._trainer).__name__} of {objective.name} takes no {field}; {remedy}")
+                raise ValueError(f"{type(self.trainer).__name__} of {objective.name} takes no {field}; {remedy}")
         if resumed is None:
             self.monitor.arrange([None] * len(roster.training), self._are_audited(roster.training))
             self.age_of = dict.fromkeys(roster.everybody, 0)
@@ -211,7 +200,7 @@ class PackedRun:
         rows_before = roster.rows
         roster.drop(skipped)
         roster.admit()
-        self._roster = roster
+        self.roster = roster
         self._arrange(rows_before)
 
     def _begin_checkpoint(self) -> None:
@@ -248,11 +237,10 @@ class PackedRun:
         in_time = max(1, int(self.pace.update_s / self.seconds_per_step))
         limit = min(self.pace.update_steps, in_time, self.pack.steps - oldest)
         forks = ((self.roster.next_fork(k), row) for k, row in enumerate(self.roster.rows) if len(row) > 1)
-        limit = min([limit, *(step - self.age_of[row[0]] for step, row in forks if step is not None)])
-        every = self.pack.validate_every
-        if every is None:
-            return limit
-        return min(limit, *(every - self.age_of[member] % every for member in self.roster.training))
+        limits = [limit, *(step - self.age_of[row[0]] for step, row in forks if step is not None)]
+        if (every := self.pack.validate_every) is not None:
+            limits += [every - self.age_of[member] % every for member in self.roster.training]
+        return min(limits)
 
     def _train(self, num_steps: int) -> tuple[dict[str, np.ndarray], list[RowReadings]]:
         """Train ``num_steps`` and return their metrics, (T, R) each, and readings by row of the trainer."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from orchestrator.base.files import atomic_write, check_no_links, make_folder, open_private, storage_errors
+from orchestrator.base.files import check_no_links, make_folder, open_private, storage_errors
 from orchestrator.base.packs import Trace
 from orchestrator.detection.run_monitor import JUDGED
 from orchestrator.detection.watch import read_rows
@@ -61,10 +61,6 @@ class TrialFolder:
             if not keep and self.path.exists():
                 shutil.rmtree(self.path)
             make_folder(self.path)
-
-    def write_settings(self, settings: Mapping[str, Any]) -> None:
-        """Write ``trial.json``. Raises StorageError."""
-        atomic_write(self.settings, json.dumps(settings, indent=1))
 
 
 def step_rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,8 @@
-"""SIGKILL, signals and a second driver, with real processes and the inline executor."""
+"""SIGKILL, signals and a second driver, also while rules act and forks train, with real processes."""
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import random
@@ -12,11 +13,14 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fault_kit import (
+    DRIVERS,
     LONGER,
     SEARCH,
+    SWEEP,
     assert_goes_on,
     assert_sound,
     can_go_on,
@@ -31,6 +35,9 @@ from fault_kit import (
     wait_until,
     write_sweep,
 )
+
+from orchestrator.base.files import LEDGER
+from orchestrator.ledger.reader import LedgerReader
 
 KILLS = 4  # `make soak` has two hundred
 MOST_TRIES = 8
@@ -172,3 +179,66 @@ def test_the_lock_of_a_dead_driver_is_taken_over(folder: Path) -> None:
     driver.communicate()
     assert f"pid {driver.pid}" in (folder / "results/edge/lock").read_text()
     assert run(folder, "run", "edge.yaml", "--executor", "inline", "--steps", "10")[0] == 0
+
+
+# Rules with ramps, cool-downs and several readings in a row, so that a kill falls into any of them.
+CONTROL = """
+  control:
+    values:
+      - []
+      - [{on: curvature, above: 0.2, readings: 2, do: {lr: x0.5}, every: 7, at_most: 4, cool_down: 150, over: 90}]
+      - [{on: loss, above: 1, do: [{skip: 3}, {clip_to_quantile: 0.5}, {lr: x0.5}], every: 40, after: 20, at_most: 9}]
+"""
+
+
+def fired_of(folder: Path) -> dict[str, Any]:
+    with LedgerReader(folder / "results" / "edge" / LEDGER) as ledger:
+        return {row.trial_id: row.fired for row in ledger.trials()}
+
+
+@pytest.mark.slow
+def test_a_sweep_with_rules_that_is_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    text = SWEEP.replace("axes:\n", f"axes:{CONTROL}")
+    assert text != SWEEP
+    (tmp_path / "calm").mkdir()
+    calm = undisturbed_results(tmp_path / "calm", text)
+    write_sweep(tmp_path, text)
+    kill_at_random_moments(tmp_path, 0, 6, 1.5)
+    assert_goes_on(tmp_path, calm, "--executor", "inline")
+    fired = fired_of(tmp_path)
+    assert fired == fired_of(tmp_path / "calm")
+    assert sum(map(len, fired.values())) > 20
+
+
+LR, AS_JSON = ("--try", "lr=x0.5,x0.25"), ("--json", "answer.json")
+ASKED = ("remedy", "edge", "--fork", "0", *LR, "--try", "skip=5", "--replicates", "4", *AS_JSON)
+OF_EACH_CELL = ("remedies", "edge", "--fork", "onset", *LR, "--replicates", "2", *AS_JSON)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", [ASKED, OF_EACH_CELL], ids=["one trial", "each cell"])
+def test_forks_that_are_killed_at_random_moments_give_the_same_answer(folder: Path, asked: tuple[str, ...]) -> None:
+    write_sweep(folder, LONGER)
+    code, output = run(folder, "run", "edge.yaml", "--executor", "inline")
+    assert code == 0, output
+    moments, killed = random.Random(0), 0
+    for _ in range(KILLS):
+        process = subprocess.Popen(
+            command(*asked), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        DRIVERS.append(process)
+        time.sleep(moments.uniform(1.0, 5.0))
+        process.kill()
+        process.communicate()
+        killed += process.returncode < 0
+    code, output = run(folder, *asked)
+    assert code == 0, output
+    assert killed > 0, "no kill came before the end"
+    disturbed = json.loads((folder / "answer.json").read_text())
+    (folder / "results" / "edge" / "remedies").rename(folder / "elsewhere")
+    code, output = run(folder, *asked)
+    assert code == 0, output
+    assert json.loads((folder / "answer.json").read_text()) == disturbed
+    for answer in disturbed.get("cells", [disturbed]):
+        assert answer["control_repeats"] is True
+        assert answer["num_missing"] == 0

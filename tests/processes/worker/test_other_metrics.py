@@ -1,7 +1,11 @@
-"""Validation losses and metrics that a trainer prints beside its training losses."""
+"""What trainers give besides their losses: other metrics, telemetry of a `Watch`, and what a machine has."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +19,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.table import read_table
 from orchestrator.pages.report import export_all
+from orchestrator.worker.machine import free_memory
 
 # The training loss falls the fastest at lr 1, the validation loss at lr 0.1: an overfit.
 TRAIN = """
@@ -84,3 +89,132 @@ def test_a_function_has_them_too(tmp_path: Path) -> None:
     text = 'name: mine\nobjective: {python: "also_function:run", metrics: {also: [accuracy]}}\nsteps: 30\n'
     trained(sweep_in(tmp_path, "", f"{text}axes: {{lr: {{values: [0.1, 0.2]}}}}\n"), tmp_path)
     assert load(tmp_path / "results/mine").trials["accuracy"].tolist() == [0.29, 0.29]
+
+
+LOOP = """
+import os, pathlib, signal, sys
+import torch
+from orchestrator.detection.watch import Watch
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+x = torch.linspace(-3, 3, 32)[:, None]
+
+def loss_of_batch():
+    return (model(x) - torch.sin(x)).square().mean()
+
+def train(watch, lr, steps, saved=None, dies_at=None):
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    first = 0
+    if saved is not None and saved.exists():
+        state = torch.load(saved)
+        model.load_state_dict(state["model"]), optimizer.load_state_dict(state["optimizer"])
+        first, dies_at = state["step"], None
+    watch.telemetry(model, optimizer, loss_of_batch, every=5, curvature=10)
+    told = []
+    for step in range(first, steps):
+        if saved is not None and step == 20:
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, saved)
+        if step == dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.zero_grad()
+        loss = loss_of_batch()
+        loss.backward()
+        optimizer.step()
+        watch.report(step, loss)
+        if step % 5 == 0:
+            told.append({"step": float(step), **watch.readings})
+    return told
+"""
+SCRIPT = LOOP + 'watch = Watch()\ntrain(watch, watch.config["lr"], watch.steps)\n'
+DYING = SCRIPT.replace("watch.steps)", 'watch.steps, watch.folder / "saved.pt", 33)')
+WATCHED = """
+name: mine
+objective:
+  command: [python, train.py, "{lr}", "{seed}"]
+steps: 60
+seeds: [0]
+axes: {lr: {values: [0.01]}}
+tracking: {enabled: false}
+"""
+FUNCTION = WATCHED.replace('command: [python, train.py, "{lr}", "{seed}"]', 'python: "train:run"')
+
+
+def alone() -> dict[str, np.ndarray]:
+    """What a watch reads of the same loop without a sweep, by column.
+
+    In a process of its own: what other tests have loaded into this one changes last bits.
+    """
+    program = LOOP + "import json\nprint(json.dumps(train(Watch(), 0.01, 60)))\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    rows = json.loads(done.stdout)
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return {name: np.array([row.get(name, np.nan) for row in rows]) for name in columns}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["script", "function", "resumed"])
+def test_the_ledger_has_the_readings_that_the_loop_has_alone(tmp_path: Path, way: str) -> None:
+    script, text = {
+        "script": (SCRIPT, WATCHED),
+        "function": (
+            LOOP + 'def run(config, report):\n    train(report.watch, config["lr"], config["steps"])\n',
+            FUNCTION,
+        ),
+        "resumed": (DYING, WATCHED.replace("steps: 60", "  resume: {checkpoint: '{folder}/saved.pt'}\nsteps: 60")),
+    }[way]
+    (row,) = trained(sweep_in(tmp_path, script, text, allow_import=True), tmp_path)
+    assert row.steps_done == 60
+    with LedgerReader(tmp_path / "results" / "mine" / "ledger.db") as ledger:
+        kept = ledger.telemetry(row.trial_id)
+    expected = alone()
+    assert kept["step"].tolist() == list(range(0, 60, 5))
+    assert set(expected) <= set(kept)
+    for name, value_N in expected.items():
+        # A resumed run measures its curvature from a cold start.
+        if way != "resumed" or not name.startswith(("lambda", "curvature")):
+            np.testing.assert_allclose(kept[name], value_N, rtol=1e-6, err_msg=name)
+    assert load(tmp_path / "results" / "mine").warn().num_runs == 1
+
+
+def test_free_memory_is_no_more_than_a_container_leaves() -> None:
+    """In a control group of its own with a limit; where there are none, the machine's memory is the limit."""
+    group = Path("/sys/fs/cgroup/memory/sweep-memory-test")
+    if not (group.parent / "memory.limit_in_bytes").is_file() or not os.access(group.parent, os.W_OK):
+        assert 0 < free_memory("cpu") <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return
+    group.mkdir(exist_ok=True)
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(600 * 2**20))
+        code = "from orchestrator.worker.machine import free_memory; print(free_memory('cpu'))"
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True, text=True, check=True,
+            preexec_fn=lambda: (group / "cgroup.procs").write_text(str(os.getpid())),
+        )  # fmt: skip
+        assert 0 < int(done.stdout) * os.cpu_count() <= 600 * 2**20
+    finally:
+        group.rmdir()
+
+
+ODD = """
+import torch
+from objectives.base import OBJECTIVES
+from objectives.base import ExecutionPlan
+from orchestrator.worker.machine import prepare_process
+
+prepare_process()
+torch.set_num_threads(1)
+config = OBJECTIVES["gpt"].config_class(steps=9, width=10, heads=2, context=5, batch_size=3, lr=1e-2)
+def losses(seeds):
+    trainer = OBJECTIVES["gpt"].start([config] * len(seeds), seeds, "cpu", ExecutionPlan(len(seeds)))
+    return [float(trainer.step()["loss"][-1]) for _ in range(9)]
+print(losses([4]) == losses([0, 1, 2, 3, 4]) == losses([2, 3, 4]))
+"""
+
+
+def test_a_member_of_any_size_trains_alike_whoever_shares_its_pack() -> None:
+    """In a process of its own: the setting counts from the first product on."""
+    done = subprocess.run([sys.executable, "-c", ODD], capture_output=True, text=True)
+    assert done.stdout.strip() == "True", done.stderr

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,8 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.base.errors import InputError
 from orchestrator.base.packs import Checkpoint, Completed, Failed, Lost, OutOfMemory, Paused, Refused, Report
 from orchestrator.base.trial_result import MemberResult
+from orchestrator.executors.slurm_cluster import read_options
 from orchestrator.executors.slurm_worker import report_as_text, report_from_text
 
 words = st.text(max_size=8)
@@ -134,3 +138,18 @@ def test_lists_in_what_rules_did_are_refused() -> None:
 def test_every_field_of_a_report_is_in_its_file() -> None:
     names = {field.name for field in dataclasses.fields(Report)}
     assert json.loads(report_as_text(Report("p", 0, 0, 0.0))).keys() == names
+
+
+def test_options_are_read_from_the_command_line() -> None:
+    assert read_options(["partition=gpu", "mem-gb=4", "comment=a=b"]) == {
+        "partition": "gpu", "mem_gb": "4", "comment": "a=b",
+    }  # fmt: skip
+    with pytest.raises(InputError, match="'partition' is not KEY=VALUE"):
+        read_options(["partition"])
+
+
+def test_without_submitit_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    monkeypatch.delitem(sys.modules, "orchestrator.executors.slurm", raising=False)
+    with pytest.raises(InputError, match=r"pip install 'sweep-stability\[slurm\]'"):
+        importlib.import_module("orchestrator.executors.slurm")

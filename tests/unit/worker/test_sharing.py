@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pack_cases import REPORT_EACH_UPDATE, assert_the_same, curve, interrupted, pack_with, results, whole
 
-from objectives.base import OBJECTIVES, QuadraticConfig
+from objectives.base import OBJECTIVES, QuadraticConfig, RowSpec
 from objectives.training.packed import PackedTrainer
 from orchestrator.base.packs import Pack, Report
 from orchestrator.worker import run as worker
@@ -315,3 +316,65 @@ def test_without_interventions_each_member_is_a_family_of_its_own() -> None:
     some = [config([]), config([{"at": 3, "skip": 1}]), config([])]
     assert families(some, [0, 0, 1], [None] * 3) == [0, 0, 1]
     assert families(some, [0, 0, 0], [True, False, True]) == [0, 1, 0]
+
+
+def plain_config(lr: float = 0.1) -> QuadraticConfig:
+    return QuadraticConfig(steps=10, lr=lr)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(1, 2**9 - 1)), max_size=12),
+    st.integers(1, 9),
+    st.integers(1, 6),
+)
+def test_members_wait_in_line_train_in_a_row_of_their_own_or_are_gone(rounds, num_members: int, width: int) -> None:
+    """Of each round: whether the pack is resumed, how many rows pad it, and a bit for each member that leaves."""
+    configs, seeds = [plain_config(0.1 * (1 + m)) for m in range(num_members)], [m % 3 for m in range(num_members)]
+    roster, gone, held_in = Roster(configs, seeds, width), set(), {}
+    for is_resumed, num_padding, leaving_bits in itertools.chain(rounds, itertools.repeat((False, 0, 2**9 - 1))):
+        if not roster.waiting and not roster.training:
+            break
+        training, waiting = list(roster.training), list(roster.waiting)
+        roster.admit()
+        num_new = min(width - len(training), len(waiting))
+        assert roster.training == training + waiting[:num_new], "in the order in which they wait, and no place is free"
+        if is_resumed:
+            resumed = Roster(configs, seeds, width)
+            resumed.load_state_dict(roster.state_dict())
+            assert (resumed.training, resumed.waiting) == (roster.training, roster.waiting)
+        num_rows = len(roster.training) + num_padding
+        row_specs = roster.row_specs(num_rows)
+        assert len(row_specs) == num_rows
+        assert row_specs[: len(roster.training)] == [
+            RowSpec(configs[m], seeds[m], held_in.get(m)) for m in roster.training
+        ], "its state is where it was held"
+        assert row_specs[len(roster.training) :] == [row_specs[0]] * (num_rows - len(roster.training)), "padded"
+        held_in = {member: row for row, member in enumerate(roster.training)}
+        leaving = {member for member in range(num_members) if leaving_bits >> member & 1}
+        roster.drop(leaving)
+        gone |= leaving
+        assert set(roster.training) | set(roster.waiting) == set(range(num_members)) - gone
+    assert gone == set(range(num_members))
+
+
+def test_a_fresh_member_begins_in_the_row_that_one_left_and_the_others_keep_their_state() -> None:
+    roster = Roster([plain_config(lr) for lr in (0.1, 0.2, 0.3)], [5, 6, 7], 2)
+    roster.admit()
+    assert roster.row_specs(2) == [RowSpec(plain_config(0.1), 5, None), RowSpec(plain_config(0.2), 6, None)]
+    roster.drop([0])
+    roster.admit()
+    assert roster.row_specs(4) == [
+        RowSpec(plain_config(0.2), 6, 1),
+        RowSpec(plain_config(0.3), 7, None),
+        *[RowSpec(plain_config(0.2), 6, 1)] * 2,
+    ]
+
+
+def test_a_resumed_roster_goes_on_with_a_trainer_that_holds_its_rows() -> None:
+    roster = Roster([plain_config(lr) for lr in (0.1, 0.2, 0.3)], [5, 6, 7], 2)
+    roster.drop([0])
+    roster.admit()
+    resumed = Roster(roster.configs, roster.seeds, 2)
+    resumed.load_state_dict(roster.state_dict())
+    assert [row.source for row in resumed.row_specs(2)] == [0, 1]

@@ -1,4 +1,4 @@
-"""Validations during training: who shares a pack, how often it is updated and whether it dies change nothing."""
+"""Validations and slow members: who shares a pack, how often it is updated and whether it dies change nothing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from pack_cases import SMALL, STOPPING, assert_the_same, curve, pack_with, results
+from pack_cases import (
+    REPORT_EACH_UPDATE,
+    SMALL,
+    STOPPING,
+    assert_the_same,
+    pack_with,
+    results,
+    until_death,
+    whole,
+)
 
-from orchestrator.base.packs import Pack, Report
+from orchestrator.base.packs import Pack, Report, RungThreshold
+from orchestrator.detection.config import SlowConfig
 from orchestrator.worker import run as worker
 from orchestrator.worker.packed_run import Pace
 
-EACH_LOOK = Pace(report_s=0.0)
 VALIDATED = ("gpt", "function_fit")
 LRS = (1e-3, 1e-2, 1e300, 3e-3, 3e-2)
 
@@ -31,17 +40,15 @@ def held_out(reports: Sequence[Report], trial_id: str) -> np.ndarray:
     return found[:, np.isfinite(found[1])]
 
 
-def whole(reports: Sequence[Report]) -> tuple[dict, dict]:
-    assert not [report.error for report in reports if report.error]
-    found = results(reports)
-    losses = {t: np.stack([curve(reports, t, column) for column in ("step", "loss", "grad_norm")]) for t in found}
-    return found, losses | {f"{t} validated": held_out(reports, t) for t in found}
+def validated(reports: Sequence[Report]) -> tuple[dict, dict]:
+    found, curves = whole(reports, ("step", "loss", "grad_norm"))
+    return found, curves | {f"{t} validated": held_out(reports, t) for t in found}
 
 
 @pytest.mark.parametrize("objective", VALIDATED)
 def test_validating_has_no_effect_on_training(objective: str) -> None:
-    plain = whole(list(worker.run_pack(validated_pack(objective, None))))
-    found = whole(list(worker.run_pack(validated_pack(objective))))
+    plain = validated(list(worker.run_pack(validated_pack(objective, None))))
+    found = validated(list(worker.run_pack(validated_pack(objective))))
     for trial_id, expected in plain[0].items():
         np.testing.assert_array_equal(found[1][trial_id], plain[1][trial_id])
         own = ("best_validation_loss", "best_validation_step", "overfit_step", "reason")
@@ -52,7 +59,7 @@ def test_validating_has_no_effect_on_training(objective: str) -> None:
 
 @pytest.mark.parametrize("objective", VALIDATED)
 def test_a_member_is_validated_after_every_so_many_of_its_steps_and_after_its_last_one(objective: str) -> None:
-    found, curves = whole(list(worker.run_pack(replace(validated_pack(objective), width=2))))
+    found, curves = validated(list(worker.run_pack(replace(validated_pack(objective), width=2))))
     for trial_id, finished in found.items():
         steps, losses = curves[f"{trial_id} validated"]
         if finished.outcome == "diverged":
@@ -71,10 +78,10 @@ def test_who_shares_a_pack_and_how_often_it_is_looked_at_changes_no_validation(
 ) -> None:
     pack = validated_pack(objective, validation_patience=patience)
     alone = [replace(pack, members=(member,), width=1) for member in pack.members]
-    parts = [whole(list(worker.run_pack(one))) for one in alone]
+    parts = [validated(list(worker.run_pack(one))) for one in alone]
     expected = ({k: v for one, _ in parts for k, v in one.items()}, {k: v for _, one in parts for k, v in one.items()})
     for width, update_steps in ((5, 10), (3, 1), (2, 40)):
-        found = whole(list(worker.run_pack(replace(pack, width=width), pace=Pace(update_steps=update_steps))))
+        found = validated(list(worker.run_pack(replace(pack, width=width), pace=Pace(update_steps=update_steps))))
         assert_the_same(found, expected)
 
 
@@ -82,16 +89,9 @@ def test_who_shares_a_pack_and_how_often_it_is_looked_at_changes_no_validation(
 @pytest.mark.parametrize("checkpoint_steps", [5, 6])
 def test_a_pack_that_dies_goes_on_with_its_validations_bit_for_bit(num_reports: int, checkpoint_steps: int) -> None:
     pack = replace(validated_pack("function_fit", validation_patience=2), checkpoint_steps=checkpoint_steps, width=3)
-    undisturbed = whole(list(worker.run_pack(pack, pace=EACH_LOOK)))
-    seen, last = [], None
-    for report in worker.run_pack(pack, pace=EACH_LOOK):
-        seen.append(report)
-        last = report.checkpoint or last
-        if len(seen) >= num_reports and last is not None:
-            break
-    assert last is not None
-    done = {finished.trial_id for report in seen for finished in report.finished}
-    after = list(worker.run_pack(replace(pack, resume=last, skip=frozenset(done)), pace=EACH_LOOK))
+    undisturbed = validated(list(worker.run_pack(pack, pace=REPORT_EACH_UPDATE)))
+    seen, last, done = until_death(pack, num_reports)
+    after = list(worker.run_pack(replace(pack, resume=last, skip=done), pace=REPORT_EACH_UPDATE))
     assert {**results(seen), **results(after)} == undisturbed[0]
     for trial_id in pack.trial_ids:
         # As the ledger does: of a trial that goes on, what came after the checkpoint is trained again.
@@ -127,3 +127,68 @@ def test_an_objective_without_held_out_data_has_no_validations() -> None:
     reports = list(worker.run_pack(pack))
     assert held_out(reports, "trial0").shape == (2, 0)
     assert results(reports)["trial0"].best_validation_loss is None
+
+
+# The middle of what the members below have at these steps, so that some are above it.
+THRESHOLDS = {
+    "gpt": (RungThreshold(15, 5.2, 5), RungThreshold(25, 4.05, 5)),
+    "function_fit": (RungThreshold(15, 1.0, 5), RungThreshold(25, 0.8, 5)),
+    "quadratic": (RungThreshold(15, 0.3, 5), RungThreshold(25, 0.002, 5)),
+}
+SLOW_LRS = {
+    "gpt": (1e-3, 3e-2, 1e-2, 1e300, 3e-3, 1e-2, 3e-1),
+    "function_fit": (1e-4, 3e-2, 1e-2, 1e300, 3e-3, 1e-3, 3e-1),
+    "quadratic": (0.01, 0.5, 0.1, 1e200, 0.05, 0.3, 1.0),
+}
+
+
+def slow_pack(objective: str, **stopping) -> Pack:
+    pack = pack_with(objective, [{"lr": lr} for lr in SLOW_LRS[objective]], 7, [0, 0, 1, 2, 0, 1, 2])
+    slow = {"slow": SlowConfig(method="median", startup_trials=0), **stopping}
+    return replace(pack, stopping=STOPPING.model_copy(update=slow).model_dump(), rung_thresholds=THRESHOLDS[objective])
+
+
+def pruned(reports: Sequence[Report]) -> tuple[dict, dict]:
+    return whole(reports, ("step", "loss"))
+
+
+@pytest.mark.parametrize("objective", SMALL)
+@pytest.mark.parametrize("audit", [0.0, 0.5])
+def test_who_shares_a_pack_changes_nothing_about_who_is_pruned(objective: str, audit: float) -> None:
+    pack = slow_pack(objective, audit=audit)
+    alone = [replace(pack, members=(member,), width=1) for member in pack.members]
+    expected = pruned([report for one in alone for report in worker.run_pack(one)])
+    outcomes = {finished.outcome for finished in expected[0].values()}
+    assert {"pruned", "diverged"} < outcomes
+    for width, update_steps in ((7, 10), (3, 1), (2, 40)):
+        reports = list(worker.run_pack(replace(pack, width=width), pace=Pace(update_steps=update_steps)))
+        assert_the_same(pruned(reports), expected)
+    for finished in expected[0].values():
+        is_pruned = finished.slow_step is not None and not finished.is_audited
+        assert (finished.outcome == "pruned") == is_pruned
+        if is_pruned:
+            assert (
+                finished.steps_done == finished.slow_step + 1 in {threshold.steps for threshold in pack.rung_thresholds}
+            )
+            assert finished.validation_loss is None
+        assert all(loss == float(loss) for loss in finished.rung_losses)
+
+
+def test_a_pruned_member_leaves_its_pack_so_that_its_steps_are_saved() -> None:
+    trained = [
+        list(worker.run_pack(pack))[-1].member_steps
+        for pack in (slow_pack("quadratic"), replace(slow_pack("quadratic"), rung_thresholds=()))
+    ]
+    assert trained[0] < trained[1]
+
+
+@pytest.mark.parametrize("num_reports", [1, 2, 4])
+def test_a_pack_that_dies_goes_on_with_the_bars_that_it_had(num_reports: int) -> None:
+    pack = replace(slow_pack("quadratic"), checkpoint_steps=5, width=4)
+    undisturbed = pruned(list(worker.run_pack(pack, pace=REPORT_EACH_UPDATE)))
+    seen, last, done = until_death(pack, num_reports)
+    # By now other trials have ended, which would have set other thresholds.
+    others = tuple(RungThreshold(threshold.steps, 0.0, 99) for threshold in pack.rung_thresholds)
+    going_on = replace(pack, resume=last, skip=done, rung_thresholds=others)
+    after = list(worker.run_pack(going_on, pace=REPORT_EACH_UPDATE))
+    assert {**results(seen), **results(after)} == undisturbed[0]
