@@ -290,3 +290,19 @@ def test_the_interventions_of_a_trial_are_among_what_is_said_of_it() -> None:
     case = blown("diverged", 300, 280, config={"interventions": [{"at": 5, "set": {"lr": "x2"}}, {"at": 9, "skip": 1}]})
     lines = DiagnoseAnswer.of(rank(case.evidence(), "case", "it was asked for"), Path()).lines()
     assert "  interventions: lr x2 at 5, skip 1 at 9" in lines
+
+
+@pytest.mark.parametrize(
+    ("values", "began"),
+    [
+        ([], None),
+        ([0, 0, 0], None),
+        ([1, 1, 1], 0),
+        ([0, 1, 1], 10),
+        ([1, 0, 1, 1, 0], 20),  # the last stretch, which need not last
+        ([1, 1, 0], 0),
+    ],
+)
+def test_a_stretch_begins_after_the_last_reading_before_it_that_is_none(values: list[float], began: int | None) -> None:
+    readings = series(10 * np.arange(len(values)), np.array(values, dtype=float))
+    assert readings.began(lambda value_N: value_N > 0.5) == began

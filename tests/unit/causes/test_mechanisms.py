@@ -12,11 +12,13 @@ from diagnosis_cases import (
     bad_batch,
     calm,
     clipping_saturated,
+    diagnosed,
     epsilon_floor,
     half_precision_overflow,
     learning_rate_too_low,
     logit_growth,
     over_the_threshold,
+    planted_sweep,
     preconditioner_decay,
     ratios,
     risen,
@@ -27,12 +29,19 @@ from diagnosis_cases import (
     warmup_too_short,
 )
 
+from orchestrator.answers.explain import ExplainAnswer
+from orchestrator.base.files import LEDGER
+from orchestrator.causes.diagnosis import explain
 from orchestrator.causes.evidence import Evidence, gather
 from orchestrator.causes.mechanisms import limits
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.data import jumps_at
-from orchestrator.causes.mechanisms.mechanism import Finding
+from orchestrator.causes.mechanisms.mechanism import Finding, MakeFinding, Move, scaled
+from orchestrator.causes.mechanisms.mechanism import mechanism as mechanism_of
 from orchestrator.causes.mechanisms.second_moment import longest_after
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.table import read_table
+from orchestrator.render.kind_maps import draw_explanation
 
 
 def finding(case, mechanism: str, **options) -> Finding:
@@ -668,3 +677,47 @@ def test_the_page_has_every_mechanism_and_every_limit_with_its_value() -> None:
 
 def test_every_group_of_a_transformer_is_in_the_made_up_readings() -> None:
     assert {f"update_to_weight/{group}" for group in GROUPS} <= set(epsilon_floor().telemetry)
+
+
+@mechanism_of(
+    "a tired optimizer",
+    label="zzz",
+    colour="#123456",
+    moves=(Move("lr", "lower", "it then has less to do", scaled("lr", 0.5)),),
+)
+def tiredness(evidence: Evidence, finding: MakeFinding) -> Finding:
+    """Whatever the evidence is."""
+    if evidence.outcome == "stable":
+        return finding("excluded", "it is wide awake")
+    return finding("supported", "it has trained all night", ["8 hours"], 7)
+
+
+@pytest.fixture
+def table(monkeypatch) -> None:
+    """The table with one line more, the first one: it leads."""
+    others = dict(MECHANISMS)
+    for key in others:
+        monkeypatch.delitem(MECHANISMS, key)
+    monkeypatch.setitem(MECHANISMS, tiredness.key, tiredness)
+    for key, other in others.items():
+        monkeypatch.setitem(MECHANISMS, key, other)
+
+
+@pytest.mark.usefixtures("table")
+def test_the_page_of_a_diagnosis_names_it_with_its_numbers_and_its_advice() -> None:
+    answer = diagnosed(calm("diverged", 300).evidence())
+    lines = answer.lines()
+    assert "cause: a tired optimizer, from step 7, 293 steps before the onset" in lines
+    assert "  - 8 hours" in lines
+    assert lines[lines.index("advice:") + 1] == "  lower lr: it then has less to do"
+    assert answer.to_plain()["cause"] == "tiredness"
+
+
+@pytest.mark.usefixtures("table")
+def test_the_map_of_causes_shows_it_in_its_cells_and_its_legend(tmp_path: Path) -> None:
+    with LedgerReader(planted_sweep(tmp_path / "planted") / LEDGER) as ledger:
+        found = explain(read_table(ledger))
+    assert "a tired optimizer: 2 cells" in str(ExplainAnswer.of(found, tmp_path))
+    figure = draw_explanation(found)
+    assert "zzz" in [text.get_text() for text in figure.axes[0].texts]
+    assert "zzz: a tired optimizer" in [text.get_text() for text in figure.legends[0].get_texts()]
