@@ -196,8 +196,8 @@ def _history(diagnosis: Diagnosis) -> Iterator[Line]:
         parts.append(f"it had blown up at step {evidence.onset}, which counts as the onset here")
         if trial.onset_step is not None:
             parts.append(f"the detector, which knows no trend that early, says {trial.onset_step}")
-    elif len(evidence.episodes) > 1:
-        parts.append(f"it left its trend {len(evidence.episodes)} times; this is about the first")
+    elif len(evidence.trial.episodes) > 1:
+        parts.append(f"it left its trend {len(evidence.trial.episodes)} times; this is about the first")
     if evidence.peak is not None:
         parts.append(f"loss up to {evidence.loss.at(evidence.peak):.4g} at step {evidence.peak}")
     if trial.final_loss is not None:
@@ -249,8 +249,8 @@ def _numbers(finding: Finding, indent: int) -> Iterator[Line]:
 
 def _missing(diagnosis: Diagnosis) -> str:
     """What evidence is missing."""
+    from orchestrator.causes.advice import CURVATURE_EVERY
     from orchestrator.causes.mechanisms.catalogue import title_of
-    from orchestrator.causes.small_sweep import CURVATURE_EVERY
 
     evidence = diagnosis.evidence
     unknown = [title_of(finding.mechanism) for finding in diagnosis.of("unknown")]
@@ -269,8 +269,8 @@ def _missing(diagnosis: Diagnosis) -> str:
 def _deciding_sweep(diagnosis: Diagnosis, folder: Path, pictures: Path) -> Iterator[Block]:
     """The small sweep that would settle the open questions, without advice."""
     from orchestrator.base.errors import InputError
+    from orchestrator.causes.advice import small_sweep
     from orchestrator.causes.mechanisms.catalogue import MECHANISMS
-    from orchestrator.causes.small_sweep import small_sweep
 
     evidence, trial = diagnosis.evidence, diagnosis.trial
     probes = (MECHANISMS[finding.mechanism].probe(evidence) for finding in diagnosis.of("unknown"))

@@ -175,14 +175,11 @@ class Evidence:
         return steps if steps is not None else int(self.loss.step_N[-1]) + 1 if len(self.loss) else 0
 
     @property
-    def episodes(self) -> list[tuple[int, int | None]]:
-        """Onset and recovery of each episode off the trend; the recovery is None while it lasts."""
-        return list(self.trial.episodes)
-
-    @property
     def reach(self) -> int:
         """One more than the last step of the first rise after the onset."""
-        recovery = next((end for onset, end in self.episodes if onset == self.onset and end is not None), self.end)
+        recovery = next(
+            (end for onset, end in self.trial.episodes if onset == self.onset and end is not None), self.end
+        )
         return min(recovery + 1, self.until + _ONSET_REACH, self.end)
 
     @property

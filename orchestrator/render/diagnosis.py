@@ -10,12 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from orchestrator.base.space import trial_name
+from orchestrator.causes.advice import CURVATURE_EVERY
 from orchestrator.causes.diagnosis import Diagnosis
 from orchestrator.causes.evidence import Evidence
 from orchestrator.causes.mechanisms.catalogue import title_of
 from orchestrator.causes.mechanisms.limits import DECAYED, LAGGING
 from orchestrator.causes.series import Series, known
-from orchestrator.causes.small_sweep import CURVATURE_EVERY
 from orchestrator.render.labels import legend_below, plain
 from orchestrator.render.style import (
     BROKEN,
@@ -159,7 +159,9 @@ def _mark(axes: Axes, diagnosis: Diagnosis, window: Window) -> None:
         if step is not None and first <= step < end:
             axes.axvline(step, linewidth=1.0, label=label, **looks)
 
-    shaded = [(onset, evidence.end - 1 if recovery is None else recovery) for onset, recovery in evidence.episodes]
+    shaded = [
+        (onset, evidence.end - 1 if recovery is None else recovery) for onset, recovery in evidence.trial.episodes
+    ]
     for i, (onset, recovery) in enumerate((a, b) for a, b in shaded if a < end and b >= first):
         axes.axvspan(onset, recovery, color=EPISODE, alpha=0.35, linewidth=0.8, label="episode" if i == 0 else None)
     line(evidence.onset, "onset", color=LIMIT)

@@ -67,10 +67,10 @@ def parse_remedies(texts: Iterable[str]) -> list[Remedy]:
 def _changes(part: str, text: str) -> list[tuple[Entry, ...]]:
     name, equals, values = (word.strip() for word in part.partition("="))
     if not equals or not name or not values:
-        raise InputError(Problem("--try", text, "is not FIELD=VALUE", _FORM))
+        raise _refusal(text, "is not FIELD=VALUE")
     if "=" in values:
         remedy = f"write {name}=VALUE,VALUE for two remedies of a field, or --try twice"
-        raise InputError(Problem("--try", text, "has a second = after a comma", remedy))
+        raise _refusal(text, "has a second = after a comma", remedy)
     return [_change(name, value.strip(), text) for value in values.split(",")]
 
 
@@ -79,16 +79,16 @@ def _change(name: str, value: str, text: str) -> tuple[Entry, ...]:
         return ({"at": 0, "skip": _whole(value, text, "batches to skip")},)
     if name == "reset":
         if value not in RESETS:
-            raise InputError(Problem("--try", text, f"cannot reset {value!r}", f"one of {', '.join(RESETS)}"))
+            raise _refusal(text, f"cannot reset {value!r}", f"one of {', '.join(RESETS)}")
         return ({"at": 0, "reset": value},)
     if name == "rescale":
         rescale = _number(value.removeprefix("x"), text)
         if rescale <= 0:
-            raise InputError(Problem("--try", text, f"{value!r} must be a factor above 0", "write e.g. rescale=4"))
+            raise _refusal(text, f"{value!r} must be a factor above 0", "write e.g. rescale=4")
         return ({"at": 0, "rescale": rescale},)
     value, *lengths = value.split(":")
     if len(lengths) > 2:
-        raise InputError(Problem("--try", text, "has more than a value, a length and a ramp", "write lr=x0.25:50:20"))
+        raise _refusal(text, "has more than a value, a length and a ramp", "write lr=x0.25:50:20")
     number = _value(value, text)
     entry: dict[str, Any] = {"at": 0, "set": {name: number}}
     steps = [_whole(length, text, "steps") for length in lengths]
@@ -96,14 +96,18 @@ def _change(name: str, value: str, text: str) -> tuple[Entry, ...]:
         return (entry | ({"lasts": steps[0]} if steps else {}),)
     times = factor_of(number)
     if times is None:
-        raise InputError(Problem("--try", text, "only a factor has a ramp back", f"write {name}=x0.5:50:20"))
+        raise _refusal(text, "only a factor has a ramp back", f"write {name}=x0.5:50:20")
     return entry, {"at": steps[0], "set": {name: f"x{1 / times:.12g}"}, "over": steps[1]}
+
+
+def _refusal(text: str, message: str, remedy: str = _FORM) -> InputError:
+    return InputError(Problem("--try", text, message, remedy))
 
 
 def _value(value: str, text: str) -> Any:
     if value.startswith("x"):
         if not factor_of(value):
-            raise InputError(Problem("--try", text, f"{value!r} must be a factor above 0", "write e.g. lr=x0.5"))
+            raise _refusal(text, f"{value!r} must be a factor above 0", "write e.g. lr=x0.5")
         return value
     return None if value == "none" else _number(value, text)
 
@@ -114,14 +118,14 @@ def _number(value: str, text: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise InputError(Problem("--try", text, f"{value!r} is not a number", _FORM))
+        raise _refusal(text, f"{value!r} is not a number")
     return number
 
 
 def _whole(value: str, text: str, unit: str) -> int:
     if not value.isascii() or not value.isdigit() or int(value) < 1:
         message = f"{value!r} must be a positive number of {unit}"
-        raise InputError(Problem("--try", text, message, "write a whole number of at least 1"))
+        raise _refusal(text, message, "write a whole number of at least 1")
     return int(value)
 
 

@@ -27,11 +27,10 @@ from diagnosis_cases import (
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.base.space import Cell
-from orchestrator.causes.advice import Reason, advise, broken_step, check, reasons_not_finite
+from orchestrator.causes.advice import Reason, advise, broken_step, check, reasons_not_finite, small_sweep
 from orchestrator.causes.evidence import Evidence
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.mechanism import Move
-from orchestrator.causes.small_sweep import small_sweep
 from orchestrator.render.blocks import File
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import read_document
