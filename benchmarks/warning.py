@@ -19,18 +19,16 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.warning_fit import Intervals, best_threshold, fitted, intervals, models_as_text, risk_at_edge
 from benchmarks.warning_scores import OF_CURVES
 from orchestrator.base.files import LEDGER
 from orchestrator.base.packs import Trace
 from orchestrator.detection.warning.alarms import (
     HORIZON,
-    Intervals,
     Quality,
     RunWarnings,
     ScoredRun,
     UnstableSpan,
-    best_threshold,
-    intervals,
     is_calm,
     quality,
     run_warnings,
@@ -42,8 +40,6 @@ from orchestrator.detection.warning.risk import (
     RiskModel,
     Telemetry,
     features,
-    fitted,
-    models_as_text,
 )
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.warning import watched_runs
@@ -53,7 +49,7 @@ from orchestrator.sweepfile.sections import TelemetryConfig
 
 ROOT = Path(__file__).parents[1]
 SWEEPS = ROOT / "sweeps" / "warning"
-MODELS = ROOT / "orchestrator" / "warning" / "risk.json"
+MODELS = ROOT / "orchestrator" / "detection" / "warning" / "risk.json"
 REFERENCE = ROOT / "results" / "reference" / "warning"
 MOST_FALSE = 1.0  # alarms per 1,000 calm steps
 PENALTY = 1e-3
@@ -185,7 +181,7 @@ def trained_on(names: Sequence[str], *, at_edge: bool = False) -> Trained:
 
     def train(runs: Sequence[Run]) -> Warner:
         model = fit(runs, names)
-        threshold = model.risk_at_edge() if at_edge else None
+        threshold = risk_at_edge(model) if at_edge else None
         return Warner(lambda run: (run.step_N, model.risks(run.feature_NF)), threshold)
 
     return train
@@ -357,7 +353,7 @@ def fit_models(runs: Sequence[Run]) -> None:
         sparse = [thinned(run, every, curvature) for run in runs]
         model = fit(sparse, SETS[of])
         if of == "curvature":
-            threshold = model.risk_at_edge()
+            threshold = risk_at_edge(model)
         else:
             risks = scored(sparse, lambda run, model=model: (run.step_N, model.risks(run.feature_NF)))
             threshold = best_threshold(risks, MOST_FALSE)

@@ -88,7 +88,9 @@ class ReplayQuery(Query["tuple[Sequence[str], Path]"]):
         sweeps = [found for path in paths if (found := _sweep_folder(path, results))]
         others = [path for path in paths if not _sweep_folder(path, results)]
         replayed_sweeps = [(found.name, tuple(_replay_sweep(found, self.set_))) for found in sweeps]
-        reading = _Reading(Columns(self.step, self.loss, self.grad_norm), results, self._metrics())
+        reading = _Reading(
+            Columns(self.step, self.loss, self.grad_norm), results, log_metrics(self.pattern, self.format, self.loss)
+        )
         logs: tuple[Replayed, ...] = ()
         if others:
             config = stopping_of(self.set_)
@@ -111,9 +113,6 @@ class ReplayQuery(Query["tuple[Sequence[str], Path]"]):
             if key == ("stopping", "validation_patience"):
                 what = "a replay judges training losses, not validation losses"
                 raise InputError(Problem(f"--set {text}", "stopping.validation_patience", what, "remove it"))
-
-    def _metrics(self) -> Any:
-        return log_metrics(self.pattern, self.format, self.loss)
 
 
 class _Reading:

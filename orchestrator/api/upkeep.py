@@ -65,7 +65,7 @@ def sync(folder: Path, tracking_uri: str | None, to: Sequence[str] = ()) -> Line
             try:
                 with Mirror(folder, tracking, tracker=tracker) as mirror:
                     mirror.mirror_sweep(artifacts, answers)
-                yield f"{len(mirror.known)} trials are in {mirror.tracker.title} at {mirror.tracker.where}"
+                yield f"{len(mirror.tracker.known)} trials are in {mirror.tracker.title} at {mirror.tracker.where}"
             except TrackingError as error:
                 failures.append(str(error))
     if failures:

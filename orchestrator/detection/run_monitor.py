@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from copy import deepcopy
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,13 @@ from orchestrator.base.packs import RungThreshold
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord, SpikeDetector
 from orchestrator.detection.slow import RungProgress, Rungs, is_on_trend
-from orchestrator.detection.validations import MemberValidations, Validations
+from orchestrator.detection.validations import Validations
 
 # Shapes: T steps of an update, K members, H norms of the past, D members that are due.
 
 # Columns of a curve that are judged. All except the loss may be missing; a norm that was not measured counts as finite.
 JUDGED = ("loss", "grad_norm", "is_skipped", "rolled_back")
+_VALIDATIONS = tuple(field.name for field in fields(Validations))  # in a checkpoint: a list of each, by member
 
 
 def is_audited(trial_id: str, fraction: float) -> bool:
@@ -65,7 +67,7 @@ class RunMonitor:
         self._stopping = stopping
         self._norm_rises = NormRises(len(is_audited_K), wants_norm_rises)
         self._rungs = Rungs(len(is_audited_K), stopping.slow, rung_thresholds)
-        self._validations = MemberValidations(len(is_audited_K), stopping.validation_patience)
+        self._validations = [Validations() for _ in is_audited_K]
         self._detector = SpikeDetector(len(is_audited_K), stopping)
         self._is_audited_K = np.array(is_audited_K, dtype=bool)
         self._at_end: dict[int, MemberRecord] = {}
@@ -107,13 +109,22 @@ class RunMonitor:
         return bool(self.update(columns, np.array([[step]])).has_ended_K[0])
 
     def validated(self, member: int, step: int, loss: float) -> bool:
-        """Note a validation of ``member`` after its update number ``step``. Return whether it ends there."""
-        is_over = self._validations.add(member, step, loss, is_on_trend=is_on_trend(self._detector.record(member)))
-        return is_over and self._stopping.early_stop and not bool(self._is_audited_K[member])
+        """Note a validation of ``member`` after its update number ``step``. Return whether it ends there.
+
+        It ends if its validation loss has stopped improving. A member off its trend is left to the detector.
+        """
+        validations, patience = self._validations[member], self._stopping.validation_patience
+        validations.add(step, loss)
+        if patience is None or validations.num_since_best < patience or validations.plateau_step is not None:
+            return False
+        if not is_on_trend(self._detector.record(member)):
+            return False
+        validations.plateau_step = step
+        return self._stopping.early_stop and not bool(self._is_audited_K[member])
 
     def validations(self, member: int = 0) -> Validations:
         """Return the validations of ``member`` so far."""
-        return self._validations.of(member)
+        return self._validations[member]
 
     def record(self, member: int = 0) -> MemberRecord:
         """Return what is known about ``member`` so far, or at its last step in the last update."""
@@ -128,9 +139,9 @@ class RunMonitor:
         """Replace the thresholds by ``rung_thresholds`` of the same rungs."""
         self._rungs.thresholds = tuple(rung_thresholds)
 
-    def norm_rises(self, member: int = 0) -> tuple[int, ...]:
-        """Return the steps where the gradient norm of ``member`` had risen by half."""
-        return self._norm_rises.of(member)
+    def norm_rises(self) -> tuple[int, ...]:
+        """Return the steps where the gradient norm of a single member had risen by half."""
+        return self._norm_rises.of(0)
 
     @property
     def left_step_K(self) -> np.ndarray:
@@ -147,7 +158,7 @@ class RunMonitor:
         self._detector.arrange(rows)
         self._norm_rises.arrange(rows)
         self._rungs.arrange(rows)
-        self._validations.arrange(rows)
+        self._validations = [Validations() if row is None else deepcopy(self._validations[row]) for row in rows]
         self._is_audited_K, self._at_end = np.array(is_audited_K, dtype=bool), {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -156,7 +167,7 @@ class RunMonitor:
             "detector": self._detector.state_dict(),
             "norm_rises": self._norm_rises.state_dict(),
             "rungs": self._rungs.state_dict(),
-            "validations": self._validations.state_dict(),
+            "validations": {name: [getattr(of, name) for of in deepcopy(self._validations)] for name in _VALIDATIONS},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -164,7 +175,10 @@ class RunMonitor:
         self._detector.load_state_dict(state["detector"])
         self._norm_rises.load_state_dict(state["norm_rises"])
         self._rungs.load_state_dict(state["rungs"])
-        self._validations.load_state_dict(state["validations"])
+        columns = (state["validations"][name] for name in _VALIDATIONS)
+        self._validations = [
+            Validations(list(steps), list(losses), *others) for steps, losses, *others in zip(*columns, strict=True)
+        ]
 
     def _ends(self, lost_K: np.ndarray) -> np.ndarray:
         if not self._stopping.early_stop:

@@ -6,10 +6,8 @@ Held-out data are the same at every validation, so that only the weights differ 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -37,10 +35,6 @@ class Validations:
     losses: list[float] = field(default_factory=list)
     best: int = -1
     plateau_step: int | None = None
-
-    def copy(self) -> Validations:
-        """Return an independent copy."""
-        return Validations(self.steps.copy(), self.losses.copy(), self.best, self.plateau_step)
 
     def add(self, step: int, loss: float) -> None:
         """Append one validation; a loss that is not finite is ignored."""
@@ -100,49 +94,3 @@ def _noise(losses: np.ndarray) -> float:
     """Return the standard deviation of one loss about the curve's course, 0 for a straight course."""
     bends = np.abs(np.diff(losses, 2))
     return _OF_SECOND_DIFFERENCES * float(np.median(bends))
-
-
-class MemberValidations:
-    """The validations of K members, and which ones have stopped improving."""
-
-    def __init__(self, num_members: int, patience: int | None) -> None:
-        self._patience = patience
-        self._members = [Validations() for _ in range(num_members)]
-
-    def add(self, member: int, step: int, loss: float, *, is_on_trend: bool) -> bool:
-        """Note a validation after the update number ``step``. Return whether ``member`` has now stopped improving.
-
-        A member off its trend is left to the detector.
-        """
-        validations = self._members[member]
-        validations.add(step, loss)
-        is_due = self._patience is not None and validations.num_since_best >= self._patience
-        if not is_due or not is_on_trend or validations.plateau_step is not None:
-            return False
-        validations.plateau_step = step
-        return True
-
-    def of(self, member: int) -> Validations:
-        """Return the validations of ``member`` so far."""
-        return self._members[member]
-
-    def arrange(self, rows: Sequence[int | None]) -> None:
-        """Continue with the members in ``rows``; None starts a new one, and a repeated row continues as two."""
-        self._members = [Validations() if row is None else self._members[row].copy() for row in rows]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain values for a checkpoint."""
-        return {
-            "steps": [member.steps.copy() for member in self._members],
-            "losses": [member.losses.copy() for member in self._members],
-            "best": [member.best for member in self._members],
-            "plateau_step": [member.plateau_step for member in self._members],
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a ``state_dict``, with as many members as it has."""
-        columns = (state["steps"], state["losses"], state["best"], state["plateau_step"])
-        self._members = [
-            Validations(list(steps), list(losses), best, plateau)
-            for steps, losses, best, plateau in zip(*columns, strict=True)
-        ]

@@ -142,16 +142,16 @@ def _of_logs(sources: Sequence[str], parts: Iterable[LoggedRuns], options: Impor
     _reject_results(options)
     runs = LoggedRuns()
     for part in parts:
-        runs.join(part)
-    if not runs.rows:
+        runs.runs += part.runs
+        runs.left_out += part.left_out
+    if not runs.runs:
         raise InputError(_no_run(sources[0], runs.left_out))
     names = list(dict.fromkeys(name for row in runs.rows for name in row.values))
     columns = _setting_columns(names, options)
     kept = {id(row) for row in chosen_rows(runs.rows, columns.where)}
-    pairs = [(row, log) for row, log in zip(runs.rows, runs.logs, strict=True) if id(row) in kept]
-    runs = LoggedRuns([row for row, _ in pairs], [log for _, log in pairs], runs.left_out)
+    runs.runs = [(row, log) for row, log in runs.runs if id(row) in kept]
     named = {
-        key: ", ".join(dict.fromkeys(str(name) for log in runs.logs if (name := getattr(log.columns, key)) is not None))
+        key: ", ".join(dict.fromkeys(name for _, log in runs.runs if (name := getattr(log.columns, key)) is not None))
         for key in ("step", "loss", "grad_norm")
     }
     return _judged(sources, runs, columns, named, _unused(names, columns, ()), options)
@@ -166,12 +166,12 @@ def _judged(
     options: ImportOptions,
 ) -> Collected:
     """Judge runs by their logs."""
-    if not runs.rows:
+    if not runs.runs:
         raise InputError(_no_run(sources[0], runs.left_out))
     settings = settings_of_rows(runs.rows, columns, _fixed(unused))
-    known = [(own, log) for own, log in zip(settings, runs.logs, strict=True) if isinstance(own, Settings)]
+    known = [(own, log) for own, (_, log) in zip(settings, runs.runs, strict=True) if isinstance(own, Settings)]
     left_out = [*runs.left_out, *(own for own in settings if isinstance(own, LeftOut))]
-    judged = runs_of_logs([own for own, _ in known], [log for _, log in known], options.stopping)
+    judged = runs_of_logs(known, options.stopping)
     return _collected(sources, BY_CURVES, columns, named, judged, left_out, options, runs.rows, unused)
 
 

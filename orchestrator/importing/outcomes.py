@@ -203,20 +203,13 @@ _MAX_STEP = 2**53
 class LoggedRuns:
     """Runs with a row of settings and a log each, and what could not be used."""
 
-    rows: list[Row] = field(default_factory=list)
-    logs: list[Log] = field(default_factory=list)
+    runs: list[tuple[Row, Log]] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
 
-    def add(self, row: Row, log: Log) -> None:
-        """Append a run."""
-        self.rows.append(row)
-        self.logs.append(log)
-
-    def join(self, other: LoggedRuns) -> None:
-        """Append all runs of another source."""
-        self.rows += other.rows
-        self.logs += other.logs
-        self.left_out += other.left_out
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of settings."""
+        return [row for row, _ in self.runs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +222,10 @@ class CurveColumns:
     run: Sequence[str]
 
 
-def runs_of_logs(settings: Sequence[Settings], logs: Sequence[Log], stopping: StoppingConfig) -> list[Run]:
+def runs_of_logs(known: Sequence[tuple[Settings, Log]], stopping: StoppingConfig) -> list[Run]:
     """Judge each log to its end; a run of unknown length has the length of its log."""
-    replayed = replay_logs(logs, stopping)
-    return [_run(own, one, stopping) for own, one in zip(settings, replayed, strict=True)]
+    replayed = replay_logs([log for _, log in known], stopping)
+    return [_run(settings, one, stopping) for (settings, _), one in zip(known, replayed, strict=True)]
 
 
 def _run(settings: Settings, replayed: Replayed, stopping: StoppingConfig) -> Run:
@@ -274,7 +267,7 @@ def logs_of_rows(rows: Sequence[Row], columns: CurveColumns, constant: Sequence[
             runs.left_out.append(LeftOut(name, "has no loss"))
             continue
         try:
-            runs.add(own[0], _log(name, points))
+            runs.runs.append((own[0], _log(name, points)))
         except InputError as error:
             runs.left_out.append(LeftOut(name, str(error).partition("\n")[0]))
     return runs

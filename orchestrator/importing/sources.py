@@ -52,7 +52,7 @@ def runs_in(folder: Path, options: ImportOptions) -> LoggedRuns:
         if isinstance(values, LeftOut):
             runs.left_out.append(values)
         else:
-            runs.add(Row(log.name, values), log)
+            runs.runs.append((Row(log.name, values), log))
     return runs
 
 
@@ -153,7 +153,7 @@ def runs_of_experiment(source: str, results: Path, wanted: Columns) -> LoggedRun
         except InputError as error:
             runs.left_out.append(LeftOut(where, str(error).partition("\n")[0].removeprefix(f"{where}: ")))
             continue
-        runs.add(Row(where, settings), log)
+        runs.runs.append((Row(where, settings), log))
     return runs
 
 

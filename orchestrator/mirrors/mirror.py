@@ -76,11 +76,6 @@ class Mirror:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def known(self) -> Mapping[str, str]:
-        """Versions of the trials in the tracker; "" for incomplete ones."""
-        return self.tracker.known
-
     def mirror_trials(
         self, ledger: LedgerReader, trial_ids: Sequence[str], shares: Mapping[str, Mapping[str, float]] | None = None
     ) -> None:
@@ -88,7 +83,7 @@ class Mirror:
         name = ledger.facts().get("name", "")
         for trial_id in trial_ids:
             row = ledger.trial(trial_id)
-            if self.known.get(trial_id) != version_of(row):
+            if self.tracker.known.get(trial_id) != version_of(row):
                 own = (shares or {}).get(trial_id, {})
                 record = trial_record(ledger, row, self.tracking.every, self._axes_of(ledger), name, own)
                 self.tracker.write_trial(record)
@@ -106,16 +101,12 @@ class Mirror:
                 self.tracker.write_running(record)
                 self._num_shown[trial_id, row.pack_id] = num_rows
 
-    def mirror_machine(self) -> None:
-        """Write the load of this machine. Raises TrackingError."""
-        self.tracker.write_machine()
-
     def mirror_sweep(self, artifacts: Sequence[Path], answers: Sequence[TrialAnswer] = ()) -> None:
         """Write all missing trials, and the sweep with its ``artifacts`` and ``answers``. Raises TrackingError."""
         with LedgerReader(self.folder / LEDGER) as ledger:
-            statuses = ledger.statuses(removed=True)
+            statuses, known = ledger.statuses(removed=True), self.tracker.known
             # A tracker gets planned trials only if an earlier run has put them there.
-            begun = [trial for trial, (status, _) in statuses.items() if status != "planned" or trial in self.known]
+            begun = [trial for trial, (status, _) in statuses.items() if status != "planned" or trial in known]
             sweep = replace(sweep_record(ledger), answers=answers)
             self.mirror_trials(ledger, begun, sweep.shares)
             self.tracker.write_sweep(sweep, artifacts)
@@ -224,7 +215,7 @@ class BackgroundMirror:
             # Once the run waits for this thread, another one with normal priority writes the rest.
             pause_s = _LIVE_S
             while not self._is_ending:
-                self._mirror.mirror_machine()
+                self._mirror.tracker.write_machine()
                 try:
                     trial_id = self._queue.get(timeout=pause_s)
                 except queue.Empty:

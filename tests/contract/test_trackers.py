@@ -313,7 +313,7 @@ def test_trials_one_by_one_and_the_rest_later_are_the_same_as_all_at_once(case: 
     ):
         some = list(ledger.statuses())[:5]
         mirror.mirror_trials(ledger, some)
-        assert set(mirror.known) == set(some)
+        assert set(mirror.tracker.known) == set(some)
     partial = case.stored(results)
     assert set(partial.trials) == set(some)
     assert partial.is_over is not True

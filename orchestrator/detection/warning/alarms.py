@@ -17,10 +17,9 @@ from statistics import median
 
 import numpy as np
 
-from orchestrator.base.intervals import CONFIDENCE
 from orchestrator.base.query import reported
 
-# Shapes: N readings, R runs, D draws.
+# Shapes: N readings.
 
 HORIZON = 50  # steps
 
@@ -111,9 +110,6 @@ def alarms(
 # --- quality ---------------------------------------------------------------------------------------
 
 GOOD_LEAD = 20  # steps that leave time to act
-_NUM_THRESHOLDS = 60  # candidates for the best one
-_DRAWS = 2000
-Bounds = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,63 +219,4 @@ def quality(runs: Iterable[RunWarnings]) -> Quality:
         early_onsets=sum(run.early_onsets for run in runs),
         stable_steps=sum(run.calm_steps for run in runs if run.is_stable),
         num_false_stable=sum(len(run.false_alarms) for run in runs if run.is_stable),
-    )
-
-
-def best_threshold(runs: Sequence[ScoredRun], most_false: float, horizon: int = HORIZON) -> float:
-    """Return the threshold with most good leads at no more than ``most_false`` false alarms per 1,000 calm steps.
-
-    Among equals, the one with fewer false alarms. Infinite if none keeps the bound, which means no alarms.
-    """
-    scores = np.concatenate([run.score_N[np.isfinite(run.score_N)] for run in runs]) if runs else np.zeros(0)
-    if not len(scores):
-        return float("inf")
-    # Few readings are alarms, so candidates get denser towards the highest scores.
-    shares = 1 - np.geomspace(0.5, 1e-4, _NUM_THRESHOLDS)
-    best, chosen = (0, 0.0), float("inf")
-    for threshold in np.unique(np.quantile(scores, shares, method="inverted_cdf")):
-        at_this = quality(run_warnings(run, float(threshold), horizon) for run in runs)
-        if at_this.false_per_1000 <= most_false and (at_this.num_good, -at_this.false_per_1000) > best:
-            best, chosen = (at_this.num_good, -at_this.false_per_1000), float(threshold)
-    return chosen
-
-
-@dataclass(frozen=True, slots=True)
-class Intervals:
-    """95 % intervals of numbers of a ``Quality``; NaN if no draw has the number."""
-
-    good_share: Bounds
-    recall: Bounds
-    precision: Bounds
-    false_per_1000: Bounds
-
-
-def intervals(runs: Sequence[RunWarnings], num_draws: int = _DRAWS, seed: int = 0) -> Intervals:
-    """Return percentile intervals over ``num_draws`` resamplings of whole runs. Raises ValueError without runs.
-
-    Onsets of one run are alike, and so are its false alarms: runs are drawn, with replacement, not onsets.
-    """
-    if not runs:
-        raise ValueError("an interval needs at least one run")
-    counts = [quality([run]) for run in runs]
-    good_R, warned_R, onset_R, false_R, alarm_R, calm_R = np.array(
-        [(c.num_good, c.num_warned, c.num_onsets, c.num_false, c.num_alarms, c.calm_steps) for c in counts], dtype=float
-    ).T
-    # Sums need only how often each run is drawn.
-    times_DR = np.random.default_rng(seed).multinomial(len(runs), np.full(len(runs), 1 / len(runs)), size=num_draws)
-
-    def of(part_R: np.ndarray, whole_R: np.ndarray) -> Bounds:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share_D = (times_DR @ part_R) / (times_DR @ whole_R)
-        known = share_D[np.isfinite(share_D)]
-        if not len(known):
-            return float("nan"), float("nan")
-        low, high = np.quantile(known, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-        return float(low), float(high)
-
-    return Intervals(
-        good_share=of(good_R, onset_R),
-        recall=of(warned_R, onset_R),
-        precision=of(alarm_R - false_R, alarm_R),
-        false_per_1000=of(1000 * false_R, calm_R),
     )

@@ -9,8 +9,12 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
 from watch_cases import MakeTrial, sweeps_trial
 
+import orchestrator
+from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.detector import SpikeDetector
 from orchestrator.detection.watch import TRIAL_VARIABLE, read_rows
 
 ROOT = Path(__file__).parents[3]
@@ -98,3 +102,17 @@ def test_all_processes_of_a_training_get_the_answer_of_rank_0(trial: MakeTrial, 
     assert told[1]["step 10"] == "step 10 was reported while rank 0 reported step 9"
     assert [(row["step"], row["loss"]) for row in read_rows(path)] == [(0, 4.0), (1, 3.5), (2, 2.0), (3, 1.5), (9, 1.0)]
     assert not (tmp_path / "none.jsonl").exists()
+
+
+def test_the_detector_is_found_at_the_top_and_costs_nothing_until_then() -> None:
+    code = (
+        "import sys, orchestrator; assert 'numpy' not in sys.modules;"
+        "from orchestrator import SpikeDetector, StoppingConfig; assert 'numpy' in sys.modules;"
+        "assert SpikeDetector(config=StoppingConfig()).update(float('nan'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert orchestrator.SpikeDetector is SpikeDetector
+    assert orchestrator.StoppingConfig is StoppingConfig
+    with pytest.raises(AttributeError, match="Detector"):
+        _ = orchestrator.Detector

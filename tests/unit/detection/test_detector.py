@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from statistics import median
 
 import numpy as np
 import pytest
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 from sweep_cases import learning, noise
 from tiers import thinned
 
+from orchestrator.detection import trend
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord, SpikeDetector
 from orchestrator.detection.outcomes import judge
+from orchestrator.detection.trend import Window, deviation, middle, quantile
 
 # Shapes: K members, T steps.
 
@@ -787,3 +790,41 @@ def test_a_spike_counts_from_its_settings_on() -> None:
 @pytest.mark.parametrize("then", [0.0, 1e-300, 1e10, 1e306])
 def test_no_finite_loss_raises_a_warning(first: float, then: float) -> None:
     assert record([first] * 50 + [then] * 3 + [first] * 20).lost is None
+
+
+NUMBERS = st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=60)
+
+
+@settings(max_examples=60, deadline=None)
+@given(NUMBERS, st.integers(1, 20))
+def test_a_window_holds_the_last_numbers_in_order_and_sorted(numbers: list[float], size: int) -> None:
+    window = Window(size)
+    for count, number in enumerate(numbers, 1):
+        window.add(number)
+        last = numbers[max(0, count - size) : count]
+        assert window.values == last
+        assert window.ordered == sorted(last)
+    again = Window(size)
+    again.reset(numbers)
+    assert again == window
+
+
+@settings(max_examples=60, deadline=None)
+@given(NUMBERS)
+def test_the_middle_is_the_median_and_never_overflows(numbers: list[float]) -> None:
+    ordered = sorted(numbers)
+    assert middle(ordered) == pytest.approx(median([number / 2 for number in numbers]) * 2, rel=1e-15, abs=1e-300)
+    assert ordered[0] <= middle(ordered) <= ordered[-1]
+    assert quantile(ordered, 0.0) == ordered[0]
+    assert quantile(ordered, 1.0) == ordered[-1]
+
+
+def test_both_measures_of_noise_are_the_deviation_of_normal_noise() -> None:
+    values = (3 + 0.5 * np.random.default_rng(0).standard_normal(20_000)).tolist()
+    assert deviation(sorted(values)) == pytest.approx(0.5, rel=0.03)
+    spread, _ = trend.noise(values, 0.9)
+    assert spread == pytest.approx(0.5, rel=0.03)
+    # A slow rise is no noise.
+    spread, _ = trend.noise([value + 0.01 * step for step, value in enumerate(values)], 0.9)
+    assert spread == pytest.approx(0.5, rel=0.03)
+    assert trend.noise([1.0], 0.9) == (0.0, 0.0)

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.detection.warning.alarms import alarms
 from orchestrator.detection.warning.monitor import RiskMonitor, model_for
 from orchestrator.detection.warning.risk import NAMES, features
-from tests.unit.detection.warning.test_features import telemetry
+from tests.unit.detection.warning.test_risk import telemetry
 
 
 @pytest.mark.parametrize("every", [5, 25, None])
@@ -59,4 +59,3 @@ def test_the_trend_of_the_curvature_is_used_where_it_is_measured_often_enough() 
     assert "edge_ahead" in model_for(5).names
     assert "edge_ahead" not in model_for(25).names
     assert model_for(5, has_largest=False) is model_for(25)
-    assert not model_for(None).needs_curvature
