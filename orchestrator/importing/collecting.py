@@ -269,6 +269,12 @@ def _no_run(source: str, left_out: Sequence[LeftOut]) -> Problem:
 # --- the ledger, written as a whole or not at all --------------------------------------------------
 
 _MAX_NAMED = 1000  # rows left out that the ledger names
+_HASHED = (
+    "onset_step", "num_spikes", "steps_done", "initial_loss", "best_loss", "final_loss", "peak_loss", "peak_factor",
+    "off_share", "risen_share", "norm_rises", "fired", "validation_loss", "best_validation_loss",
+    "best_validation_step", "overfit_step", "reason", "verdict_step", "slow_step", "plateau_step", "is_audited",
+    "episodes", "curve_digest", "rung_losses", "trial_id", "outcome",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,13 +368,17 @@ def _trial(run: Run) -> ImportedTrial:
 
 
 def _digest(trials: Sequence[ImportedTrial], collected: Collected) -> str:
-    """Hash runs, results, curves and their description, but not the time."""
+    """Hash runs, results, curves and their description, but not the time.
+
+    Ledgers keep this hash: it must not change with fields that later versions add to a result.
+    """
     digest = hashlib.sha256()
     description = (collected.sources, collected.judged_by, dict(collected.columns), collected.is_scattered)
     digest.update(repr((description, [(a.name, a.scale, a.ends) for a in collected.axes])).encode())
     digest.update(repr([str(row) for row in collected.left_out]).encode())
     for trial in trials:
-        digest.update(repr((trial.trial_id, trial.steps, trial.result)).encode())
+        of_result = ", ".join(f"{name}={getattr(trial.result, name)!r}" for name in _HASHED)
+        digest.update(f"({trial.trial_id!r}, {trial.steps!r}, MemberResult({of_result}))".encode())
         for name, values in (trial.curve or {}).items():
             digest.update(name.encode() + values.tobytes())
     return digest.hexdigest()

@@ -369,3 +369,14 @@ def test_options_of_other_sources_are_refused(table: str, folder: Path) -> None:
     ):
         with pytest.raises(InputError, match="leave it out"):
             collect([source], options, HERE)
+
+
+def test_the_digest_of_an_import_is_that_of_earlier_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, "lr,loss\n0.1,2.5\n1,nan\n")
+    collected = collect(["table.csv"], import_options(axis=["lr"], outcome="loss"), HERE)
+    record(tmp_path / "sweep", "sweep", collected, replaces=False)
+    with LedgerReader(tmp_path / "sweep" / LEDGER) as ledger:
+        imported = imported_of(ledger.facts())
+    assert imported is not None
+    assert imported.digest == "926996acae79245ecf52da03142a93fed3368808292e2dd5d370ba5f6eb1a567"
