@@ -145,30 +145,19 @@ def test_a_signal_pauses_the_workers_and_leaves_no_process(
     assert_goes_on(folder, undisturbed_longer)
 
 
+@pytest.mark.parametrize("also_its_children", [False, True], ids=["driver", "and the process between it and Ray"])
 def test_what_a_killed_driver_leaves_behind_ends_by_itself_or_with_the_next_run(
-    folder: Path, undisturbed_longer
+    folder: Path, undisturbed_longer, also_its_children: bool
 ) -> None:
     driver = start(folder)
     wait_until(lambda: is_training(folder), "checkpoint")
     mark = mark_of(driver)
-    driver.kill()
-    driver.communicate()
-    assert_goes_on(folder, undisturbed_longer)
-    assert marked(mark) == []
-    assert leftovers() == {}
-
-
-def test_when_the_process_between_driver_and_ray_is_killed_too_the_next_run_cleans_up(
-    folder: Path, undisturbed_longer
-) -> None:
-    driver = start(folder)
-    wait_until(lambda: is_training(folder), "checkpoint")
-    mark = mark_of(driver)
-    for pid in [driver.pid, *children(driver.pid)]:
+    for pid in [driver.pid, *(children(driver.pid) if also_its_children else ())]:
         os.kill(pid, signal.SIGKILL)
     driver.communicate()
     assert_goes_on(folder, undisturbed_longer)
     assert marked(mark) == []
+    assert leftovers() == {}
 
 
 def test_a_worker_that_hangs_is_killed_and_its_pack_goes_on(folder: Path, undisturbed_longer) -> None:

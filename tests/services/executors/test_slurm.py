@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,13 +82,19 @@ def test_a_pack_that_starts_over_has_one_curve_in_the_ledger(tmp_path: Path) -> 
 # --- local jobs --------------------------------------------------------------------------------------
 
 
-def test_a_sweep_of_local_jobs_is_one_array_with_the_results_of_the_inline_executor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many jobs each array has that is submitted."""
     sizes: list[int] = []
     map_array = submitit.AutoExecutor.map_array
     spy = lambda self, job, packs: (sizes.append(len(packs)), map_array(self, job, packs))[1]  # noqa: E731
     monkeypatch.setattr(submitit.AutoExecutor, "map_array", spy)
+    return sizes
+
+
+def test_a_sweep_of_local_jobs_is_one_array_with_the_results_of_the_inline_executor(
+    tmp_path: Path, sizes: list[int]
+) -> None:
     sweep = sweep_in(tmp_path, text=TWO)
     folder = tmp_path / "jobs of 2"
     rows = rows_of(sweep, folder)
@@ -109,10 +116,14 @@ def test_a_preempted_job_goes_on_and_its_curve_is_whole(tmp_path: Path, script: 
     with meanwhile(preempt):
         (row,) = rows_of(sweep_in(tmp_path, script, text), tmp_path / "results", [watching])
     assert (row.status, row.outcome, row.num_attempts) == ("finished", "stable", 1)
-    np.testing.assert_array_equal(row.curve["step"], np.arange(60))
-    np.testing.assert_allclose(row.curve["grad_norm"], 2.0 * 0.9 ** np.arange(60), rtol=1e-8)
+    assert_whole(row)
     assert watching.steps == sorted(watching.steps)
     assert watching.steps[-1] >= 60
+
+
+def assert_whole(row: Any) -> None:
+    np.testing.assert_array_equal(row.curve["step"], np.arange(60))
+    np.testing.assert_allclose(row.curve["grad_norm"], 2.0 * 0.9 ** np.arange(60), rtol=1e-8)
 
 
 def test_a_job_whose_time_is_over_is_an_error_where_the_command_cannot_resume(tmp_path: Path) -> None:
@@ -412,8 +423,7 @@ def test_a_job_that_slurm_starts_again_goes_on_and_its_curve_is_whole(tmp_path: 
     with meanwhile(preempt):
         (row,) = rows_of(sweep_in(tmp_path, POLITE, RESUMES), tmp_path / "results", time="30")
     assert (row.status, row.num_attempts) == ("finished", 1)
-    np.testing.assert_array_equal(row.curve["step"], np.arange(60))
-    np.testing.assert_allclose(row.curve["grad_norm"], 2.0 * 0.9 ** np.arange(60), rtol=1e-8)
+    assert_whole(row)
     assert fake.calls("scontrol") == ["show config", "requeue 100"]
 
 
@@ -435,14 +445,10 @@ def test_the_jobs_of_a_killed_driver_are_cancelled_and_waited_for(tmp_path: Path
 
 @pytest.mark.parametrize(("setting", "arrays"), [("largest", [3, 3]), ("limit", [6, 3])])
 def test_trials_beyond_the_limits_of_a_cluster_are_submitted_in_parts(
-    tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch, setting: str, arrays: list[int]
+    tmp_path: Path, fake: FakeSlurm, sizes: list[int], monkeypatch: pytest.MonkeyPatch, setting: str, arrays: list[int]
 ) -> None:
     monkeypatch.setattr("orchestrator.executors.slurm._SECONDS_PER_REJECTION", 0.5)
     (fake.home / setting).write_text("3")
-    sizes: list[int] = []
-    map_array = submitit.AutoExecutor.map_array
-    spy = lambda self, job, packs: (sizes.append(len(packs)), map_array(self, job, packs))[1]  # noqa: E731
-    monkeypatch.setattr(submitit.AutoExecutor, "map_array", spy)
     sweep = sweep_in(tmp_path)
     rows = rows_of(sweep, tmp_path / "results-2", parallel=None, time="30")
     assert_same(rows, trained(sweep, tmp_path))
