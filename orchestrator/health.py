@@ -186,18 +186,18 @@ def _ledger(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
         yield Finding("note", f"{len(scraps)} partial files of interrupted writes", lambda: remove(scraps))
 
 
+def _rewrite(folder: Path, change: Callable[[LedgerWriter], Any]) -> None:
+    with sweep_lock(folder), LedgerWriter(folder / LEDGER) as ledger:
+        change(ledger)
+
+
 def _running_trials(folder: Path, rows: Sequence[TrialResult]) -> Iterator[Finding]:
     running = sum(row.status == "running" for row in rows)
     if is_locked(folder):
         yield Finding("ok", f"a driver is running, {running} trials are in training")
     elif running:
-
-        def release() -> None:
-            with sweep_lock(folder), LedgerWriter(folder / LEDGER) as ledger:
-                ledger.release_abandoned()
-
         text = f"{running} trials were in training when their driver died; the next run resumes them"
-        yield Finding("note", text, release)
+        yield Finding("note", text, lambda: _rewrite(folder, LedgerWriter.release_abandoned))
 
 
 def _trial(row: TrialResult, ledger: LedgerReader) -> Iterator[Finding]:
@@ -251,12 +251,8 @@ def _mixed_environments(rows: Sequence[TrialResult], packs: Mapping[str, PackRow
 
 def _stray_curves(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
     if count := ledger.stray_curves():
-
-        def forget() -> None:
-            with sweep_lock(folder), LedgerWriter(folder / LEDGER) as writable:
-                writable.forget_stray_curves()
-
-        yield Finding("fault", f"{count} pieces of curves belong to no attempt", forget)
+        text = f"{count} pieces of curves belong to no attempt"
+        yield Finding("fault", text, lambda: _rewrite(folder, LedgerWriter.forget_stray_curves))
 
 
 def _frozen_sweep(sweep: Sweep, rows: Sequence[TrialResult]) -> Iterator[Finding]:

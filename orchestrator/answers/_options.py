@@ -1,7 +1,11 @@
-"""Options that several questions have, each with one meaning."""
+"""Options that several questions have, each with one meaning.
+
+Each is called for the field of a question: ``x: str | None = x_option()``.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.errors import InputError, Problem
@@ -10,15 +14,46 @@ from orchestrator.base.query import cell_conditions, conditions, option
 if TYPE_CHECKING:
     from orchestrator.logs.columns import MetricsConfig
 
+x_option = partial(option, None, "horizontal axis; the first by default", metavar="AXIS")
+y_option = partial(option, None, "vertical axis; the second by default", metavar="AXIS")
+# Selections of cells, and which cell represents the axes that are not shown.
+where_option = partial(
+    option, {}, "only cells with this value of another axis; repeatable", metavar="AXIS=VALUE", read=conditions
+)
+reduce_option = partial(option, "worst", "for axes that are not shown: take their worst, median or best cell")
+degraded_option = partial(option, False, "count degraded cells as over the edge: stable, but learned less than half")
+trial_option = partial(option, None, "the trial's id, or an unambiguous prefix", metavar="ID")
 
-def x_option() -> Any:
-    """The horizontal axis of a map."""
-    return option(None, "horizontal axis; the first by default", metavar="AXIS")
+# How a log is read.
+step_option = partial(option, None, "the column of steps", metavar="NAME")
+loss_option = partial(option, None, "the column of training losses", metavar="NAME")
+grad_norm_option = partial(option, None, "the column of gradient norms", metavar="NAME")
+pattern_option = partial(option, None, r"named groups: `it (?P<step>\d+) L=(?P<loss>\S+)`", metavar="REGEX")
+format_option = partial(option, "auto", "text, json, csv or tensorboard, if auto guesses wrong")
 
+# Remedies, and the forks that try them.
+try_option = partial(
+    option,
+    (),
+    "remedies: lr=x0.5,x0.25, lr=x0.25:50:20, skip=5, lr=x0.5+clip=1; the usual ones by default; repeatable",
+    metavar="FIELD=VALUE,...",
+)
+fork_option = partial(
+    option, (), "fork before this step: 100, -50 (before the onset), onset; repeatable", metavar="STEP"
+)
+replicates_option = partial(
+    option,
+    3,
+    "forks of each remedy: the first has the trial's data, the others have other batches",
+    minimum=1,
+    maximum=100,
+)
+executor_option = partial(option, "inline", "inline to train in this process, ray or slurm")
+allow_import_option = partial(option, False, "import the Python code that the sweep file names")
 
-def y_option() -> Any:
-    """The vertical axis of a map."""
-    return option(None, "vertical axis; the second by default", metavar="AXIS")
+# Called with a help of their own.
+by_option = partial(option, None, metavar="AXIS")  # the axis for each of whose values there is one of something
+metric_option = partial(option, metavar="METRIC")
 
 
 def along_option(help: str = "the axis along which edges and margins lie; the first by default") -> Any:
@@ -26,91 +61,9 @@ def along_option(help: str = "the axis along which edges and margins lie; the fi
     return option(None, help, metavar="AXIS")
 
 
-def where_option() -> Any:
-    """A selection of cells."""
-    return option({}, "only cells with this value of another axis; repeatable", metavar="AXIS=VALUE", read=conditions)
-
-
-def by_option(help: str) -> Any:
-    """The axis for each of whose values there is one of something."""
-    return option(None, help, metavar="AXIS")
-
-
-def reduce_option() -> Any:
-    """Which cell represents the axes that are not shown."""
-    return option("worst", "for axes that are not shown: take their worst, median or best cell")
-
-
-def degraded_option() -> Any:
-    """Whether a degraded cell is over the edge."""
-    return option(False, "count degraded cells as over the edge: stable, but learned less than half")
-
-
-def metric_option(default: str | None, help: str) -> Any:
-    """A metric of maps."""
-    return option(default, help, metavar="METRIC")
-
-
-def trial_option() -> Any:
-    """A trial."""
-    return option(None, "the trial's id, or an unambiguous prefix", metavar="ID")
-
-
 def cell_option(help: str = "the most typical trial of this cell: beta2=0.999,eps=1e-8") -> Any:
     """The values of a cell."""
     return option(None, help, metavar="AXIS=VALUE,...", read=cell_conditions)
-
-
-def step_option() -> Any:
-    """The column of steps in a log."""
-    return option(None, "the column of steps", metavar="NAME")
-
-
-def loss_option() -> Any:
-    """The column of losses in a log."""
-    return option(None, "the column of training losses", metavar="NAME")
-
-
-def grad_norm_option() -> Any:
-    """The column of gradient norms in a log."""
-    return option(None, "the column of gradient norms", metavar="NAME")
-
-
-def pattern_option() -> Any:
-    """How a line of a log reads."""
-    return option(None, r"named groups: `it (?P<step>\d+) L=(?P<loss>\S+)`", metavar="REGEX")
-
-
-def format_option() -> Any:
-    """The format of a log."""
-    return option("auto", "text, json, csv or tensorboard, if auto guesses wrong")
-
-
-def try_option() -> Any:
-    """Remedies to try on forks of a trial."""
-    help = "remedies: lr=x0.5,x0.25, lr=x0.25:50:20, skip=5, lr=x0.5+clip=1; the usual ones by default; repeatable"
-    return option((), help, metavar="FIELD=VALUE,...")
-
-
-def fork_option() -> Any:
-    """Steps to fork a trial at."""
-    return option((), "fork before this step: 100, -50 (before the onset), onset; repeatable", metavar="STEP")
-
-
-def replicates_option() -> Any:
-    """Forks of each remedy."""
-    help = "forks of each remedy: the first has the trial's data, the others have other batches"
-    return option(3, help, minimum=1, maximum=100)
-
-
-def executor_option() -> Any:
-    """Where forks train."""
-    return option("inline", "inline to train in this process, ray or slurm")
-
-
-def allow_import_option() -> Any:
-    """Whether code that a sweep file names may be imported."""
-    return option(False, "import the Python code that the sweep file names")
 
 
 def log_metrics(pattern: str | None, format_: str, loss: str | None) -> MetricsConfig:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem
 from orchestrator.base.query import Query, Say, Subject, hidden, option, silent
-from orchestrator.base.space import format_value
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line, Table
 
@@ -59,12 +58,8 @@ class CheckQuery(Query["tuple[Sweep, Path]"]):
             pack = pack_of(sweep, [Member(trial.trial_id, trial.config, trial.seed)], 0)
             assert isinstance(pack, LaunchedPack), "it is of a custom trainer"
             pack = replace(pack, launch=replace(pack.launch, trials_folder=folder, report_s=_REPORT_S))
-            shown = " ".join(f"{key}={format_value(value)}" for key, value in trial.cell.items())
             say(f"running:  {own.summary}")
-            say(
-                f"          with {shown} seed={trial.seed}, for at least {self.losses} losses, "
-                f"at most {self.seconds:g} s"
-            )
+            say(f"          with {trial.name}, for at least {self.losses} losses, at most {self.seconds:g} s")
             run, traces, error, began = CustomRun(pack, None), list["Trace"](), None, time.monotonic()
             readings: list[Trace] = []
             seen: list[tuple[float, float]] = []  # when the last step of each report was read, and which one it was

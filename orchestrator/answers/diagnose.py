@@ -186,8 +186,7 @@ def answer_of(ledger: LedgerReader, diagnosis: Diagnosis) -> DiagnoseAnswer:
 
 def _history(diagnosis: Diagnosis) -> Iterator[Line]:
     """What happened to the loss, why this trial was chosen, and what changed while it trained."""
-    from objectives.control import firing_in_words, policy_in_words
-    from objectives.interventions import changes_in_words
+    from orchestrator.base.space import entries_in_words
 
     evidence, trial = diagnosis.evidence, diagnosis.trial
     yield Line(diagnosis.headline)
@@ -205,11 +204,10 @@ def _history(diagnosis: Diagnosis) -> Iterator[Line]:
     yield Line("; ".join(part for part in parts if part), 1)
     yield Line(f"chosen: {diagnosis.chosen}", 1)
     if changes := trial.config.get("interventions"):
-        yield Line(f"interventions: {changes_in_words(changes)}", 1)
+        yield Line(f"interventions: {entries_in_words(changes)}", 1)
     if rules := trial.config.get("control"):
-        yield Line(f"control: {policy_in_words(rules)}", 1)
-        firings = [firing_in_words(firing) for firing in trial.fired]
-        yield Line(f"its rules did: {listed(firings, _MAX_FIRINGS) or 'nothing'}", 1)
+        yield Line(f"control: {entries_in_words(rules)}", 1)
+        yield Line(f"its rules did: {listed(trial.firings, _MAX_FIRINGS) or 'nothing'}", 1)
 
 
 def _findings(diagnosis: Diagnosis) -> Iterator[Line]:

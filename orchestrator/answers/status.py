@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED
 from orchestrator.base.query import Query, Say, hidden, option, reported, silent
-from orchestrator.base.space import format_value
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Drawing, Line
 from orchestrator.render.text import block_lines
@@ -128,8 +127,7 @@ class Status(Answer):
         if not self.is_running and (left := self.statuses.get("running", 0)):
             yield Line(f"{left} trials were in training when their driver died; `sweep run` resumes them")
         for row in self.failures[:_FAILED_SHOWN]:
-            cell = " ".join(f"{key}={format_value(value)}" for key, value in row.cell.items())
-            yield Line(f"{row.status} {row.trial_id} ({cell} seed={row.seed}): {row.reason}")
+            yield Line(f"{row.status} {row.trial_id} ({row.name}): {row.reason}")
             for line in row.error.splitlines()[-_LINES_OF_ERROR:] if row.error else ():
                 yield Line(line, 2)
         if len(self.failures) > _FAILED_SHOWN:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.base.errors import EXIT_OK
-from orchestrator.base.files import LEDGER, check_no_links, check_output
+from orchestrator.base.files import LEDGER, STANDARD_OUTPUT, check_no_links, check_output, write_output
 from orchestrator.base.space import Axis
 from orchestrator.base.words import counts_line, shortened
 from orchestrator.importing.collecting import Collected, checked_name, collect, record
@@ -17,7 +17,8 @@ from orchestrator.ledger.facts import long_note
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
 from orchestrator.pages.report import are_current, export_all
-from orchestrator.render.text import Lines, written_json
+from orchestrator.render.answer import to_json
+from orchestrator.render.text import Document, Lines
 from orchestrator.render.text_map import text_map
 
 _MAX_LEFT_OUT = 8  # rows that are printed
@@ -53,7 +54,12 @@ def import_results(
     yield from _left_out(collected)
     if not are_current(folder):
         yield from (f"wrote {path}" for path in export_all(folder))
-    yield from written_json(json_file, _content(name, collected, is_new=is_new))
+    content = to_json(_content(name, collected, is_new=is_new))
+    if json_file == STANDARD_OUTPUT:
+        yield Document(content)
+    elif json_file is not None:
+        write_output(json_file, content)
+        yield f"wrote {json_file}"
     return EXIT_OK
 
 

@@ -196,16 +196,17 @@ class SweepResults:
 def _method(kind: type[Query[Any]]) -> Callable[..., Any]:
     """Return the method that asks a question, with its options as arguments."""
     options, defaults = kind.options(), kind.defaults()
-
-    def method(self: SweepResults, *values: Any, **named: Any) -> Any:
-        given = dict(zip(options, values, strict=False))
-        return self.ask(kind(**given, **named))
-
     parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
     parameters += [
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=defaults[name]) for name in options
     ]
-    method.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    signature = inspect.Signature(parameters)
+
+    def method(*values: Any, **named: Any) -> Any:
+        given = signature.bind(*values, **named).arguments
+        return given.pop("self").ask(kind(**given))
+
+    method.__signature__ = signature  # type: ignore[attr-defined]
     method.__name__ = kind.query_name()
     first, _, details = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")
     lines = [f"{name}: {option.help}" for name, option in options.items()]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +59,10 @@ def run(
     file must not have, and KeyboardInterrupt if a signal stopped the run, which the same call continues.
     """
     found = _sweep(sweep, overrides(axis, drop, set, _seeds_text(seeds), steps, name), Path(results), allow_import)
-    check_import(found, allow_import)
-    folder = Path(results) / found.name
-    load = executor_loader(executor, ExecutorOptions(folder, found.resources))
-    code = show(run_lines(found, Path(results), load, retry_errored))
+    code = show(run_lines(found, Path(results), executor, allow_import=allow_import, retry_errored=retry_errored))
     if code == EXIT_INTERRUPTED or code > _SIGNAL:
         raise KeyboardInterrupt
-    return SweepResults(folder)
+    return SweepResults(Path(results) / found.name)
 
 
 def _sweep(sweep: str | Path | Mapping[str, Any], changes: Overrides, results: Path, allow_import: bool) -> Sweep:
@@ -82,28 +81,31 @@ def _seeds_text(seeds: int | Sequence[int] | None) -> str | None:
 def run_lines(
     sweep: Sweep,
     results: Path,
-    load_executor: Callable[[], Callable[[], Executor]],
-    retry_errored: bool,
+    executor: str,
     *,
+    address: str | None = None,
+    slurm: Sequence[str] = (),
+    allow_import: bool = False,
+    retry_errored: bool = False,
     notify_test: bool = False,
     page: bool = False,
     port: int | None = None,
 ) -> Lines:
     """Train the missing trials of ``sweep`` and write its exports; the exit code says how it ended. Raises SweepError.
 
-    ``load_executor`` imports the executor, which takes seconds, and returns a function that starts it. ``notify_test``
-    sends a test message instead, and does nothing else. With ``page`` the sweep's page is served on loopback while it
-    runs, on ``port`` or a free one.
+    ``address`` and ``slurm`` are options of the ``executor``. ``notify_test`` sends a test message instead, and does
+    nothing else. With ``page`` the sweep's page is served on loopback while it runs, on ``port`` or a free one.
     """
+    folder = results / sweep.name
+    check_import(sweep, allow_import)
+    load_executor = executor_loader(executor, ExecutorOptions(folder, sweep.resources, address, tuple(slurm)))
     if notify_test:
         return (yield from _notify_test(sweep))
     from rich.console import Console
 
     from orchestrator.mirrors.mirror import BackgroundMirror
     from orchestrator.mirrors.tracker import tracker_class
-    from orchestrator.render.style import import_ahead
 
-    folder = results / sweep.name
     check_runnable(sweep, folder)
     if not isinstance(sweep.objective, CustomTrainer):
         check_installed(f"training {sweep.objective.name}", "torch")
@@ -125,7 +127,7 @@ def run_lines(
 
     def announced() -> Executor:
         with view.starting():
-            start = load_executor()
+            start = load_executor()  # imports it, which takes seconds
             for mirror in mirrors:
                 mirror.start()  # its first seconds of work overlap with the start of the workers
             executor = start()
@@ -227,15 +229,36 @@ def refining_lines(
     factor: float,
     changes: Overrides,
     executor: str,
-    address: str | None,
-    slurm: Sequence[str],
+    *,
     allow_import: bool,
+    **options: Any,
 ) -> Lines:
     """Train at most ``num_more`` trials besides those in ``folder``, until the edge is known within ``factor``.
 
-    Raises SweepError.
+    ``options`` are those of ``run_lines``. Raises SweepError.
     """
     sweep = refining_sweep(folder, along, num_more, factor, changes, allow_import)
-    check_import(sweep, allow_import)
-    load = executor_loader(executor, ExecutorOptions(folder, sweep.resources, address, tuple(slurm)))
-    return (yield from run_lines(sweep, folder.parent, load, False))
+    return (yield from run_lines(sweep, folder.parent, executor, allow_import=allow_import, **options))
+
+
+_AHEAD = (
+    "orchestrator.render.maps",
+    "orchestrator.pages.report",
+    "matplotlib.backends.backend_agg",
+    "scipy.stats",
+    "sklearn.ensemble",
+    "optuna.importance",
+)
+
+
+def import_ahead() -> threading.Thread:
+    """Start the imports of the exports in a thread, and return it; an error is left to whoever imports for use."""
+
+    def import_all() -> None:
+        for name in _AHEAD:
+            with contextlib.suppress(Exception):  # an extra may be missing: the report then leaves something out
+                importlib.import_module(name)
+
+    thread = threading.Thread(target=import_all, daemon=True, name="imports-ahead")
+    thread.start()
+    return thread

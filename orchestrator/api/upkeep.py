@@ -103,6 +103,16 @@ def mirrored(folder: Path) -> Lines:
     return EXIT_OK
 
 
+# What answers write into a sweep's folder, or did in earlier versions.
+_MADE_AGAIN = {
+    "files of the edge": (EDGE_PICTURE, EDGE_TABLE),
+    "files of the front": (FRONT_PICTURE, FRONT_TABLE),
+    "pictures of remedies": (f"{REMEDIES}/*/remedies.*",),
+    "files of the remedies of all cells": (REMEDY_MAP, REMEDY_TABLE),
+    "diagnoses": (f"{DIAGNOSES}/*", EXPLANATION),
+}
+
+
 def gc(folder: Path, exports: bool, dry_run: bool) -> Lines:
     """Clean the folder of a sweep, and scratch folders of dead runs; one line per kind of file.
 
@@ -117,15 +127,11 @@ def gc(folder: Path, exports: bool, dry_run: bool) -> Lines:
         doomed = {
             "checkpoints that no run needs": unneeded_checkpoints(folder, ledger.checkpoint_names()),
             "partial files of interrupted writes": litter(folder),
-            "exports": [*existing_exports(folder), *folder.glob(EXPORTED)] if exports else [],
-            "files of the edge": [*folder.glob(EDGE_PICTURE), *folder.glob(EDGE_TABLE)] if exports else [],
-            "files of the front": [*folder.glob(FRONT_PICTURE), *folder.glob(FRONT_TABLE)] if exports else [],
-            "pictures of remedies": [*folder.glob(f"{REMEDIES}/*/remedies.*")] if exports else [],
-            "files of the remedies of all cells": [*folder.glob(REMEDY_MAP), *folder.glob(REMEDY_TABLE)]
-            if exports
-            else [],
-            "diagnoses": [*folder.glob(f"{DIAGNOSES}/*"), *folder.glob(EXPLANATION)] if exports else [],
         }
+        if exports:
+            doomed["exports"] = [*existing_exports(folder), *folder.glob(EXPORTED)]
+            for what, patterns in _MADE_AGAIN.items():
+                doomed[what] = [path for pattern in patterns for path in folder.glob(pattern)]
         for what, paths in doomed.items():
             if paths:
                 is_empty = False

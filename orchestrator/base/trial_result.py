@@ -13,6 +13,8 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
+from objectives.control import firing_in_words
+from objectives.interventions import change_in_words
 from orchestrator.base.space import Cell, trial_name
 from orchestrator.base.vocabulary import (
     CUSTOM_KINDS,
@@ -212,6 +214,16 @@ class TrialResult(TrainingResult):
     def name(self) -> str:
         """The cell and the seed in words: ``lr=0.1 seed=0``."""
         return trial_name(self.cell, self.seed)
+
+    @property
+    def firings(self) -> list[str]:
+        """What the rules of its control did, in words."""
+        return list(map(firing_in_words, self.fired))
+
+    @property
+    def changes_by_rules(self) -> list[tuple[int, str]]:
+        """The step and the words of each change that a rule of its control made."""
+        return [(firing["did"]["at"], change_in_words(firing["did"])) for firing in self.fired]
 
     @property
     def is_judged(self) -> bool:

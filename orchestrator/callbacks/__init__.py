@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
+
+    from orchestrator.detection.watch import Watch
+
+
+def reported(watch: Watch, step: int, loss: Any, norm: Any, logger: logging.Logger | None) -> bool:
+    """Report a step, log the loss of the run and notes with ``logger`` if there is one, return whether it is lost."""
+    was_lost = watch.is_lost
+    is_lost = watch.report(step, loss, norm)
+    if logger is not None and is_lost and not was_lost:
+        logger.warning("training stops after %d steps: %s", step + 1, watch.lost_reason)
+    if logger is not None and (note := watch.note) is not None:
+        logger.warning("note: %s", note)
+    return is_lost
 
 
 def gradient_norm(parameters: Iterable[torch.nn.Parameter]) -> torch.Tensor | None:

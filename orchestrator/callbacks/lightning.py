@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orchestrator.base.errors import InputError
-from orchestrator.callbacks import gradient_norm
+from orchestrator.callbacks import gradient_norm, reported
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.watch import Watch
 
@@ -82,14 +82,10 @@ class StabilityCallback(Callback):
         self._begin(trainer.global_step)
         if not losses:  # training_step returned None, which skips a batch
             return
-        was_lost = self.watch.is_lost
+        loss = sum(losses) / len(losses)
         norm = float(np.max([float(norm) for norm in norms])) if norms else None  # NaN is the largest
-        if self.watch.report(trainer.global_step - 1, sum(losses) / len(losses), norm):
+        if reported(self.watch, trainer.global_step - 1, loss, norm, logger if trainer.is_global_zero else None):
             trainer.should_stop = True
-            if trainer.is_global_zero and not was_lost:
-                logger.warning("training stops after %d steps: %s", trainer.global_step, self.watch.lost_reason)
-        if trainer.is_global_zero and (note := self.watch.note) is not None:
-            logger.warning("note: %s", note)
 
     def _begin(self, num_steps: int) -> None:
         """Start collecting for the next step, after ``num_steps`` steps of the run."""

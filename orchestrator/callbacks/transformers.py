@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 from orchestrator.base.errors import InputError
+from orchestrator.callbacks import reported
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.watch import Watch
 
@@ -69,13 +70,9 @@ class StabilityCallback(TrainerCallback):
                 "this Trainer takes its steps without `training_step`, so its loss is not seen\n"
                 "    remedy: report each step from its own loop, with orchestrator.detection.watch.Watch"
             )
-        was_lost = self.watch.is_lost
-        if self.watch.report(state.global_step - 1, self._loss, self._norm):
+        own_logger = logger if state.is_world_process_zero else None
+        if reported(self.watch, state.global_step - 1, self._loss, self._norm, own_logger):
             control.should_training_stop = True
-            if state.is_world_process_zero and not was_lost:
-                logger.warning("training stops after %d steps: %s", state.global_step, self.watch.lost_reason)
-        if state.is_world_process_zero and (note := self.watch.note) is not None:
-            logger.warning("note: %s", note)
         self._forget()
         return control
 

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from orchestrator import answers
 from orchestrator.base import __version__
 from orchestrator.base.environment import missing_library_error
 from orchestrator.base.errors import EXIT_INTERRUPTED, SweepError, printable
@@ -49,11 +50,11 @@ class Commands(Mapping[str, Any]):
 
     def __iter__(self) -> Iterator[str]:
         known = [name for _, names in PANELS.values() for name in names]
-        there = {*ACTIONS, *_questions()}
+        there = {*ACTIONS, *answers.names()}
         return iter([*(name for name in known if name in there), *sorted(there - {*known})])
 
     def __len__(self) -> int:
-        return len({*ACTIONS, *_questions()})
+        return len({*ACTIONS, *answers.names()})
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._built:
@@ -61,15 +62,8 @@ class Commands(Mapping[str, Any]):
         return self._built[name]
 
 
-def _questions() -> list[str]:
-    from orchestrator import answers
-
-    return answers.names()
-
-
 def _question(name: str) -> Any:
-    from orchestrator import answers
-    from orchestrator.cli.asking import command_of
+    from orchestrator.cli.options import command_of
 
     if name not in answers.names():
         raise KeyError(name)

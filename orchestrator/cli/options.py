@@ -1,16 +1,19 @@
-"""Arguments and options that several commands share, each with one meaning everywhere."""
+"""Arguments and options: those that several commands share, each with one meaning, and those of a question."""
 
 from __future__ import annotations
 
 import glob
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_origin
 
 import typer
 
 from orchestrator.base.files import LEDGER, STANDARD_OUTPUT
+from orchestrator.base.query import Option, Query
 
 if TYPE_CHECKING:
     from orchestrator.render.text import Lines
@@ -104,3 +107,74 @@ def finish(lines: Lines, json_file: Path | None = None) -> NoReturn:
     from orchestrator.render.text import show
 
     raise typer.Exit(show(lines, sys.stderr if json_file == STANDARD_OUTPUT else sys.stdout))
+
+
+# What the command of a question takes besides its options, by what it is asked of: name, annotation and default.
+_ARGUMENTS: Mapping[str, tuple[tuple[str, Any, Any], ...]] = {
+    "sweep": (("name", NameArgument, inspect.Parameter.empty),),
+    "sweeps": (("names", NamesArgument, inspect.Parameter.empty),),
+    "logs": (("paths", PathsArgument, inspect.Parameter.empty),),
+    "machine": (("name", OptionalNameArgument, None),),
+    "results": (),
+    "file": (
+        ("file", FileArgument, inspect.Parameter.empty),
+        ("axis", AxisOption, []),
+        ("drop", DropOption, []),
+        ("set_", SetOption, []),
+        ("seeds", SeedsOption, None),
+        ("steps", StepsOption, None),
+        ("name", SweepNameOption, None),
+        ("allow_import", AllowImportOption, False),
+    ),
+}
+_SHARED = (("output", OutputOption, None), ("json_", JsonOption, None), ("results", ResultsOption, RESULTS))
+
+
+def command_of(query_class: type[Query[Any]]) -> Callable[..., None]:
+    """Return the function of a question's command, with its signature and its help."""
+
+    def command(**values: Any) -> None:
+        from orchestrator.api.asking import asked
+
+        given = {name: values.pop(name) for name, _, _ in (*_ARGUMENTS[query_class.subject], *_SHARED)}
+        raise typer.Exit(asked(query_class.from_texts(values), given))
+
+    options, types, defaults = query_class.options(), query_class.types(), query_class.defaults()
+    own = [
+        (name, Annotated[kind, _parameter(name, each)], [] if kind == list[str] else defaults[name])
+        for name, each in options.items()
+        for kind in (_typed(types[name]),)
+    ]
+    arguments = _ARGUMENTS[query_class.subject]
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+        for name, annotation, default in (*arguments, *own, *_SHARED)
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    command.__doc__ = query_class.__doc__
+    command.__name__ = query_class.query_name()
+    return command
+
+
+def _parameter(name: str, option: Option) -> Any:
+    """The typer parameter of a field."""
+    shown: dict[str, Any] = {"metavar": option.metavar, "help": option.help}
+    shown |= {"min": option.minimum, "max": option.maximum, "rich_help_panel": option.panel}
+    if option.is_argument:
+        return typer.Argument(**shown)
+    flag = option.flag or f"--{name.rstrip('_').replace('_', '-')}"
+    flags = f"{flag}/{option.opposite}" if option.opposite else flag
+    return typer.Option(flags, show_default=not option.opposite, **shown)
+
+
+def _typed(kind: Any) -> Any:
+    """The type that the command line reads for a field of the type ``kind``: a text, unless it is simpler."""
+    members = [each for each in get_args(kind) if each is not type(None)] if isinstance(kind, UnionType) else [kind]
+    (inner,) = members
+    origin = get_origin(inner) or inner
+    if inner in (str, int, float, bool, Path):
+        return kind
+    if inner == tuple[str, ...] or (origin in (dict, Mapping) and not isinstance(kind, UnionType)):
+        return list[str]
+    return str | None

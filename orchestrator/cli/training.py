@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.files import sweep_folder
 from orchestrator.cli.options import (
     RESULTS,
     AllowImportOption,
@@ -120,8 +121,6 @@ def run_command(
     """
     from orchestrator.api.running import refining_lines, run_lines
     from orchestrator.api.sweep_files import overrides, read_sweep
-    from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
-    from orchestrator.sweepfile.spec import check_import
 
     options = {
         "resources.cpus": cpus,
@@ -137,27 +136,23 @@ def run_command(
             raise InputError(Problem(option, str(value), "is an option of --refine", "add --refine, or leave it out"))
     if port is not None and not page:
         raise InputError(Problem("--port", str(port), "is the port of a page that is not served", "add --page"))
+    where: dict[str, Any] = {"address": address, "slurm": slurm, "allow_import": allow_import}
     if refine:
-        from orchestrator.base.files import sweep_folder
-
-        folder = sweep_folder(file, results)
-        finish(
-            refining_lines(
-                folder,
-                along,
-                trials or _MORE_TRIALS,
-                factor or _FACTOR,
-                changes,
-                executor,
-                address,
-                slurm,
-                allow_import,
-            )
-        )
+        num_more, within = trials or _MORE_TRIALS, factor or _FACTOR
+        finish(refining_lines(sweep_folder(file, results), along, num_more, within, changes, executor, **where))
     sweep = read_sweep(file, results, changes, allow_import)
-    check_import(sweep, allow_import)
-    load = executor_loader(executor, ExecutorOptions(results / sweep.name, sweep.resources, address, tuple(slurm)))
-    finish(run_lines(sweep, results, load, retry_errored, notify_test=notify_test, page=page, port=port))
+    finish(
+        run_lines(
+            sweep,
+            results,
+            executor,
+            retry_errored=retry_errored,
+            notify_test=notify_test,
+            page=page,
+            port=port,
+            **where,
+        )
+    )
 
 
 def objectives_command(

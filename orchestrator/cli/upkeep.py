@@ -7,8 +7,18 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.answers import query_class
 from orchestrator.base.files import sweep_folder
-from orchestrator.cli.options import RESULTS, JsonOption, NameArgument, PortOption, ResultsOption, finish, sweep_names
+from orchestrator.cli.options import (
+    RESULTS,
+    JsonOption,
+    NameArgument,
+    PortOption,
+    ResultsOption,
+    command_of,
+    finish,
+    sweep_names,
+)
 
 
 def sync_command(
@@ -93,14 +103,7 @@ export_command = typer.Typer(
 )
 
 
-def _heatmap() -> None:
-    from orchestrator import answers
-    from orchestrator.cli.asking import command_of
-
-    export_command.command("heatmap")(command_of(answers.query_class("map")))
-
-
-_heatmap()
+export_command.command("heatmap")(command_of(query_class("map")))
 
 
 @export_command.command("optuna")

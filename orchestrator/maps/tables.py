@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-from objectives.control import firing_in_words
 from orchestrator.base.columns import READING_COLUMNS, TRIAL_COLUMNS, names
 from orchestrator.base.space import entries_in_words
 from orchestrator.base.vocabulary import DEGRADED, OUTCOMES, PRUNED
@@ -42,7 +41,7 @@ def trial_table(table: SweepTable, readings: Measured | None = None) -> pd.DataF
         row = {"trial_id": trial.trial_id, **settings, "seed": trial.seed}
         row |= {name: getattr(trial, name) for name in _RESULTS}
         row["norm_rises"] = " ".join(map(str, trial.norm_rises))
-        row["fired"] = "; ".join(map(firing_in_words, trial.fired))
+        row["fired"] = "; ".join(trial.firings)
         row["saved_steps"] = trial.saved_steps
         row |= {name: found.get(name, {}).get(trial.trial_id) for name in names(READING_COLUMNS)}
         row |= {name: of_trials.get(trial.trial_id) for name, of_trials in found.items() if name not in row}

@@ -1,4 +1,4 @@
-"""What follows from a sweep's map: a section for each question that has one. What does not apply is left out."""
+"""Answers on a page: a section for each question that has one, diagnoses of trials, and what a served page asks for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import datetime
 import html
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,17 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.maps.tables import map_table
-from orchestrator.pages.curves import Between, curves_so_far
 from orchestrator.pages.edge import edge_section
 from orchestrator.render.html import blocks_html, frame_html, table_html
 from orchestrator.render.remedies import remedies_figure
 
 _ORDER = ("explain", "boundary", "recommend", "sensitivity", "importance", "audit")  # of sections; others follow
+_FACTS = ("objective", "sweep_version", "git_commit", "stopping")  # of interest to a reader
 _MOST_ROWS = 2000  # of the map as a table: a larger one is in map.csv
 _FAILURES_SHOWN = _LEFT_OUT_SHOWN = 50
+_CHOSEN = "chosen on the page"
+# Of a page that is a file: what all its diagnoses may take. The steps are those of the curves that are read for them.
+_MOST, _MOST_CHARACTERS, _MOST_STEPS = 100, 500_000, 2_000_000
 
 
 def answers_html(table: SweepTable, stability: CellMap | None, sweep_text: str) -> str:
@@ -54,10 +57,8 @@ def answers_html(table: SweepTable, stability: CellMap | None, sweep_text: str) 
         sections += ["<h2>Sweep file</h2>", f"<pre>{html.escape(sweep_text)}</pre>"]
     else:
         sections += ["<h2>Imported</h2>", imported_html(imported)]
-    sections += [
-        "<h2>Environment</h2>",
-        table_html(("what", "value"), {**facts_to_show(table.facts), **environment}.items()),
-    ]
+    facts = {key: table.facts[key] for key in _FACTS if table.facts.get(key)}
+    sections += ["<h2>Environment</h2>", table_html(("what", "value"), {**facts, **environment}.items())]
     return "\n".join(sections)
 
 
@@ -103,27 +104,6 @@ def imported_html(imported: Imported) -> str:
     return table_html(("what", "value"), what) + (f"<pre>{html.escape(shown)}</pre>" if shown else "")
 
 
-def facts_to_show(facts: Mapping[str, str]) -> dict[str, str]:
-    """The facts that are of interest to a reader."""
-    wanted = ("objective", "sweep_version", "git_commit", "stopping")
-    return {key: facts[key] for key in wanted if facts.get(key)}
-
-
-POINTS = 600  # of one curve
-
-
-def curves(
-    folder: Path, trial_ids: Sequence[str], reading: str | None = None, between: Between | None = None
-) -> list[dict[str, Any]]:
-    """The curves so far of trials of the sweep in ``folder``; a trial that it does not have has none.
-
-    Raises StorageError.
-    """
-    with LedgerReader(folder / LEDGER) as ledger:
-        known = ledger.statuses()
-        return [curves_so_far(ledger, each, POINTS, reading, between) if each in known else {} for each in trial_ids]
-
-
 def diagnosis(folder: Path, trial_id: str) -> dict[str, str]:
     """What `sweep diagnose` says of a trial, or why it says nothing, and the picture of its remedies.
 
@@ -153,14 +133,9 @@ def comparison(base: Path, other: Path) -> dict[str, str]:
             return {"html": f"<p>{html.escape(str(error))}</p>"}
 
 
-CHOSEN = "chosen on the page"
-# Of a page that is a file: what all its diagnoses may take. The steps are those of the curves that are read for them.
-_MOST, _MOST_CHARACTERS, _MOST_STEPS = 100, 500_000, 2_000_000
-
-
 def diagnosis_html(ledger: LedgerReader, trial: TrialResult, rows: Sequence[TrialResult]) -> str:
     """The diagnosis of ``trial``, a finished one of ``rows``, as HTML. Raises InputError as `sweep diagnose` does."""
-    answer = answer_of(ledger, examine(ledger, trial, CHOSEN, rows))
+    answer = answer_of(ledger, examine(ledger, trial, _CHOSEN, rows))
     return blocks_html(answer.blocks(), with_figures=False)
 
 
@@ -168,7 +143,7 @@ def remedy_picture(ledger: LedgerReader, trial: TrialResult, rows: Sequence[Tria
     """The picture of the remedies of ``trial`` as an address that holds it, or an empty text without trained forks."""
     if not has_remedies(ledger.path.parent, trial.trial_id):
         return ""
-    found = read_remedies(ledger, examine(ledger, trial, CHOSEN, rows))
+    found = read_remedies(ledger, examine(ledger, trial, _CHOSEN, rows))
     if not found.tallies:
         return ""
     return f"data:image/png;base64,{base64.b64encode(remedies_figure(found, 'png')).decode()}"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import OF_TRACES, headlines, last_reading
@@ -19,16 +21,17 @@ VALIDATION = {"validation_loss": "validation loss"}  # shown where a trial was v
 _VALIDATION = "validation_loss"
 # A page that is a file stays below 10 MB: the bytes for all curves, those for all readings of telemetry, and the
 # points of one of them. Readings that would have fewer points are left out.
-_BYTES_FOR_CURVES, _POINTS = 6_000_000, (24, 400)
+_BYTES_FOR_CURVES, _CURVE_POINTS = 6_000_000, (24, 400)
 _BYTES_FOR_READINGS, _READING_POINTS = 1_500_000, (12, 100)
 _BYTES_PER_POINT = 8 * 4 / 3
 
+POINTS = 600  # of one curve that a served page asks for
 Between = tuple[int, int]  # the first and the last step
 
 
 def points_per_curve(num_curves: int) -> int:
     """How many points of each of ``num_curves`` a page that is a file holds."""
-    low, high = _POINTS
+    low, high = _CURVE_POINTS
     return int(min(high, max(low, _BYTES_FOR_CURVES / (_BYTES_PER_POINT * max(1, num_curves)))))
 
 
@@ -61,6 +64,18 @@ def curves_and_readings(
     if readings:
         curves |= {"readings": readings} | _of_telemetry(telemetry, readings, points_of_reading)
     return curves, metrics
+
+
+def curves(
+    folder: Path, trial_ids: Sequence[str], reading: str | None = None, between: Between | None = None
+) -> list[dict[str, Any]]:
+    """The curves so far of trials of the sweep in ``folder``; a trial that it does not have has none.
+
+    Raises StorageError.
+    """
+    with LedgerReader(folder / LEDGER) as ledger:
+        known = ledger.statuses()
+        return [curves_so_far(ledger, each, POINTS, reading, between) if each in known else {} for each in trial_ids]
 
 
 def curves_so_far(

@@ -1,4 +1,4 @@
-"""The data of the report's page: axes, cells, trials and their episodes, as JSON."""
+"""The data of the page as JSON: axes, cells, trials and their episodes, and looks. The page itself judges nothing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from objectives.control import firing_in_words
-from objectives.interventions import change_in_words
 from orchestrator.base.columns import FRACTION_TITLE, METRICS, meaning, title
 from orchestrator.base.space import Axis
 from orchestrator.base.trial_result import TrialResult
@@ -102,13 +100,13 @@ def table_data(
             "outcome": [row.label for row in rows],
             "onset_step": [row.onset_step for row in rows],
             "num_spikes": [row.num_spikes for row in rows],
-            "final_loss": [None if row.final_loss is None else short_number(row.final_loss) for row in rows],
-            "learned_share": [None if row.learned_share is None else short_number(row.learned_share) for row in rows],
+            "final_loss": [_short(row.final_loss) for row in rows],
+            "learned_share": [_short(row.learned_share) for row in rows],
             "lr_health": [row.lr_health or "" for row in rows],
-            "lr_regret": [None if row.lr_regret is None else short_number(row.lr_regret) for row in rows],
+            "lr_regret": [_short(row.lr_regret) for row in rows],
             "reason": [row.reason or "" for row in rows],
             "norm_rises": [", ".join(map(str, row.norm_rises)) for row in rows],
-            "fired": ["; ".join(map(firing_in_words, row.fired)) for row in rows],
+            "fired": ["; ".join(row.firings) for row in rows],
             "overfit_step": [row.overfit_step for row in rows],
             "has_result": [row.outcome is not None for row in rows],
             "is_unstable": [is_over_edge(row.label) for row in rows],
@@ -125,11 +123,15 @@ def as_script(data: Mapping[str, Any] | Sequence[Any]) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
+def _short(value: float | None) -> str | None:
+    return None if value is None else short_number(value)
+
+
 def _marks(row: TrialResult) -> list[tuple[int, str]]:
     """The steps when a trial was judged or changed by a rule while it trained, each with a word or two."""
     verdicts = ((row.verdict_step, "lost"), (row.slow_step, "slow"), (row.plateau_step, "plateau"))
-    changes = [(one["did"]["at"], change_in_words(one["did"])) for one in row.fired[:_MOST_CHANGES]]
-    return [*((step, word) for step, word in verdicts if step is not None), *changes]
+    judged = ((step, word) for step, word in verdicts if step is not None)
+    return [*judged, *row.changes_by_rules[:_MOST_CHANGES]]
 
 
 def _axis(axis: Axis) -> dict[str, Any]:

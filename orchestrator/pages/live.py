@@ -16,8 +16,8 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.curve_metrics import OF_TELEMETRY
 from orchestrator.maps.table import KnownNoise, read_table
-from orchestrator.pages.answers import POINTS, answers_html
-from orchestrator.pages.curves import CURVES, VALIDATION, curves_and_readings
+from orchestrator.pages.answers import answers_html
+from orchestrator.pages.curves import CURVES, POINTS, VALIDATION, curves_and_readings
 from orchestrator.pages.data import KnownCells, table_data
 from orchestrator.pages.report import page_html, summary_html
 

@@ -1,4 +1,4 @@
-"""The self-contained HTML report of a sweep: opens from disk and loads nothing."""
+"""The page of a sweep, the index of all sweeps, and the files that are made from a ledger: map, picture, report."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from orchestrator.base.errors import InputError, Problem, SweepError
 from orchestrator.base.files import LEDGER
 from orchestrator.base.processes import MARK, new_mark
 from orchestrator.pages import answers
+from orchestrator.pages.curves import curves
 from orchestrator.pages.data import as_script
 from orchestrator.pages.live import LivePage
 from orchestrator.pages.report import index_html
@@ -107,7 +108,7 @@ class PageServer(ThreadingHTTPServer):
             return page.news(words.get("since", ""))
         if rest == "curves":
             trial_ids = words.get("trials", "").split(",")[:_MOST_CURVES]
-            return answers.curves(folder, trial_ids, words.get("reading"), _between(words.get("steps", "")))
+            return curves(folder, trial_ids, words.get("reading"), _between(words.get("steps", "")))
         if rest == "others":
             return [other for other in names if other != name]
         with self._lock_of_answers:  # one at a time: the trials need the processor

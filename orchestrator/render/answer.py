@@ -177,15 +177,8 @@ def _of_dataclass(value: Any) -> dict[str, Any]:
             plain |= to_plain(getattr(value, each.name)) or {}
         elif key is not None:
             plain[key] = to_plain(getattr(value, each.name))
-    for name in _reported_names(type(value)):
-        plain[name] = to_plain(getattr(value, name))
+    for parent in reversed(type(value).__mro__):
+        for name, member in vars(parent).items():
+            if isinstance(member, reported):
+                plain[name] = to_plain(getattr(value, name))
     return plain
-
-
-def _reported_names(kind: type) -> list[str]:
-    names = [name for parent in reversed(kind.__mro__) for name, each in vars(parent).items() if _is_reported(each)]
-    return list(dict.fromkeys(names))
-
-
-def _is_reported(member: Any) -> bool:
-    return isinstance(member, reported)

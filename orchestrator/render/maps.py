@@ -7,6 +7,7 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import matplotlib
@@ -56,7 +57,6 @@ from orchestrator.render.style import (
     value_norm,
 )
 
-_STABLE_COLOURS = fraction_colours()
 _SHORT_LABEL = 16  # characters
 
 
@@ -72,6 +72,9 @@ class Panel:
     has_edge: bool = False
 
 
+FRACTION = Panel(
+    FRACTION_TITLE, fraction_colours(), Normalize(0, 1), attrgetter("fraction_stable"), fraction_text, has_edge=True
+)
 _ARROWS = {"↑": r"\uparrow", "↓": r"\downarrow"}  # the signs of LR_SIGNS as markers
 
 
@@ -109,7 +112,7 @@ def map_figure(facets: Sequence[CellMap], meshes: Sequence[Mesh | None] = ()) ->
     clipped = " (colour clipped)" if is_clipped(facets) else ""
     panels = [
         FRACTION,
-        Panel(title(metric) + clipped, value_colours(), value_norm(facets), _value, value_text),
+        Panel(title(metric) + clipped, value_colours(), value_norm(facets), attrgetter("value"), value_text),
     ]
     for i, panel in enumerate(panels):
         places = [grid[0, i]] if len(facets) == 1 else list(grid[i])
@@ -206,17 +209,6 @@ def shortened(name: str, width: float) -> str:
     )
 
 
-def _value(cell: CellSummary) -> float | None:
-    return cell.value
-
-
-def _fraction(cell: CellSummary) -> float | None:
-    return cell.fraction_stable
-
-
-FRACTION = Panel(FRACTION_TITLE, _STABLE_COLOURS, Normalize(0, 1), _fraction, fraction_text, has_edge=True)
-
-
 def panel_size(stability: CellMap) -> tuple[float, float]:
     """Width and height of one panel in inches."""
     if not stability.is_grid:
@@ -278,11 +270,7 @@ def _draw_cells(axes: Axes, stability: CellMap, panel: Panel) -> None:
     # One collection per kind: otherwise a map of ten thousand cells would take minutes.
     axes.add_collection(_hatched(squares[False], "white"))
     axes.add_collection(PatchCollection(squares[True], facecolors=colours, edgecolors="white", linewidths=0.8))
-    over = [
-        cell for cell in stability.cells.values() if STATES[cell.state].is_hatched and STATES[cell.state].is_painted
-    ]
-    unknown = [(columns[cell.x], rows[cell.y]) for cell in over]
-    axes.add_collection(_hatched([Rectangle((column - 0.5, row - 0.5), 1, 1) for column, row in unknown], "none"))
+    axes.add_collection(_hatched(partly, "none"))
     for (mark, inked), places in marks.items():
         axes.plot(*_transposed(places), **_mark(mark, inked), markersize=size - 2)
     axes.set_xlim(-0.5, len(columns) - 0.5)
@@ -360,7 +348,7 @@ def outcome_legend(maps: Sequence[CellMap], has_mesh: bool = False) -> list[Any]
         if state in states and look.marker
     ]
     if "stable" in states:
-        handles.insert(0, Patch(facecolor=_STABLE_COLOURS(1.0), label=STATES["stable"].label))
+        handles.insert(0, Patch(facecolor=FRACTION.colours(1.0), label=STATES["stable"].label))
     if "not_run" in states or has_gaps:
         looks: dict[str, Any] = {"facecolor": BLANK, "edgecolor": HATCH_COLOUR, "hatch": HATCH}
         handles.append(Patch(**looks, label=STATES["not_run"].label))

@@ -1,11 +1,8 @@
-"""How states, curves and panels look on figures, on the page and on a terminal: colours, marks, hatches and words."""
+"""How states, curves and panels look on figures, page and terminal, and a figure as the bytes of a file."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import io
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -162,26 +159,3 @@ def saved(draw: Callable[[], Figure], file_format: str, dpi: int, **settings: An
         buffer = io.BytesIO()
         draw().savefig(buffer, format=file_format, metadata={_WITHOUT[file_format]: None}, **size)
     return buffer.getvalue()
-
-
-_MODULES = (
-    "orchestrator.render.maps",
-    "orchestrator.pages.report",
-    "matplotlib.backends.backend_agg",
-    "scipy.stats",
-    "sklearn.ensemble",
-    "optuna.importance",
-)
-
-
-def import_ahead() -> threading.Thread:
-    """Start the imports in a thread, and return it; an error is left to whoever imports for use."""
-    thread = threading.Thread(target=_import_all, daemon=True, name="imports-ahead")
-    thread.start()
-    return thread
-
-
-def _import_all() -> None:
-    for name in _MODULES:
-        with contextlib.suppress(Exception):  # an extra may be missing: the report then leaves something out
-            importlib.import_module(name)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 import shutil
 import sys
 import textwrap
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TextIO
 
 from orchestrator.base.errors import printable
-from orchestrator.base.files import STANDARD_OUTPUT, write_output
 from orchestrator.render.blocks import Block, Caution, Drawing, Figure, File, Heading, Line, Table
 
 if TYPE_CHECKING:
@@ -132,26 +128,6 @@ def show(answer: Lines, text_to: TextIO | None = None) -> int:
         return ended.value
     finally:
         answer.close()
-
-
-def written_json(path: Path | None, content: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Write ``content`` to the file of ``--json``, if there is one; numbers that are not finite become null."""
-    if path is None:
-        return
-    text = json.dumps(_finite(content), indent=2, allow_nan=False) + "\n"
-    if path == STANDARD_OUTPUT:
-        yield Document(text)
-        return
-    write_output(path, text)
-    yield f"wrote {path}"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _finite(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _print(item: str | RenderableType, text_to: TextIO) -> None:

@@ -270,6 +270,9 @@ def is_meant(key: str, path: str) -> bool:
 DOCUMENTED: dict[str, list[list[str]]] = {
     "list": [["list"]],
     "status": [["status", "grid"], ["status", "imported"]],
+    "import": [
+        ["import", "{results}/table.csv", "--name", "imported", "--axis", "lr", "--axis", "beta1", "--outcome", "loss"]
+    ],
     "plan": [["plan", "grid"]],
     "doctor": [["doctor", "grid"]],
     "boundary": [["boundary", "grid"], ["boundary", "scattered"], ["boundary", "grid", "--level", "final_loss=1.7"]],
@@ -292,6 +295,7 @@ DOCUMENTED: dict[str, list[list[str]]] = {
     "audit": [["audit", "grid"]],
     "explain": [["explain", "grid"]],
     "diagnose": [["diagnose", "grid"]],
+    "warn": [["warn", "{watched}"]],
     "remedy": [["remedy", "grid", *NEEDED["remedy"][0]]],
     "remedies": [["remedies", "grid", *NEEDED["remedies"][0]]],
     "replay": [["replay", "grid"], ["replay", str(ROOT / "tests/data/logs"), "--no-figures"]],
@@ -299,10 +303,13 @@ DOCUMENTED: dict[str, list[list[str]]] = {
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
-def test_the_page_has_every_key_that_is_written_and_no_other(results: Path, tmp_path: Path, name: str) -> None:
+def test_the_page_has_every_key_that_is_written_and_no_other(
+    results: Path, watched: Path, tmp_path: Path, name: str
+) -> None:
     found: set[str] = set()
     for arguments in DOCUMENTED[name]:
-        invoke(*arguments, "--results", str(results), "--json", str(tmp_path / "answer.json"))
+        named = [argument.format(results=results, watched=watched) for argument in arguments]
+        invoke(*named, "--results", str(results), "--json", str(tmp_path / "answer.json"))
         found |= set(paths(json.loads((tmp_path / "answer.json").read_text())))
     keys = documented(name)
     assert sorted(path for path in found if not any(is_meant(key, path) for key in keys)) == []

@@ -9,8 +9,10 @@ import platform
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sweep_cases import QUADRATIC
 
 from orchestrator.driver import planning
 
@@ -59,3 +61,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         report.outcome, report.longrepr = "failed", f"a unit test starts a process: {STARTED[0]}"
         STARTED.clear()
     return report
+
+
+@pytest.fixture
+def sweep_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: Any) -> Any:
+    """Run the command line in a folder with a sweep file: exit code and everything it printed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "edge.yaml").write_text(QUADRATIC)
+    return command_line

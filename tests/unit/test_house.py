@@ -40,7 +40,7 @@ IMPORTERS = {
     "apprise": {"orchestrator.mirrors.notifier"},
     "transformers": {"orchestrator.callbacks.transformers"},
     "lightning": {"orchestrator.callbacks.lightning"},
-    "typer": {f"orchestrator.cli.{name}" for name in ("app", "asking", "options", "training", "upkeep")},
+    "typer": {f"orchestrator.cli.{name}" for name in ("app", "options", "training", "upkeep")},
 }
 
 MOST_LINES = 400

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -39,6 +39,26 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start a Python process that Ctrl-C ends; whatever a test leaves ends with it."""
+    processes = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        # A shell ignores Ctrl-C for its jobs in the background, and children inherit that, but no handler.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            processes.append(subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True))
+        finally:
+            signal.signal(signal.SIGINT, before)
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        with process:
+            process.kill()  # no effect if it has ended
+
+
 def test_a_page_beside_a_run_is_served_and_ends_with_it(results: Path) -> None:
     listener = listening_socket(None)
     port = listener.getsockname()[1]
@@ -50,8 +70,8 @@ def test_a_page_beside_a_run_is_served_and_ends_with_it(results: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_page_ends_when_its_run_is_killed(results: Path) -> None:
-    run = subprocess.Popen([sys.executable, "-c", KILLED, str(results)], stdout=subprocess.PIPE, text=True)
+def test_a_page_ends_when_its_run_is_killed(results: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
+    run = start("-c", KILLED, str(results))
     assert run.stdout.readline() == "ready\n"
     (server,) = psutil.Process(run.pid).children()
     run.kill()
@@ -61,9 +81,10 @@ def test_a_page_ends_when_its_run_is_killed(results: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "ending"), [(["case"], "/case/"), ([], "/")])
-def test_sweep_page_says_its_address_and_ends_well_by_ctrl_c(results: Path, arguments: list[str], ending: str) -> None:
-    command = [sys.executable, "-m", "orchestrator.cli", "page", *arguments, "--results", str(results)]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def test_sweep_page_says_its_address_and_ends_well_by_ctrl_c(
+    results: Path, start: Callable[..., subprocess.Popen[str]], arguments: list[str], ending: str
+) -> None:
+    server = start("-m", "orchestrator.cli", "page", *arguments, "--results", str(results))
     address = server.stdout.readline().split()[2]
     assert address.endswith(ending)
     wait_for(address)

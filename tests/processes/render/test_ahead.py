@@ -12,7 +12,7 @@ GRID = "seeds: [0, 1]\naxes:\n  lr: {values: [0.1, 0.2]}\n  clip: {values: [1.0,
 CODE = """
 import sys
 from pathlib import Path
-from orchestrator.render.style import import_ahead
+from orchestrator.api.running import import_ahead
 import_ahead().join()
 before = set(sys.modules)
 from orchestrator.pages.report import export_all

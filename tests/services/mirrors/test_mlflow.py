@@ -27,7 +27,6 @@ from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.base.packs import Completed, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.planning import driver_facts
-from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.logs.columns import Columns
@@ -61,7 +60,7 @@ def results(tmp_path: Path, empty_store: Path) -> Path:
 
 
 def train_and_mirror(sweep, results: Path) -> int:
-    return show(run_lines(sweep, results, lambda: InlineExecutor, False))
+    return show(run_lines(sweep, results, "inline"))
 
 
 def all_runs(results: Path):

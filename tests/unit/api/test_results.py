@@ -164,6 +164,8 @@ def test_a_method_takes_the_options_of_the_command_by_place_or_name_and_says_wha
     assert results.recommend(1.0).to_plain() == results.recommend(margin=1.0).to_plain()
     assert list(inspect.signature(results.recommend).parameters)[-3:] == ["margin", "metric", "degraded"]
     assert "how far from every edge" in inspect.getdoc(results.recommend)
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        results.survival(*[None] * 20)
     with pytest.raises(TypeError, match="margins"):
         results.recommend(margins=1.0)
     with pytest.raises(AttributeError, match="recomend"):

@@ -5,9 +5,6 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-import pytest
-from sweep_cases import QUADRATIC
-
 TO_TENSORBOARD = (
     "edge.yaml",
     "--executor",
@@ -17,14 +14,6 @@ TO_TENSORBOARD = (
     "--set",
     "tracking.to=[tensorboard]",
 )
-
-
-@pytest.fixture
-def sweep_command(tmp_path: Path, monkeypatch, command_line):
-    """Run the command line in a folder with a sweep file: exit code and everything it printed."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "edge.yaml").write_text(QUADRATIC)
-    return command_line
 
 
 def test_a_run_writes_to_the_trackers_of_its_file_and_says_where(sweep_command, tmp_path: Path) -> None:

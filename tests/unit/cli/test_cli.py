@@ -1,23 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sweep_cases import QUADRATIC
 
 from orchestrator.sweepfile.spec import load_sweep
 
 SHIPPED = sorted((Path(__file__).parents[3] / "sweeps").glob("*.yaml"))
-
-
-@pytest.fixture
-def sweep_command(tmp_path: Path, monkeypatch, command_line) -> Callable[..., tuple[int, str]]:
-    """Run the command line in an empty folder: exit code and everything it printed."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "edge.yaml").write_text(QUADRATIC)
-
-    return command_line
 
 
 INLINE = ("--executor", "inline")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sweep_cases import finished, ledger_at, sweep_of
 
 from orchestrator.base.files import FROZEN_SWEEP, sweep_lock
@@ -16,9 +19,9 @@ from orchestrator.driver.packing import make_packs
 from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
-from orchestrator.pages import answers as asked
+from orchestrator.pages.curves import curves
 from orchestrator.pages.data import report_data
-from orchestrator.pages.live import LivePage
+from orchestrator.pages.live import LivePage, changes
 
 GRID = "axes: {lr: {values: [0.1, 0.2]}}\n"
 
@@ -56,7 +59,7 @@ def test_a_trial_in_training_is_shown_with_its_step_loss_and_rate_and_then_its_r
         page = live.page()
         assert "0 of 2 trials have ended, 1 train at 5 member-steps/s; at most 0:06 left." in page
         assert "<td>lr=0.1 seed=0</td><td>10 of 20</td><td>2.55</td><td>5.0</td>" in page
-        assert [each.get("last") for each in asked.curves(tmp_path, [first, second])] == [9, None]
+        assert [each.get("last") for each in curves(tmp_path, [first, second])] == [9, None]
         done = (finished(first, "diverged"),)
         ledger.record(Report(pack.pack_id, 20, 0, 4.0, {first: curve(10, 20)}, done))
         clock.now += 10
@@ -103,3 +106,40 @@ def test_the_curves_of_a_trial_with_a_result_are_read_once(tmp_path: Path, monke
     monkeypatch.setattr(LedgerReader, "trace", refused)
     clock.now += 10
     assert data_of(live.page())["trials"]["outcome"] == ["stable", "planned"]
+
+
+LEAVES = st.none() | st.integers(0, 3) | st.sampled_from(["a", "b"])
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.sampled_from("xyz"), inner, max_size=3),
+    max_leaves=40,
+)
+
+
+def applied(found: Any, news: list[dict[str, Any]]) -> Any:
+    """What the page's script does with ``news``."""
+    root = {"found": copy.deepcopy(found)}
+    for change in news:
+        way = ["found", *change["path"]]
+        holder: Any = root
+        for key in way[:-1]:
+            holder = holder[key]
+        if "at" in change:
+            for place, value in zip(change["at"], change["to"], strict=True):
+                holder[way[-1]][place] = value
+        else:
+            holder[way[-1]] = change["value"]
+    return root["found"]
+
+
+@given(VALUES, VALUES)
+def test_changes_turn_any_data_into_any_other(before: Any, after: Any) -> None:
+    assert applied(before, json.loads(json.dumps(list(changes(before, after))))) == after
+
+
+def test_of_a_column_only_the_entries_that_changed_are_sent() -> None:
+    before = {"columns": {"state": ["planned"] * 1000, "words": ["x"] * 1000}, "name": "case"}
+    after = copy.deepcopy(before)
+    after["columns"]["state"][7] = "stable"
+    assert list(changes(before, after)) == [{"path": ["columns", "state"], "at": [7], "to": ["stable"]}]
+    assert list(changes(before, before)) == []

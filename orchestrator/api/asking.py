@@ -1,16 +1,12 @@
-"""Questions as commands: their fields become options, their answers are printed and written."""
+"""Asking a question as its command does: what it is asked of, the printed answer, and its files."""
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.errors import printable
 from orchestrator.base.files import (
@@ -23,101 +19,10 @@ from orchestrator.base.files import (
     sweep_folder,
     write_output,
 )
-from orchestrator.base.query import Option, Query
-from orchestrator.cli.options import (
-    RESULTS,
-    AllowImportOption,
-    AxisOption,
-    DropOption,
-    FileArgument,
-    JsonOption,
-    NameArgument,
-    NamesArgument,
-    OptionalNameArgument,
-    OutputOption,
-    PathsArgument,
-    ResultsOption,
-    SeedsOption,
-    SetOption,
-    StepsOption,
-    SweepNameOption,
-)
+from orchestrator.base.query import Query
 
 if TYPE_CHECKING:
     from orchestrator.render.answer import Answer
-
-# What the command of a question takes besides its options, by what it is asked of: name, annotation and default.
-_ARGUMENTS: Mapping[str, tuple[tuple[str, Any, Any], ...]] = {
-    "sweep": (("name", NameArgument, inspect.Parameter.empty),),
-    "sweeps": (("names", NamesArgument, inspect.Parameter.empty),),
-    "logs": (("paths", PathsArgument, inspect.Parameter.empty),),
-    "machine": (("name", OptionalNameArgument, None),),
-    "results": (),
-    "file": (
-        ("file", FileArgument, inspect.Parameter.empty),
-        ("axis", AxisOption, []),
-        ("drop", DropOption, []),
-        ("set_", SetOption, []),
-        ("seeds", SeedsOption, None),
-        ("steps", StepsOption, None),
-        ("name", SweepNameOption, None),
-        ("allow_import", AllowImportOption, False),
-    ),
-}
-_SHARED = (("output", OutputOption, None), ("json_", JsonOption, None), ("results", ResultsOption, RESULTS))
-
-
-def command_of(query_class: type[Query[Any]]) -> Callable[..., None]:
-    """Return the function of a question's command, with its signature and its help."""
-
-    def command(**values: Any) -> None:
-        given = {name: values.pop(name) for name, _, _ in (*_ARGUMENTS[query_class.subject], *_SHARED)}
-        raise typer.Exit(asked(query_class.from_texts(values), given))
-
-    options, types, defaults = query_class.options(), query_class.types(), query_class.defaults()
-    own = [
-        (name, Annotated[_typed(types[name]), _parameter(name, each)], _default(types[name], defaults[name]))
-        for name, each in options.items()
-    ]
-    arguments = _ARGUMENTS[query_class.subject]
-    parameters = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-        for name, annotation, default in (*arguments, *own, *_SHARED)
-    ]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    command.__doc__ = query_class.__doc__
-    command.__name__ = query_class.query_name()
-    return command
-
-
-def _parameter(name: str, option: Option) -> Any:
-    """The typer parameter of a field."""
-    shown: dict[str, Any] = {"metavar": option.metavar, "help": option.help}
-    shown |= {"min": option.minimum, "max": option.maximum, "rich_help_panel": option.panel}
-    if option.is_argument:
-        return typer.Argument(**shown)
-    flag = option.flag or f"--{name.rstrip('_').replace('_', '-')}"
-    flags = f"{flag}/{option.opposite}" if option.opposite else flag
-    return typer.Option(flags, show_default=not option.opposite, **shown)
-
-
-def _typed(kind: Any) -> Any:
-    """The type that the command line reads for a field of the type ``kind``: a text, unless it is simpler."""
-    members = [each for each in get_args(kind) if each is not type(None)] if isinstance(kind, UnionType) else [kind]
-    (inner,) = members
-    origin = get_origin(inner) or inner
-    if inner in (str, int, float, bool, Path):
-        return kind
-    if inner == tuple[str, ...] or (origin in (dict, Mapping) and not isinstance(kind, UnionType)):
-        return list[str]
-    return str | None
-
-
-def _default(kind: Any, default: Any) -> Any:
-    if _typed(kind) == list[str]:
-        return []
-    return default
 
 
 def asked(query: Query[Any], given: Mapping[str, Any]) -> int:

@@ -1,0 +1,78 @@
+"""Commands in a process of their own: what they import, what a shell completes, and what another process answers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sweep_cases import QUADRATIC, ledger_at, record, sweep_of
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["plan", "sweeps/beta2_eps.yaml", "--results", "EMPTY"],
+        ["objectives"],
+        ["replay", "LOG", "--no-figures"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_quick_commands_import_no_heavy_library(tmp_path: Path, arguments: list[str]) -> None:
+    log = tmp_path / "run.csv"
+    log.write_text("step,loss\n0,2.0\n1,1.5\n")
+    paths = {"LOG": str(log), "EMPTY": str(tmp_path / "results")}
+    arguments = [paths.get(argument, argument) for argument in arguments]
+    heavy = {"torch", "ray", "mlflow", "pandas", "matplotlib"} | ({"numpy"} if arguments[0] != "replay" else set())
+    code = (
+        "import sys; from orchestrator.cli import app; app(sys.argv[1:], standalone_mode=False);"
+        f"loaded = {heavy} & set(sys.modules);"
+        "print(loaded); sys.exit(len(loaded))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-500:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("address", "words"), [("127.0.0.1:1", "nothing answers at 127.0.0.1:1"), ("nowhere", "is not HOST:PORT")]
+)
+def test_an_address_without_a_cluster_ends_with_exit_code_2_and_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: Callable[..., tuple[int, str]], address, words
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "edge.yaml").write_text(QUADRATIC)
+    code, text = command_line("run", "edge.yaml", "--address", address)
+    assert code == 2
+    assert words in text
+    assert "Traceback" not in text
+
+
+# How each shell hands over the words `sweep status fi`.
+ASKED = {
+    "bash": {"_SWEEP_COMPLETE": "complete_bash", "COMP_WORDS": "sweep status fi", "COMP_CWORD": "2"},
+    "zsh": {"_SWEEP_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "sweep status fi"},
+    "fish": {
+        "_SWEEP_COMPLETE": "complete_fish",
+        "_TYPER_COMPLETE_ARGS": "sweep status fi",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    },
+}
+CODE = "import sys; from orchestrator.cli import main; sys.argv[0] = 'sweep'; main()"
+
+
+@pytest.mark.parametrize("shell", ASKED)
+def test_a_shell_gets_the_names_of_sweeps(shell: str, tmp_path: Path) -> None:
+    for name in ("fit", "other"):
+        with ledger_at(tmp_path / "results" / name) as ledger:
+            record(ledger, sweep_of("axes: {lr: {values: [0.1, 1]}}\n"), ["stable", "diverged"])
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], cwd=tmp_path, env={**os.environ, **ASKED[shell]}, capture_output=True, text=True
+    )
+    assert "fit" in done.stdout, done.stderr
+    assert "other" not in done.stdout
