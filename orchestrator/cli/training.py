@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,8 @@ from orchestrator.cli.options import (
     finish,
 )
 
-_REFINE, _WHERE = "Refine the edge of a sweep that was trained", "Where it runs"
+_refine = partial(typer.Option, rich_help_panel="Refine the edge of a sweep that was trained")
+_where = partial(typer.Option, rich_help_panel="Where it runs")
 _FACTOR, _MORE_TRIALS = 1.2, 64  # of --refine
 
 
@@ -61,48 +63,27 @@ def run_command(
     seeds: SeedsOption = None,
     steps: StepsOption = None,
     name: SweepNameOption = None,
-    refine: Annotated[
-        bool,
-        typer.Option("--refine", help="add trials where the edge is uncertain, by a search", rich_help_panel=_REFINE),
-    ] = False,
+    refine: Annotated[bool, _refine("--refine", help="add trials where the edge is uncertain, by a search")] = False,
     factor: Annotated[
-        float | None,
-        typer.Option(
-            min=1.001, help="stop when the edge is known within this factor; 1.2 by default", rich_help_panel=_REFINE
-        ),
+        float | None, _refine(min=1.001, help="stop when the edge is known within this factor; 1.2 by default")
     ] = None,
     trials: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=100_000, help="train at most this many more trials; 64 by default", rich_help_panel=_REFINE
-        ),
+        int | None, _refine(min=1, max=100_000, help="train at most this many more trials; 64 by default")
     ] = None,
-    along: Annotated[
-        str | None,
-        typer.Option(metavar="AXIS", help="the axis of the edge; the first by default", rich_help_panel=_REFINE),
-    ] = None,
+    along: Annotated[str | None, _refine(metavar="AXIS", help="the axis of the edge; the first by default")] = None,
     results: ResultsOption = RESULTS,
-    executor: Annotated[
-        str, typer.Option(help="ray, slurm, or inline to train in this process", rich_help_panel=_WHERE)
-    ] = "ray",
-    address: Annotated[
-        str | None, typer.Option(help="a running Ray cluster; a private one otherwise", rich_help_panel=_WHERE)
-    ] = None,
-    cpus: Annotated[int | None, typer.Option(help="CPU cores of one pack", rich_help_panel=_WHERE)] = None,
-    gpus: Annotated[
-        float | None, typer.Option(help="GPUs of one pack, may be a fraction", rich_help_panel=_WHERE)
-    ] = None,
-    pack: Annotated[
-        str | None, typer.Option(help="members of one pack: auto or a number", rich_help_panel=_WHERE)
-    ] = None,
-    parallel: Annotated[int | None, typer.Option(help="packs trained at a time", rich_help_panel=_WHERE)] = None,
+    executor: Annotated[str, _where(help="ray, slurm, or inline to train in this process")] = "ray",
+    address: Annotated[str | None, _where(help="a running Ray cluster; a private one otherwise")] = None,
+    cpus: Annotated[int | None, _where(help="CPU cores of one pack")] = None,
+    gpus: Annotated[float | None, _where(help="GPUs of one pack, may be a fraction")] = None,
+    pack: Annotated[str | None, _where(help="members of one pack: auto or a number")] = None,
+    parallel: Annotated[int | None, _where(help="packs trained at a time")] = None,
     slurm: Annotated[
         list[str],
-        typer.Option(
+        _where(
             "--slurm",
             metavar="KEY=VALUE",
             help="for jobs: time=MINUTES, partition=..., account=...; cluster=local runs jobs on this machine",
-            rich_help_panel=_WHERE,
         ),
     ] = [],  # noqa: B006
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow tracking URI")] = None,

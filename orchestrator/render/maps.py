@@ -275,11 +275,7 @@ def _draw_cells(axes: Axes, stability: CellMap, panel: Panel) -> None:
         axes.plot(*_transposed(places), **_mark(mark, inked), markersize=size - 2)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(-0.5, len(rows) - 0.5)
-    label_ranks(axes.xaxis, stability.x, stability.x_values)
-    if stability.y is None:
-        axes.set_yticks([])
-    else:
-        label_ranks(axes.yaxis, stability.y, stability.y_values)
+    _label_axes(axes, stability, label_ranks)
 
 
 def _draw_edges(axes: Axes, stability: CellMap) -> None:
@@ -316,13 +312,17 @@ def _draw_points(axes: Axes, stability: CellMap, panel: Panel) -> None:
     axes.scatter(*_transposed(places), s=81, c=colours, edgecolors="black", zorder=2)
     for (mark, inked), marked in marks.items():
         axes.plot(*_transposed(marked), **_mark(mark, inked), markersize=5, zorder=3)
-    label_positions(axes.xaxis, stability.x, stability.x_values)
+    _label_axes(axes, stability, label_positions)
+    axes.margins(0.08)
+    axes.grid(alpha=0.2)
+
+
+def _label_axes(axes: Axes, stability: CellMap, label: Callable[[Any, Axis, Sequence[Any]], None]) -> None:
+    label(axes.xaxis, stability.x, stability.x_values)
     if stability.y is None:
         axes.set_yticks([])
     else:
-        label_positions(axes.yaxis, stability.y, stability.y_values)
-    axes.margins(0.08)
-    axes.grid(alpha=0.2)
+        label(axes.yaxis, stability.y, stability.y_values)
 
 
 def _mark(mark: str, colour: str) -> dict[str, Any]:
