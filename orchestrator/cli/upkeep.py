@@ -1,4 +1,4 @@
-"""Commands that show results and look after them: page, report, ui, export, sync and gc."""
+"""Commands that show, import and look after results: page, report, ui, import, export, sync and gc."""
 
 from __future__ import annotations
 

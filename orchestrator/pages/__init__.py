@@ -1,1 +1,1 @@
-"""The report of a sweep: one HTML page that loads nothing."""
+"""The page of a sweep: a report that loads nothing, or served while it trains."""

@@ -1,4 +1,4 @@
-"""An answer: fields that every medium renders, and blocks that say it in words, tables and figures."""
+"""An answer: fields, which are its JSON, and blocks that say it in words, tables and figures."""
 
 from __future__ import annotations
 

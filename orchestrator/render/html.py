@@ -76,15 +76,13 @@ def _table(table: Table) -> str:
 def table_html(head: Iterable[str], rows: Iterable[Iterable[Any]], right: Iterable[int] = ()) -> str:
     """Return a table of values, which are escaped; the columns at the places ``right`` hold numbers."""
     names, numbers = tuple(head), frozenset(right)
-    marks = {i: ' class="number"' if i in numbers else "" for i in range(len(names) or 64)}
-    header = "".join(f"<th{marks[i]}>{html.escape(word)}</th>" for i, word in enumerate(names))
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{marks.get(i, '')}>{html.escape(str(value))}</td>" for i, value in enumerate(row))
-        + "</tr>"
-        for row in rows
-    )
-    top = f"<thead><tr>{header}</tr></thead>" if any(names) else ""
+
+    def cells(kind: str, values: Iterable[Any]) -> str:
+        marked = ((' class="number"' if i in numbers else "", value) for i, value in enumerate(values))
+        return "".join(f"<{kind}{mark}>{html.escape(str(value))}</{kind}>" for mark, value in marked)
+
+    top = f"<thead><tr>{cells('th', names)}</tr></thead>" if any(names) else ""
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     return f'<div class="wide"><table>{top}<tbody>{body}</tbody></table></div>'
 
 

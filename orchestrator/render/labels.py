@@ -1,4 +1,4 @@
-"""Texts on figures: short numbers, readable ticks, and text that matplotlib shows unchanged."""
+"""Texts on figures: short numbers, ticks and scales of axes, legends, and text that matplotlib shows unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks as text: lines that fit a terminal, or are as long as they are in a file."""
+"""Text on a terminal or in a file: the blocks of an answer, and the lines of a command that acts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matplotlib figures of single runs: loss and gradient norm over steps, with episodes shaded."""
+"""Curves of single runs: thinned points, and figures of loss and gradient norm with shaded episodes."""
 
 from __future__ import annotations
 
