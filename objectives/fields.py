@@ -58,29 +58,18 @@ def per_member(
     off: training is then the same as without the field, so it does not belong to the trial either. A field of an
     objective with ``changes`` is read at each step, so interventions may set it.
     """
-    return _field(default, unit, description, True, acts, off, domain, changes=changes)
+    return _field(default, unit, description, domain, per_member=True, acts=acts, off=off, changes=changes)
 
 
 def structural(
     default: Any, unit: str, description: str, *, acts: Condition = ALWAYS, off: bool = False, **domain: Any
 ) -> Any:
     """Declare a field with one value for all members of a pack; ``acts`` and ``off`` as in ``per_member``."""
-    return _field(default, unit, description, False, acts, off, domain)
+    return _field(default, unit, description, domain, per_member=False, acts=acts, off=off)
 
 
-def _field(
-    default: Any,
-    unit: str,
-    description: str,
-    is_per_member: bool,
-    acts: Condition,
-    off: bool,
-    domain: Mapping,
-    *,
-    changes: bool = False,
-) -> Any:
-    facts: dict[str, Any] = {"unit": unit, "per_member": is_per_member, "acts": acts, "off": off, "changes": changes}
-    return Field(default, description=description, json_schema_extra=facts, **domain)
+def _field(default: Any, unit: str, description: str, domain: Mapping[str, Any], **facts: Any) -> Any:
+    return Field(default, description=description, json_schema_extra={"unit": unit, **facts}, **domain)
 
 
 def condition_of(field: FieldInfo) -> Condition:

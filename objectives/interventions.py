@@ -154,11 +154,6 @@ def next_change(config: Configuration, step: int) -> int | None:
     return first if first is not None and first < config.steps else None
 
 
-def events(config: Configuration, step: int) -> list[Intervention]:
-    """Return the interventions that start at ``step``, in order."""
-    return [entry for entry in config.interventions if entry.at == step]
-
-
 def data_seed(config: Configuration, seed: int, step: int) -> int:
     """Return the seed of batches and noise at ``step``: the member's, or the seed of the latest other stream."""
     streams = [entry.data for entry in config.interventions if entry.data and entry.at <= step]

@@ -94,14 +94,11 @@ class Layout:
 
     def spread(self, value_KT: torch.Tensor) -> torch.Tensor:
         """Repeat each weight's number over its columns, (K, n); the padding gets the last weight's number."""
-        return value_KT[:, self._weight_of_column(value_KT.device)]
-
-    def _weight_of_column(self, device: torch.device) -> torch.Tensor:
         sizes = [piece.size for piece in self.pieces]
         sizes[-1] += self.size - sum(sizes)
-        sizes_T = torch.tensor(sizes, device=device)
+        sizes_T = torch.tensor(sizes, device=value_KT.device)
         # Passing the total size avoids waiting for a GPU.
-        return torch.arange(len(sizes), device=device).repeat_interleave(sizes_T, output_size=self.size)
+        return value_KT.repeat_interleave(sizes_T, dim=1, output_size=self.size)
 
 
 def longest_prefix(name: str, prefixes: Iterable[str]) -> str | None:

@@ -155,9 +155,21 @@ class TrainingConfig(_Fields):
         return tuple(sorted(entries, key=lambda entry: entry.at))
 
     @model_validator(mode="after")
-    def _warmup_fits(self) -> TrainingConfig:
+    def _fields_fit_together(self) -> TrainingConfig:
         if self.warmup > self.steps:
             raise ValueError(f"warmup = {self.warmup} is longer than steps = {self.steps}")
+        if self.rollback is not None and not self.can_be_stacked:
+            known = ", ".join(OPTIMIZERS)
+            raise ValueError(f"rollback = {self.rollback} needs one of the optimizers {known}, not {self.optimizer}")
+        if self.second_moment_start != "zero" and not self.optimizer_facts.can_start_second_moment:
+            known = ", ".join(facts.name for facts in OPTIMIZERS.values() if facts.can_start_second_moment)
+            start = f"second_moment_start = {self.second_moment_start}"
+            raise ValueError(f"{start} needs one of the optimizers {known}, not {self.optimizer}")
+        if self.second_moment_decay == 1:
+            tokens = f"the {self.tokens_per_step} tokens of a step"
+            raise ValueError(f"beta2_half_life = {self.beta2_half_life} is too long for {tokens}: beta2 would be 1")
+        check_interventions(self)
+        check_rules(self)
         return self
 
     @property
@@ -173,40 +185,6 @@ class TrainingConfig(_Fields):
     def acting(self) -> dict[str, Any]:
         """Return the fields that affect training, as plain data, without other optimizers and features that are off."""
         return acting(self)
-
-    @model_validator(mode="after")
-    def _rollback_can_be_done(self) -> TrainingConfig:
-        if self.rollback is not None and not self.can_be_stacked:
-            known = ", ".join(OPTIMIZERS)
-            raise ValueError(f"rollback = {self.rollback} needs one of the optimizers {known}, not {self.optimizer}")
-        return self
-
-    @model_validator(mode="after")
-    def _second_moment_can_start(self) -> TrainingConfig:
-        if self.second_moment_start != "zero" and not self.optimizer_facts.can_start_second_moment:
-            known = ", ".join(facts.name for facts in OPTIMIZERS.values() if facts.can_start_second_moment)
-            start = f"second_moment_start = {self.second_moment_start}"
-            raise ValueError(f"{start} needs one of the optimizers {known}, not {self.optimizer}")
-        return self
-
-    @model_validator(mode="after")
-    def _half_life_is_finite(self) -> TrainingConfig:
-        if self.second_moment_decay == 1:
-            tokens = f"the {self.tokens_per_step} tokens of a step"
-            raise ValueError(f"beta2_half_life = {self.beta2_half_life} is too long for {tokens}: beta2 would be 1")
-        return self
-
-    @model_validator(mode="after")
-    def _interventions_can_act(self) -> TrainingConfig:
-        if self.interventions:
-            check_interventions(self)
-        return self
-
-    @model_validator(mode="after")
-    def _rules_can_act(self) -> TrainingConfig:
-        if self.control:
-            check_rules(self)
-        return self
 
     @property
     def later_values(self) -> Sequence[Mapping[str, Number]]:

@@ -17,7 +17,6 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -25,17 +24,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from objectives.stacking import alike, rows_of_blocks
 
 # Shapes: R members, n parameters per member, zero-padded to whole blocks, P Hessian-vector products.
-
-
-class Graph(Protocol):
-    """A gradient of R members, (R, n), that supports products with the Hessian."""
-
-    @property
-    def gradient_Rn(self) -> torch.Tensor:
-        """The gradient, detached."""
-
-    def hessian_product(self, vector_Rn: torch.Tensor) -> torch.Tensor:
-        """Return the Hessian of each member times its row of ``vector_Rn``, (R, n)."""
 
 
 Losses = Callable[[dict[str, torch.Tensor]], torch.Tensor]
@@ -46,57 +34,62 @@ _ROUNDINGS = 1000
 _ROUNDS, _POWER = 10, 16
 
 
-class GradientGraph:
-    """The gradient of R members, with the graph for Hessian-vector products.
+class Graph:
+    """The gradient of R members, (R, n), with the graph for Hessian-vector products.
 
-    ``loss_R`` and ``gradient_Rn`` are detached. The graph keeps the activations of both passes for the lifetime of this
-    object. Its parameters must not change meanwhile, or a product raises RuntimeError.
+    The graph keeps the activations of both passes for the lifetime of this object. Its weights must not change
+    meanwhile, or a product raises RuntimeError.
     """
+
+    def __init__(self, loss: Callable[[], torch.Tensor], weights: Sequence[torch.Tensor], num_members: int = 1) -> None:
+        """``loss()`` mixes no members; ``weights`` have the members as their first axis, unless there is only one."""
+        # Fused attention is differentiable only once, on a CPU and on a GPU.
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            loss_R = loss()
+        self._weights, self._num_members, self.loss_R = list(weights), num_members, loss_R.detach()
+        self._gradient = torch.autograd.grad(
+            loss_R.sum(), self._weights, create_graph=True, allow_unused=True, materialize_grads=True
+        )
+        self.gradient_Rn = self._rows(self._gradient)
+
+    def hessian_product(self, vector_Rn: torch.Tensor) -> torch.Tensor:
+        """Return the Hessian of each member times its row of ``vector_Rn``, (R, n), in one backward pass."""
+        sizes = [weight.numel() // self._num_members for weight in self._weights]
+        pieces = vector_Rn.split([*sizes, vector_Rn.shape[1] - sum(sizes)], dim=1)
+        # A loss that is linear in a weight has a constant gradient, without a graph.
+        curved = [
+            (slope, piece.reshape(slope.shape))
+            for slope, piece in zip(self._gradient, pieces, strict=False)
+            if slope.requires_grad
+        ]
+        if not curved:
+            return torch.zeros_like(self.gradient_Rn)
+        gradients, directions = zip(*curved, strict=True)
+        return self._rows(
+            torch.autograd.grad(
+                gradients, self._weights, directions, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+        )
+
+    def _rows(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
+        return rows_of_blocks(value.detach().reshape(self._num_members, -1) for value in values)
+
+
+class GradientGraph(Graph):
+    """The graph of R members of a pack."""
 
     def __init__(self, losses: Losses, params_Rn: torch.Tensor, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """``losses(weights)`` has shape (R,), mixes no members, and is eager: compiled code differentiates only once.
 
         Row r of ``params_Rn`` holds the weights of member r in the order of ``shapes``, zero-padded.
         """
-        self._sizes = [math.prod(shape) for shape in shapes.values()]
-        pieces = params_Rn.split([*self._sizes, params_Rn.shape[1] - sum(self._sizes)], dim=1)
+        sizes = [math.prod(shape) for shape in shapes.values()]
+        pieces = params_Rn.split([*sizes, params_Rn.shape[1] - sum(sizes)], dim=1)
         weights = {
             name: piece.view(-1, *shape).detach().requires_grad_()
             for (name, shape), piece in zip(shapes.items(), pieces, strict=False)
         }
-        # Fused attention is differentiable only once, on a CPU and on a GPU.
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
-            loss_R = losses(weights)
-        self._weights = list(weights.values())
-        self._gradient = torch.autograd.grad(loss_R.sum(), self._weights, create_graph=True, materialize_grads=True)
-        self.loss_R = loss_R.detach()
-        self.gradient_Rn = rows_of_blocks(piece.detach() for piece in self._gradient)
-
-    def hessian_product(self, vector_Rn: torch.Tensor) -> torch.Tensor:
-        """Return the Hessian of each member times its row of ``vector_Rn``, (R, n), in one backward pass."""
-        pieces = vector_Rn.split([*self._sizes, vector_Rn.shape[1] - sum(self._sizes)], dim=1)
-        return rows_of_blocks(hessian_pieces(self._gradient, self._weights, pieces))
-
-
-def hessian_pieces(
-    gradient: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], pieces: Sequence[torch.Tensor]
-) -> Sequence[torch.Tensor]:
-    """Return the Hessian times a direction; ``pieces`` has a part for each weight, of any shape with its size.
-
-    ``gradient`` has a graph, except where it is constant.
-    """
-    # A loss that is linear in a weight has a constant gradient, without a graph.
-    curved = [
-        (slope, piece.reshape(slope.shape))
-        for slope, piece in zip(gradient, pieces, strict=False)
-        if slope.requires_grad
-    ]
-    if not curved:
-        return [torch.zeros_like(weight) for weight in weights]
-    gradients, directions = zip(*curved, strict=True)
-    return torch.autograd.grad(
-        gradients, weights, directions, retain_graph=True, allow_unused=True, materialize_grads=True
-    )
+        super().__init__(lambda: losses(weights), list(weights.values()), len(params_Rn))
 
 
 def momentum_factor(beta1_R: torch.Tensor, age_R: torch.Tensor, *, debiased: bool) -> torch.Tensor:

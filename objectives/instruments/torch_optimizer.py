@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from objectives.instruments.curvature import hessian_pieces, measure_curvature
+from objectives.instruments.curvature import Graph, measure_curvature
 from objectives.instruments.telemetry import group_readings
 from objectives.stacking import Layout, rows_of_blocks
 
@@ -26,31 +25,11 @@ Closure = Callable[[], torch.Tensor]
 Reading = dict[str, float]
 
 
-class ClosureGraph:
-    """The gradient of a loss with respect to the parameters, and its products with the Hessian."""
-
-    def __init__(self, closure: Closure, parameters: Sequence[torch.Tensor]) -> None:
-        """``closure()`` returns the loss, a tensor with one element, and must not call ``backward``."""
-        self._parameters = list(parameters)
-        # Fused attention is differentiable only once, on a CPU and on a GPU.
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
-            loss = closure()
-        self._gradient = torch.autograd.grad(
-            loss.sum(), self._parameters, create_graph=True, allow_unused=True, materialize_grads=True
-        )
-        self.gradient_Rn = _row(self._gradient)
-
-    def hessian_product(self, vector_Rn: torch.Tensor) -> torch.Tensor:
-        """Return the Hessian times ``vector_Rn``, (1, n)."""
-        sizes = [parameter.numel() for parameter in self._parameters]
-        pieces = vector_Rn.split([*sizes, vector_Rn.shape[1] - sum(sizes)], dim=1)
-        return _row(hessian_pieces(self._gradient, self._parameters, pieces))
-
-
 class OptimizerReadings:
     """Read ``module`` every ``every`` steps of ``optimizer``, and its curvature every ``curvature`` steps, if not None.
 
-    ``closure()`` returns the loss of a sample batch for the curvature; None for no curvature. Steps count from
+    ``closure()`` returns the loss of a sample batch for the curvature, a tensor with one element, and must not call
+    ``backward``; None for no curvature. Steps count from
     ``first_step``. ``take`` returns the last reading, once. Reading leaves training as it is: parameters, gradients,
     buffers and random streams are the same with and without it. ``close`` ends it.
 
@@ -146,7 +125,7 @@ class OptimizerReadings:
         if self._warm_Rn is None:
             self._warm_Rn = torch.zeros_like(divisor_Rn)
         with _untouched(self._module, list(self._parameters.values()), self._before), torch.enable_grad():
-            graph = ClosureGraph(self._closure, list(self._parameters.values()))
+            graph = Graph(self._closure, list(self._parameters.values()))
             factor_R = torch.tensor([moments[0].curvature_factor], dtype=torch.float64, device=divisor_Rn.device)
             result = measure_curvature(graph, divisor_Rn, factor_R, self._warm_Rn, self._products)
         self._warm_Rn = result.warm_Rn

@@ -34,11 +34,6 @@ _NEVER = 2**62  # the step of a shift that never comes
 _MOST_SEQUENCES_READ = 2  # of a batch, in the readings of a forward pass: a whole batch would take much memory
 
 
-def start(configs: Sequence[GptConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan) -> GptTrainer:
-    """Start training a pack of transformers."""
-    return GptTrainer(configs, seeds, device, plan)
-
-
 def batch_text(config: GptConfig, seed: int, step: int) -> str:
     """Return one line on the origin of a batch's text; ``step`` counts batches of data."""
     return data.batch_text(config, seed, step)
@@ -257,3 +252,6 @@ class GptTrainer(PackedTrainer[GptConfig]):
 
     def _tensor(self, values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype, device=self.device)
+
+
+start = GptTrainer  # called by Objective.start

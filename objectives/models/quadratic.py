@@ -9,23 +9,14 @@ too it is known when Adam spikes (Tang, Chen and Liu, arXiv 2609.18314).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 
-from objectives.base import ExecutionPlan, QuadraticConfig
+from objectives.base import QuadraticConfig
 from objectives.stacking import alike, rows_of_blocks, seeded_generator
-from objectives.training.members import hyperparameter
 from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights
 
 # Shapes: K members, n coordinates.
-
-
-def start(
-    configs: Sequence[QuadraticConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan
-) -> QuadraticTrainer:
-    """Start training a pack of quadratics."""
-    return QuadraticTrainer(configs, seeds, device, plan)
 
 
 class QuadraticTrainer(PackedTrainer[QuadraticConfig]):
@@ -56,7 +47,9 @@ class QuadraticTrainer(PackedTrainer[QuadraticConfig]):
 
     def members_changed(self) -> None:
         """Read the hyperparameters of the current members."""
-        self._curvature_K = hyperparameter(self.configs, "curvature", self.device, torch.float64)
-        noise_K = hyperparameter(self.configs, "noise", self.device, torch.float64)
-        self._noise_K = noise_K / math.sqrt(self.structure.batch_size)
+        self._curvature_K = self.field("curvature")
+        self._noise_K = self.field("noise") / math.sqrt(self.structure.batch_size)
         self._is_noisy = any(config.noise > 0 for config in self.configs)
+
+
+start = QuadraticTrainer  # called by Objective.start

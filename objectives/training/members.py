@@ -1,4 +1,4 @@
-"""The members of a pack: their changes by interventions, batches and tensors, and a check that tensors are renewed."""
+"""The members of a pack: their changes by interventions, their batches, and a check that tensors are renewed."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
-
 from objectives.base import ExecutionPlan
-from objectives.interventions import data_seed, events, in_force, next_change, num_skipped
+from objectives.interventions import data_seed, in_force, next_change, num_skipped
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.training_config import TrainingConfig
 
 # Attributes that PackedTrainer itself renews.
 OWN = frozenset({
-    "device", "plan", "structure", "_shapes", "configs", "seeds", "_ages", "num_steps", "_skipped", "_cohorts",
+    "device", "plan", "structure", "weight_shapes", "configs", "seeds", "_ages", "num_steps", "_skipped", "_cohorts",
     "cohort_of_member_K", "_params_Kn", "weights", "layout", "optimizer", "memory", "held_K", "_warm_Kn", "_rollback",
     "_changes", "_control",
 })  # fmt: skip
@@ -69,7 +67,9 @@ def _change_states(
     optimizer: PackedOptimizer, row: int, config: TrainingConfig, step: int, seeds: Sequence[int]
 ) -> None:
     facts = config.optimizer_facts
-    for entry in events(config, step):
+    for entry in config.interventions:
+        if entry.at != step:
+            continue
         if entry.reset == "moments":
             optimizer.restart(row, seeds)
         if entry.reset == "first_moment":
@@ -88,13 +88,6 @@ def batches_of(
         (data_seed(config, seed, age), age + left_out + num_skipped(config, age))
         for config, seed, age, left_out in zip(configs, seeds, ages, skipped, strict=True)
     ]
-
-
-def hyperparameter(
-    configs: Sequence[TrainingConfig], name: str, device: torch.device, dtype: torch.dtype
-) -> torch.Tensor:
-    """Return the field ``name`` of every config as a tensor of shape (K,)."""
-    return torch.tensor([getattr(config, name) for config in configs], dtype=dtype, device=device)
 
 
 def check_members_renewed(trainer: Any) -> None:

@@ -27,7 +27,7 @@ from objectives.stacking import (
 )
 from objectives.training.controller import Controller
 from objectives.training.measuring import curvature_readings
-from objectives.training.members import Changes, batches_of, check_members_renewed, hyperparameter
+from objectives.training.members import Changes, batches_of, check_members_renewed
 from objectives.training.rollback import begin_rollback
 from objectives.training_config import TrainingConfig
 
@@ -61,14 +61,17 @@ class PackedTrainer(ABC, Generic[Config]):
     def __init__(self, configs: Sequence[Config], seeds: Sequence[int], device: str, plan: ExecutionPlan) -> None:
         self.device, self.plan = torch.device(device), plan
         self.structure = configs[0]  # for its structural fields, which all members share
-        self._shapes = {name: tuple(weight.shape) for name, weight in self.initial_weights(seeds[0]).items()}
+        # Of one member's weights.
+        self.weight_shapes: Mapping[str, tuple[int, ...]] = {
+            name: tuple(weight.shape) for name, weight in self.initial_weights(seeds[0]).items()
+        }
         zeros = [0] * len(seeds)
         self._set_members(configs, seeds, zeros, zeros, Controller(configs, zeros, self.device))
         self._bind(self._initial_rows(self.configs, self.seeds))
-        check_prefixes(self.groups, self.blocks, self._shapes)
-        groups = {name: self.group_of(name) for name in self._shapes}
-        depths = {name: depth for name in self._shapes if (depth := self.depth_of(name)) is not None}
-        self.layout = Layout(self._shapes, groups, depths)
+        check_prefixes(self.groups, self.blocks, self.weight_shapes)
+        groups = {name: self.group_of(name) for name in self.weight_shapes}
+        depths = {name: depth for name in self.weight_shapes if (depth := self.depth_of(name)) is not None}
+        self.layout = Layout(self.weight_shapes, groups, depths)
         self.optimizer = make_optimizer(
             self._params_Kn, self.configs, self.layout, seeds=self.seeds, compiled=plan.compiled
         )
@@ -80,11 +83,6 @@ class PackedTrainer(ABC, Generic[Config]):
         self._warm_Kn: torch.Tensor | None = None
         self._rollback = begin_rollback(self.configs, self._ages, self._live())
         self.members_changed()
-
-    @property
-    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The shapes of one member's weights, by name."""
-        return self._shapes
 
     @property
     def num_members(self) -> int:
@@ -119,7 +117,7 @@ class PackedTrainer(ABC, Generic[Config]):
 
     def field(self, name: str) -> torch.Tensor:
         """Return the field ``name`` of each current member, (K,), in the precision of the weights."""
-        return hyperparameter(self.configs, name, self.device, self._params_Kn.dtype)
+        return self._params_Kn.new_tensor([getattr(config, name) for config in self.configs])
 
     def draw(self, sample: Callable[[torch.Generator], torch.Tensor], purpose: int = DATA_PURPOSE) -> torch.Tensor:
         """Return ``sample(generator)`` with each member's generator for this step, (K, ...) on the device.
@@ -224,7 +222,9 @@ class PackedTrainer(ABC, Generic[Config]):
         direction_Kn = self.draw(
             lambda generator: torch.randn(size, generator=generator, dtype=dtype), _HESSIAN_PURPOSE
         )
-        graph = GradientGraph(lambda weights: self.losses_of(weights, index), self._params_Kn[index], self._shapes)
+        graph = GradientGraph(
+            lambda weights: self.losses_of(weights, index), self._params_Kn[index], self.weight_shapes
+        )
         direction_Rn = direction_Kn[index]
         self.optimizer.take_hessian(index, direction_Rn * graph.hessian_product(direction_Rn))
 
@@ -392,7 +392,7 @@ class PackedTrainer(ABC, Generic[Config]):
         self._params_Kn = params_Kn
         self.weights = {}
         offset = 0
-        for name, shape in self._shapes.items():
+        for name, shape in self.weight_shapes.items():
             size = math.prod(shape)
             view = params_Kn[:, offset : offset + size].view(-1, *shape)
             self.weights[name] = view.detach().requires_grad_()

@@ -120,29 +120,17 @@ class GptConfig(TrainingConfig):
     validation_batches: int = structural(8, "batches", "held-out batches per validation loss", ge=1, le=10_000)
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> GptConfig:
+    def _sizes_fit_together(self) -> GptConfig:
         if self.width % self.heads:
             raise ValueError(f"width = {self.width} is not a multiple of heads = {self.heads}")
-        return self
-
-    @model_validator(mode="after")
-    def _micro_batches_divide_the_batch(self) -> GptConfig:
         if self.batch_size % self.accumulate:
             raise ValueError(f"batch_size = {self.batch_size} is not a multiple of accumulate = {self.accumulate}")
         if self.micro_batches is not None and 1 < self.accumulate < self.micro_batches:
             raise ValueError(f"micro_batches = {self.micro_batches:g} is more than accumulate = {self.accumulate}")
-        return self
-
-    @model_validator(mode="after")
-    def _curriculum_is_whole(self) -> GptConfig:
         if self.context_start is not None and self.context_start > self.context:
             raise ValueError(f"context_start = {self.context_start} is longer than context = {self.context}")
         if self.context_start is not None and not self.context_steps:
             raise ValueError(f"context_start = {self.context_start} needs context_steps above 0 to grow over")
-        return self
-
-    @model_validator(mode="after")
-    def _text_shifts_to_another(self) -> GptConfig:
         if self.shift_at is not None and self.shift_text == self.text:
             raise ValueError(f"shift_at = {self.shift_at} needs a shift_text other than text")
         return self

@@ -33,16 +33,11 @@ class AdaBelief(AdamW):
             "step_size": lr_K * root_K / (1 - alike(torch.pow, beta1_K, age_K)),
         }
 
-    def update(
-        self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
-    ) -> torch.Tensor:
-        """Return the update in the memory of the gradient."""
-        first_Kn, second_Kn = states["first_moment"], states["second_moment"]
-        first_Kn.lerp_(grad_Kn, scalars_K1["first_weight"])
-        surprise_Kn = grad_Kn.sub_(first_Kn).square_()
-        second_Kn.lerp_(surprise_Kn, scalars_K1["second_weight"]).add_(scalars_K1["inner_eps"])
-        denominator_Kn = torch.sqrt(second_Kn, out=grad_Kn).add_(scalars_K1["eps"])
-        return torch.div(first_Kn, denominator_Kn, out=grad_Kn).mul_(scalars_K1["step_size"])
+    def average(self, states: States, grad_Kn: torch.Tensor, scalars_K1: Numbers) -> None:
+        """Add the gradient to m, and its deviation from m to s."""
+        states["first_moment"].lerp_(grad_Kn, scalars_K1["first_weight"])
+        surprise_Kn = grad_Kn.sub_(states["first_moment"]).square_()
+        states["second_moment"].lerp_(surprise_Kn, scalars_K1["second_weight"]).add_(scalars_K1["inner_eps"])
 
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
         """Return sqrt(s / (1 - beta2^t)) + eps."""

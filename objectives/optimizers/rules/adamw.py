@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
@@ -13,11 +11,8 @@ from objectives.stacking import alike
 class AdamW(UpdateRule):
     """Bias-corrected moments, with eps added after the root."""
 
+    moments = ("first_moment", "second_moment")
     is_debiased = True
-
-    def state_sizes(self) -> Mapping[str, int]:
-        """Both moments, one number per parameter."""
-        return {"first_moment": self.layout.size, "second_moment": self.layout.size}
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
         """Move the root of v's bias correction out of the divisor, which saves a pass:
@@ -47,8 +42,12 @@ class AdamW(UpdateRule):
 
     def quotient(self, states: States, out_Kn: torch.Tensor, scalars_K1: Numbers) -> torch.Tensor:
         """Return the scaled quotient of the moments in ``out_Kn``."""
-        denominator_Kn = torch.sqrt(states["second_moment"], out=out_Kn).add_(scalars_K1["eps"])
+        denominator_Kn = self.denominator(states, out_Kn, scalars_K1)
         return torch.div(states["first_moment"], denominator_Kn, out=out_Kn).mul_(scalars_K1["step_size"])
+
+    def denominator(self, states: States, out_Kn: torch.Tensor, scalars_K1: Numbers) -> torch.Tensor:
+        """Return sqrt(v) + eps in ``out_Kn``."""
+        return torch.sqrt(states["second_moment"], out=out_Kn).add_(scalars_K1["eps"])
 
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
         """Return sqrt(v) + eps with v bias-corrected."""

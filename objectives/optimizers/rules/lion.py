@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 
 from objectives.optimizers.rules.adamw import debiased
@@ -20,10 +18,6 @@ class Lion(UpdateRule):
     beta1 is for the step and beta2 for the memory; the authors' 0.9 and 0.99 go with an lr at most a tenth of AdamW's.
     Equal to ``pytorch_optimizer.Lion``. It has no diagonal divisor.
     """
-
-    def state_sizes(self) -> Mapping[str, int]:
-        """One moment, one number per parameter."""
-        return {"first_moment": self.layout.size}
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
         """Weights of the gradient in the step and in the memory."""

@@ -37,16 +37,9 @@ class RAdam(AdamW):
             "step_size": lr_K * factor_K / (1 - alike(torch.pow, beta1_K, age_K)),
         }
 
-    def update(
-        self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
-    ) -> torch.Tensor:
-        """Return the update in the memory of the gradient."""
-        first_Kn, second_Kn = states["first_moment"], states["second_moment"]
-        first_Kn.lerp_(grad_Kn, scalars_K1["first_weight"])
-        second_Kn.lerp_(grad_Kn.square_(), scalars_K1["second_weight"])
-        denominator_Kn = torch.sqrt(second_Kn, out=grad_Kn).add_(scalars_K1["eps"])
-        denominator_Kn.masked_fill_(scalars_K1["rectified"] == 0, 1.0)
-        return torch.div(first_Kn, denominator_Kn, out=grad_Kn).mul_(scalars_K1["step_size"])
+    def denominator(self, states: States, out_Kn: torch.Tensor, scalars_K1: Numbers) -> torch.Tensor:
+        """Return AdamW's denominator, or 1 without division."""
+        return super().denominator(states, out_Kn, scalars_K1).masked_fill_(scalars_K1["rectified"] == 0, 1.0)
 
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
         """Return (sqrt(v) + eps) / (r_t sqrt(1 - beta2^t)), or 1."""

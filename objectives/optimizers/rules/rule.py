@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -28,6 +28,8 @@ class UpdateRule(ABC):
     If a rule has both a first moment and a divisor, its update is lr * first moment / divisor.
     """
 
+    # States with one number per parameter.
+    moments: Sequence[str] = ("first_moment",)
     # Types of the states that differ from the parameters' type.
     state_types: Mapping[str, torch.dtype] = {}
     # Whether the first moment is divided by 1 - beta1^t.
@@ -39,9 +41,9 @@ class UpdateRule(ABC):
         """``structure`` has the structural fields, which all members share."""
         self.structure, self.layout = structure, layout
 
-    @abstractmethod
     def state_sizes(self) -> Mapping[str, int]:
         """Return the size of each state in one member."""
+        return dict.fromkeys(self.moments, self.layout.size)
 
     @abstractmethod
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
@@ -79,5 +81,5 @@ class UpdateRule(ABC):
         return None
 
     def first_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor | None:
-        """Return the bias-corrected first moment after the last step, (K, n), or None without one."""
-        return None
+        """Return the first moment after the last step as the update uses it, (K, n), or None without one."""
+        return states.get("first_moment")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
@@ -11,10 +9,6 @@ from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
 
 class Sgd(UpdateRule):
     """lr * m, with m the gradients averaged with decay beta1."""
-
-    def state_sizes(self) -> Mapping[str, int]:
-        """One moment, one number per parameter."""
-        return {"first_moment": self.layout.size}
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
         """The average starts as the first gradient."""
@@ -29,7 +23,3 @@ class Sgd(UpdateRule):
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
         """Return ones: SGD does not divide."""
         return torch.ones_like(states["first_moment"])
-
-    def first_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """Return m, which has no bias."""
-        return states["first_moment"]

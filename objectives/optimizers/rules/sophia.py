@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import cast
 
 import torch
@@ -27,11 +26,8 @@ class Sophia(UpdateRule):
     estimates.
     """
 
+    moments = ("first_moment", "hessian")
     needs_hessian = True
-
-    def state_sizes(self) -> Mapping[str, int]:
-        """The first moment and the averaged diagonal, one number per parameter."""
-        return {"first_moment": self.layout.size, "hessian": self.layout.size}
 
     @property
     def _interval(self) -> int:
@@ -74,7 +70,3 @@ class Sophia(UpdateRule):
         dtype = states["hessian"].dtype
         clip_K1, eps_K1 = numbers["sophia_clip"].to(dtype)[:, None], numbers["sophia_eps"].to(dtype)[:, None]
         return torch.maximum(torch.maximum(states["hessian"], eps_K1), states["first_moment"].abs() / clip_K1)
-
-    def first_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """Return m, which the step uses without bias correction."""
-        return states["first_moment"]

@@ -57,10 +57,7 @@ class Spam(AdamW):
         second_Kn.mul_(scalars_K1["memory"])
         bound_Kn = (second_Kn * scalars_K1["threshold"]).sqrt_().add_(scalars_K1["slack"])
         grad_Kn.clamp_(min=-bound_Kn, max=bound_Kn)
-        first_Kn.lerp_(grad_Kn, scalars_K1["first_weight"])
-        second_Kn.lerp_(grad_Kn.square_(), scalars_K1["second_weight"])
-        denominator_Kn = torch.sqrt(second_Kn, out=grad_Kn).add_(scalars_K1["eps"])
-        return torch.div(first_Kn, denominator_Kn, out=grad_Kn).mul_(scalars_K1["step_size"])
+        return super().update(states, grad_Kn, params_Kn, scalars_K1)
 
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
         """Return (sqrt(v) + eps) / (w sqrt(1 - beta2^t))."""

@@ -41,17 +41,14 @@ class StableAdamW(AdamW):
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
         """Return the update in the memory of the gradient."""
-        first_Kn, second_Kn = states["first_moment"], states["second_moment"]
-        first_Kn.lerp_(grad_Kn, scalars_K1["first_weight"])
-        second_Kn.lerp_(grad_Kn.square_(), scalars_K1["second_weight"])
+        self.average(states, grad_Kn, scalars_K1)
         # g^2 / max(vhat, eps^2), up to the bias correction c: vhat = v / c. In single precision the lower bound may
         # round to zero, and columns without a gradient would be 0 / 0.
         floor_K1 = scalars_K1["floor"].clamp(min=torch.finfo(grad_Kn.dtype).tiny)
-        ratio_Kn = grad_Kn.div_(torch.maximum(second_Kn, floor_K1))
+        ratio_Kn = grad_Kn.div_(torch.maximum(states["second_moment"], floor_K1))
         rms_KT = (_mean_of_weights(self.layout, ratio_Kn) * scalars_K1["correction"]).sqrt()
         states["rms"].copy_(rms_KT)
-        denominator_Kn = torch.sqrt(second_Kn, out=grad_Kn).add_(scalars_K1["eps"])
-        update_Kn = torch.div(first_Kn, denominator_Kn, out=grad_Kn).mul_(scalars_K1["step_size"])
+        update_Kn = self.quotient(states, grad_Kn, scalars_K1)
         self.layout.scale(update_Kn, 1 / _excess(rms_KT, scalars_K1["clip"]))
         return update_Kn
 

@@ -34,13 +34,6 @@ MEMBERS = {
 OLD_TORCH_CALLS = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 
 
-@pytest.fixture
-def text(tmp_path) -> tuple[str, ...]:
-    path = tmp_path / "text.txt"
-    path.write_text("".join(f"line {i}: the {i % 7}th of {i % 11}\n" for i in range(2000)))
-    return (str(path),)
-
-
 def trained(kind: str, seeds: list[int], text: tuple[str, ...], steps: int = 5) -> PackedTrainer:
     """A pack that is away from its initial weights."""
     objective = kind.removesuffix("_qk_norm")

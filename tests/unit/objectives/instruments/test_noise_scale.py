@@ -85,13 +85,6 @@ def test_a_step_that_is_not_finite_is_passed_over() -> None:
 SHAPE = {"steps": 10, "width": 8, "heads": 2, "context": 8, "batch_size": 6, "accumulate": 3, "depth": 1}
 
 
-@pytest.fixture
-def text(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text("".join(f"line {i}: the {i % 7}th of {i % 11}\n" for i in range(2000)))
-    return (str(path),)
-
-
 def test_a_pack_reads_it_off_its_micro_batches(text) -> None:
     configs = [GptConfig(text=text, lr=lr, **SHAPE) for lr in (1e-3, 1e-2)]
     trainer = trainer_of("gpt", configs, [0, 1])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from curve_cases import curves
 from gpt_cases import INITS, KNOBS, NUM_BYTES, SEEDS, PlainGpt, plain_keys, plain_model
 from pack_cases import everyone, trainer_of
 
@@ -33,13 +34,6 @@ MODELS = [
 METRICS = ("loss", "grad_norm", "update_norm", "lr")
 
 
-@pytest.fixture
-def text(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text("".join(f"line {i}: the {i % 7}th of {i % 11}\n" for i in range(2000)))
-    return (str(path),)
-
-
 def knobs_pack(text, num_steps: int = 0, **fields) -> GptTrainer:
     """A pack of all knobs, some steps away from the tiny initial weights."""
     configs = [GptConfig(text=text, lr=1e-2, **(SHAPE | fields | knobs)) for knobs in KNOBS]
@@ -52,12 +46,6 @@ def knobs_pack(text, num_steps: int = 0, **fields) -> GptTrainer:
 def tokens_of(trainer: GptTrainer) -> torch.Tensor:
     """The text that each member trains on now."""
     return trainer.batches.batch(trainer.cohorts())[trainer.cohort_of_member_K]
-
-
-def trained(trainer: GptTrainer, num_steps: int) -> dict[str, torch.Tensor]:
-    """Metrics of the next steps, (T, K) each."""
-    steps = [trainer.step() for _ in range(num_steps)]
-    return {name: torch.stack([metrics[name] for metrics in steps]) for name in steps[0]}
 
 
 # Double precision is not how it trains, but there the two must agree to the last digits.
@@ -90,7 +78,7 @@ def test_neighbours_with_knobs_change_no_bit_of_a_member_without(text, precision
         alone = trainer_of("gpt", [plain.model_copy(update=changes)], [3])
         configs = [config.model_copy(update=changes) for config in (wild[0], plain, *wild[1:])]
         among = trainer_of("gpt", configs, [0, 3, 3, 1, 2])
-        expected, found = trained(alone, 4), trained(among, 4)
+        expected, found = curves(alone, 4), curves(among, 4)
         for name in METRICS:
             assert torch.equal(found[name][:, 1], expected[name][:, 0]), name
         assert torch.equal(among.validate([1]), alone.validate([0]))
@@ -111,10 +99,10 @@ def test_who_shares_a_pack_changes_no_bit_in_any_precision(text, precision: str,
     configs = [GptConfig(lr=3e-3 * (1 + k), **shared, **sizes) for k in range(17)]
     seeds = [k % 3 for k in range(17)]
     together = trainer_of("gpt", configs, seeds)
-    expected, held_out = trained(together, 6), together.validate(everyone(together))
+    expected, held_out = curves(together, 6), together.validate(everyone(together))
     for rows in [[k] for k in range(17)] + [[2, 11], [16, 0, 5, 3]]:
         apart = trainer_of("gpt", [configs[k] for k in rows], [seeds[k] for k in rows])
-        found = trained(apart, 6)
+        found = curves(apart, 6)
         for name in METRICS:
             # The gradient of a step that is skipped in float16 is not finite.
             assert torch.equal(found[name].nan_to_num(), expected[name][:, rows].nan_to_num()), f"{name} of {rows}"
@@ -193,10 +181,10 @@ def test_attention_stays_within_a_block_of_context() -> None:
 def test_a_context_that_has_grown_to_all_of_it_trains_like_one_that_always_was(text) -> None:
     shape = SHAPE | {"text": text, "lr": 1e-2, "width": 8, "heads": 2, "context": 8}
     grown = trainer_of("gpt", [GptConfig(**shape, context_start=2, context_steps=3)], [0])
-    trained(grown, 3)
+    curves(grown, 3)
     whole = trainer_of("gpt", [GptConfig(**shape)], [0])
     whole.load_state_dict(grown.state_dict())
-    expected, found = trained(whole, 3), trained(grown, 3)
+    expected, found = curves(whole, 3), curves(grown, 3)
     assert torch.equal(found["loss"], expected["loss"])
     assert torch.equal(found["grad_norm"], expected["grad_norm"])
 
@@ -248,9 +236,9 @@ def test_initial_weights_have_the_deviation_that_the_papers_give_their_matrix(te
 def test_members_with_different_inits_share_a_pack_and_train_bit_for_bit_as_alone(text, norm: str | None) -> None:
     shape = SHAPE | {"text": text, "lr": 1e-2, "norm": norm, "width": 16, "heads": 2, "context": 16}
     configs = [GptConfig(init=init, **shape) for init in INITS]
-    together = trained(trainer_of("gpt", configs, [3, 3, 0, 3]), 4)
+    together = curves(trainer_of("gpt", configs, [3, 3, 0, 3]), 4)
     for member, config in enumerate(configs):
-        alone = trained(trainer_of("gpt", [config], [[3, 3, 0, 3][member]]), 4)
+        alone = curves(trainer_of("gpt", [config], [[3, 3, 0, 3][member]]), 4)
         for name in METRICS:
             assert torch.equal(together[name][:, member], alone[name][:, 0]), f"{name} of {config.init}"
 
@@ -258,7 +246,7 @@ def test_members_with_different_inits_share_a_pack_and_train_bit_for_bit_as_alon
 def test_without_norms_the_place_of_norms_changes_nothing_and_queries_have_the_root_mean_square(text) -> None:
     shape = SHAPE | {"text": text, "lr": 1e-2, "norm": None, "qk_norm": True, "init": "fan_in"}
     first, *others = (
-        trained(trainer_of("gpt", [GptConfig(norm_place=place, **shape)], [0]), 3)["loss"]
+        curves(trainer_of("gpt", [GptConfig(norm_place=place, **shape)], [0]), 3)["loss"]
         for place in ("pre", "post", "output")
     )
     assert all(torch.equal(loss, first) for loss in others)
@@ -325,8 +313,8 @@ def test_recomputed_activations_change_no_bit_and_are_computed_twice(text, preci
     gelu = F.gelu
     monkeypatch.setattr(F, "gelu", lambda x: calls.append(0) or gelu(x))
     kept, recomputed = (knobs_pack(text, precision=precision, recompute=recompute) for recompute in (False, True))
-    expected, num_kept = trained(kept, 3), len(calls)
-    found = trained(recomputed, 3)
+    expected, num_kept = curves(kept, 3), len(calls)
+    found = curves(recomputed, 3)
     for name in METRICS:
         assert torch.equal(found[name], expected[name]), name
     assert len(calls) - num_kept == 2 * num_kept
@@ -428,7 +416,7 @@ def test_the_loss_of_any_shape_with_any_knob_has_a_second_derivative(text, model
     direction_Rn[:, sum(piece.size for piece in trainer.layout.pieces) :] = 0
 
     def graph_at(params_Rn: torch.Tensor) -> GradientGraph:
-        return GradientGraph(lambda weights: trainer.losses_of(weights, rows), params_Rn, trainer._shapes)
+        return GradientGraph(lambda weights: trainer.losses_of(weights, rows), params_Rn, trainer.weight_shapes)
 
     graph, step = graph_at(params_Rn), 1e-6
     found = graph.hessian_product(direction_Rn)

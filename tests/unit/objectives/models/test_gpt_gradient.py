@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 import torch
 from gpt_cases import COMPILED_SHAPE as SHAPE
-from gpt_cases import INITS, KNOBS, assert_compiled_is_eager, short_text
+from gpt_cases import INITS, KNOBS, assert_compiled_is_eager
 from gpt_cases import SEEDS as SEEDS_OF_KNOBS
 from pack_cases import trainer_of
 
@@ -20,11 +20,6 @@ from objectives.stacking import rows_of_blocks
 from objectives.training.packed import PackedTrainer
 
 SEEDS = [0, 1, 0]
-
-
-@pytest.fixture
-def text(tmp_path):
-    return short_text(tmp_path)
 
 
 def trained(text, plan: ExecutionPlan | None = None, **fields) -> GptTrainer:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from curve_cases import assert_same, curves, joined, of_member
 from pack_cases import SMALL, trainer_of
 
 from objectives.base import OBJECTIVES, FunctionFitConfig, GptConfig, RowSpec, TrainingConfig
@@ -15,7 +16,6 @@ from objectives.optimizers.facts import OPTIMIZERS
 from objectives.training.controller import Controller
 from objectives.training.packed import PackedTrainer
 
-Curves = dict[str, torch.Tensor]  # (T, K) each
 Rules = Sequence[Mapping[str, Any]]
 STEPS = 60
 HALVE: Mapping[str, Any] = {"do": {"lr": "x0.5"}, "every": 3, "at_most": 3, "cool_down": 5}
@@ -51,26 +51,6 @@ def pack(configs: Sequence[TrainingConfig], seeds: Sequence[int], objective: str
     trainer = trainer_of(objective, configs, seeds)
     assert isinstance(trainer, PackedTrainer)
     return trainer
-
-
-def curves(trainer: PackedTrainer, num_steps: int) -> Curves:
-    rows = [trainer.step() for _ in range(num_steps)]
-    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]} if rows else {}
-
-
-def joined(*parts: Curves) -> Curves:
-    parts = tuple(part for part in parts if part)
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-
-
-def of_member(found: Curves, k: int) -> Curves:
-    return {name: values[:, k : k + 1] for name, values in found.items()}
-
-
-def assert_same(found: Curves, expected: Curves) -> None:
-    """Bit for bit, NaN included."""
-    for name, values in expected.items():
-        np.testing.assert_array_equal(found[name].numpy(), values.numpy(), err_msg=name)
 
 
 def by_hand(own: TrainingConfig, fired: Sequence[Mapping[str, Any]]) -> TrainingConfig:

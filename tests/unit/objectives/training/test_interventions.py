@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from curve_cases import Curves, curves, joined, of_member
 from pack_cases import trainer_of
 
 from objectives.base import FunctionFitConfig, GptConfig, QuadraticConfig, RowSpec, TrainingConfig, data_seed, data_step
@@ -17,7 +18,6 @@ from objectives.stacking import Layout
 from objectives.training.members import Changes
 from objectives.training.packed import PackedTrainer
 
-Curves = dict[str, torch.Tensor]  # (T, K) each
 STEPS = 40
 
 # What one entry may do, at step 12 of 40: ramps are in progress at the steps around which the tests stop.
@@ -51,19 +51,6 @@ def config(interventions: Sequence[Mapping[str, Any]] = (), **changes: Any) -> F
 
 def pack(configs: Sequence[TrainingConfig], seeds: Sequence[int]) -> PackedTrainer:
     return trainer_of("function_fit", configs, seeds)
-
-
-def curves(trainer: PackedTrainer, num_steps: int) -> Curves:
-    rows = [trainer.step() for _ in range(num_steps)]
-    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-
-
-def joined(*parts: Curves) -> Curves:
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-
-
-def of_member(found: Curves, k: int) -> Curves:
-    return {name: values[:, k : k + 1] for name, values in found.items()}
 
 
 def assert_same(found: Curves, expected: Curves) -> None:

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from curve_cases import assert_same, curves
 from gpt_cases import PlainGpt, is_transposed, name_in_pack, plain_model
 from pack_cases import everyone, trainer_of
 
@@ -12,13 +13,6 @@ from objectives.models.batch_gradient import LossScaler
 from objectives.models.gpt import GptTrainer
 
 SHAPE = {"steps": 40, "width": 16, "heads": 2, "context": 16, "batch_size": 4, "depth": 1, "precision": "float16"}
-
-
-@pytest.fixture
-def text(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text("".join(f"line {i}: the {i % 7}th of {i % 11}\n" for i in range(2000)))
-    return (str(path),)
 
 
 def scaler_of(scales: list[float], growths: list[int]) -> LossScaler:
@@ -138,17 +132,6 @@ def test_the_gradient_of_the_scaled_loss_is_divided_again() -> None:
 
 def pack(text, configs: list[dict], seeds: list[int]) -> GptTrainer:
     return trainer_of("gpt", [GptConfig(text=text, **(SHAPE | config)) for config in configs], seeds)
-
-
-def curves(trainer: GptTrainer, num_steps: int) -> dict[str, torch.Tensor]:
-    """Metrics of the next steps, (T, K) each."""
-    steps = [trainer.step() for _ in range(num_steps)]
-    return {name: torch.stack([metrics[name] for metrics in steps]) for name in steps[0]}
-
-
-def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    for name, values in expected.items():
-        torch.testing.assert_close(found[name], values, rtol=0, atol=0, equal_nan=True, msg=name)
 
 
 def test_a_skipped_step_is_reported_as_it_was_and_the_member_stays_and_goes_on(text) -> None:

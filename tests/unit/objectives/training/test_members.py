@@ -7,7 +7,7 @@ import torch
 
 from objectives.base import OBJECTIVES, ExecutionPlan, RowSpec
 from objectives.models.quadratic import QuadraticTrainer
-from objectives.training.members import OWN, hyperparameter
+from objectives.training.members import OWN
 
 CONFIG = OBJECTIVES["quadratic"].config_class(steps=20, lr=0.1)
 
@@ -15,13 +15,13 @@ CONFIG = OBJECTIVES["quadratic"].config_class(steps=20, lr=0.1)
 class Stale(QuadraticTrainer):
     def __init__(self, configs, seeds, device, plan) -> None:
         super().__init__(configs, seeds, device, plan)
-        self.scale_K = hyperparameter(configs, "curvature", self.device, torch.float64)
+        self.scale_K = self.field("curvature")
 
 
 class Renewed(QuadraticTrainer):
     def members_changed(self) -> None:
         super().members_changed()
-        self.scale_K = hyperparameter(self.configs, "curvature", self.device, torch.float64)
+        self.scale_K = self.field("curvature")
 
 
 class AsLongAsThePack(QuadraticTrainer):

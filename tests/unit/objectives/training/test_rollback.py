@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from curve_cases import Curves, curves
 from pack_cases import trainer_of
 from pydantic import ValidationError
 
@@ -18,7 +19,7 @@ from objectives.models.data import BatchStream, corruption_draw, load_corpus
 from objectives.models.gpt_model import cross_entropy
 from objectives.models.quadratic import QuadraticTrainer
 from objectives.stacking import seeded_generator
-from objectives.training.packed import DATA_PURPOSE, WEIGHT_PURPOSE, PackedTrainer
+from objectives.training.packed import DATA_PURPOSE, WEIGHT_PURPOSE
 from objectives.training.rollback import DEVIATIONS, LEAST_HISTORY, MOST_IN_A_ROW, WINDOW, is_above_window
 
 METRICS = ("loss", "grad_norm", "update_norm", "lr")
@@ -47,14 +48,6 @@ def pack(configs: Sequence[QuadraticConfig], seeds: Sequence[int], shocks: Shock
     trainer = ShockedTrainer(configs, seeds, "cpu", ExecutionPlan(len(configs)))
     trainer.shocks_of = lambda seed: shocks
     return trainer
-
-
-Curves = dict[str, torch.Tensor]  # (T, K) each
-
-
-def curves(trainer: PackedTrainer, num_steps: int) -> Curves:
-    rows = [trainer.step() for _ in range(num_steps)]
-    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 def steps_back(found: Curves, k: int = 0) -> list[int]:
