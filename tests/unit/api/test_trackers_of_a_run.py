@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-TO_TENSORBOARD = (
+TO_TENSORBOARD = [
     "edge.yaml",
     "--executor",
     "inline",
@@ -13,7 +13,7 @@ TO_TENSORBOARD = (
     "tracking.enabled=true",
     "--set",
     "tracking.to=[tensorboard]",
-)
+]
 
 
 def test_a_run_writes_to_the_trackers_of_its_file_and_says_where(sweep_command, tmp_path: Path) -> None:

@@ -27,11 +27,17 @@ GRID = "axes: {lr: {values: [0.1, 0.2]}}\n"
 
 
 class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
+    now = 0.0
 
     def __call__(self) -> float:
         return self.now
+
+
+def started(ledger, sweep, trials):
+    ledger.plan("quadratic", sweep.trials, driver_facts(sweep))
+    (pack,) = make_packs(sweep, trials, 1)
+    ledger.start_pack(pack, "test")
+    return pack
 
 
 def data_of(page: str) -> dict[str, Any]:
@@ -74,9 +80,7 @@ def test_the_live_page_has_the_data_of_the_report_but_for_the_curves(tmp_path: P
     sweep = sweep_of(GRID + "seeds: [0, 1]\n")
     (tmp_path / FROZEN_SWEEP).write_text(sweep.text)
     with ledger_at(tmp_path) as ledger:
-        ledger.plan("quadratic", sweep.trials, driver_facts(sweep))
-        (pack,) = make_packs(sweep, sweep.trials, 1)
-        ledger.start_pack(pack, "test")
+        pack = started(ledger, sweep, sweep.trials)
         curves = {identity: curve(0, 20) for identity in pack.trial_ids}
         done = tuple(finished(identity, "stable") for identity in pack.trial_ids)
         ledger.record(Report(pack.pack_id, 80, 0, 4.0, curves, done))
@@ -92,9 +96,7 @@ def test_the_curves_of_a_trial_with_a_result_are_read_once(tmp_path: Path, monke
     sweep, clock = sweep_of(GRID), Clock()
     (tmp_path / FROZEN_SWEEP).write_text(sweep.text)
     with ledger_at(tmp_path) as ledger:
-        ledger.plan("quadratic", sweep.trials, driver_facts(sweep))
-        (pack,) = make_packs(sweep, sweep.trials[:1], 1)
-        ledger.start_pack(pack, "test")
+        pack = started(ledger, sweep, sweep.trials[:1])
         identity = pack.trial_ids[0]
         ledger.record(Report(pack.pack_id, 20, 0, 4.0, {identity: curve(0, 20)}, (finished(identity, "stable"),)))
     live = LivePage(tmp_path, clock)
