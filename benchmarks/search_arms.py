@@ -14,7 +14,7 @@ from benchmarks.search_truths import Truth
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.search.edge import EdgeOptions, EdgeSearch
 from orchestrator.search.protocol import CellResult, InBatches, SeedResult
-from orchestrator.surface.kernel import Layout
+from orchestrator.surface.gaussian import Layout
 from orchestrator.surface.surface import Surface, fit_surface
 
 BATCH = 4  # trials between two looks at the results

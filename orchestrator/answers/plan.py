@@ -84,8 +84,7 @@ class PlanAnswer(Answer):
 
     def _batch(self) -> Iterator[str]:
         """What follows from the parts of a global batch."""
-        from orchestrator.sweepfile.batch import formula
-        from orchestrator.sweepfile.custom_trainer import CustomTrainer
+        from orchestrator.sweepfile.custom_trainer import CustomTrainer, formula
 
         sweep, own = self.file, self.file.objective
         if isinstance(own, CustomTrainer) and own.batch_workers is not None:

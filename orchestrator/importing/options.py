@@ -19,8 +19,8 @@ from orchestrator.logs.columns import Columns, MetricsConfig
 from orchestrator.logs.line_formats import compiled_pattern
 from orchestrator.sweepfile.fields import lowered, shown
 from orchestrator.sweepfile.overrides import parse_set
+from orchestrator.sweepfile.sections import Section
 from orchestrator.sweepfile.strict_yaml import MAX_PROBLEMS, Document, KeyPath, read_document
-from orchestrator.sweepfile.trainer_section import Section
 
 _UNION_MEMBERS = ("int", "float", "str")  # parts of pydantic's error paths that are not keys of a file
 

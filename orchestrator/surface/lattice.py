@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.space import Axis, is_ordered
-from orchestrator.surface.kernel import Layout
+from orchestrator.surface.gaussian import Layout
 from orchestrator.surface.surface import RESOLUTION
 
 MAX_CANDIDATES = 4096

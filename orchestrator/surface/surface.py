@@ -12,8 +12,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit, logit
 
-from orchestrator.surface.kernel import Field, Layout, Shape
-from orchestrator.surface.posterior import Mode, evidence_gradient, find_mode, matched
+from orchestrator.surface.gaussian import Field, Layout, Mode, Shape, evidence_gradient, find_mode, matched
 
 CONFIDENCE = 1.96  # standard deviations around the mean that hold 95 % of a normal distribution
 RESOLUTION = 1 / 32  # smallest distance along the axis that a fit resolves, as a fraction of the axis

@@ -6,11 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from orchestrator.base.errors import Problem
-from orchestrator.sweepfile.batch import GLOBAL
 from orchestrator.sweepfile.strict_yaml import Document
 
-# The tokens of a step are the product of the batch, under one of these names, and the context.
-BATCH_NAMES, CONTEXT = (GLOBAL, "batch_size"), "context"
 _SURE_DIGITS = 15  # significant digits that every double keeps
 
 

@@ -19,8 +19,8 @@ from orchestrator.base.errors import Problem, did_you_mean
 from orchestrator.base.space import is_number, to_hashable
 from orchestrator.sweepfile.custom_trainer import GIVEN, CustomTrainer
 from orchestrator.sweepfile.entries import ENTRY_FIELDS, canonical_entries, entries_problem
-from orchestrator.sweepfile.fields import BATCH_NAMES, CONTEXT, Fields, Resolved, lowered, shown, without_noise
-from orchestrator.sweepfile.steps import is_share, share_problem
+from orchestrator.sweepfile.fields import Fields, Resolved, lowered, shown, without_noise
+from orchestrator.sweepfile.steps import BATCH_NAMES, CONTEXT, is_share, share_problem
 
 _NAME = re.compile(r"[A-Za-z]\w{0,63}")
 _STEPS_PROBLEM = ("is not swept or fixed here", "set the top-level key `steps`")

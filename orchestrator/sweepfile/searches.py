@@ -12,8 +12,15 @@ from orchestrator.base.space import Axis, Cell, Trial, grid_cells, is_number, is
 from orchestrator.base.vocabulary import LEARNED_ENOUGH, PRUNED
 from orchestrator.detection.relative import learned_shares
 from orchestrator.search.by_optuna import GENERATIONS, MARGIN, SPREADS, OptunaSearch, sample_cells
-from orchestrator.search.disagreement import SeedsWhereCellsDisagree
-from orchestrator.search.protocol import EDGE, CellResult, InBatches, ListedCells, Proposal, Search
+from orchestrator.search.protocol import (
+    EDGE,
+    CellResult,
+    InBatches,
+    ListedCells,
+    Proposal,
+    Search,
+    SeedsWhereCellsDisagree,
+)
 from orchestrator.sweepfile.sections import SearchSection, SeedsSection, SweepFile
 from orchestrator.sweepfile.strict_yaml import Document
 from orchestrator.sweepfile.trials import TrialMaker

@@ -16,8 +16,14 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.search.protocol import Search
 from orchestrator.sweepfile.axes import check_num_trials, checked_axes, with_relations
-from orchestrator.sweepfile.batch import batch_problems, with_batch
-from orchestrator.sweepfile.custom_trainer import CustomTrainer, absolute_folder, custom_trainer, trainer_problems
+from orchestrator.sweepfile.custom_trainer import (
+    CustomTrainer,
+    absolute_folder,
+    batch_problems,
+    custom_trainer,
+    trainer_problems,
+    with_batch,
+)
 from orchestrator.sweepfile.entries import ENTRY_FIELDS, misplaced, path_of_fixed, with_entries
 from orchestrator.sweepfile.fields import Fields, field_problem, lowered, shown
 from orchestrator.sweepfile.objective_fields import absolute_text, fields_of

@@ -11,14 +11,15 @@ from typing import Any
 from objectives.base import Objective
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis
-from orchestrator.sweepfile.batch import PARTS
-from orchestrator.sweepfile.custom_trainer import CustomTrainer
-from orchestrator.sweepfile.fields import BATCH_NAMES, CONTEXT, Fields
+from orchestrator.sweepfile.custom_trainer import GLOBAL, PARTS, CustomTrainer
+from orchestrator.sweepfile.fields import Fields
 from orchestrator.sweepfile.sections import MAX_STEPS, SweepFile
 from orchestrator.sweepfile.strict_yaml import MAX_PROBLEMS, Document
 
 # The keys of an intervention or a rule of control that count steps.
 STEP_KEYS = ("at", "every", "after", "cool_down", "over", "lasts")
+# The tokens of a step are the product of the batch, under one of these names, and the context.
+BATCH_NAMES, CONTEXT = (GLOBAL, "batch_size"), "context"
 _NUMBER = re.compile(r"[0-9]{1,3}(\.[0-9]{1,12})?")
 _TOKEN_FACTORS = {*BATCH_NAMES, *PARTS.values(), CONTEXT}
 _USE_STEPS = "write `steps:` in place of `tokens:`"

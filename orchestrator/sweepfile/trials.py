@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Cell, Trial, trial_id
-from orchestrator.sweepfile.batch import PARTS
+from orchestrator.sweepfile.custom_trainer import PARTS
 from orchestrator.sweepfile.entries import ENTRY_FIELDS
 from orchestrator.sweepfile.fields import Fields, Resolved
 from orchestrator.sweepfile.sections import SweepFile

@@ -18,7 +18,7 @@ from typing import Any
 
 from orchestrator.base.files import atomic_write, make_folder, storage_errors
 from orchestrator.base.packs import Completed, LaunchedPack, Paused, Report
-from orchestrator.sweepfile.forked_values import (
+from orchestrator.sweepfile.entries import (
     CHECKPOINTS_FOR,
     INTERVENTIONS,
     fork_step,

@@ -10,10 +10,18 @@ import pytest
 
 from orchestrator.base.space import Axis, Cell, grid_cells
 from orchestrator.search.by_optuna import SEARCHES, OptunaSearch
-from orchestrator.search.disagreement import SeedsWhereCellsDisagree
 from orchestrator.search.edge import EdgeOptions, EdgeSearch
 from orchestrator.search.margins import EdgeMargins
-from orchestrator.search.protocol import EDGE, CellResult, InBatches, ListedCells, Proposal, Search, SeedResult
+from orchestrator.search.protocol import (
+    EDGE,
+    CellResult,
+    InBatches,
+    ListedCells,
+    Proposal,
+    Search,
+    SeedResult,
+    SeedsWhereCellsDisagree,
+)
 from orchestrator.sweepfile.searches import have_learned, over_edge
 
 LR = Axis("lr", "log", (), (1e-3, 1.0))

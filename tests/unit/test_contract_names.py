@@ -29,17 +29,18 @@ from orchestrator.maps.front import FRONT_COLUMNS, MARGIN, STEPS
 from orchestrator.maps.front import Kind as front_kinds
 from orchestrator.search.by_optuna import MARGIN as METRIC_OF_EDGE
 from orchestrator.search.by_optuna import SEARCHES
-from orchestrator.sweepfile.batch import PARTS
-from orchestrator.sweepfile.custom_trainer import GIVEN
-from orchestrator.sweepfile.forked_values import DATA_SEED
+from orchestrator.sweepfile.custom_trainer import GIVEN, PARTS
+from orchestrator.sweepfile.entries import DATA_SEED
 from orchestrator.sweepfile.sections import (
     EVENTS,
     AxisSection,
     BatchSection,
     BudgetConfig,
     CheckpointConfig,
+    CustomTrainerSection,
     NotifyConfig,
     ResourcesConfig,
+    ResumeConfig,
     SampleSection,
     SearchSection,
     SeedsSection,
@@ -50,7 +51,6 @@ from orchestrator.sweepfile.sections import (
     keys_of,
 )
 from orchestrator.sweepfile.ties import FUNCTIONS
-from orchestrator.sweepfile.trainer_section import CustomTrainerSection, ResumeConfig
 
 SWEEP_OPTIONS = {"--axis", "--drop", "--set", "--seeds", "--steps", "--name", "--results", "--allow-import"}
 LOG_OPTIONS = {"--step", "--loss", "--grad-norm"}

@@ -20,9 +20,8 @@ from orchestrator.causes.advice import cell_alone
 from orchestrator.causes.remedies.remedy import Entry, Fork, own_interventions
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.search.protocol import ListedCells
-from orchestrator.sweepfile.batch import PARTS
-from orchestrator.sweepfile.custom_trainer import GIVEN, CustomTrainer, placeholders
-from orchestrator.sweepfile.forked_values import CHECKPOINTS_FOR, DATA_SEED, INTERVENTIONS, forked_values
+from orchestrator.sweepfile.custom_trainer import GIVEN, PARTS, CustomTrainer, placeholders
+from orchestrator.sweepfile.entries import CHECKPOINTS_FOR, DATA_SEED, INTERVENTIONS, forked_values
 from orchestrator.sweepfile.spec import Sweep, build_sweep, check_import, load_sections
 from orchestrator.worker.forked_run import KEPT, ResumeSteps
 

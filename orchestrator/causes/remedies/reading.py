@@ -32,7 +32,7 @@ from orchestrator.causes.remedies.results import (
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.neighbours import above, below, neighbours, trials_of
 from orchestrator.maps.table import axes_of, by_cell, read_table, with_relative_results
-from orchestrator.sweepfile.forked_values import INTERVENTIONS
+from orchestrator.sweepfile.entries import INTERVENTIONS
 
 NEIGHBOUR = "neighbour"  # folder of the remedies on a stable neighbour
 # Recorded facts of a process that results depend on.

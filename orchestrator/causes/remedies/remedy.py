@@ -10,7 +10,7 @@ from typing import Any
 from objectives.interventions import Number, change_in_words, factor_of, length_in_words, plain
 from orchestrator.base.space import canonical_text, format_value, is_number
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.sweepfile.forked_values import INTERVENTIONS
+from orchestrator.sweepfile.entries import INTERVENTIONS
 
 # An entry of `interventions`, without the features that are off.
 Entry = Mapping[str, Any]

@@ -3,8 +3,7 @@ from __future__ import annotations
 from collections import Counter
 
 from orchestrator.base.space import Axis, grid_cells
-from orchestrator.search.disagreement import SeedsWhereCellsDisagree
-from orchestrator.search.protocol import CellResult, SeedResult
+from orchestrator.search.protocol import CellResult, SeedResult, SeedsWhereCellsDisagree
 
 LR = Axis("lr", "values", (0.1, 0.2, 0.3, 0.4, 0.5, 0.6))
 SCHEDULE = Axis("schedule", "values", ("cosine", "linear"))

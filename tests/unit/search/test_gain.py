@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orchestrator.search.gain import expected_share
+from orchestrator.search.edge import expected_share
 
 STILL = np.zeros(1)
 

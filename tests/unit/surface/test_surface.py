@@ -9,8 +9,7 @@ import pytest
 from scipy.optimize import approx_fprime
 from scipy.special import expit
 
-from orchestrator.surface.kernel import Field, Layout, Shape
-from orchestrator.surface.posterior import evidence_gradient, find_mode, matched
+from orchestrator.surface.gaussian import Field, Layout, Shape, evidence_gradient, find_mode, matched
 from orchestrator.surface.surface import Surface, fit_surface
 
 ALONG_Y = Layout((False, False), along=1)

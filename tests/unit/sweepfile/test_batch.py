@@ -9,7 +9,7 @@ from sweep_cases import sweep_of
 
 from orchestrator.answers.plan import PlanQuery
 from orchestrator.base.errors import InputError
-from orchestrator.sweepfile.batch import PARTS, whole_batch
+from orchestrator.sweepfile.custom_trainer import PARTS, whole_batch
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 

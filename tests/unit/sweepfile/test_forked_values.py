@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.sweepfile.forked_values import fork_step, forked_values, is_of_fork, without_fork
+from orchestrator.sweepfile.entries import fork_step, forked_values, is_of_fork, without_fork
 
 OWN = {"lr": 0.003, "layers": 4, "optimizer": "adam", "clip": None, "data_seed": 7, "fused": True}
 
