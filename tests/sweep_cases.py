@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import yaml
 
+from orchestrator.base.errors import InputError
 from orchestrator.base.packs import Completed, Report
 from orchestrator.base.space import Axis, Cell, Trial
 from orchestrator.base.trial_result import MemberResult, TrialResult
@@ -55,6 +57,14 @@ BASE = "name: case\nobjective: quadratic\nsteps: 20\n"
 def sweep_of(body: str = "", base: str = BASE) -> Sweep:
     """A sweep from the lines that matter."""
     return build_sweep(parse_document(base + body, "case.yaml"))
+
+
+def refusal(body: str = "", base: str = BASE, overrides: Overrides = Overrides()) -> str:
+    """The message with which such a sweep is refused."""
+    with pytest.raises(InputError) as refused:
+        build_sweep(parse_document(base + body, "case.yaml"), overrides)
+    assert refused.value.__context__ is None or refused.value.__suppress_context__
+    return str(refused.value)
 
 
 def sweep_with_keys(**keys: Any) -> Sweep:

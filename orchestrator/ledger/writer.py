@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.base.files import make_folder, make_private
-from orchestrator.base.packs import Pack, Report
+from orchestrator.base.packs import Pack, Report, Trace
 from orchestrator.base.space import Trial, canonical_text
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.vocabulary import IMPORTED
@@ -87,31 +87,11 @@ class LedgerWriter(LedgerReader):
                 " VALUES (?, ?, ?, ?, ?, 'done')",
                 (pack_id, json.dumps([trial.trial_id for trial in trials]), IMPORTED, now, now),
             )
-            db.executemany(
-                "INSERT INTO trials (trial_id, position, cell, seed, config, objective, steps, status, num_attempts,"
-                " pack_id) VALUES (?, ?, ?, ?, ?, ?, ?, 'planned', 1, ?)",
-                [
-                    (
-                        t.trial_id,
-                        i,
-                        json.dumps(dict(t.cell)),
-                        t.seed,
-                        canonical_text(t.config),
-                        IMPORTED,
-                        t.steps,
-                        pack_id,
-                    )
-                    for i, t in enumerate(trials)
-                ],
-            )
+            db.executemany(_PLAN, _planned(IMPORTED, trials, 0))
+            db.execute("UPDATE trials SET num_attempts = 1, pack_id = ?", (pack_id,))
             for trial in trials:
                 self._finish(db, trial.result)
-                if trial.curve is not None:
-                    first = int(trial.curve["step"][0])
-                    db.execute(
-                        "INSERT INTO traces VALUES (?, ?, ?, ?)",
-                        (trial.trial_id, pack_id, first, pack_piece(trial.curve)),
-                    )
+            self._add_curves(db, "traces", pack_id, {t.trial_id: t.curve for t in trials if t.curve is not None})
 
     def release_abandoned(self) -> int:
         """Mark trials that a dead driver left running as lost. Return their number."""
@@ -197,19 +177,24 @@ class LedgerWriter(LedgerReader):
             for table, curves in (("traces", report.traces), ("telemetry", report.telemetry)):
                 if report.is_from_start:
                     db.executemany(f"DELETE FROM {table} WHERE trial_id = ?", [(trial_id,) for trial_id in owned])
-                db.executemany(
-                    f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?)",
-                    [
-                        (trial_id, report.pack_id, int(curve["step"][0]), pack_piece(curve))
-                        for trial_id, curve in curves.items()
-                        if trial_id in owned and len(curve["step"])
-                    ],
-                )
+                owned_curves = {trial_id: curve for trial_id, curve in curves.items() if trial_id in owned}
+                self._add_curves(db, table, report.pack_id, owned_curves)
             for result in report.finished:
                 if result.trial_id in owned:
                     self._finish(db, result)
             if checkpoint is not None and report.checkpoint is not None and owned:
                 self._add_checkpoint(db, report.pack_id, *checkpoint, report.checkpoint.ages)
+
+    def _add_curves(self, db: sqlite3.Connection, table: str, pack_id: str, curves: Mapping[str, Trace]) -> None:
+        """Add a piece to the curve of each trial; empty pieces are left out."""
+        db.executemany(
+            f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?)",
+            [
+                (trial_id, pack_id, int(curve["step"][0]), pack_piece(curve))
+                for trial_id, curve in curves.items()
+                if len(curve["step"])
+            ],
+        )
 
     def _add_checkpoint(
         self, db: sqlite3.Connection, pack_id: str, name: str, sha256: str, ages: Mapping[str, int]
@@ -289,9 +274,9 @@ class LedgerWriter(LedgerReader):
             yield self._db
 
 
-def _planned(objective: str, trials: Sequence[Trial], first: int) -> list[tuple[Any, ...]]:
+def _planned(objective: str, trials: Sequence[Trial | ImportedTrial], first: int) -> list[tuple[Any, ...]]:
     """Return the values of ``_PLAN`` for each trial; positions begin at ``first``."""
     return [
-        (t.trial_id, i, json.dumps(dict(t.cell)), t.seed, canonical_text(t.config), objective, t.config["steps"])
+        (t.trial_id, i, json.dumps(dict(t.cell)), t.seed, canonical_text(t.config), objective, t.steps)
         for i, t in enumerate(trials, first)
     ]

@@ -205,12 +205,6 @@ SEARCHES = (EDGE, *SAMPLERS, *GENERATIONS, *SPREADS)  # the names for `search: {
 # --- samples ---------------------------------------------------------------------------------------
 
 
-def _random(cube: Space, seed: int) -> Sampler:
-    import optuna
-
-    return optuna.samplers.RandomSampler(seed=seed)
-
-
 def _sobol(cube: Space, seed: int) -> Sampler:
     import optuna
 
@@ -224,7 +218,10 @@ def _sobol(cube: Space, seed: int) -> Sampler:
 
 
 # The names for `sample: {method: ...}`; each makes a sampler of the unit cube from a seed.
-METHODS: dict[str, Callable[[Space, int], Sampler]] = {"random": _random, "sobol": _sobol}
+METHODS: dict[str, Callable[[Space, int], Sampler]] = {
+    "random": lambda cube, seed: _sampler("RandomSampler")(seed),
+    "sobol": _sobol,
+}
 
 
 def sample_cells(axes: Sequence[Axis], method: str, num: int, seed: int) -> list[dict[str, Any]]:

@@ -78,13 +78,10 @@ class Lattice:
 
     def indices(self, cell: Mapping[str, Any]) -> tuple[int, ...] | None:
         """Return the indices of a cell's values, or None if it is not in the lattice."""
-        indices = []
-        for column, index_of in zip(self.columns, self._index_of, strict=True):
-            index = index_of.get(cell[column.axis.name])
-            if index is None:
-                return None
-            indices.append(index)
-        return tuple(indices)
+        values = [cell[column.axis.name] for column in self.columns]
+        if any(value not in index_of for value, index_of in zip(values, self._index_of, strict=True)):
+            return None
+        return tuple(index_of[value] for value, index_of in zip(values, self._index_of, strict=True))
 
     def point(self, cell: Mapping[str, Any]) -> list[float]:
         """Return the point of any cell. Raises ValueError for a value that its list does not have."""
@@ -95,24 +92,21 @@ class Lattice:
 
     def candidates(self, random: np.random.Generator) -> np.ndarray:
         """Return all cells as indices (C, D), or a random subset of whole rows along the axis."""
-        return self._rows_of(random, self.sizes[self.along] if self.along is not None else 1, MAX_CANDIDATES, True)
-
-    def rows(self, random: np.random.Generator, most: int) -> np.ndarray:
-        """Return one cell of each row along the axis, or of at most ``most`` random rows, as indices (R, D)."""
-        return self._rows_of(random, 1, most, False)
-
-    def _rows_of(self, random: np.random.Generator, length: int, most: int, is_whole: bool) -> np.ndarray:
-        sizes = [1 if i == self.along else size for i, size in enumerate(self.sizes)]
-        num_rows = math.prod(sizes)
-        chosen = np.arange(num_rows)
-        if num_rows * length > most:
-            chosen = np.sort(random.choice(num_rows, size=max(1, most // length), replace=False))
-        rows_RD = np.column_stack(np.unravel_index(chosen, sizes))
-        if not is_whole or self.along is None:
-            return rows_RD
+        if self.along is None:
+            return self.rows(random, MAX_CANDIDATES)
+        length = self.sizes[self.along]
+        rows_RD = self.rows(random, max(1, MAX_CANDIDATES // length))
         cells_CD = np.repeat(rows_RD, length, axis=0)
         cells_CD[:, self.along] = np.tile(np.arange(length), len(rows_RD))
         return cells_CD
+
+    def rows(self, random: np.random.Generator, most: int) -> np.ndarray:
+        """Return one cell of each row along the axis, or of at most ``most`` random rows, as indices (R, D)."""
+        sizes = [1 if i == self.along else size for i, size in enumerate(self.sizes)]
+        chosen = np.arange(math.prod(sizes))
+        if len(chosen) > most:
+            chosen = np.sort(random.choice(len(chosen), size=most, replace=False))
+        return np.column_stack(np.unravel_index(chosen, sizes))
 
     @cached_property
     def _index_of(self) -> tuple[dict[Any, int], ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from orchestrator.base.errors import Problem
+from orchestrator.base.space import to_hashable
 from orchestrator.sweepfile.strict_yaml import Document
 
 _SURE_DIGITS = 15  # significant digits that every double keeps
@@ -19,7 +20,10 @@ class Resolved(NamedTuple):
 
 
 class Fields(Protocol):
-    """The names that a sweep file may use under ``axes`` and ``fixed``, and the configurations that they give."""
+    """The names that a sweep file may use under ``axes`` and ``fixed``, and the configurations that they give.
+
+    By default, as for a custom trainer, values are passed on as they are written.
+    """
 
     def problem(self, name: str, value: Any) -> tuple[str, str] | None:
         """Return what is wrong with ``value`` for the field ``name``, and the remedy; None if it is valid."""
@@ -32,15 +36,19 @@ class Fields(Protocol):
 
     def canonical(self, name: str, value: Any) -> Any:
         """Return the canonical form of ``value``: values that the field treats as equal must give the same trial."""
+        return to_hashable(value)
 
     def computed(self, name: str, value: float) -> Any:
         """Turn a computed number into a value of the field ``name``, rounded if the field takes integers only."""
+        return without_noise(value)
 
     def names_files(self, name: str) -> bool:
         """Whether values of ``name`` are file patterns."""
+        return False
 
     def counts_steps(self, name: str) -> bool:
         """Whether values of ``name`` are numbers of steps, and may be written as a share of all steps."""
+        return False
 
     def tokens_per_step(self, settings: Mapping[str, Any]) -> float:
         """Return the tokens of one step of a trial. Raises ValueError if ``settings`` do not determine them."""
@@ -49,7 +57,8 @@ class Fields(Protocol):
         """Return a trial's configuration. Raises ValueError if the values are incompatible."""
 
     def acts_where(self, name: str) -> str:
-        """Describe the settings under which ``name`` has an effect."""
+        """Describe the settings under which ``name`` has an effect; empty if they are unknown."""
+        return ""
 
 
 def field_problem(fields: Fields, name: str, value: Any, path: tuple[str, ...], document: Document) -> Problem | None:

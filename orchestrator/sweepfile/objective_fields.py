@@ -26,8 +26,8 @@ _NAME = re.compile(r"[A-Za-z]\w{0,63}")
 _STEPS_PROBLEM = ("is not swept or fixed here", "set the top-level key `steps`")
 
 
-class ObjectiveFields:
-    """The typed fields of an objective's configuration; ``Fields`` describes the methods."""
+class ObjectiveFields(Fields):
+    """The typed fields of an objective's configuration."""
 
     def __init__(self, objective: Objective) -> None:
         self._objective, self._config_class = objective, objective.config_class
@@ -101,8 +101,8 @@ class ObjectiveFields:
         return condition_of(self._fields[name]).text
 
 
-class CustomFields:
-    """User-defined names for a custom trainer; ``Fields`` describes the methods.
+class CustomFields(Fields):
+    """User-defined names for a custom trainer, which may distinguish 1 from 1.0 and gets ``5%`` as written.
 
     Sweep itself uses the names in ``read_by_sweep``, so that a command need not.
     """
@@ -139,22 +139,6 @@ class CustomFields:
         """Whether both ends were written as integers: 8 and 64, not 8.0."""
         return all(isinstance(end, int) and not isinstance(end, bool) for end in ends)
 
-    def canonical(self, name: str, value: Any) -> Any:
-        """Keep the value as written: a script may distinguish 1 from 1.0."""
-        return to_hashable(value)
-
-    def computed(self, name: str, value: float) -> Any:
-        """Keep integers, and drop the noise of other computed numbers."""
-        return without_noise(value)
-
-    def names_files(self, name: str) -> bool:
-        """Never: how the command uses a word is unknown."""
-        return False
-
-    def counts_steps(self, name: str) -> bool:
-        """Never: the command gets ``5%`` as written."""
-        return False
-
     def tokens_per_step(self, settings: Mapping[str, Any]) -> float:
         """Multiply batch and context, which must both be positive numbers."""
         settings = self._trainer.with_whole_batch(settings)
@@ -169,26 +153,12 @@ class CustomFields:
         """Return the trial's values, and what is run with them."""
         return Resolved(self._trainer.resolve(steps, {**fixed, **cell}))
 
-    def acts_where(self, name: str) -> str:
-        """Return nothing: how the command uses a word is unknown."""
-        return ""
-
-
-def fields_of(objective: Objective | CustomTrainer, read_by_sweep: Collection[str]) -> Fields:
-    """Return the fields of ``objective``; a command need not use the names in ``read_by_sweep``."""
-    if isinstance(objective, CustomTrainer):
-        return CustomFields(objective, read_by_sweep)
-    return ObjectiveFields(objective)
-
 
 @functools.lru_cache(maxsize=512)
 def _field_checker(config_class: type[TrainingConfig], name: str) -> TypeAdapter[Any]:
     field = config_class.model_fields[name]
     checked: Any = Annotated[field.annotation, field]  # type: ignore[name-defined,valid-type,unused-ignore]
-    return TypeAdapter(
-        checked,
-        config=ConfigDict(strict=True, allow_inf_nan=False),
-    )
+    return TypeAdapter(checked, config=ConfigDict(strict=True, allow_inf_nan=False))
 
 
 def absolute_text(patterns: Sequence[str], where: str, key: str, problems: list[Problem]) -> tuple[str, ...]:

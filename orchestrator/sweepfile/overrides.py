@@ -31,7 +31,10 @@ def apply(overrides: Overrides, document: Document) -> None:
     """Apply ``overrides`` to ``document``. Raises InputError naming the option."""
     data = document.data
     for name in overrides.drops:
-        _drop(name, document)
+        if name not in (axes := _section(data, "axes", document)):
+            remedy = f"axes: {', '.join(axes) or 'none'}"
+            raise InputError(Problem(f"--drop {name}", f"axes.{name}", "is not an axis of the sweep", remedy))
+        del axes[name]
     for text in overrides.axes:
         name, section = _parse_axis(text)
         _section(data, "axes", document)[name] = section
@@ -59,18 +62,8 @@ def apply(overrides: Overrides, document: Document) -> None:
 
 def _keep_one_length(path: tuple[str, ...], data: dict[str, Any]) -> None:
     """Remove the file's tokens if the command line gives steps, and its steps if it gives tokens."""
-    if path == ("steps",):
-        data.pop("tokens", None)
-    if path == ("tokens",):
-        data.pop("steps", None)
-
-
-def _drop(name: str, document: Document) -> None:
-    axes = _section(document.data, "axes", document)
-    if name not in axes:
-        remedy = f"axes: {', '.join(axes) or 'none'}"
-        raise InputError(Problem(f"--drop {name}", f"axes.{name}", "is not an axis of the sweep", remedy))
-    del axes[name]
+    if other := {("steps",): "tokens", ("tokens",): "steps"}.get(path):
+        data.pop(other, None)
 
 
 def _axis_problem(text: str, name: str) -> Problem:
@@ -99,14 +92,8 @@ def _parse_axis(text: str) -> tuple[str, dict[str, Any]]:
     name, equals, rest = text.partition("=")
     scale, colon, listed = rest.partition(":")
     if not (name and equals and colon) or scale not in SCALES:
-        raise InputError(
-            Problem(
-                f"--axis {text}",
-                "",
-                "is not NAME=SCALE:NUMBERS",
-                "write e.g. lr=log:1e-4,1e-1,7 or beta2=log1m:0.5,0.9999,7 or clip=values:none,1,0.3",
-            )
-        )
+        remedy = "write e.g. lr=log:1e-4,1e-1,7 or beta2=log1m:0.5,0.9999,7 or clip=values:none,1,0.3"
+        raise InputError(Problem(f"--axis {text}", "", "is not NAME=SCALE:NUMBERS", remedy))
     if listed.lstrip()[:1] in ("[", "{"):
         remedy = f"write --set 'axes.{name}={{values: [{listed}]}}'"
         raise InputError(Problem(f"--axis {text}", "", "has lists as values, which commas cannot separate", remedy))
@@ -114,11 +101,9 @@ def _parse_axis(text: str) -> tuple[str, dict[str, Any]]:
     if scale == "values":
         return name, {"values": values}
     if len(values) not in (2, 3):
-        raise InputError(
-            Problem(f"--axis {text}", "", f"a {scale} axis is low,high,num", f"write {name}={scale}:1e-4,1e-1,7")
-        )
-    section: dict[str, Any] = {scale: values[:2]}
-    return name, section | ({"num": values[2]} if len(values) == 3 else {})
+        remedy = f"write {name}={scale}:1e-4,1e-1,7"
+        raise InputError(Problem(f"--axis {text}", "", f"a {scale} axis is low,high,num", remedy))
+    return name, {scale: values[:2], **({"num": values[2]} if len(values) == 3 else {})}
 
 
 def parse_set(text: str, option: str = "--set") -> tuple[tuple[str, ...], Any]:

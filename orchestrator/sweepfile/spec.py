@@ -26,7 +26,7 @@ from orchestrator.sweepfile.custom_trainer import (
 )
 from orchestrator.sweepfile.entries import ENTRY_FIELDS, misplaced, path_of_fixed, with_entries
 from orchestrator.sweepfile.fields import Fields, field_problem, lowered, shown
-from orchestrator.sweepfile.objective_fields import absolute_text, fields_of
+from orchestrator.sweepfile.objective_fields import CustomFields, ObjectiveFields, absolute_text
 from orchestrator.sweepfile.overrides import Overrides, apply
 from orchestrator.sweepfile.searches import (
     added_seeds,
@@ -59,7 +59,7 @@ from orchestrator.sweepfile.steps import (
     names_read_by_sweep,
     needs_steps,
 )
-from orchestrator.sweepfile.strict_yaml import MAX_PROBLEMS, Document, read_document, text_of
+from orchestrator.sweepfile.strict_yaml import MAX_PROBLEMS, Document, dotted, read_document, text_of
 from orchestrator.sweepfile.ties import checked_ties, ties_of_steps
 from orchestrator.sweepfile.trials import TrialMaker, resolved_trials
 
@@ -175,7 +175,11 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         problems += trainer_problems(file, objective, document)
     if problems:
         raise InputError(*problems[:MAX_PROBLEMS])
-    fields = fields_of(objective, names_read_by_sweep(file))
+    fields: Fields
+    if isinstance(objective, CustomTrainer):
+        fields = CustomFields(objective, names_read_by_sweep(file))
+    else:
+        fields = ObjectiveFields(objective)
     fixed = _checked_fixed(file, fields, document, problems)
     axes = checked_axes(file, fields, document, problems)
     ties = checked_ties(file, fields, document, problems)
@@ -264,28 +268,29 @@ def _validated(document: Document) -> SweepFile:
 
 def _problem(details: Mapping[str, Any], document: Document) -> Problem:
     path = tuple(part for part in details["loc"] if part not in _BRANCHES)
-    key = ".".join(str(part) for part in path)
-    where = document.place(path)
+    key, where = dotted(path), document.place(path)
     if path[:1] == ("notify",):
         # The value may be a URL with a password, even as a key: neither the value nor its option is repeated.
         key = "notify" if "://" in key else key
         where = f"--set {key}" if where.startswith("--set ") else where
         if path[1:2] != ("on",) or "://" in str(details["input"]):
             return _notify_problem(details["type"], where, key)
-    if details["type"] == "extra_forbidden":
-        known = _known_keys(path[:-1])
-        return Problem(
-            where, key, "unknown key", did_you_mean(str(path[-1]), known) or f"known keys: {', '.join(known)}"
-        )
-    if details["type"] == "missing":
-        return Problem(where, key, "is missing", f"add `{path[-1]}:` to the file")
-    if details["type"] == "string_pattern_mismatch" and path[0] == "objective":
-        return Problem(where, key, f"{shown(details['input'])} does not say where it is", "write module:name")
-    if details["type"] == "string_pattern_mismatch":
-        return Problem(
-            where, key, f"{shown(details['input'])} is not a safe name", "use a-z, 0-9, _ and -, at most 64, no path"
-        )
-    return Problem(where, key, f"{shown(details['input'])} is refused: {lowered(details['msg'])}", _remedy(path))
+
+    def problem(message: str, remedy: str) -> Problem:
+        return Problem(where, key, message, remedy)
+
+    given = shown(details["input"])
+    match details["type"]:
+        case "extra_forbidden":
+            known = _known_keys(path[:-1])
+            return problem("unknown key", did_you_mean(str(path[-1]), known) or f"known keys: {', '.join(known)}")
+        case "missing":
+            return problem("is missing", f"add `{path[-1]}:` to the file")
+        case "string_pattern_mismatch" if path[0] == "objective":
+            return problem(f"{given} does not say where it is", "write module:name")
+        case "string_pattern_mismatch":
+            return problem(f"{given} is not a safe name", "use a-z, 0-9, _ and -, at most 64, no path")
+    return problem(f"{given} is refused: {lowered(details['msg'])}", _remedy(path))
 
 
 def _notify_problem(kind: str, where: str, key: str) -> Problem:

@@ -7,8 +7,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt
-
 from objectives.base import OBJECTIVES, Objective
 from objectives.fields import condition_of
 from orchestrator.sweepfile.overrides import Overrides
@@ -27,6 +25,7 @@ axes:
   lr: {{log: [1e-3, 1.0], num: 7}}
   beta2: {{values: [0.5, 0.9, 0.99, 0.999]}}
 """
+_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}  # of the bounds in the metadata of a field
 _STEPS = 200  # for an unknown objective, which is rejected later
 _COMMENTS = {
     "name": "The results folder is results/<name>. Use small letters, digits, _ and -.",
@@ -99,21 +98,17 @@ def _shown(value: Any) -> str:
 
 
 def _domain(field: Any) -> str:
-    low, high = "", ""
-    for bound in field.metadata:
-        if isinstance(bound, Gt | Ge):
-            low = f"{'>' if isinstance(bound, Gt) else '>='} {_bound(bound)}"
-        if isinstance(bound, Lt | Le):
-            high = f"{'<' if isinstance(bound, Lt) else '<='} {_bound(bound)}"
-    if low or high:
-        return ", ".join(filter(None, (low, high)))
+    bounds = [
+        f"{sign} {getattr(bound, name)}"
+        for name, sign in _SIGNS.items()
+        for bound in field.metadata
+        if hasattr(bound, name)
+    ]
+    if bounds:
+        return ", ".join(bounds)
     kinds = get_args(field.annotation) if NoneType in get_args(field.annotation) else (field.annotation,)
     words = [str(word) for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
     return " | ".join([*words, "null"] if words and NoneType in kinds else words)
-
-
-def _bound(bound: Any) -> str:
-    return str(next(getattr(bound, name) for name in ("gt", "ge", "lt", "le") if hasattr(bound, name)))
 
 
 def shipped_sweeps() -> dict[str, Path]:

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from field_cases import VALUES, needs_of
 from pack_cases import SMALL
-from sweep_cases import BASE, ids, sweep_of
+from sweep_cases import BASE, ids, refusal, sweep_of
 
 from objectives.base import OBJECTIVES, ExecutionPlan, GptConfig, Objective, QuadraticConfig, TrainingConfig
 from objectives.fields import acting, condition_of, inert_fields, is_feature, per_member, when
 from objectives.optimizers.facts import OPTIMIZERS
 from orchestrator.answers.plan import PlanQuery
-from orchestrator.base.errors import InputError
 from orchestrator.driver.packing import structure_of
 from orchestrator.sweepfile.settings import settings_of
 
@@ -21,12 +20,6 @@ EVERY_OPTIMIZER = f"axes: {{optimizer: {{values: [{', '.join(OPTIMIZERS)}]}}}}\n
 
 def ids_by_optimizer(body: str = EVERY_OPTIMIZER) -> dict[str, str]:
     return {trial.config["optimizer"]: trial.trial_id for trial in sweep_of(body).trials}
-
-
-def refusal(body: str, base: str = BASE) -> str:
-    with pytest.raises(InputError) as refused:
-        sweep_of(body, base)
-    return str(refused.value)
 
 
 class WithAnotherField(QuadraticConfig):

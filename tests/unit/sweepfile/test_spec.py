@@ -12,23 +12,17 @@ import pytest
 from field_cases import needs_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sweep_cases import BASE, ids, sweep_of
+from sweep_cases import BASE, ids, refusal, sweep_of
 
 from objectives.base import OBJECTIVES
 from orchestrator.base.errors import InputError
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.sweepfile.overrides import Overrides
-from orchestrator.sweepfile.sections import TelemetryConfig
+from orchestrator.sweepfile.sections import EVENTS, TelemetryConfig
 from orchestrator.sweepfile.spec import build_sweep, load_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document, read_document
 
 GPT = "name: case\nobjective: gpt\nsteps: 20\n"
-
-
-def refusal(text: str, overrides: Overrides = Overrides()) -> str:
-    with pytest.raises(InputError) as refused:
-        build_sweep(parse_document(text, "case.yaml"), overrides)
-    return str(refused.value)
 
 
 # Each with the line, the key, the offending value and the remedy that the message must have.
@@ -105,7 +99,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("line", "says"), REFUSED, ids=[line[:40] for line, _ in REFUSED])
 def test_what_is_wrong_is_refused_with_place_key_value_and_remedy(line: str, says: list[str]) -> None:
-    message = refusal(f"{GPT}{line}\n")
+    message = refusal(f"{line}\n", GPT)
     assert "case.yaml" in message
     for words in says:
         assert words in message, message
@@ -113,18 +107,18 @@ def test_what_is_wrong_is_refused_with_place_key_value_and_remedy(line: str, say
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", "A", "a b", "x" * 65, "-x", "na\\0me", "'quoted'", "é"])
 def test_names_that_are_not_safe_as_folders_are_refused(name: str) -> None:
-    assert "name" in refusal(f'name: "{name}"\nobjective: gpt\nsteps: 5\n')
+    assert "name" in refusal(base=f'name: "{name}"\nobjective: gpt\nsteps: 5\n')
 
 
 def test_all_problems_are_told_at_once() -> None:
-    message = refusal(f"{GPT}fixed: {{lr: 0, beta2: 2, lrr: 3}}\naxes: {{eps: {{}}}}\n")
+    message = refusal("fixed: {lr: 0, beta2: 2, lrr: 3}\naxes: {eps: {}}\n", GPT)
     assert all(key in message for key in ("fixed.lr:", "fixed.beta2", "fixed.lrr", "axes.eps"))
 
 
 def test_missing_keys_are_named() -> None:
-    message = refusal("axes: {}\n")
+    message = refusal(base="axes: {}\n")
     assert all(f"{key}: is missing" in message for key in ("name", "objective", "steps"))
-    assert "did you mean `gpt`" in refusal("name: a\nobjective: gtp\nsteps: 3\n")
+    assert "did you mean `gpt`" in refusal(base="name: a\nobjective: gtp\nsteps: 3\n")
 
 
 def test_numbers_mean_what_a_person_means() -> None:
@@ -261,7 +255,7 @@ def test_an_axis_from_the_command_line_replaces_a_fixed_value_and_the_other_way_
 def test_an_axis_is_not_lost_to_a_fixed_value_and_both_ways_that_are_named_work() -> None:
     text = BASE + "axes: {lr: {values: [0.1, 0.2]}, clip: {log: [0.1, 1], num: 2}, beta1: {values: [0.5]}}\n"
     for field, value in (("lr", "0.1"), ("clip", "null")):
-        message = refusal(text, Overrides(sets=[f"fixed.{field}={value}"]))
+        message = refusal(text, "", Overrides(sets=[f"fixed.{field}={value}"]))
         assert message.startswith(f"--set fixed.{field}={value}: fixed.{field}: {field} is an axis of the sweep")
         one, without = f"--axis {field}=values:{value}", f"--drop {field} --set fixed.{field}={value}"
         assert f"`{one}`" in message
@@ -275,7 +269,7 @@ def test_an_axis_is_not_lost_to_a_fixed_value_and_both_ways_that_are_named_work(
 
 def test_a_list_for_an_axis_is_said_in_a_way_that_works(tmp_path: Path) -> None:
     text = GPT + f"axes: {{text: {{values: [[], [{tmp_path}]]}}}}\n"
-    message = refusal(text, Overrides(sets=[f"fixed.text=[{tmp_path}]"]))
+    message = refusal(text, "", Overrides(sets=[f"fixed.text=[{tmp_path}]"]))
     said = f"axes.text={{values: [[{tmp_path}]]}}"
     assert f"`--set '{said}'`" in message
     one = build_sweep(parse_document(text, "f"), Overrides(sets=[said]))
@@ -283,10 +277,10 @@ def test_a_list_for_an_axis_is_said_in_a_way_that_works(tmp_path: Path) -> None:
 
 
 def test_only_an_axis_can_be_dropped() -> None:
-    message = refusal(BASE + "axes: {lr: {values: [1]}, eps: {values: [1]}}\n", Overrides(drops=["lrr"]))
+    message = refusal("axes: {lr: {values: [1]}, eps: {values: [1]}}\n", overrides=Overrides(drops=["lrr"]))
     assert message.startswith("--drop lrr: axes.lrr: is not an axis")
     assert "axes: lr, eps" in message
-    assert "axes: none" in refusal(BASE, Overrides(drops=["lr"]))
+    assert "axes: none" in refusal(overrides=Overrides(drops=["lr"]))
 
 
 @pytest.mark.parametrize(
@@ -308,7 +302,7 @@ def test_only_an_axis_can_be_dropped() -> None:
 def test_errors_of_options_name_the_option(overrides: Overrides) -> None:
     # The file says the same keys, in which nothing is wrong.
     text = BASE + "seeds: [0, 1]\naxes: {lr: {log: [0.1, 1], num: 2}}\nfixed: {beta2: 0.5}\nstopping: {window: 30}\n"
-    message = refusal(text, overrides)
+    message = refusal(text, "", overrides)
     assert message.startswith("--") or "\n--" in message
     assert "case.yaml" not in message
 
@@ -349,3 +343,84 @@ def test_telemetry_takes_the_time_that_its_page_says() -> None:
     assert TelemetryConfig().time_factor == pytest.approx(1.04)
     for curvature, factor in ((50, 1.26), (100, 1.15), (20, 1.59)):
         assert TelemetryConfig(curvature=curvature).time_factor == pytest.approx(factor, abs=0.01)
+
+
+def test_all_events_are_told_by_default_and_the_section_is_no_part_of_a_trial() -> None:
+    sweep = sweep_of("notify: {url_from: NOTIFY_URL}\n")
+    assert sweep.notify is not None
+    assert (sweep.notify.url_from, sweep.notify.on) == ("NOTIFY_URL", [*EVENTS])
+    assert sweep.notify_place == "case.yaml:4"
+    assert [trial.trial_id for trial in sweep.trials] == [trial.trial_id for trial in sweep_of().trials]
+    assert sweep_of().notify is None
+
+
+def test_the_frozen_file_has_the_name_of_the_variable() -> None:
+    sweep = sweep_of("notify: {url_from: NOTIFY_URL, on: [failed]}\n")
+    again = build_sweep(parse_document(sweep.text, "frozen.yaml"))
+    assert again.notify == sweep.notify
+
+
+def test_messages_are_left_out_on_the_command_line() -> None:
+    document = parse_document(f"{BASE}notify: {{url_from: NOTIFY_URL}}\n", "case.yaml")
+    assert build_sweep(document, Overrides(sets=("notify=null",))).notify is None
+
+
+SECRET = "user:pa55@host.example/token"
+# With a remedy that says where a URL belongs, or which keys and events there are.
+URLS = {
+    "a URL for the name": f"{{url_from: 'slack://{SECRET}'}}",
+    "a mail address": "{url_from: 'mailto:user:pa55@host.example'}",
+    "another key": f"{{url: 'slack://{SECRET}'}}",
+    "another key beside the name": f"{{url_from: A, url: 'slack://{SECRET}'}}",
+    "no mapping": f"slack://{SECRET}",
+    "a list": f"['slack://{SECRET}']",
+    "a list for the name": f"{{url_from: ['slack://{SECRET}']}}",
+    "a key": f"{{'slack://{SECRET}': 1}}",
+    "a key without a value": f"{{slack://{SECRET}}}",
+    "an event": f"{{url_from: A, on: ['slack://{SECRET}']}}",
+    "the events": f"{{url_from: A, on: 'slack://{SECRET}'}}",
+}
+
+
+@pytest.mark.parametrize("written", URLS.values(), ids=URLS.keys())
+@pytest.mark.parametrize("is_option", [False, True], ids=["file", "option"])
+def test_a_url_in_the_section_is_refused_and_not_repeated(written: str, is_option: bool) -> None:
+    told = refusal(overrides=Overrides(sets=(f"notify={written}",))) if is_option else refusal(f"notify: {written}\n")
+    assert "pa55" not in told
+    assert "example" not in told
+    assert "remedy: " in told
+    assert all(line.startswith(("case.yaml:4: notify", "--set notify", "    remedy: ")) for line in told.splitlines())
+
+
+@pytest.mark.parametrize("key", ["notify.url_from", "notify.url", "notify", "notify.on"])
+def test_a_url_on_the_command_line_is_refused_and_not_repeated(key: str) -> None:
+    told = refusal("notify: {url_from: A}\n", overrides=Overrides(sets=(f"{key}=slack://{SECRET}",)))
+    assert "pa55" not in told
+    assert "example" not in told
+    assert f"--set {key}: {key}: " in told
+
+
+def test_a_url_for_the_name_is_told_where_it_belongs() -> None:
+    assert refusal(f"notify: {{url_from: 'slack://{SECRET}'}}\n") == (
+        "case.yaml:4: notify.url_from: is not the name of an environment variable\n"
+        "    remedy: put the URL into an environment variable, and write notify: {url_from: ITS_NAME}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("{url_from: A, on: [finised]}", ["notify.on", "'finised'", "'finished', 'failed', 'stalled' or 'diverged'"]),
+        ("{url_from: A, on: [failed, failed]}", ["notify.on", "'failed' is listed twice"]),
+        ("{url_from: A, on: []}", ["notify.on"]),
+        ("{on: [failed]}", ["notify.url_from: is missing", "environment variable"]),
+        ("{url_from: 3}", ["notify.url_from: is not the name of an environment variable"]),
+        ("{url_from: ''}", ["notify.url_from: is not the name of an environment variable"]),
+        ("{url_from: $A}", ["notify.url_from: is not the name of an environment variable"]),
+        ("{url_form: A}", ["notify.url_form: unknown key", "known keys: url_from, on"]),
+        ("3", ["notify: is not a mapping"]),
+    ],
+)
+def test_other_mistakes_are_told_with_what_is_allowed(body: str, words: list[str]) -> None:
+    told = refusal(f"notify: {body}\n")
+    assert [word for word in words if word not in told] == []

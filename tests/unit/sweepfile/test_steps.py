@@ -3,10 +3,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sweep_cases import ids, sweep_of
+from sweep_cases import ids, refusal, sweep_of
 
 from objectives.base import OBJECTIVES
-from orchestrator.base.errors import InputError
 from orchestrator.sweepfile.objective_fields import ObjectiveFields
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, build_sweep
@@ -14,12 +13,6 @@ from orchestrator.sweepfile.steps import Length, steps_of_share
 from orchestrator.sweepfile.strict_yaml import parse_document
 
 LONG = "name: case\nobjective: quadratic\nsteps: 200\n"
-
-
-def refusal(body: str) -> str:
-    with pytest.raises(InputError) as caught:
-        sweep_of(body)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -117,12 +110,6 @@ def steps_of(body: str, base: str = GPT) -> list[int]:
     return [trial.config["steps"] for trial in sweep_of(body, base).trials]
 
 
-def refusal_of(body: str, base: str = GPT) -> str:
-    with pytest.raises(InputError) as caught:
-        sweep_of(body, base)
-    return str(caught.value)
-
-
 @given(st.integers(1, 10**9), st.integers(1, 4096), st.integers(1, 512))
 def test_tokens_are_the_nearest_number_of_steps_and_at_least_one(tokens: int, batch: int, context: int) -> None:
     fields, settings = ObjectiveFields(OBJECTIVES["gpt"]), {"batch_size": batch, "context": context}
@@ -210,8 +197,8 @@ def test_steps_on_the_command_line_replace_tokens_and_tokens_replace_steps() -> 
 
 
 def test_a_file_has_either_steps_or_tokens() -> None:
-    assert "case.yaml:4: tokens: is given together with steps" in refusal_of("steps: 2\ntokens: 100\n")
-    message = refusal_of("seeds: [0]\n")
+    assert "case.yaml:4: tokens: is given together with steps" in refusal("steps: 2\ntokens: 100\n", GPT)
+    message = refusal("seeds: [0]\n", GPT)
     assert "steps: is missing" in message
     assert "remedy: add `steps:` to the file, or `tokens:`" in message
 
@@ -238,4 +225,4 @@ def test_a_file_has_either_steps_or_tokens() -> None:
     ],
 )  # fmt: skip
 def test_tokens_that_are_no_number_of_steps_are_refused_with_their_line(body: str, base: str, message: str) -> None:
-    assert message in refusal_of(body, base)
+    assert message in refusal(body, base)
