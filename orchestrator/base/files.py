@@ -61,9 +61,8 @@ def check_no_links(*paths: Path) -> None:
     """Raise StorageError if one of ``paths`` is a link, since writing there would change another folder."""
     for path in paths:
         if path.is_symlink():
-            raise StorageError(
-                f"{path}: is a link to {os.readlink(path)}\n    remedy: replace it with a real folder or file"
-            )
+            remedy = "replace it with a real folder or file"
+            raise StorageError(f"{path}: is a link to {os.readlink(path)}\n    remedy: {remedy}")
 
 
 def make_folder(folder: Path) -> None:
@@ -105,9 +104,8 @@ def write_output(path: Path, content: bytes | str) -> None:
 
 def _replace(path: Path, content: bytes | str, mode: int) -> None:
     data = content.encode() if isinstance(content, str) else content
-    name = path.with_name(
-        f".{uuid.uuid4().hex[:8]}.part"
-    )  # without the name: TensorBoard reads every file with tfevents in its name
+    # Without the name of the file: TensorBoard reads every file with tfevents in its name.
+    name = path.with_name(f".{uuid.uuid4().hex[:8]}.part")
     handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -209,9 +207,8 @@ def sweep_lock(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             holder = file.read().strip() or "another process"
-            raise InputError(
-                Problem(str(folder), "", f"is in use by {holder}", "wait for it, or stop it first")
-            ) from None
+            problem = Problem(str(folder), "", f"is in use by {holder}", "wait for it, or stop it first")
+            raise InputError(problem) from None
         now = datetime.datetime.now().isoformat(sep=" ", timespec="seconds")
         file.truncate(0)
         file.write(f"pid {os.getpid()} since {now}\n")

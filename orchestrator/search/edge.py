@@ -61,6 +61,11 @@ class Tally:
     lost: int = 0
 
     @property
+    def judged(self) -> int:
+        """The number of trials that are stable or over the edge."""
+        return self.stable + self.over
+
+    @property
     def num(self) -> int:
         """The number of all trials."""
         return self.stable + self.over + self.pending + self.lost
@@ -168,12 +173,8 @@ class EdgeSearch:
     # --- the surface ------------------------------------------------------------------------------------
 
     def _surface(self, tallies: Mapping[Cell, Tally], others: Sequence[tuple[list[float], Tally]]) -> Surface:
-        seen = [
-            (cell, tally)
-            for cell, tally in sorted(tallies.items(), key=lambda item: item[0])
-            if tally.stable + tally.over
-        ]
-        return self._fitted(seen, others, self._has_one_edge(seen))
+        seen = [(cell, tallies[cell]) for cell in sorted(tallies) if tallies[cell].judged]
+        return self._fitted(seen, [other for other in others if other[1].judged], self._has_one_edge(seen))
 
     def _has_one_edge(self, seen: Sequence[tuple[Cell, Tally]]) -> bool:
         """Whether each row has one edge, judged from the initial design: later cells lie at supposed edges."""
@@ -193,12 +194,12 @@ class EdgeSearch:
         has_one_edge: bool | None,
     ) -> Surface:
         points = [self.lattice.points(np.array([cell]))[0].tolist() for cell, _ in seen]
-        points += [point for point, tally in others if tally.stable + tally.over]
-        counted = [tally for _, tally in seen] + [tally for _, tally in others if tally.stable + tally.over]
+        points += [point for point, _ in others]
+        tallies = [tally for _, tally in (*seen, *others)]
         return fit_surface(
             np.array(points).reshape(-1, len(self._axes)),
-            np.array([float(tally.stable) for tally in counted]),
-            np.array([float(tally.stable + tally.over) for tally in counted]),
+            np.array([float(tally.stable) for tally in tallies]),
+            np.array([float(tally.judged) for tally in tallies]),
             self.lattice.layout,
             self.lattice.resolution,
             has_one_edge,

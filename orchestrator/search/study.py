@@ -35,21 +35,6 @@ def distribution(parameter: Parameter) -> optuna.distributions.BaseDistribution:
     return optuna.distributions.FloatDistribution(parameter.low, parameter.high, log=parameter.is_log)
 
 
-def study_in_memory(
-    parameters: Mapping[str, optuna.distributions.BaseDistribution], results: list[tuple[Mapping[str, Any], float]]
-) -> optuna.Study:
-    """Make a study of complete trials, each with values of ``parameters`` and a result to minimise."""
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study()
-    for values, result in results:
-        study.add_trial(
-            optuna.trial.create_trial(params=dict(values), distributions=dict(parameters), value=float(result))
-        )
-    return study
-
-
 @dataclass(frozen=True, slots=True)
 class StudyTrial:
     """A trial of a study: its parameters and, with a result, its ``values``, one for each metric.
@@ -164,6 +149,7 @@ def importances(
     from all; fANOVA (Hutter et al. 2014) how much of the variance each parameter explains alone. The order of the rows
     does not matter.
     """
+    import optuna
     from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
 
     if len(set(results)) < 2:
@@ -173,7 +159,11 @@ def importances(
         zip(rows, results, strict=True),
         key=lambda pair: (*(str(pair[0][parameter.name]) for parameter in parameters), pair[1]),
     )
-    study = study_in_memory(distributions, pairs)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study()
+    for row, result in pairs:
+        trial = optuna.trial.create_trial(params=dict(row), distributions=distributions, value=float(result))
+        study.add_trial(trial)
     made: dict[str, optuna.importance.BaseImportanceEvaluator] = {
         "ped_anova": PedAnovaImportanceEvaluator(target_quantile=best),
         "fanova": FanovaImportanceEvaluator(seed=_SEED),

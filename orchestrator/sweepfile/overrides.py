@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import SCALES, Axis, is_number, on_natural_scale
 from orchestrator.sweepfile.sections import SeedsSection
-from orchestrator.sweepfile.strict_yaml import Document, parse_document, parse_scalar
+from orchestrator.sweepfile.strict_yaml import Document, dotted, parse_document, parse_scalar
 
 _MAX_PARTS = 10  # of a key
 
@@ -62,7 +62,7 @@ def apply(overrides: Overrides, document: Document) -> None:
 
 def _keep_one_length(path: tuple[str, ...], data: dict[str, Any]) -> None:
     """Remove the file's tokens if the command line gives steps, and its steps if it gives tokens."""
-    if other := {("steps",): "tokens", ("tokens",): "steps"}.get(path):
+    if other := {"steps": "tokens", "tokens": "steps"}.get(dotted(path)):
         data.pop(other, None)
 
 

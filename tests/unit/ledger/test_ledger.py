@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from sweep_cases import finished, ledger_at, record, sweep_of
 
 from objectives.base import Objective, TrainingConfig, per_member, structural
 from orchestrator.base.errors import StorageError
-from orchestrator.base.packs import Checkpoint, Member, Report
+from orchestrator.base.packs import Checkpoint, Member, Pack, Report
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.driver.packing import pack_of
 from orchestrator.ledger.facts import PackedObjective, packed_fact, packed_from_fact
@@ -29,6 +30,14 @@ def begin(ledger: LedgerWriter, sweep, trials=None):
     return pack
 
 
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[tuple[LedgerWriter, Pack]]:
+    """The ledger of one trial that trains, and its pack."""
+    with ledger_at(tmp_path) as ledger:
+        ledger.plan("quadratic", sweep_of("").trials, {})
+        yield ledger, begin(ledger, sweep_of(""))
+
+
 def report(pack, **changes) -> Report:
     return Report(**({"pack_id": pack.pack_id, "member_steps": 5, "steps_in_hand": 5, "seconds": 1.0} | changes))
 
@@ -45,74 +54,61 @@ def test_planning_twice_changes_nothing_and_a_removed_cell_stays_outside_the_map
         assert len(ledger.trials(removed=True)) == 4
 
 
-def test_curves_come_back_as_they_were_in_one_piece_with_what_is_not_finite(tmp_path: Path) -> None:
-    sweep = sweep_of("")
+def test_curves_come_back_as_they_were_in_one_piece_with_what_is_not_finite(
+    running: tuple[LedgerWriter, Pack],
+) -> None:
+    ledger, pack = running
     loss = np.array([1.0, np.inf, -np.inf, np.nan, 5e-324, 1 / 3])
-    with ledger_at(tmp_path) as ledger:
-        ledger.plan("quadratic", sweep.trials, {})
-        pack = begin(ledger, sweep)
-        for low, high in ((0, 2), (2, 6)):
-            piece = {"step": np.arange(low, high), "loss": loss[low:high]}
-            ledger.record(report(pack, traces={pack.trial_ids[0]: piece}))
-        found = ledger.trace(pack.trial_ids[0])
-        np.testing.assert_array_equal(found["loss"], loss)
-        np.testing.assert_array_equal(found["step"], np.arange(6))
-        begin(ledger, sweep)
-        assert ledger.trace(pack.trial_ids[0]) == {}, "a new attempt begins a new curve"
+    for low, high in ((0, 2), (2, 6)):
+        piece = {"step": np.arange(low, high), "loss": loss[low:high]}
+        ledger.record(report(pack, traces={pack.trial_ids[0]: piece}))
+    found = ledger.trace(pack.trial_ids[0])
+    np.testing.assert_array_equal(found["loss"], loss)
+    np.testing.assert_array_equal(found["step"], np.arange(6))
+    begin(ledger, sweep_of(""))
+    assert ledger.trace(pack.trial_ids[0]) == {}, "a new attempt begins a new curve"
 
 
-def test_some_columns_of_a_curve_are_those_of_the_whole(tmp_path: Path) -> None:
-    sweep = sweep_of("")
-    with ledger_at(tmp_path) as ledger:
-        ledger.plan("quadratic", sweep.trials, {})
-        pack = begin(ledger, sweep)
-        for low, names in ((0, ["loss", "lr"]), (3, ["loss", "grad_norm"])):
-            piece = {"step": np.arange(low, low + 3), **{name: np.full(3, low + len(name)) for name in names}}
-            ledger.record(report(pack, traces={pack.trial_ids[0]: piece}))
-        whole = ledger.trace(pack.trial_ids[0])
-        for columns in ((), ("grad_norm",), ("lr", "loss"), ("other",)):
-            kept = {name: values for name, values in whole.items() if name in ("step", *columns)}
-            np.testing.assert_equal(ledger.trace(pack.trial_ids[0], columns), kept)
+def test_some_columns_of_a_curve_are_those_of_the_whole(running: tuple[LedgerWriter, Pack]) -> None:
+    ledger, pack = running
+    for low, names in ((0, ["loss", "lr"]), (3, ["loss", "grad_norm"])):
+        piece = {"step": np.arange(low, low + 3), **{name: np.full(3, low + len(name)) for name in names}}
+        ledger.record(report(pack, traces={pack.trial_ids[0]: piece}))
+    whole = ledger.trace(pack.trial_ids[0])
+    for columns in ((), ("grad_norm",), ("lr", "loss"), ("other",)):
+        kept = {name: values for name, values in whole.items() if name in ("step", *columns)}
+        np.testing.assert_equal(ledger.trace(pack.trial_ids[0], columns), kept)
 
 
-def test_every_field_of_a_result_comes_back(tmp_path: Path) -> None:
+def test_every_field_of_a_result_comes_back(running: tuple[LedgerWriter, Pack]) -> None:
     lists = {"episodes": ((1, 2), (5, None)), "norm_rises": (4, 8), "fired": ({"step": 3},), "rung_losses": (1.5, 1.25)}
     samples = {"str": "text", "str | None": "text", "int | None": 3, "float | None": 0.25, "bool": True}
     values = {field.name: lists.get(field.name) or samples[str(field.type)] for field in fields(MemberResult)}
-    sweep = sweep_of("")
-    with ledger_at(tmp_path) as ledger:
-        ledger.plan("quadratic", sweep.trials, {})
-        pack = begin(ledger, sweep)
-        result = MemberResult(**{**values, "trial_id": pack.trial_ids[0], "outcome": "spiked"})
-        ledger.record(report(pack, finished=(result,)))
-        (row,) = ledger.trials()
+    ledger, pack = running
+    result = MemberResult(**{**values, "trial_id": pack.trial_ids[0], "outcome": "spiked"})
+    ledger.record(report(pack, finished=(result,)))
+    (row,) = ledger.trials()
     assert {field.name: getattr(row, field.name) for field in fields(MemberResult)} == asdict(result)
 
 
-def test_numbers_that_are_not_finite_become_null_with_a_reason(tmp_path: Path) -> None:
-    sweep = sweep_of("")
-    with ledger_at(tmp_path) as ledger:
-        ledger.plan("quadratic", sweep.trials, {})
-        pack = begin(ledger, sweep)
-        bad = finished(pack.trial_ids[0], "diverged", final_loss=float("nan"), peak_loss=float("inf"))
-        ledger.record(report(pack, finished=(bad,)))
-        (row,) = ledger.trials()
-        assert (row.final_loss, row.peak_loss, row.reason) == (None, None, "because")
+def test_numbers_that_are_not_finite_become_null_with_a_reason(running: tuple[LedgerWriter, Pack]) -> None:
+    ledger, pack = running
+    bad = finished(pack.trial_ids[0], "diverged", final_loss=float("nan"), peak_loss=float("inf"))
+    ledger.record(report(pack, finished=(bad,)))
+    (row,) = ledger.trials()
+    assert (row.final_loss, row.peak_loss, row.reason) == (None, None, "because")
 
 
-def test_reports_of_a_pack_that_no_longer_owns_a_trial_are_ignored(tmp_path: Path) -> None:
-    sweep = sweep_of("")
-    with ledger_at(tmp_path) as ledger:
-        ledger.plan("quadratic", sweep.trials, {})
-        zombie = begin(ledger, sweep)
-        ledger.end_pack(zombie.pack_id, "lost", "lost", "it was killed")
-        heir = begin(ledger, sweep)
-        curve = {"step": np.arange(2), "loss": np.ones(2)}
-        late = report(zombie, finished=(finished(zombie.trial_ids[0], "stable"),), traces={zombie.trial_ids[0]: curve})
-        ledger.record(late)
-        (row,) = ledger.trials()
-        assert (row.status, row.pack_id, row.num_attempts) == ("running", heir.pack_id, 2)
-        assert ledger.trace(row.trial_id) == {}
+def test_reports_of_a_pack_that_no_longer_owns_a_trial_are_ignored(running: tuple[LedgerWriter, Pack]) -> None:
+    ledger, zombie = running
+    ledger.end_pack(zombie.pack_id, "lost", "lost", "it was killed")
+    heir = begin(ledger, sweep_of(""))
+    curve = {"step": np.arange(2), "loss": np.ones(2)}
+    late = report(zombie, finished=(finished(zombie.trial_ids[0], "stable"),), traces={zombie.trial_ids[0]: curve})
+    ledger.record(late)
+    (row,) = ledger.trials()
+    assert (row.status, row.pack_id, row.num_attempts) == ("running", heir.pack_id, 2)
+    assert ledger.trace(row.trial_id) == {}
 
 
 def test_what_a_dead_driver_left_running_is_lost_and_results_stay(tmp_path: Path) -> None:
