@@ -68,19 +68,20 @@ def _rounding(folder: Path, trial: TrialResult) -> Rounding | None:
 
 
 def accepted_forks(
-    folder: Path, trial: TrialResult, forks: Sequence[Fork], *, allow_import: bool = False
+    folder: Path, trial: TrialResult, forks: Sequence[Fork], *, refuses: bool = False, allow_import: bool = False
 ) -> list[Fork]:
-    """The ``forks`` whose interventions the trial's settings accept."""
-    refusal_of = _refusals(folder, trial, allow_import)
-    return [fork for fork in forks if refusal_of(fork) is None]
+    """The ``forks`` whose interventions the trial's settings accept.
 
-
-def check_forks(folder: Path, trial: TrialResult, forks: Sequence[Fork], *, allow_import: bool = False) -> None:
-    """Raise InputError, naming the remedy, for the first of ``forks`` that the trial's settings do not accept."""
-    refusal_of = _refusals(folder, trial, allow_import)
+    If it ``refuses``, it raises InputError, which names the remedy, for the first fork that they do not accept.
+    """
+    refusal_of, accepted = _refusals(folder, trial, allow_import), []
     for fork in forks:
-        if (refusal := refusal_of(fork)) is not None:
+        refusal = refusal_of(fork)
+        if refusal is None:
+            accepted.append(fork)
+        elif refuses:
             raise InputError(Problem("--try", fork.remedy.name, refusal, "try another field or value"))
+    return accepted
 
 
 def objective_of(folder: Path, trial: TrialResult, *, allow_import: bool = False) -> Objective:
@@ -144,19 +145,19 @@ def why_idle(objective: Objective, trial: TrialResult, fork: Fork) -> str | None
     return "; ".join(reason for reason in reasons if reason) if reasons and None not in reasons else None
 
 
-def acting_forks(objective: Objective, trial: TrialResult, forks: Sequence[Fork]) -> list[Fork]:
-    """The ``forks`` that change something."""
-    return [fork for fork in forks if why_idle(objective, trial, fork) is None]
+def acting_forks(
+    objective: Objective, trial: TrialResult, forks: Sequence[Fork], *, refuses: bool = False
+) -> list[Fork]:
+    """The ``forks`` that change something.
 
-
-def check_acting(objective: Objective, trial: TrialResult, forks: Sequence[Fork]) -> list[Fork]:
-    """The ``forks`` that change something. Raises InputError for a remedy that changes nothing from any step."""
-    kept = acting_forks(objective, trial, forks)
+    If it ``refuses``, it raises InputError for a remedy that changes nothing from any step.
+    """
+    kept = [fork for fork in forks if why_idle(objective, trial, fork) is None]
     useful = {fork.remedy.name for fork in kept}
-    for fork in forks:
-        if fork.remedy.name not in useful:
-            message = f"would change nothing: {why_idle(objective, trial, fork)}"
-            raise InputError(Problem("--try", fork.remedy.name, message, "try another field or value, or fork later"))
+    idle = next((fork for fork in forks if fork.remedy.name not in useful), None)
+    if refuses and idle is not None:
+        message = f"would change nothing: {why_idle(objective, trial, idle)}"
+        raise InputError(Problem("--try", idle.remedy.name, message, "try another field or value, or fork later"))
     return kept
 
 

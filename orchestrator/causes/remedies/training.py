@@ -14,9 +14,7 @@ from orchestrator.causes.diagnosis import Diagnosis, diagnose
 from orchestrator.causes.remedies.forking import (
     accepted_forks,
     acting_forks,
-    check_acting,
     check_forkable,
-    check_forks,
     checkpoint_steps,
     fork_sweep,
     is_custom,
@@ -177,13 +175,10 @@ def forks_to_try(folder: Path, diagnosis: Diagnosis, request: RemedyRequest, ste
         remedies = (core_remedies if request.each_cell else usual_remedies)(diagnosis.evidence, stable_cells)
     refuses = bool(request.tried) and not request.each_cell
     forks = [Fork(remedy, step, 0) for step in steps for remedy in remedies if step + remedy.last_start < trial.steps]
-    if refuses:
-        check_forks(folder, trial, forks, allow_import=request.allow_import)
-    else:
-        forks = accepted_forks(folder, trial, forks, allow_import=request.allow_import)
+    forks = accepted_forks(folder, trial, forks, refuses=refuses, allow_import=request.allow_import)
     if not is_custom(trial):
         objective = objective_of(folder, trial, allow_import=request.allow_import)
-        return (check_acting if refuses else acting_forks)(objective, trial, forks)
+        return acting_forks(objective, trial, forks, refuses=refuses)
     if not forks and not request.tried:
         message = "the trainer takes none of the settings that are tried by default, such as {lr}"
         raise InputError(Problem("sweep remedy", trial.trial_id, message, "say what to try: --try FIELD=x0.5"))
@@ -192,11 +187,8 @@ def forks_to_try(folder: Path, diagnosis: Diagnosis, request: RemedyRequest, ste
 
 def last_saving(remedies: Remedies) -> list[Tally]:
     """Each remedy that saved every replicate, at the last step where it did."""
-    last: dict[str, Tally] = {}
-    for tally in sorted(remedies.tallies, key=lambda tally: tally.fork_step):
-        if tally.saves_all:
-            last[tally.name] = tally
-    return list(last.values())
+    by_step = sorted(remedies.tallies, key=lambda tally: tally.fork_step)
+    return list({tally.name: tally for tally in by_step if tally.saves_all}.values())
 
 
 def best_pairs(remedies: Remedies) -> Iterator[tuple[Remedy, int]]:
@@ -278,7 +270,7 @@ def region_to_remedy(folder: Path, where: Mapping[str, Any], request: RemedyRequ
     for remedy in parse_remedies(request.tried):
         forks = [Fork(remedy, 0, 0)]
         if not any(accepted_forks(folder, trial, forks, allow_import=request.allow_import) for trial in region.trials):
-            check_forks(folder, first, forks, allow_import=request.allow_import)
+            accepted_forks(folder, first, forks, refuses=True, allow_import=request.allow_import)
     steps = [parse_fork_steps(request.at, trial.onset_step, trial.steps, leaves_out=True) for trial in region.trials]
     if request.at and not any(steps):
         parse_fork_steps(request.at, first.onset_step, first.steps)

@@ -22,9 +22,7 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.remedies.forking import (
     accepted_forks,
     acting_forks,
-    check_acting,
     check_forkable,
-    check_forks,
     checkpoint_steps,
     fork_sweep,
     replicates_of,
@@ -87,11 +85,11 @@ def test_skipped_batches_act_where_steps_differ() -> None:
 def test_a_remedy_that_acts_from_no_step_is_refused_by_name_and_one_that_does_later_is_kept_there() -> None:
     (reset,) = parse_remedies(["reset=moments"])
     forks = [Fork(remedy, step, 0) for step in (0, 50) for remedy in (LOWER, reset)]
-    kept = check_acting(QUADRATIC, trial_of(), forks)
+    kept = acting_forks(QUADRATIC, trial_of(), forks, refuses=True)
     assert [(fork.remedy.name, fork.step) for fork in kept] == [("lr x0.5", 0), ("lr x0.5", 50), ("reset moments", 50)]
     assert acting_forks(QUADRATIC, trial_of(), forks) == kept
     with pytest.raises(InputError, match="skip 5: would change nothing: every step sees the same data") as refused:
-        check_acting(QUADRATIC, trial_of(), [*forks, Fork(SKIP, 50, 0)])
+        acting_forks(QUADRATIC, trial_of(), [*forks, Fork(SKIP, 50, 0)], refuses=True)
     assert "remedy:" in str(refused.value)
 
 
@@ -261,7 +259,7 @@ def test_only_remedies_that_a_resumed_trainer_can_take_are_tried_by_default(tmp_
     with pytest.raises(
         InputError, match="--try: skip 5: a custom trainer can be resumed with other values, but cannot"
     ):
-        check_forks(tmp_path, row, [Fork(usual[1], 0, 0)])
+        accepted_forks(tmp_path, row, [Fork(usual[1], 0, 0)], refuses=True)
 
 
 def test_replicates_need_a_placeholder_for_the_data(tmp_path: Path) -> None:
