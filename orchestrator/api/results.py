@@ -69,15 +69,12 @@ class SweepResults:
         """For a notebook: outcomes, the map, and what to call next."""
         outcomes = self.trials.outcome.dropna().value_counts()
         counts = ", ".join(f"{num} {outcome}" for outcome, num in outcomes.items()) or "no trial is over"
-        picture = base64.b64encode(self._of_table(self._small_map)).decode()
+        picture = base64.b64encode(self._of_table(lambda table: heatmap(cell_map(table), "png"))).decode()
         return (
             f"<p><b>{html.escape(self.name)}</b>: axes {html.escape(self._axes_text())}; {counts}</p>"
             f'<img alt="stability map" src="data:image/png;base64,{picture}">'
             f"<p>{', '.join(f'<code>.{call}</code>' for call in _NEXT)}</p>"
         )
-
-    def _small_map(self, table: SweepTable) -> bytes:
-        return heatmap(cell_map(table), "png")
 
     def _axes_text(self) -> str:
         return ", ".join(f"{axis.name} ({len(axis.values)})" for axis in self.axes) or "none"

@@ -51,10 +51,7 @@ class LivePage:
         with self._lock:
             self._refresh()
             name, data, summary, version = self._name, self._newest(), self._summary, self._version
-        sections = {
-            "summary": summary,
-            "answers": self._answers or _COMING,
-        }  # it asks for them
+        sections = {"summary": summary, "answers": self._answers or _COMING}  # for which it asks
         return page_html(name, data, sections, version=version)
 
     def news(self, since: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from orchestrator.pages.report import index_html
 
 HOST = "127.0.0.1"
 _MOST_CURVES = 1000  # asked for at a time
-_MOST_DIGITS = 15  # of a step
+_STEPS = re.compile(r"(\d{1,15}):(\d{1,15})", re.ASCII)
 _HEADERS = {
     "Cache-Control": "no-cache",
     "X-Content-Type-Options": "nosniff",
@@ -121,12 +122,8 @@ class PageServer(ThreadingHTTPServer):
 
 def _between(text: str) -> tuple[int, int] | None:
     """The steps of FIRST:LAST; None for anything else."""
-    first, _, last = text.partition(":")
-    return (int(first), int(last)) if _is_step(first) and _is_step(last) else None
-
-
-def _is_step(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    steps = _STEPS.fullmatch(text)
+    return None if steps is None else (int(steps[1]), int(steps[2]))
 
 
 def sweep_names(results: Path) -> list[str]:
