@@ -157,12 +157,7 @@ class _Member:
     def state_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""
         parts = {name: getattr(self, name).state_dict() for name in ("trend", "progress", "episodes", "verdicts")}
-        counts = {
-            "num_steps": self.num_steps,
-            "num_seen": self.num_seen,
-            "first_step": self.first_step,
-            "left_step": self.left_step,
-        }
+        counts = {name: getattr(self, name) for name in ("num_steps", "num_seen", "first_step", "left_step")}
         return {**counts, "latest": self.latest.copy(), "level": self.level.values.copy(), **parts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

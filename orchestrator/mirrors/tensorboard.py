@@ -167,7 +167,7 @@ class TensorBoardTracker:
         path = folder / f"{_PREFIX}{_ORDER[_GROWING]}{time.time_ns()}.{_GROWING}"
         old = _event_files(folder, *_ORDER)
         atomic_write(path, events.content())
-        atomic_write(folder / MARKER, _marker({**_facts(trial, ""), "events": path.name}))
+        atomic_write(folder / MARKER, json.dumps({**_facts(trial, ""), "events": path.name}, indent=1))
         _remove(old)
         self._remember(trial, folder, "")
         self._growing[trial.trial_id] = (trial.version, path)
@@ -198,7 +198,7 @@ class TensorBoardTracker:
     def _write(self, folder: Path, events: EventFile, facts: Mapping[str, Any]) -> None:
         """Write the main event file of a folder, then its marker."""
         name = self._write_events(folder, _MAIN, events)
-        marker, text = folder / MARKER, _marker({**facts, "events": name})
+        marker, text = folder / MARKER, json.dumps({**facts, "events": name}, indent=1)
         if not marker.is_file() or marker.read_text() != text:
             atomic_write(marker, text)
 
@@ -340,10 +340,6 @@ def _remove(paths: Iterable[Path]) -> None:
             os.truncate(path, 0)
         else:
             path.unlink(missing_ok=True)
-
-
-def _marker(facts: Mapping[str, Any]) -> str:
-    return json.dumps(facts, indent=1)
 
 
 def _markdown_cell(text: str) -> str:
