@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gpt_cases import short_text
 from scipy.stats import spearmanr
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -40,9 +41,7 @@ SHAPE = {"steps": STEPS, "width": 12, "heads": 3, "context": 10, "batch_size": 4
 
 @pytest.fixture
 def text(tmp_path: Path) -> tuple[str]:
-    path = tmp_path / "text.txt"
-    path.write_text("".join(f"line {i}: the {i % 7}th of {i % 11}\n" for i in range(2000)))
-    return (str(path),)
+    return short_text(tmp_path)
 
 
 def packed_losses(configs: list[GptConfig], seeds: list[int]) -> torch.Tensor:

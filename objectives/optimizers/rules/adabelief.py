@@ -6,7 +6,6 @@ import torch
 
 from objectives.optimizers.rules.adamw import AdamW
 from objectives.optimizers.rules.rule import Numbers, States
-from objectives.stacking import alike
 
 # Shapes: K members, n parameters per member.
 
@@ -22,16 +21,9 @@ class AdaBelief(AdamW):
     """
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
-        """Move the root of the bias correction out of the divisor, as in AdamW."""
-        beta1_K, beta2_K, eps_K = numbers["beta1"], numbers["beta2"], numbers["adabelief_eps"]
-        root_K = (1 - alike(torch.pow, beta2_K, age_K)).sqrt()
-        return {
-            "first_weight": 1 - beta1_K,
-            "second_weight": 1 - beta2_K,
-            "inner_eps": eps_K,
-            "eps": eps_K * root_K,
-            "step_size": lr_K * root_K / (1 - alike(torch.pow, beta1_K, age_K)),
-        }
+        """Return AdamW's scalars, and the eps that is added to s."""
+        eps_K = numbers["adabelief_eps"]
+        return {**super().scalars({**numbers, "eps": eps_K}, lr_K, age_K), "inner_eps": eps_K}
 
     def average(self, states: States, grad_Kn: torch.Tensor, scalars_K1: Numbers) -> None:
         """Add the gradient to m, and its deviation from m to s."""
@@ -41,5 +33,4 @@ class AdaBelief(AdamW):
 
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
         """Return sqrt(s / (1 - beta2^t)) + eps."""
-        second_Kn = self.second_moment(states, numbers, age_K)
-        return second_Kn.sqrt().add_(numbers["adabelief_eps"].to(second_Kn.dtype)[:, None])
+        return super().divisor(states, {**numbers, "eps": numbers["adabelief_eps"]}, age_K)
