@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.base.query import Query, Say, flat, silent
-from orchestrator.base.space import format_value
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line
 
 if TYPE_CHECKING:
-    from orchestrator.base.trial_result import TrialResult
     from orchestrator.maps.audit import Audit, PlateauAudit, SlowAudit
     from orchestrator.maps.table import SweepTable
 
@@ -49,9 +47,9 @@ class AuditAnswer(Answer):
         """Yield what was saved, what was wrong, and the trials that would have been stopped wrongly."""
         yield from map(Line, self._sentences())
         for row in self.result.wrong[:_WRONG_SHOWN]:
-            yield Line(f"{_trial(row)}: lost at step {row.verdict_step}, ended {row.outcome}", 1)
+            yield Line(f"{row.name}: lost at step {row.verdict_step}, ended {row.outcome}", 1)
         for row in self.result.slow.wrong[:_WRONG_SHOWN] if self.result.slow is not None else ():
-            yield Line(f"{_trial(row)}: slow at step {row.slow_step}, ended with a loss of {row.final_loss:.4g}", 1)
+            yield Line(f"{row.name}: slow at step {row.slow_step}, ended with a loss of {row.final_loss:.4g}", 1)
 
     def _sentences(self) -> Iterator[str]:
         result = self.result
@@ -104,7 +102,3 @@ def _slow(slow: SlowAudit) -> Iterable[str]:
 def _rate(share: float, interval: tuple[float, float]) -> str:
     low, high = interval
     return f"{share:.0%} (95 % interval {low:.0%} to {high:.0%})"
-
-
-def _trial(row: TrialResult) -> str:
-    return " ".join([*(f"{key}={format_value(value)}" for key, value in row.cell.items()), f"seed={row.seed}"])

@@ -29,7 +29,6 @@ from orchestrator.base.files import (
     storage_errors,
 )
 from orchestrator.base.query import Query, Say, Subject, option, silent
-from orchestrator.base.space import format_value
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Caution, Figure, Line, Table
 
@@ -357,7 +356,7 @@ def _sweep_blocks(name: str, trials: Sequence[ReplayedTrial]) -> Iterator[Block]
         return
     rows = tuple(
         (
-            " ".join(f"{key}={format_value(value)}" for key, value in trial.cell.items()),
+            trial.cell.name,
             str(trial.seed), trial.outcome, trial.new_outcome, f"{trial.new_steps_done - 1:,}", trial.reason,
         )
         for trial in changed[:_CHANGES_SHOWN]

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -116,12 +116,7 @@ def _reader(path: Path, head: str, wanted: Columns) -> Reader | None:
 
 
 def _read_lines(file: BinaryIO, encoding: str, reader: Reader) -> Table:
-    table, lines = Table(), Lines(reader)
-    for block in _blocks(file, encoding):
-        for row in lines.rows(block):
-            table.add(row)
-    for row in lines.finish():
-        table.add(row)
+    table = _table_of(_blocks(file, encoding), Lines(reader))
     table.num_odd_lines, table.question, table.num_left_out = reader.num_odd, reader.question, reader.num_left_out()
     return table
 
@@ -139,13 +134,19 @@ def _blocks(file: BinaryIO, encoding: str) -> Iterator[bytes]:
 
 def _read_events(file: BinaryIO, size: int) -> Table:
     """Read the scalars of a TensorBoard event file, up to a truncated record."""
-    table, events = Table(), Events(max_bytes=size)
-    while block := file.read(_BLOCK):
-        for row in events.rows(block):
-            table.add(row)
-    for row in events.finish():
-        table.add(row)
+    events = Events(max_bytes=size)
+    table = _table_of(iter(partial(file.read, _BLOCK), b""), events)
     table.num_odd_lines = events.num_odd
+    return table
+
+
+def _table_of(blocks: Iterable[bytes], reader: Lines | Events) -> Table:
+    table = Table()
+    for block in blocks:
+        for row in reader.rows(block):
+            table.add(row)
+    for row in reader.finish():
+        table.add(row)
     return table
 
 
