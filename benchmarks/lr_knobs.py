@@ -39,14 +39,10 @@ from orchestrator.base.space import format_value  # noqa: E402
 from orchestrator.base.trial_result import TrialResult  # noqa: E402
 from orchestrator.ledger.reader import LedgerReader  # noqa: E402
 from orchestrator.maps import table as maps_table  # noqa: E402
-from orchestrator.maps.fitted import Fit, FittedRow, fit  # noqa: E402
-from orchestrator.maps.fitted_comparison import row_shift  # noqa: E402
-from orchestrator.render.style import (  # noqa: E402
-    BLUE,
-    GREY,
-    VERMILION,
-    saved,
-)
+from orchestrator.maps.comparison import row_shift  # noqa: E402
+from orchestrator.maps.edges import Row  # noqa: E402
+from orchestrator.maps.surface_map import SurfaceMap, surface_map  # noqa: E402
+from orchestrator.render.style import BLUE, GREY, VERMILION, saved  # noqa: E402
 from orchestrator.sweepfile.spec import Sweep, load_sweep  # noqa: E402
 
 SWEEPS = ROOT / "sweeps" / "lr_knobs"
@@ -141,17 +137,17 @@ def effects(sweep: Sweep, ledger_path: Path) -> list[Effect]:
     values = next(axis.values for axis in sweep.axes if axis.name == knob)
     base = base_value(sweep, knob, values)
     with LedgerReader(ledger_path) as ledger:
-        trials, fitted = ledger.trials(), fit(maps_table.read_table(ledger), "lr", fills_grids=True)
-    of_base = fitted.row({knob: base})
+        trials, surface = ledger.trials(), surface_map(maps_table.read_table(ledger), "lr", fills_grids=True)
+    of_base = surface.row({knob: base})
     grid = {trial.cell["lr"] for trial in sweep.trials}
     base_losses = best_losses(trials, knob, base, grid)
     found = []
     for value in values:
-        row, losses = fitted.row({knob: value}), best_losses(trials, knob, value, grid)
+        row, losses = surface.row({knob: value}), best_losses(trials, knob, value, grid)
         num = sum(trial.cell[knob] == value and trial.outcome is not None for trial in trials)
         is_base = value == base
-        edge = edge_of(row, fitted)
-        moved = NOTHING if is_base else edge_factor(of_base, row, fitted)
+        edge = edge_of(row, surface)
+        moved = NOTHING if is_base else edge_factor(of_base, row, surface)
         ratio = NOTHING if is_base else loss_factor(base_losses, losses)
         found.append(
             Effect(
@@ -181,7 +177,7 @@ def base_value(sweep: Sweep, knob: str, values: Iterable[Any]) -> Any:
     return next((value for value in values if value == base), next(iter(values)))
 
 
-def edge_of(row: FittedRow, fitted: Fit) -> Span:
+def edge_of(row: Row, surface: SurfaceMap) -> Span:
     """The lowest edge of a row above which it is not stable, with its interval.
 
     Where the fit does not cross the level, the end of the axis is a bound, or that of the stretch in which it may.
@@ -190,19 +186,19 @@ def edge_of(row: FittedRow, fitted: Fit) -> Span:
     if crossed is not None:
         return Span(crossed.at, crossed.low, crossed.high)
     doubt = row.edges[0] if row.edges else None
-    lowest, highest = fitted.along.ends or (fitted.along.values[0], fitted.along.values[-1])
-    if row.stable > fitted.level:
+    lowest, highest = surface.along.ends or (surface.along.values[0], surface.along.values[-1])
+    if (row.p_stable or 0.0) > surface.level:
         return Span(None, doubt.low if doubt else float(highest), None)
     return Span(None, None, doubt.high if doubt else float(lowest))
 
 
-def edge_factor(base: FittedRow, row: FittedRow, fitted: Fit) -> Span:
+def edge_factor(base: Row, row: Row, surface: SurfaceMap) -> Span:
     """How far the edge has moved from that of the base; a bound where only one of them is known."""
-    shift = row_shift(base, row, fitted.along)
+    shift = row_shift(base, row, surface.along)
     if shift.factor is not None:
         return Span(shift.factor, shift.low, shift.high)
-    _, base_low, base_high = edge_of(base, fitted)
-    _, low, high = edge_of(row, fitted)
+    _, base_low, base_high = edge_of(base, surface)
+    _, low, high = edge_of(row, surface)
     return Span(
         None,
         low / base_high if low is not None and base_high is not None else None,

@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.base.space import Axis
+from orchestrator.base.words import listed
 
 if TYPE_CHECKING:
-    from orchestrator.maps.boundary import Margin
-    from orchestrator.maps.fitted import Fit
+    from orchestrator.maps.edges import Margin
 
 _SHOWN = 3  # values without a result that are listed
 
 
-def margin_text(margin: Margin, axes: Sequence[Axis], fitted: Fit | None) -> str:
-    """Return one direction in words; by the surface ``fitted`` if cells are scattered."""
-    return _on_grid(margin, axes) if fitted is None else _on_surface(margin, fitted)
+def margin_text(margin: Margin, axes: Sequence[Axis], is_fitted: bool) -> str:
+    """Return one direction of one of ``axes`` in words; with ``is_fitted`` it is read off a surface."""
+    (axis,) = (axis for axis in axes if axis.name == margin.axis)
+    return _on_surface(margin, axis) if is_fitted else _on_grid(margin, axis)
 
 
-def _on_grid(margin: Margin, axes: Sequence[Axis]) -> str:
+def _on_grid(margin: Margin, axis: Axis) -> str:
     from orchestrator.maps.axes import value_labels
 
-    (values,) = (axis.values for axis in axes if axis.name == margin.axis)
-    labels = dict(zip(values, value_labels(values), strict=True))
+    labels = dict(zip(axis.values, value_labels(axis.values), strict=True))
     direction = f"{margin.axis} {'up' if margin.is_upwards else 'down'}"
     stable = f"stable to {labels[margin.last_stable]} (factor {margin.known:.3g})"
     if margin.first_degraded is not None:
@@ -32,19 +32,16 @@ def _on_grid(margin: Margin, axes: Sequence[Axis]) -> str:
         at_end = margin.known == 1
         return f"{direction}: open: " + ("it is the axis's end" if at_end else f"{stable}, where what was tried ends")
     parts = [stable]
-    if margin.missing:
-        shown = [labels[value] for value in margin.missing[:_SHOWN]]
-        more = f" and {len(margin.missing) - _SHOWN} more" if len(margin.missing) > _SHOWN else ""
-        parts.append(f"not known at {', '.join(shown)}{more}")
+    if margin.not_known:
+        parts.append(f"not known at {listed([labels[value] for value in margin.not_known], _SHOWN)}")
     if margin.edge is not None:
         parts.append(f"not at {labels[margin.first_not_stable]} (factor {margin.edge:.3g})")
     return f"{direction}: {', '.join(parts)}"
 
 
-def _on_surface(margin: Margin, fitted: Fit) -> str:
-    from orchestrator.maps.fitted import value_text
+def _on_surface(margin: Margin, axis: Axis) -> str:
+    from orchestrator.maps.surface_map import value_text
 
-    (axis,) = (axis for axis in fitted.axes if axis.name == margin.axis)
     direction = f"{margin.axis} {'up' if margin.is_upwards else 'down'}"
     stable = f"surely stable to {value_text(axis, margin.last_stable)} (factor {margin.known:.3g})"
     if margin.is_open:

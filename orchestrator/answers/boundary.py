@@ -13,8 +13,10 @@ from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line, Table
 
 if TYPE_CHECKING:
-    from orchestrator.maps.cell_map import CellMap
-    from orchestrator.maps.fitted import Fit
+    from orchestrator.maps.edges import Row
+    from orchestrator.maps.grid_map import GridMap
+    from orchestrator.maps.rule import EdgeRule
+    from orchestrator.maps.surface_map import SurfaceMap
     from orchestrator.maps.table import SweepTable
 
 
@@ -60,81 +62,21 @@ class BoundaryQuery(Query["SweepTable"]):
         if self.level is not None and self.degraded:
             message = "is about outcomes, which a level of a metric leaves aside"
             raise InputError(Problem("--degraded", "", message, "leave out --degraded, or --level"))
-        return self._on_grid(subject) if subject.is_grid else self._on_surface(subject)
+        return _boundary(self._map(subject), self.where)
 
-    def _on_grid(self, table: SweepTable) -> Boundary:
-        from orchestrator.maps.boundary import boundary, boundary_lines, lr_words
-        from orchestrator.maps.cell_map import cell_map
+    def _map(self, table: SweepTable) -> GridMap | SurfaceMap:
         from orchestrator.maps.curve_metrics import measured
         from orchestrator.maps.edge_axes import check_names
-        from orchestrator.maps.level_boundary import level_boundary, level_lines
-        from orchestrator.maps.rule import StableRule
+        from orchestrator.maps.rule import LevelRule, StableRule
+        from orchestrator.maps.stability_map import map_of
 
-        axes = {axis.name: axis for axis in table.axes}
-        check_names(axes, {"--along": self.along, "--across": self.across}, {})
-        metric, level = self.level or ("final_loss", None)
-        readings = measured(table, [metric]) if self.level else None
-        stability = cell_map(
-            table, self.along, self.across, metric, self.where, self.reduce, readings, StableRule(self.degraded)
-        )
-        setting_of = {y: {} if stability.y is None else {stability.y.name: y} for y in stability.y_values}
-        shared: dict[str, Any] = {"sweep": stability.name, "along": stability.x.name, "is_fitted": False}
-        if level is not None:
-            rows: list[dict[str, Any]] = [
-                {
-                    "setting": setting_of[row.y],
-                    "kind": row.kind,
-                    "edges": [{"at": edge.at, "below": edge.below, "above": edge.above} for edge in row.edges],
-                    "not_known": row.missing,
-                }
-                for row in level_boundary(stability, level)
-            ]
-            head = _where_it_passes(stability, level)
-            return Boundary(
-                **shared, metric=metric, level=level, rows=rows, texts=(head, *level_lines(stability, level))
-            )
-        rows = [
-            {
-                "setting": setting_of[row.y],
-                "kind": row.kind,
-                "edges": [{"at": e.at, "stable": e.stable, "not_stable": e.not_stable} for e in row.edges],
-                "not_known": row.missing,
-                **lr_words(stability, row.y),
-            }
-            for row in boundary(stability)
-        ]
-        return Boundary(**shared, rows=rows, texts=(_where_it_is(stability), *boundary_lines(stability)))
-
-    def _on_surface(self, table: SweepTable) -> Boundary:
-        from orchestrator.maps.fitted import fit, fitted_lines
-        from orchestrator.maps.rule import StableRule
-
-        name = table.name
+        rule: EdgeRule = StableRule(self.degraded)
         if self.level is not None:
-            message = f"its cells are scattered, so no row shows where {self.level[0]} passes a level"
-            remedy = "train a grid (num: on each axis); without --level a surface of P(stable) is fitted"
-            raise InputError(Problem(name, "", message, remedy))
-        fitted = fit(table, self.along, self.where, rule=StableRule(self.degraded))
-        rows = [
-            {
-                "setting": row.setting,
-                "stable_in_the_middle": row.stable,
-                "edges": [
-                    {"at": edge.at, "low": edge.low, "high": edge.high, "is_stable_below": edge.is_stable_below}
-                    for edge in row.edges
-                ],
-            }
-            for row in fitted.rows()
-        ]
-        return Boundary(
-            sweep=name,
-            along=fitted.along.name,
-            is_fitted=True,
-            level=fitted.level,
-            num_trials=fitted.num_trials,
-            rows=rows,
-            texts=(_where_it_is_fitted(name, fitted, self.where), *fitted_lines(fitted)),
-        )
+            metric, level = self.level
+            rule = LevelRule(metric, level, measured(table, [metric]))
+        if table.is_grid:
+            check_names({axis.name: axis for axis in table.axes}, {"--along": self.along, "--across": self.across}, {})
+        return map_of(table, self.along, self.across, self.where, self.reduce, rule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,34 +90,75 @@ class Boundary(Answer):
     level: float | None = None
     num_trials: int | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
-    texts: tuple[str, ...] = hidden()
+    head: str = hidden()
+    texts: tuple[tuple[str, str], ...] = hidden()
 
     def blocks(self) -> Iterator[Block]:
         """Yield what is shown, and a line for each row from the top of the map down."""
-        head, *lines = self.texts
-        yield Line(head)
-        rows = (line.partition("  ") for line in lines)
-        yield Table(("", ""), tuple((name, text.strip()) for name, _, text in rows))
+        yield Line(self.head)
+        yield Table(("", ""), self.texts)
 
 
-def _note(stability: CellMap) -> str:
-    return f" ({stability.note})" if stability.note else ""
+def _boundary(stability: GridMap | SurfaceMap, where: Mapping[str, Any]) -> Boundary:
+    from orchestrator.answers._rows import named_rows
+    from orchestrator.maps.rule import LevelRule
+    from orchestrator.maps.surface_map import SurfaceMap
+
+    rule = stability.rule
+    metric, level = (rule.metric, rule.level) if isinstance(rule, LevelRule) else (None, None)
+    if isinstance(stability, SurfaceMap) and level is None:
+        level = stability.level
+    return Boundary(
+        sweep=stability.name,
+        along=stability.along.name,
+        is_fitted=stability.is_fitted,
+        metric=metric,
+        level=level,
+        num_trials=stability.num_trials if stability.is_fitted else None,
+        rows=[_row(row, stability) for row in stability.rows()],
+        head=_head(stability, where),
+        texts=tuple(named_rows(stability)),
+    )
 
 
-def _where_it_is(stability: CellMap) -> str:
-    counted = " and none is degraded" if stability.rule.counts_degraded else ""
-    name, axis = stability.name, stability.x.name
-    return f"{name}: the edge along {axis}{_note(stability)}; a cell is stable when all its seeds are{counted}"
+def _row(row: Row, stability: GridMap | SurfaceMap) -> dict[str, Any]:
+    """Return a row as it is written."""
+    from orchestrator.answers._rows import lr_labels
+    from orchestrator.maps.grid_map import GridMap
+    from orchestrator.maps.rule import LevelRule
+
+    if not isinstance(stability, GridMap):
+        edges = [
+            {"at": edge.at, "low": edge.low, "high": edge.high, "is_stable_below": edge.is_stable_below}
+            for edge in row.edges
+        ]
+        return {"setting": row.setting, "stable_in_the_middle": row.p_stable, "edges": edges}
+    is_level = isinstance(stability.rule, LevelRule)
+    inner, outer = ("below", "above") if is_level else ("stable", "not_stable")
+    return {
+        "setting": row.setting,
+        "kind": row.kind,
+        "edges": [{"at": edge.at, inner: edge.stable, outer: edge.not_stable} for edge in row.edges],
+        "not_known": row.not_known,
+        **({} if is_level else lr_labels(row, stability.cells)),
+    }
 
 
-def _where_it_passes(stability: CellMap, level: float) -> str:
-    what = f"where the median {stability.metric} passes {level:g} along {stability.x.name}"
-    return f"{stability.name}: {what}{_note(stability)}"
+def _head(stability: GridMap | SurfaceMap, where: Mapping[str, Any]) -> str:
+    """Say what the edge is."""
+    from orchestrator.maps.grid_map import GridMap
+    from orchestrator.maps.rule import LevelRule
 
-
-def _where_it_is_fitted(name: str, fitted: Fit, where: Mapping[str, Any]) -> str:
+    name, along, rule = stability.name, stability.along.name, stability.rule
+    if isinstance(stability, GridMap):
+        note = f" ({stability.cells.note})" if stability.cells.note else ""
+        if isinstance(rule, LevelRule):
+            return f"{name}: where the median {rule.metric} passes {rule.level:g} along {along}{note}"
+        counted = " and none is degraded" if stability.cells.rule.counts_degraded else ""
+        return f"{name}: the edge along {along}{note}; a cell is stable when all its seeds are{counted}"
     shown = "".join(f", {axis} = {value}" for axis, value in where.items())
+    are = f"have {rule.metric} below {rule.level:g}" if isinstance(rule, LevelRule) else "are stable"
     return (
-        f"{name}: the edge along {fitted.along.name}{shown}, where half of the trials are stable, with an interval of "
-        f"95 %; a fit to {fitted.num_trials} trials in {fitted.num_cells} cells"
+        f"{name}: the edge along {along}{shown}, where half of the trials {are}, with an interval of 95 %; a fit to "
+        f"{stability.num_trials} trials in {stability.num_cells} cells"
     )

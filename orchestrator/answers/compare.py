@@ -51,8 +51,7 @@ class CompareQuery(Query["Sequence[SweepTable]"]):
             from orchestrator.maps.table import slices
 
             tables = slices(subject[0], self.by, self.base)
-        compared = self._on_cells if all(table.is_grid for table in tables) else self._on_surfaces
-        return compared(tables, picture)
+        return self._compared(tables, picture)
 
     def _check(self, num: int) -> None:
         """Raise InputError if the number of sweeps does not fit the options."""
@@ -67,30 +66,23 @@ class CompareQuery(Query["Sequence[SweepTable]"]):
             remedy = "give two names or more, or --by AXIS for the values of one of its axes"
             raise InputError(Problem("NAME...", "", "one sweep cannot be compared", remedy))
 
-    def _on_cells(self, tables: Sequence[SweepTable], picture: Path) -> Comparison:
-        from orchestrator.maps.comparison import compare, shared_maps
-        from orchestrator.maps.comparison_text import comparison_content, comparison_lines
-        from orchestrator.maps.rule import StableRule
-        from orchestrator.render.maps import comparison_picture
-
-        found = compare(tables, self.x, StableRule(self.degraded))
-        maps = shared_maps(found, self.x, self.y, self.reduce)
-        figure = Figure(lambda file_format: comparison_picture(maps, file_format), "the sweeps compared", picture)
-        return Comparison(comparison_content(found), tuple(comparison_lines(found)), found, figure)
-
-    def _on_surfaces(self, tables: Sequence[SweepTable], picture: Path) -> Comparison:
-        from orchestrator.maps.fitted_comparison import compare_fitted, fitted_maps, fitted_meshes
-        from orchestrator.maps.fitted_comparison_text import fitted_comparison_content, fitted_comparison_lines
+    def _compared(self, tables: Sequence[SweepTable], picture: Path) -> Comparison:
+        from orchestrator.answers._comparison import comparison_content, comparison_lines
+        from orchestrator.maps.compared_maps import compared_maps, compared_meshes
+        from orchestrator.maps.comparison import compare
         from orchestrator.maps.rule import StableRule
         from orchestrator.render.fitted_comparison import fitted_comparison_picture
+        from orchestrator.render.maps import comparison_picture
 
-        found = compare_fitted(tables, self.x, StableRule(self.degraded))
-        maps = fitted_maps(found, self.x, self.y, self.reduce)
-        meshes = fitted_meshes(found, maps[0].x.name, None if maps[0].y is None else maps[0].y.name)
-        figure = Figure(
-            lambda file_format: fitted_comparison_picture(maps, meshes, file_format), "the surfaces compared", picture
-        )
-        return Comparison(fitted_comparison_content(found), tuple(fitted_comparison_lines(found)), found, figure)
+        result = compare(tables, self.x, StableRule(self.degraded))
+        maps = compared_maps(result, self.x, self.y, self.reduce)
+        if result.is_fitted:
+            meshes = compared_meshes(result, maps[0].x.name, None if maps[0].y is None else maps[0].y.name)
+            draw, title = (lambda kind: fitted_comparison_picture(maps, meshes, kind)), "the surfaces compared"
+        else:
+            draw, title = (lambda kind: comparison_picture(maps, kind)), "the sweeps compared"
+        texts = tuple(comparison_lines(result))
+        return Comparison(comparison_content(result), texts, result, Figure(draw, title, picture))
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,8 +96,8 @@ class FrontAnswer(Answer):
                 yield Line(f"... and {len(beaten) - _SHOWN} more", 1)
         if any(result.against == _MARGIN and math.isinf(cell.numbers[1]) for cell in members):
             yield Line("open: every direction is stable to the end of what was tried; more values would show how far")
-        if result.fitted is not None:
-            num_trials = result.fitted.num_trials
+        if result.stability is not None and result.stability.is_fitted:
+            num_trials = result.stability.num_trials
             yield Line(f"margins by a surface fitted to {num_trials} trials, as far as its 95 % interval is stable")
         if others:
             yield Line(f"no candidates: {left.total()} of {len(result.cells)} cells ({others})")

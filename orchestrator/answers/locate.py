@@ -24,6 +24,7 @@ from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Caution, Line
 
 if TYPE_CHECKING:
+    from orchestrator.maps.edges import Escape
     from orchestrator.maps.located import Located, NearCell
     from orchestrator.maps.replay import Replayed
     from orchestrator.maps.run_place import Outside
@@ -101,7 +102,7 @@ class LocateAnswer(Answer):
         yield Line(f"{result.sweep}: {_setting(result.place.setting)}")
         yield from self._side()
         for margin in result.margins:
-            yield Line(margin_text(margin, result.axes, result.fitted), 1)
+            yield Line(margin_text(margin, result.axes, result.is_fitted), 1)
         if any(margin.is_open for margin in result.margins):
             yield Line("open: nothing is known beyond what was tried", 1)
         for escape in result.escapes:
@@ -138,7 +139,7 @@ class LocateAnswer(Answer):
             yield Line("nothing is extrapolated: how far the edge is from there is not known", 1)
             return
         if result.p_stable is not None:
-            at, low, high = (result.p_stable[key] for key in ("at", "low", "high"))
+            at, low, high = result.p_stable.at, result.p_stable.low, result.p_stable.high
             words = {
                 "stable": "inside stable territory",
                 "not stable": "outside stable territory",
@@ -158,14 +159,11 @@ class LocateAnswer(Answer):
         }
         yield Line(words[result.side])
 
-    def _escape(self, escape: Any) -> str:
-        from orchestrator.maps.axes import value_label
-        from orchestrator.maps.fitted import value_text
+    def _escape(self, escape: Escape) -> str:
+        from orchestrator.maps.surface_map import value_text
 
-        fitted = self.result.fitted
-        axes = self.result.axes if fitted is None else fitted.axes
-        (axis,) = (axis for axis in axes if axis.name == escape.axis)
-        at = value_label(axis, escape.stable_from) if fitted is None else value_text(axis, escape.stable_from)
+        (axis,) = (axis for axis in self.result.axes if axis.name == escape.axis)
+        at = value_text(axis, escape.stable_from)
         direction = f"{escape.axis} {'up' if escape.is_upwards else 'down'}"
         return f"{direction}: stable from {at} (factor {escape.factor:.3g})"
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from orchestrator.maps.cell_map import CellMap
-    from orchestrator.maps.fitted import Mesh
+    from orchestrator.maps.surface_map import Mesh
     from orchestrator.maps.table import SweepTable
 
 
@@ -55,8 +55,8 @@ class MapQuery(Query["SweepTable"]):
         """Return the map, or one for each value of an axis."""
         from orchestrator.maps.cell_map import cell_map, facet_maps
         from orchestrator.maps.curve_metrics import OF_TELEMETRY, measured
-        from orchestrator.maps.fitted import map_mesh
         from orchestrator.maps.rule import StableRule
+        from orchestrator.maps.stability_map import surface_mesh
 
         wanted = dict.fromkeys([self.metric, *OF_TELEMETRY, *subject.printed_metrics])
         options: dict[str, Any] = {"x": self.x, "y": self.y, "metric": self.metric, "reduce": self.reduce}
@@ -65,7 +65,7 @@ class MapQuery(Query["SweepTable"]):
             maps = [cell_map(subject, where=self.where, **options)]
         else:
             maps = facet_maps(subject, self.by, self.where, **options)
-        meshes = [map_mesh(subject, each, self.where) for each in maps]
+        meshes = [surface_mesh(subject, each, self.where) for each in maps]
         return MapAnswer(maps[0].name, tuple(maps), tuple(meshes), subject.ledger.path.parent)
 
 

@@ -13,8 +13,7 @@ from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line
 
 if TYPE_CHECKING:
-    from orchestrator.maps.candidates import Candidate
-    from orchestrator.maps.recommendation import Recommendation
+    from orchestrator.maps.recommendation import Candidate, Recommendation
     from orchestrator.maps.table import SweepTable
 
 _SHOWN = 3  # candidates that are listed though an edge is too near
@@ -61,7 +60,7 @@ class RecommendAnswer(Answer):
         seeds = f"{chosen.num_seeds} of {chosen.num_seeds} seeds stable"
         yield Line(f"{chosen.name}: median {self._loss_name} {chosen.loss:.4g}, {seeds}")
         for margin in chosen.margins:
-            yield Line(margin_text(margin, self.result.axes, self.result.fitted), 1)
+            yield Line(margin_text(margin, self.result.axes, self.result.is_fitted), 1)
         for name in self.result.without_order:
             yield Line(f"{name}: its values have no order, so it has no margin", 1)
         if any(margin.is_open for margin in chosen.margins):
@@ -73,8 +72,8 @@ class RecommendAnswer(Answer):
                 yield self._candidate(candidate)
             if len(nearer) > _SHOWN:
                 yield Line(f"... and {len(nearer) - _SHOWN} more", 1)
-        if self.result.fitted is not None:
-            num = self.result.fitted.num_trials
+        if self.result.is_fitted:
+            num = self.result.stability.num_trials
             yield Line(f"margins by a surface fitted to {num} trials; surely: within its 95 % interval")
         yield Line(
             f"chosen from {len(self.result.candidates)} cells of {self.result.num_cells} that are stable on all seeds"
@@ -96,7 +95,7 @@ class RecommendAnswer(Answer):
         yield Line("the farthest:")
         yield self._candidate(widest)
         for margin in widest.margins:
-            yield Line(margin_text(margin, self.result.axes, self.result.fitted), 2)
+            yield Line(margin_text(margin, self.result.axes, self.result.is_fitted), 2)
         yield Line(f"--margin {widest.margin:.3g} would take it; a finer grid may show more room")
 
     def _candidate(self, candidate: Candidate) -> Line:

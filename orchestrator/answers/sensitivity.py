@@ -14,8 +14,7 @@ from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line
 
 if TYPE_CHECKING:
-    from orchestrator.maps.fitted_sensitivity import FittedSensitivities
-    from orchestrator.maps.sensitivity import Sensitivity
+    from orchestrator.maps.sensitivity import Sensitivities, Sensitivity
     from orchestrator.maps.table import SweepTable
 
 
@@ -38,60 +37,54 @@ class SensitivityQuery(Query["SweepTable"]):
 
     def ask(self, subject: SweepTable, say: Say = silent) -> SensitivityAnswer:
         """Return the sensitivity over the values of a grid, or over a range if cells are scattered."""
-        from orchestrator.maps.fitted import setting_text
-        from orchestrator.maps.fitted_sensitivity import fitted_lr_sensitivity
         from orchestrator.maps.sensitivity import lr_sensitivity
 
-        name, axis = subject.name, self.along or "lr"
-        if subject.is_grid:
-            return _of_grid(name, axis, lr_sensitivity(subject, axis, self.range))
-        fitted = fitted_lr_sensitivity(subject, axis, self.range)
-        return _of_range(name, fitted, [setting_text(each.setting, fitted.axes) for each in fitted.of_setting])
+        return _answer(subject.name, lr_sensitivity(subject, self.along or "lr", self.range))
 
 
-def _of_grid(name: str, axis: str, found: list[Sensitivity]) -> SensitivityAnswer:
-    settings = [
-        {
-            "setting": each.setting,
-            "sensitivity": each.value,
-            "best": each.best,
-            "seeds": {str(seed): value for seed, value in each.of_seed.items()},
-        }
-        for each in found
-    ]
-    texts = []
-    for each in sorted(found, key=lambda one: math.inf if one.value is None else one.value):
-        setting = " ".join(f"{key}={format_value(value)}" for key, value in each.setting.items()) or "all"
-        if each.value is None:
-            texts.append(f"{setting}: no seed has a loss at every {axis}")
-            continue
-        seeds = each.of_seed.values()
-        spread = f" (seeds {min(seeds):.3g} to {max(seeds):.3g})" if len(seeds) > 1 else " (one seed)"
-        texts.append(f"{setting}: {each.value:.3g}{spread}, lowest loss at {axis}={format_value(each.best)}")
-    if not found:
+def _answer(name: str, found: Sensitivities) -> SensitivityAnswer:
+    axis, is_grid = found.axis.name, found.num_values is not None
+    if is_grid and not found.settings:
         return SensitivityAnswer(name, axis, settings=[], texts=(), num_values=0)
-    low, high, loss = found[0].low, found[0].high, found[0].loss
-    return SensitivityAnswer(name, axis, low, high, loss, settings, tuple(texts), num_values=found[0].num_values)
-
-
-def _of_range(name: str, found: FittedSensitivities, names: list[str]) -> SensitivityAnswer:
-    axis = found.axis.name
-    settings = [{"setting": s.setting, "sensitivity": s.value, "best": s.best} for s in found.of_setting]
-    ranked = sorted(
-        zip(found.of_setting, names, strict=True),
-        key=lambda pair: pair[0].value if math.isfinite(pair[0].value) else math.inf,
-    )
+    sparse = [{"low": low, "high": high, "num_cells": num} for low, high, num in found.sparse]
+    ranked = sorted(found.settings, key=lambda each: _rank(each.value))
     return SensitivityAnswer(
         name,
         axis,
         found.low,
         found.high,
         found.loss,
-        settings,
-        tuple(f"{text}: {s.value:.3g}, lowest loss at {axis}={s.best:.3g}" for s, text in ranked),
+        [_content(each, is_grid) for each in found.settings],
+        tuple(_text(each, found) for each in ranked),
+        num_values=found.num_values,
         num_cells=found.num_cells,
-        sparse=[{"low": low, "high": high, "num_cells": num} for low, high, num in found.sparse],
+        sparse=None if is_grid else sparse,
     )
+
+
+def _rank(value: float | None) -> float:
+    return math.inf if value is None or not math.isfinite(value) else value
+
+
+def _content(each: Sensitivity, is_grid: bool) -> dict[str, Any]:
+    seeds = {str(seed): value for seed, value in each.by_seed.items()}
+    content = {"setting": each.setting, "sensitivity": each.value, "best": each.best}
+    return content | ({"seeds": seeds} if is_grid else {})
+
+
+def _text(each: Sensitivity, found: Sensitivities) -> str:
+    """Say what a wrong value costs at one setting, and where the loss is lowest."""
+    from orchestrator.maps.surface_map import setting_text
+
+    axis = found.axis.name
+    if found.num_values is None:
+        return f"{setting_text(each.setting, found.axes)}: {each.value:.3g}, lowest loss at {axis}={each.best:.3g}"
+    setting = each.setting.name or "all"
+    if each.value is None:
+        return f"{setting}: no seed has a loss at every {axis}"
+    seeds = each.by_seed.values()
+    spread = f" (seeds {min(seeds):.3g} to {max(seeds):.3g})" if len(seeds) > 1 else " (one seed)"
+    return f"{setting}: {each.value:.3g}{spread}, lowest loss at {axis}={format_value(each.best)}"
 
 
 @dataclass(frozen=True, slots=True)

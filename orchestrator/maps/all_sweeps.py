@@ -13,8 +13,7 @@ from orchestrator.base.files import FROZEN_SWEEP, LEDGER, frozen_text, is_locked
 from orchestrator.base.query import hidden, reported
 from orchestrator.ledger.facts import IMPORTED_FACT
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.boundary import boundary
-from orchestrator.maps.cell_map import cell_map
+from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.sweepfile.strict_yaml import question_of
 
@@ -105,9 +104,11 @@ def _listed(folder: Path) -> ListedSweep:
 
 def _edge(table: SweepTable) -> EdgeRange | None:
     """The range of a grid's edge; None without an edge, without rows, and where it has no place on its axis."""
+    if not table.is_grid:
+        return None
     try:
-        stability = cell_map(table)
-        places = [edge.at for row in boundary(stability) for edge in row.edges if edge.at is not None]
+        stability = GridMap(table)
+        places = [edge.at for row in stability.rows() for edge in row.edges if edge.at is not None]
     except InputError:
         return None
-    return EdgeRange(stability.x.name, min(places), max(places)) if places else None
+    return EdgeRange(stability.along.name, min(places), max(places)) if places else None

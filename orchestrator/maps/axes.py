@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.space import Axis, format_value, is_number, number_text
+from orchestrator.base.space import Axis, format_value, is_number, is_ordered, number_text
 from orchestrator.base.words import listed
 
 _DIGITS = 6
@@ -32,6 +33,19 @@ def axis_values(cells: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, ...]
 def existing(axis: Axis, values: Sequence[Any]) -> tuple[Any, ...]:
     """``values`` without the None of cells where ``axis`` does not exist, which has no neighbours."""
     return tuple(value for value in values if value is not None or not axis.when)
+
+
+def sides(axis: Axis, value: Any) -> tuple[list[Any], list[Any]]:
+    """The values of an ordered axis below and above ``value``, the nearest first; None is above all numbers."""
+
+    def place(each: Any) -> float:
+        return math.inf if each is None else float(each)
+
+    values = existing(axis, axis.values)
+    if not is_ordered(values):
+        return [], []
+    below = [each for each in values if place(each) < place(value)]
+    return below[::-1], [each for each in values if place(each) > place(value)]
 
 
 def led(axes: Iterable[Axis]) -> set[str]:

@@ -1,9 +1,13 @@
-"""Two or more sweeps compared on their shared cells: what changed, and how certain that is."""
+"""Sweeps compared on what they share: how much of it is stable, where the edge moved, and how certain that is.
+
+Grids are compared cell by cell. If the cells of a sweep are scattered, two sweeps hardly share any, and surfaces that
+are fitted to them are compared on the region that all cover.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,240 +15,207 @@ import numpy as np
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.intervals import CONFIDENCE
-from orchestrator.base.space import Axis, Cell, is_ordered, number_text
+from orchestrator.base.space import Axis, Cell, is_ordered
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import DEGRADED, cell_state, is_known
-from orchestrator.maps.axes import existing, led, ordered, together, value_labels
-from orchestrator.maps.boundary import RowBoundary, row_boundary
-from orchestrator.maps.cell_map import CellMap, check_two_axes, map_of_trials
-from orchestrator.maps.gains import Gains, gains
-from orchestrator.maps.paired_trials import Pairs, paired
-from orchestrator.maps.related_cells import with_fields_as_trained
+from orchestrator.base.vocabulary import DEGRADED, is_known
+from orchestrator.maps.axes import led
+from orchestrator.maps.edges import Edge, Row
+from orchestrator.maps.gains import Gains, Pairs, gains, paired
+from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.rule import STABLE, StableRule
-from orchestrator.maps.table import SweepTable, axis_named, by_cell
-from orchestrator.sweepfile.settings import settings_of
+from orchestrator.maps.shared import changed_fields, shared_cells, shared_region, unique_names, with_cell_of
+from orchestrator.maps.stability_map import StabilityMap
+from orchestrator.maps.surface_map import surface_map
+from orchestrator.maps.table import SweepTable, axis_named
 
-_NUM_DRAWS = 4000
-_DIGITS = 9
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One sweep of a comparison, limited to the shared cells: its rows, each with its shared ``cell``.
+    """One sweep of a comparison: its ``trials`` of shared cells, or all of them, and its map of what is shared.
 
-    ``num_left_out`` of its cells are not shared. ``area`` is the stable share of the compared cells, the mean of their
-    fractions of stable seeds; its interval is from a bootstrap over seeds, None with a single seed. ``num_degraded`` of
-    its compared cells are degraded.
+    ``area`` is the stable share of that, with an interval of 95 %, None with a single seed. ``num_degraded`` of its
+    compared cells are degraded, or of its trials. ``num_left_out`` of its cells are not shared.
     """
 
     name: str
     trials: tuple[TrialResult, ...]
-    num_left_out: int
+    stability: StabilityMap
     area: float
-    area_interval: tuple[float, float] | None
+    area_interval: Interval | None
     num_degraded: int
+    num_left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeShift:
-    """How the edge along an axis moved, over the rows where both sweeps have exactly one edge.
+class RowShift:
+    """One row of two maps, and how its edge moved from ``before`` to ``after``.
 
-    ``factors``: one number per such row, above 1 where the edge moved up the axis (of 1 / (1 - value) on a log1m axis).
-    ``resolution``: the widest bracket of an edge, as a factor: smaller shifts are not detectable. ``num_other`` rows
-    have no edge, or several, in one of the sweeps.
+    ``factor`` is above 1 if the edge moved up the axis (of 1 / (1 - value) on a log1m axis), None unless both rows have
+    exactly one edge, on the same side. For fitted edges ``low`` and ``high`` are the ends of its 95 % interval, None if
+    the interval of an edge is open there.
     """
 
-    axis: str
-    factors: tuple[float, ...]
-    resolution: float
-    num_rows: int
-    num_other: int
+    before: Row
+    after: Row
+    factor: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the interval excludes that the edge is where it was."""
+        return (self.low is not None and self.low > 1) or (self.high is not None and self.high < 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
     """What changed from the first sweep to ``name``.
 
-    ``num_seeds`` is the smaller number of seeds. ``pairs`` are trials of the same compared cell and seed, None if
-    seeds are not shared. ``num_turned`` cells have all seeds stable in one sweep and none in the other. ``gains`` is
-    None if seeds are not shared, and where the sweeps train different objectives.
+    ``pairs`` are trials of the same cell and seed, None if seeds are not shared. ``rows`` has all rows of the map,
+    empty without an edge axis. On grids ``num_seeds`` is the smaller number of seeds, ``num_turned`` cells have all
+    seeds stable in one sweep and none in the other, and ``gains`` is None without pairs and for another objective.
     """
 
     name: str
     area_change: float
-    area_interval: tuple[float, float] | None
-    num_seeds: int
+    area_interval: Interval | None
     pairs: Pairs | None
-    num_turned: int
-    shift: EdgeShift | None
-    gains: Gains | None
+    rows: tuple[RowShift, ...]
+    num_seeds: int = 0
+    num_turned: int = 0
+    gains: Gains | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Sweeps on their shared cells; ``changed`` are the fields of the configuration that differ.
+    """Sweeps on what they share over ``axes``; ``changed`` are the fields of the configuration that differ.
 
-    ``num_unknown`` of the ``num_cells`` shared cells are not known in some sweep (``cell_state``): they are drawn but
-    not compared. With ``counts_degraded`` degraded trials do not count as stable. The sweeps are the values of the axis
-    ``along`` of one sweep, None if they are sweeps of their own.
+    The edge lies along ``edge_axis``, None if no axis is ordered. ``num_unknown`` of the ``num_cells`` shared cells of
+    grids are not known in some sweep: they are drawn but not compared. If the sweeps are the values of an axis of one
+    sweep, ``by`` is its name.
     """
 
     axes: tuple[Axis, ...]
-    num_cells: int
-    num_unknown: int
+    edge_axis: Axis | None
     sides: tuple[Side, ...]
     differences: tuple[Difference, ...]
     changed: Mapping[str, tuple[Any, ...]]
     rule: StableRule
-    along: str | None
+    is_fitted: bool
+    num_cells: int = 0
+    num_unknown: int = 0
+    by: str | None = None
 
 
 def compare(tables: Sequence[SweepTable], x: str | None = None, rule: StableRule = STABLE) -> Comparison:
-    """Compare each further sweep with the first on the cells that all have; ``x`` is the axis of the edge.
+    """Compare each further sweep with the first; ``x`` is the axis of the edge.
 
-    With ``counts_degraded`` a degraded trial does not count as stable.
-
-    A cell is identified by the values of all fields that are an axis in any of the sweeps. Raises InputError when the
-    sweeps share no cell, or none that is known in all of them.
+    Raises InputError if the sweeps share nothing, for an unknown axis, and for too few scattered cells to fit a surface
+    to.
     """
+    return (_on_cells if all(table.is_grid for table in tables) else _on_surfaces)(tables, x, rule)
+
+
+def _on_cells(tables: Sequence[SweepTable], x: str | None, rule: StableRule) -> Comparison:
     names = unique_names([table.name for table in tables])
-    axes_of = [table.axes for table in tables]
-    ties = [table.ties for table in tables]
-    rows_of = with_fields_as_trained([table.runs for table in tables], ties)
-    union = {axis.name: axis for axes in reversed(axes_of) for axis in reversed(axes)}
-    order = list(dict.fromkeys(axis.name for axes in axes_of for axis in axes))
-    for name, rows in zip(names, rows_of, strict=True):
-        lacking = [axis for axis in order if not rows or axis not in {**rows[0].cell, **_settings(rows[0])}]
-        if lacking:
-            raise InputError(
-                Problem(name, "", f"has no {lacking[0]}, an axis of the others", "compare sweeps of one objective")
-            )
-    rows_of = [[_with_cell(row, order) for row in rows] for rows in rows_of]
-    cells_of = [{row.cell for row in rows} for rows in rows_of]
-    shared = set.intersection(*cells_of)
-    if not shared:
-        raise InputError(Problem(", ".join(names), "", "share no cell", _why_nothing_is_shared(order, cells_of, names)))
-    kept = [tuple(row for row in rows if row.cell in shared) for rows in rows_of]
-    values = {name: ordered(list(dict.fromkeys(row.cell[name] for row in kept[0]))) for name in order}
-    axes = tuple(replace(union[name], values=tuple(values[name])) for name in order)
-    cells = sorted(shared, key=lambda cell: [values[name].index(cell[name]) for name in order])
-    states = [_states(rows) for rows in kept]
-    compared = [cell for cell in cells if all(is_known(of_sweep[cell]) for of_sweep in states)]
+    shared = shared_cells(tables, names)
+    states = [table.states() for table in shared.tables]
+    compared = tuple(cell for cell in shared.cells if all(is_known(of_sweep[cell]) for of_sweep in states))
     if not compared:
-        found = f"share {len(cells)} cells, and none of them is known in all sweeps"
-        remedy = "`sweep run NAME` trains the seeds that have no result"
-        raise InputError(Problem(", ".join(names), "", found, remedy))
-    outcomes = [_stable_table(rows, compared, rule) for rows in kept]
-    draws = _draws(outcomes)
-    areas = [_area(of_cells) for of_cells, _ in outcomes]
+        what = f"share {len(shared.cells)} cells, and none of them is known in all sweeps"
+        raise InputError(Problem(", ".join(names), "", what, "`sweep run NAME` trains the seeds that have no result"))
+    edge_axis = _edge_axis(shared.axes, x)
+    along = None if edge_axis is None else edge_axis.name
+    maps = [GridMap(table, rule, along, reduce=None, region=compared) for table in shared.tables]
+    draws = _draws(maps)
     sides = tuple(
-        Side(name, rows, len(own - shared), area, _interval(drawn), sum(of[cell] == DEGRADED for cell in compared))
-        for name, rows, own, area, drawn, of in zip(names, kept, cells_of, areas, draws, states, strict=True)
+        Side(
+            name=name,
+            trials=stability.table.trials,
+            stability=stability,
+            area=stability.area(),
+            area_interval=_interval(drawn),
+            num_degraded=sum(of_sweep[cell] == DEGRADED for cell in compared),
+            num_left_out=left_out,
+        )
+        for name, stability, drawn, of_sweep, left_out in zip(
+            names, maps, draws, states, shared.num_left_out, strict=True
+        )
     )
-    edge_axis = _edge_axis(axes, x)
-    differences = tuple(
-        _difference(sides[0], sides[i], draws[0], draws[i], axes, edge_axis, set(compared), rule)
-        for i in range(1, len(sides))
+    known = [_by_cell_and_seed(run for run in side.trials if run.cell in {*compared}) for side in sides]
+    stable = [_stable(trials, rule) for trials in known]
+    differences = []
+    for i in range(1, len(sides)):
+        train_the_same = sides[0].trials[0].objective == sides[i].trials[0].objective
+        differences.append(
+            replace(
+                _difference(sides, i, draws, paired(stable[0], stable[i]), edge_axis),
+                num_seeds=min(len({run.seed for run in side.trials}) for side in (sides[0], sides[i])),
+                num_turned=_num_turned(stable[0], stable[i]),
+                gains=gains(known[0], known[i], rule) if train_the_same else None,
+            )
+        )
+    return Comparison(
+        axes=shared.axes,
+        edge_axis=edge_axis,
+        sides=sides,
+        differences=tuple(differences),
+        changed=changed_fields(shared.tables, [axis.name for axis in shared.axes]),
+        rule=rule,
+        is_fitted=False,
+        num_cells=len(shared.cells),
+        num_unknown=len(shared.cells) - len(compared),
+        by=common_axis(tables),
     )
-    num_unknown = len(cells) - len(compared)
-    changed = changed_fields(kept, order, ties)
-    return Comparison(axes, len(cells), num_unknown, sides, differences, changed, rule, common_axis(tables))
+
+
+def _on_surfaces(tables: Sequence[SweepTable], x: str | None, rule: StableRule) -> Comparison:
+    names = unique_names([table.name for table in tables])
+    region = shared_region(tables, names)
+    along = _ordered_axis(names, region, x)
+    fitted = [surface_map(table, along.name, rule=rule, fills_grids=True) for table in tables]
+    surfaces = [replace(surface, region=region) for surface in fitted]
+    draws = _draws(surfaces)
+    sides = tuple(
+        Side(name, table.runs, surface, surface.area(), _interval(drawn), sum(run.is_degraded for run in table.runs))
+        for name, table, surface, drawn in zip(names, tables, surfaces, draws, strict=True)
+    )
+    order = [axis.name for axis in region]
+    stable = [_stable(_by_cell_and_seed([with_cell_of(run, order) for run in table.runs]), rule) for table in tables]
+    differences = [_difference(sides, i, draws, paired(stable[0], stable[i]), along) for i in range(1, len(sides))]
+    changed = changed_fields(tables, order)
+    return Comparison(region, along, sides, tuple(differences), changed, rule, is_fitted=True, by=common_axis(tables))
+
+
+def _difference(
+    sides: Sequence[Side], i: int, draws: Sequence[np.ndarray | None], pairs: Pairs | None, along: Axis | None
+) -> Difference:
+    """What changed from the first of ``sides`` to another."""
+    first, new = sides[0], sides[i]
+    drawn, base = draws[i], draws[0]
+    rows: tuple[RowShift, ...] = ()
+    if along is not None:
+        after = {row.setting: row for row in new.stability.rows()}
+        rows = tuple(row_shift(row, after[row.setting], along) for row in first.stability.rows())
+    interval = _interval(drawn - base) if drawn is not None and base is not None else None
+    return Difference(new.name, new.area - first.area, interval, pairs, rows)
 
 
 def common_axis(tables: Sequence[SweepTable]) -> str | None:
-    """The axis whose single values all ``tables`` are; None for sweeps of their own."""
+    """The axis whose single values all ``tables`` are, or None for sweeps of their own."""
     axes = {table.along for table in tables}
     return axes.pop() if len(axes) == 1 else None
 
 
-def unique_names(names: Sequence[str]) -> list[str]:
-    """The names, with its place added to one that occurs more than once."""
-    return [name if names.count(name) == 1 else f"{name} ({i + 1})" for i, name in enumerate(names)]
+def _draws(maps: Sequence[StabilityMap]) -> list[np.ndarray | None]:
+    """Draws of the maps' areas; maps with the same noise are drawn alike."""
+    kinds = list(dict.fromkeys(stability.noise for stability in maps if stability.noise is not None))
+    return [None if m.noise is None else m.area_draws(kinds.index(m.noise)) for m in maps]
 
 
-def _field(row: TrialResult, name: str) -> Any:
-    return row.cell[name] if name in row.cell else _settings(row).get(name)
-
-
-def _settings(row: TrialResult) -> Mapping[str, Any]:
-    return settings_of(row.objective, row.config, row.cell)
-
-
-def _rounded(value: Any) -> Any:
-    """Rounds away differences in the last digits of a number between the grids of two files."""
-    if isinstance(value, float) and math.isfinite(value):
-        return float(number_text(value, _DIGITS))
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _with_cell(row: TrialResult, order: Sequence[str]) -> TrialResult:
-    return replace(row, cell=Cell((name, _rounded(_field(row, name))) for name in order))
-
-
-def _why_nothing_is_shared(order: Sequence[str], cells_of: Sequence[set[Cell]], names: Sequence[str]) -> str:
-    for axis in order:
-        values = [{cell[axis] for cell in cells} for cells in cells_of]
-        if not set.intersection(*values):
-            shown = (
-                f"{name}: {', '.join(value_labels(ordered(list(found)))[:6])}"
-                for name, found in zip(names, values, strict=True)
-            )
-            return f"their values of {axis} differ ({'; '.join(shown)})"
-    return "each axis has shared values, but no combination of them is in all sweeps"
-
-
-def _states(rows: Sequence[TrialResult]) -> dict[Cell, str]:
-    """The state of each cell of one sweep."""
-    return {cell: cell_state([row.label for row in of_cell]) for cell, of_cell in by_cell(rows).items()}
-
-
-def _stable_table(
-    rows: Sequence[TrialResult], cells: Sequence[Cell], rule: StableRule
-) -> tuple[np.ndarray, tuple[int, ...]]:
-    """1.0 where stable, 0.0 where not, NaN without a result: (cells, seeds); and the seeds."""
-    seeds = tuple(sorted({row.seed for row in rows}))
-    place = {cell: i for i, cell in enumerate(cells)}
-    table = np.full((len(cells), len(seeds)), np.nan)
-    for row in rows:
-        if row.is_judged and row.cell in place:
-            table[place[row.cell], seeds.index(row.seed)] = bool(rule.of_trial(row))
-    return table, seeds
-
-
-def _area(table: np.ndarray) -> float:
-    """Mean fraction of stable seeds over the cells with a result."""
-    return float(_areas(table[:, None, :])[0])
-
-
-def _areas(table: np.ndarray) -> np.ndarray:
-    """Areas of (cells, draws, seeds), one per draw; NaN where no cell has a result."""
-    known = ~np.isnan(table)
-    num = known.sum(axis=2)
-    fraction = np.where(num > 0, np.where(known, table, 0).sum(axis=2) / np.maximum(num, 1), np.nan)
-    has_result = ~np.isnan(fraction)
-    total = np.where(has_result, fraction, 0).sum(axis=0)
-    return np.where(has_result.any(axis=0), total / np.maximum(has_result.sum(axis=0), 1), np.nan)
-
-
-def _draws(tables: Sequence[tuple[np.ndarray, tuple[int, ...]]]) -> list[np.ndarray | None]:
-    """Areas under resampled seeds; sweeps with the same seeds use the same draws, since their noise is shared.
-
-    A seed is resampled with all its cells: the runs of one seed have the same data and initial weights.
-    """
-    picks: dict[tuple[int, ...], np.ndarray] = {}
-    found: list[np.ndarray | None] = []
-    for table, seeds in tables:
-        if len(seeds) < 2:
-            found.append(None)
-            continue
-        if seeds not in picks:
-            picks[seeds] = np.random.default_rng(len(picks)).integers(len(seeds), size=(_NUM_DRAWS, len(seeds)))
-        pieces = [_areas(table[:, pick]) for pick in np.array_split(picks[seeds], 40)]
-        found.append(np.concatenate(pieces))
-    return found
-
-
-def _interval(draws: np.ndarray | None) -> tuple[float, float] | None:
+def _interval(draws: np.ndarray | None) -> Interval | None:
     if draws is None or np.isnan(draws).all():
         return None
     tail = 50 * (1 - CONFIDENCE)
@@ -252,129 +223,78 @@ def _interval(draws: np.ndarray | None) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
-def _difference(
-    first: Side,
-    new: Side,
-    first_draws: np.ndarray | None,
-    new_draws: np.ndarray | None,
-    axes: Sequence[Axis],
-    edge_axis: Axis | None,
-    compared: Container[Cell],
-    rule: StableRule,
-) -> Difference:
-    base, changed = (
-        {(row.cell, row.seed): row for row in side.trials if row.cell in compared} for side in (first, new)
-    )
-    before, after = (
-        {pair: bool(rule.of_trial(row)) for pair, row in rows.items() if row.is_judged} for rows in (base, changed)
-    )
-    pairs = paired(before, after)
-    draws = new_draws - first_draws if first_draws is not None and new_draws is not None else None
-    num_seeds = min(len({row.seed for row in side.trials}) for side in (first, new))
-    return Difference(
-        name=new.name,
-        area_change=new.area - first.area,
-        area_interval=_interval(draws),
-        num_seeds=num_seeds,
-        pairs=pairs,
-        num_turned=_num_turned(before, after),
-        shift=_edge_shift(first, new, axes, edge_axis, rule) if edge_axis is not None else None,
-        gains=gains(base, changed, rule) if _train_the_same(first, new) else None,
-    )
+def _by_cell_and_seed(trials: Iterable[TrialResult]) -> dict[tuple[Cell, int], TrialResult]:
+    return {(trial.cell, trial.seed): trial for trial in trials}
 
 
-def _train_the_same(first: Side, new: Side) -> bool:
-    return first.trials[0].objective == new.trials[0].objective
+def _stable(trials: Mapping[tuple[Cell, int], TrialResult], rule: StableRule) -> dict[tuple[Cell, int], bool]:
+    """Whether each trial with an outcome is stable."""
+    return {place: rule.of_trial(trial) is True for place, trial in trials.items() if trial.is_judged}
 
 
 def _num_turned(before: Mapping[tuple[Cell, int], bool], after: Mapping[tuple[Cell, int], bool]) -> int:
     """Cells with all seeds stable in one of two sweeps and none in the other, with at least two seeds in each."""
-    outcomes: list[dict[Cell, list[bool]]] = [{}, {}]
-    for of_sweep, found in zip((before, after), outcomes, strict=True):
-        for (key, _), stable in of_sweep.items():
-            found.setdefault(key, []).append(stable)
-    return sum(
-        len(seeds) > 1 and len(others) > 1 and len(set(seeds)) == len(set(others)) == 1 and seeds[0] != others[0]
-        for key, seeds in outcomes[0].items()
-        if (others := outcomes[1].get(key)) is not None
-    )
-
-
-def stable_by_seed(rows: Sequence[TrialResult], order: Sequence[str], rule: StableRule) -> dict[tuple[Cell, int], bool]:
-    """Whether each trial with an outcome is stable, by its cell (values of the axes ``order``) and seed."""
-    judged = (_with_cell(row, order) for row in rows if row.is_judged)
-    return {(row.cell, row.seed): bool(rule.of_trial(row)) for row in judged}
+    cells: list[dict[Cell, list[bool]]] = [{}, {}]
+    for of_sweep, by_cell in zip((before, after), cells, strict=True):
+        for (cell, _), stable in of_sweep.items():
+            by_cell.setdefault(cell, []).append(stable)
+    pairs = ((stable, cells[1][cell]) for cell, stable in cells[0].items() if cell in cells[1])
+    return sum(min(len(a), len(b)) > 1 and len(set(a)) == len(set(b)) == 1 and a[0] != b[0] for a, b in pairs)
 
 
 def _edge_axis(axes: Sequence[Axis], x: str | None) -> Axis | None:
+    """The axis of the edge of grids: ``x``, or the first, if its values are ordered."""
     if x is not None:
         axis_named(x, axes, "--x")
     asked = [axis for axis in axes if (axis.name not in led(axes) if x is None else axis.name == x)]
-    fitting = [axis for axis in asked if len(axis.values) > 1 and is_ordered(axis.values)]
-    return fitting[0] if fitting else None
+    return next((axis for axis in asked if len(axis.values) > 1 and is_ordered(axis.values)), None)
 
 
-def _edge_shift(first: Side, new: Side, axes: Sequence[Axis], axis: Axis, rule: StableRule) -> EdgeShift:
-    others = [other.name for other in axes if other.name != axis.name and other.name not in axis.zipped]
-    rows = [_edges(side, others, axis, rule) for side in (first, new)]
-    factors, brackets = [], [1.0]
-    for key, before in rows[0].items():
-        after = rows[1][key]
-        if before.kind == after.kind == "crosses":
-            (a,), (b,) = before.edges, after.edges
-            same_side = (axis.values.index(a.stable) < axis.values.index(a.not_stable)) == (
-                axis.values.index(b.stable) < axis.values.index(b.not_stable)
-            )
-            if same_side and a.at is not None and b.at is not None:
-                factor = axis.factor(a.at, b.at)
-                factors.append(factor if b.at >= a.at else 1 / factor)
-                brackets += [axis.factor(edge.stable, edge.not_stable) for edge in (a, b)]
-    return EdgeShift(axis.name, tuple(factors), max(brackets), len(rows[0]), len(rows[0]) - len(factors))
+def _ordered_axis(names: Sequence[str], region: Sequence[Axis], x: str | None) -> Axis:
+    """The axis of the edge of surfaces: ``x``, or by default the first with an order and more than one value."""
+    if x is not None:
+        return axis_named(x, region, "--x")
+    ordered = (axis for axis in region if not axis.values or (len(axis.values) > 1 and is_ordered(axis.values)))
+    axis = next(ordered, None)
+    if axis is None:
+        known = ", ".join(axis.name for axis in region)
+        message = f"none of {known} has values with an order, along which there would be an edge"
+        raise InputError(Problem(", ".join(names), "axes", message, "compare grids, which need none"))
+    return axis
 
 
-def _edges(side: Side, others: Sequence[str], axis: Axis, rule: StableRule) -> dict[Cell, RowBoundary]:
-    trials = [replace(trial, cell=trial.cell.only([*others, axis.name])) for trial in side.trials]
-    states = _states(trials)
+def row_shift(before: Row, after: Row, axis: Axis) -> RowShift:
+    """How the edge of a row moved along ``axis``.
 
-    def along(row: Cell) -> list[tuple[Any, str]]:
-        return [(value, states.get(row.moved(axis.name, value), "not_run")) for value in existing(axis, axis.values)]
-
-    rows = dict.fromkeys(cell.only(others) for cell in states)
-    return {row: row_boundary(row, along(row), axis, rule) for row in rows}
-
-
-def changed_fields(
-    rows_of: Sequence[Sequence[TrialResult]], axes: Sequence[str], ties: Sequence[Mapping[str, str]]
-) -> dict[str, tuple[Any, ...]]:
-    """Fields that differ between the sweeps, other than their axes and fields that all tie alike."""
-    alike = [*axes, *(name for name, text in ties[0].items() if all(each.get(name) == text for each in ties))]
-    configs = [{"objective": rows[0].objective, **_settings(rows[0])} for rows in rows_of]
-    fields = dict.fromkeys(field for config in configs for field in config if field not in (*alike, "seed"))
-    return {
-        field: tuple(config.get(field) for config in configs)
-        for field in fields
-        if any(config.get(field) != configs[0].get(field) for config in configs)
-    }
+    The errors of two fitted edges are taken as independent, and each as normal on either side of the edge, as wide as
+    the interval there: the formula of G. Y. Zou and A. Donner, Stat. Med. 27 (2008) 1693, for logarithms of values.
+    """
+    first, new = (_single_edge(row) for row in (before, after))
+    if first is None or new is None or first.is_stable_below != new.is_stable_below:
+        return RowShift(before, after)
+    assert first.at is not None
+    assert new.at is not None
+    if first.basis == "bracket":
+        factor = axis.factor(first.at, new.at)
+        return RowShift(before, after, factor if new.at >= first.at else 1 / factor)
+    a, b = _place(axis, first.at), _place(axis, new.at)
+    if a is None or b is None:
+        return RowShift(before, after)
+    a_low, a_high, b_low, b_high = (_place(axis, end) for end in (first.low, first.high, new.low, new.high))
+    low = None if a_high is None or b_low is None else math.exp(b - a - math.hypot(b - b_low, a_high - a))
+    high = None if a_low is None or b_high is None else math.exp(b - a + math.hypot(b_high - b, a - a_low))
+    return RowShift(before, after, math.exp(b - a), low, high)
 
 
-def shared_maps(
-    comparison: Comparison, x: str | None = None, y: str | None = None, reduce: str = "worst"
-) -> list[CellMap]:
-    """A map of each sweep over the shared cells. Raises InputError for an unknown axis or reduction."""
-    axes = {axis.name: axis for axis in comparison.axes}
-    wide = [name for name, axis in axes.items() if len(axis.values) > 1 and name not in led(axes.values())]
-    x, y = map_axes(axes, wide or list(axes), x, y)
-    return [
-        replace(
-            map_of_trials(side.trials, axes, x, y, "final_loss", reduce, side.name),
-            rule=comparison.rule,
-        )
-        for side in comparison.sides
-    ]
+def _single_edge(row: Row) -> Edge | None:
+    """The edge of a row that has exactly one, with a place on the axis."""
+    return row.edges[0] if len(row.edges) == 1 and row.edges[0].at is not None else None
 
 
-def map_axes(axes: Mapping[str, Axis], wide: Sequence[str], x: str | None, y: str | None) -> tuple[str, str | None]:
-    """The axes of the maps, by default the first of ``wide``. Raises InputError for an unknown axis, or one twice."""
-    check_two_axes(axes.values(), x, y)
-    x = x or next((name for name in wide if name not in together(axes, (y,))), wide[0])
-    return x, y or next((name for name in wide if name not in together(axes, (x,))), None)
+def _place(axis: Axis, value: float | None) -> float | None:
+    """The logarithm of a value, or of 1 / (1 - value) on a log1m axis; None if it has none."""
+    if value is None:
+        return None
+    if axis.scale == "log1m":
+        return -math.log(1 - value) if value < 1 else None
+    return math.log(value) if value > 0 else None

@@ -1,4 +1,4 @@
-"""The edge as lines over another axis: brackets of a grid, or the edge fitted to scattered cells with its interval."""
+"""The edge as lines over another axis: brackets of a grid, or a fitted edge with its interval."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from orchestrator.base.space import Axis, format_value
-from orchestrator.maps.axes import ordered, value_labels
-from orchestrator.maps.boundary import RowBoundary, boundary
-from orchestrator.maps.cell_map import cell_map
+from orchestrator.base.space import Axis
+from orchestrator.maps.axes import value_labels
 from orchestrator.maps.edge_axes import EdgeAxes, edge_axes
-from orchestrator.maps.fitted import Fit, FittedRow, as_range, fit, shown_value
+from orchestrator.maps.edges import Edge, Row
+from orchestrator.maps.front import table_value
+from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.rule import STABLE, StableRule
+from orchestrator.maps.surface_map import as_range, shown_value, surface_map
 from orchestrator.maps.table import SweepTable
 
 Kind = Literal["stable below", "stable above", "may cross", "stable throughout", "not stable throughout", "not known"]
@@ -25,29 +26,17 @@ _LINES_OF_A_RANGE = 3
 
 
 @dataclass(frozen=True, slots=True)
-class EdgePoint:
-    """One edge at the value ``across`` of the other axis; or, without an edge, what is known of this row.
-
-    ``low`` and ``high`` are values of the axis along: the neighbours on a grid, the ends of the 95 % interval of a fit,
-    None if that reaches the end of the axis. ``at`` is None if a bracket has no middle, where a fitted row only
-    may cross the level, and without an edge. ``is_stable_below`` is None without one.
-    """
-
-    across: Any
-    kind: Kind
-    at: float | None = None
-    low: Any = None
-    high: Any = None
-    is_stable_below: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class EdgeLine:
-    """The edges at one value of the facet, in the order of the axis across, then of the axis along."""
+    """The rows at one value of the facet, in the order of the axis across."""
 
     facet: Any
     label: str
-    points: tuple[EdgePoint, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def edges(self) -> list[tuple[Row, Edge]]:
+        """All edges, each with its row."""
+        return [(row, edge) for row in self.rows for edge in row.edges]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +61,8 @@ class EdgeLines:
 
     @property
     def sides(self) -> frozenset[bool]:
-        """For which edges training is stable below them: all (True), none (False), or some (both)."""
-        return frozenset(p.is_stable_below for line in self.lines for p in line.points if p.is_stable_below is not None)
+        """Whether edges are stable below: all of them (True), none (False), or some (both)."""
+        return frozenset(edge.is_stable_below for line in self.lines for _, edge in line.edges)
 
 
 def edge_lines(
@@ -84,19 +73,18 @@ def edge_lines(
     where: Mapping[str, Any] | None = None,
     rule: StableRule = STABLE,
 ) -> EdgeLines:
-    """The edge along one axis at the values of another; which axes by default, and InputError, as ``edge_axes``.
+    """Follow the edge along one axis over the values of another; the axes are by default those of ``edge_axes``.
 
-    On a grid there is a point for each row of ``boundary``, or one for each of its edges. For scattered cells there are
-    points for the rows of ``fit``: at each value of a list, and at ``PLACES_ACROSS`` even places of a range. A facet
-    that is a range has lines for its ends and its middle. With ``counts_degraded`` degraded cells are over the edge.
+    On a range across there are rows at ``PLACES_ACROSS`` even places. A facet that is a range has lines for its ends
+    and its middle. Raises InputError as ``edge_axes`` and ``map_of`` do.
     """
-    is_scattered = not table.is_grid
-    axes = {axis.name: as_range(axis) if is_scattered else axis for axis in table.axes}
+    axes = {axis.name: axis if table.is_grid else as_range(axis) for axis in table.axes}
     chosen = edge_axes(table, axes, along, across, facet, where)
-    read = _fitted if is_scattered else _bracketed
-    lines, notes = read(table, chosen, rule)
+    lines, notes = (_bracketed if table.is_grid else _fitted)(table, chosen, rule)
     notes += ["degraded cells count as over the edge"] if rule.counts_degraded else []
-    return EdgeLines(table.name, chosen.along, chosen.across, chosen.facet, tuple(lines), is_scattered, tuple(notes))
+    return EdgeLines(
+        table.name, chosen.along, chosen.across, chosen.facet, tuple(lines), not table.is_grid, tuple(notes)
+    )
 
 
 def _bracketed(table: SweepTable, chosen: EdgeAxes, rule: StableRule) -> tuple[list[EdgeLine], list[str]]:
@@ -104,70 +92,51 @@ def _bracketed(table: SweepTable, chosen: EdgeAxes, rule: StableRule) -> tuple[l
     lines, notes = [], list(chosen.notes)
     for value, label in _facet_values(chosen.facet):
         where = dict(chosen.fixed) if chosen.facet is None else {**chosen.fixed, chosen.facet.name: value}
-        stability = cell_map(table, chosen.along.name, chosen.across.name, where=where, rule=rule)
-        points = (point for row in boundary(stability) for point in _points_of_bracket(row))
-        lines.append(EdgeLine(value, label, tuple(points)))
+        grid = GridMap(table, rule, chosen.along.name, chosen.across.name, where)
+        lines.append(EdgeLine(value, label, tuple(grid.rows())))
         own = f"{chosen.facet.name} = " if chosen.facet is not None else ""
-        parts = [part for part in stability.note.split("; ") if part and not (own and part.startswith(own))]
+        parts = [part for part in grid.cells.note.split("; ") if part and not (own and part.startswith(own))]
         notes += [part for part in parts if part not in notes]
     return lines, notes
 
 
-def _points_of_bracket(row: RowBoundary) -> Iterator[EdgePoint]:
-    if row.kind in ("stable throughout", "not stable throughout", "not known"):
-        yield EdgePoint(row.y, row.kind)
-    for edge in row.edges:
-        low, high = ordered([edge.stable, edge.not_stable])
-        is_below = low == edge.stable
-        yield EdgePoint(row.y, "stable below" if is_below else "stable above", edge.at, low, high, is_below)
-
-
 def _fitted(table: SweepTable, chosen: EdgeAxes, rule: StableRule) -> tuple[list[EdgeLine], list[str]]:
-    """The lines of a fit, and what was fitted."""
-    fitted = fit(table, chosen.along.name, chosen.fixed, rule=rule)
-    across, lines = chosen.across, []
+    """The lines of a surface, and what was fitted."""
+    surface = surface_map(table, chosen.along.name, chosen.fixed, rule)
+    names, across, lines = [axis.name for axis in surface.axes if axis.name != surface.along.name], chosen.across, []
     for value, label in _facet_values(chosen.facet):
         setting = dict(chosen.read_at) if chosen.facet is None else {**chosen.read_at, chosen.facet.name: value}
-        rows = [_row(fitted, {**setting, across.name: place}) for place in _places(across)]
-        points = (point for row in rows for point in _points_of_fit(row, row.setting[across.name], fitted.level))
-        lines.append(EdgeLine(value, label, tuple(points)))
-    return lines, [*chosen.notes, f"a fit to {fitted.num_trials} trials in {fitted.num_cells} cells"]
-
-
-def _row(fitted: Fit, setting: Mapping[str, Any]) -> FittedRow:
-    """The row at ``setting``, of which the fit has some."""
-    others = [axis.name for axis in fitted.axes if axis.name != fitted.along.name]
-    return fitted.row({name: setting[name] for name in others})
-
-
-def _points_of_fit(row: FittedRow, across: Any, level: float) -> Iterator[EdgePoint]:
-    if not row.edges:
-        yield EdgePoint(across, "stable throughout" if row.stable > level else "not stable throughout")
-    for edge in row.edges:
-        kind: Kind = "stable below" if edge.is_stable_below else "stable above"
-        yield EdgePoint(
-            across, "may cross" if edge.at is None else kind, edge.at, edge.low, edge.high, edge.is_stable_below
-        )
+        settings = ({**setting, across.name: place} for place in _places(across))
+        rows = (surface.row({name: values[name] for name in names}) for values in settings)
+        lines.append(EdgeLine(value, label, tuple(rows)))
+    return lines, [*chosen.notes, f"a fit to {surface.num_trials} trials in {surface.num_cells} cells"]
 
 
 def _places(axis: Axis) -> tuple[Any, ...]:
-    """The values across: a list, or even places of a range."""
+    """The values across: the values of a list, or even places of a range."""
     return axis.values or tuple(axis.at(float(unit)) for unit in np.linspace(0, 1, PLACES_ACROSS))
 
 
 def _facet_values(axis: Axis | None) -> list[tuple[Any, str]]:
-    """The values of the facet with their labels, one without a name if there is no facet."""
+    """The values of the facet with their labels, or one without a name if there is no facet."""
     if axis is None:
         return [(None, "")]
     values = axis.values or tuple(shown_value(axis, i / (_LINES_OF_A_RANGE - 1)) for i in range(_LINES_OF_A_RANGE))
     return [(value, f"{axis.name} = {text}") for value, text in zip(values, value_labels(values), strict=True)]
 
 
-def linked(rows: Sequence[Sequence[float]]) -> list[list[tuple[int, int]]]:
-    """The edges of one direction that continue each other from row to row: for each branch the rows and places in them.
+def kind_of_edge(edge: Edge) -> Kind:
+    """Which side of an edge is stable, in words."""
+    if edge.at is None and edge.basis == "fit":
+        return "may cross"
+    return "stable below" if edge.is_stable_below else "stable above"
 
-    ``rows`` have the places of their edges along the axis, ascending. Branches never cross; where a row has more edges
-    than the next, the nearest ones go on.
+
+def linked(rows: Sequence[Sequence[float]]) -> list[list[tuple[int, int]]]:
+    """The branches of edges that continue each other from row to row, as pairs of a row and a place in it.
+
+    ``rows`` have the places of their edges of one direction along the axis, ascending. Branches never cross; if a row
+    has more edges than the next, the nearest ones go on.
     """
     done: list[list[tuple[int, int]]] = []
     going_on: list[list[tuple[int, int]]] = []
@@ -180,7 +149,7 @@ def linked(rows: Sequence[Sequence[float]]) -> list[list[tuple[int, int]]]:
 
 
 def _matched(before: Sequence[float], here: Sequence[float]) -> list[tuple[int, int]]:
-    """Pairs of indices: each place of the shorter row with the nearest of the longer one, in the same order."""
+    """Pairs of indices: each place of the shorter row with the nearest one of the longer row, in the same order."""
     if len(before) > len(here):
         return [(a, b) for b, a in _matched(here, before)]
     pairs, start = [], 0
@@ -192,29 +161,24 @@ def _matched(before: Sequence[float], here: Sequence[float]) -> list[tuple[int, 
     return pairs
 
 
-def edge_table(found: EdgeLines) -> pd.DataFrame:
+def edge_table(lines: EdgeLines) -> pd.DataFrame:
     """A row for each edge, and for each row of cells without one: the values of the facet and of the axis across, then
     ``EDGE_COLUMNS``.
     """
-    names = [axis.name for axis in (found.facet, found.across) if axis is not None]
-    rows = [
-        [
-            *([_told(line.facet)] if found.facet is not None else []), _told(point.across),
-            point.at, *_ends(point, found.is_fitted), point.kind,
-        ]
-        for line in found.lines
-        for point in line.points
-    ]  # fmt: skip
+    names = [axis.name for axis in (lines.facet, lines.across) if axis is not None]
+    rows = []
+    for line in lines.lines:
+        for row in line.rows:
+            at = [] if lines.facet is None else [table_value(line.facet)]
+            at.append(table_value(row.setting[lines.across.name]))
+            rows += [[*at, *numbers] for numbers in _numbers(row)]
     return pd.DataFrame(rows, columns=[*names, *EDGE_COLUMNS], dtype=object)
 
 
-def _ends(point: EdgePoint, is_fitted: bool) -> list[Any]:
-    """The bracket or the interval; an end that is None is a value of a grid's axis, and of a fit beyond the axis."""
-    if is_fitted or point.is_stable_below is None:
-        return [point.low, point.high]
-    return [_told(point.low), _told(point.high)]
-
-
-def _told(value: Any) -> Any:
-    """A value of an axis as tables have it: numbers as they are, none and files as they are shown."""
-    return value if isinstance(value, str | int | float) else format_value(value)
+def _numbers(row: Row) -> Iterator[list[Any]]:
+    """The ``EDGE_COLUMNS`` of each edge of a row; an end that is None is a value of a grid, or beyond a fit's axis."""
+    if not row.edges:
+        yield [None, None, None, row.kind]
+    for edge in row.edges:
+        ends = [edge.low, edge.high] if edge.basis == "fit" else [table_value(edge.low), table_value(edge.high)]
+        yield [edge.at, *ends, kind_of_edge(edge)]

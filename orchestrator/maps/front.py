@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,21 +14,12 @@ from orchestrator.base.columns import METRICS
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.query import hidden, reported
 from orchestrator.base.space import Axis, Cell, format_value
-from orchestrator.maps.boundary import Margin
-from orchestrator.maps.candidates import (
-    TriedCells,
-    candidates,
-    margins_by,
-    median_of_all,
-    setting_name,
-    smallest,
-    tried_cells,
-)
 from orchestrator.maps.curve_metrics import measured
-from orchestrator.maps.fitted import Fit
-from orchestrator.maps.pareto import unbeaten
+from orchestrator.maps.edges import Margin
+from orchestrator.maps.recommendation import candidates, loss_metric, median_of_all, setting_name, smallest
 from orchestrator.maps.rule import STABLE, StableRule
-from orchestrator.maps.table import SweepTable
+from orchestrator.maps.stability_map import StabilityMap, map_of
+from orchestrator.maps.table import SweepTable, tied_settings
 from orchestrator.maps.target_steps import target_steps
 
 Kind = Literal["front", "beaten", "no candidate"]
@@ -39,11 +31,11 @@ _HIGH = (MARGIN, "learned_share")  # of all else, less is better
 
 @dataclass(frozen=True, slots=True)
 class FrontCell:
-    """A cell with its median ``loss`` and what that is weighed ``against``; None if it is not known.
+    """A cell with its median ``loss`` and what that is weighed ``against``, None if unknown.
 
-    A margin is a factor, infinite where everything that was tried is stable in all directions; ``limit`` is the
-    direction in which it is smallest. A cell that is no candidate has no margin. ``beaten_by`` is the cell of the front
-    with the lowest loss that is as good in both and better in one.
+    A margin is a factor, infinite if everything that was tried is stable in all directions; ``limit`` is the direction
+    in which it is smallest. Only candidates have margins. ``beaten_by`` is the cell of the front with the lowest loss
+    that is as good in both and better in one.
     """
 
     setting: Cell
@@ -63,7 +55,7 @@ class FrontCell:
 
     @property
     def numbers(self) -> tuple[float, float]:
-        """Loss and what it is weighed against, of a cell that has both."""
+        """Loss and what it is weighed against, for a cell that has both."""
         assert self.loss is not None
         assert self.against is not None
         return self.loss, self.against
@@ -73,9 +65,8 @@ class FrontCell:
 class Front:
     """The cells of a sweep in its order, and by what they are compared.
 
-    ``along`` is the axis of margins, None for all; ``target`` the training loss to which steps are counted, None if
-    they are not. ``is_high`` says whether more of ``against`` is better. ``fitted`` is the surface that margins are
-    from, where cells are scattered.
+    ``along`` is the axis of margins, None for all; ``target`` the training loss to which steps are counted, None
+    without steps. ``is_high`` says whether more of ``against`` is better. Margins are from ``stability``.
     """
 
     sweep: str
@@ -86,12 +77,12 @@ class Front:
     is_high: bool = hidden()
     axes: tuple[Axis, ...] = hidden()
     cells: tuple[FrontCell, ...] = hidden()
-    fitted: Fit | None = hidden()
+    stability: StabilityMap | None = hidden(default=None)
 
     @reported
     def is_fitted(self) -> bool:
         """Whether margins are from a surface."""
-        return self.fitted is not None
+        return self.stability is not None and self.stability.is_fitted
 
     @reported
     def front(self) -> list[dict[str, Any]]:
@@ -134,38 +125,37 @@ def front(
     target: float | None = None,
     rule: StableRule = STABLE,
 ) -> Front:
-    """The stable cells that no other beats in both a low ``metric`` and ``against``.
+    """Find the stable cells that no other beats in both a low ``metric`` and ``against``.
 
-    Candidates and margins are those of ``recommend``; ``along`` takes only the margins along one axis. `steps` are
-    those after which the training loss is as low as ``target``, by default the highest final loss of a stable trial,
-    which all of them reach. ``against`` may also be a metric of maps or one that a custom trainer prints, of which less
-    is better but for ``learned_share``. With ``counts_degraded`` degraded cells are over the edge.
+    Candidates and margins are as for ``recommend``; ``along`` takes only the margins along one axis. `steps` are
+    counted until the training loss is as low as ``target``, by default the highest final loss of a stable trial, which
+    all stable trials reach. ``against`` may also be a metric of maps or of a custom trainer: less is better, except for
+    ``learned_share``.
 
-    Raises InputError for a ``metric`` that is no loss, an unknown ``against``, one without values, an axis without
-    margins, a target for what has none, and too few scattered cells to fit a surface to.
+    Raises InputError for a ``metric`` that is not a loss, an unknown ``against``, one without values, an axis without
+    margins, a target without steps, and too few scattered cells to fit a surface to.
     """
-    tried = tried_cells(table, metric)
-    _check(table, tried, against, along, target)
-    way = margins_by(table, tried, rule) if against == MARGIN else None
+    metric = loss_metric(table, metric)
+    _check(table, metric, against, along, target)
     column = _STEPS_COLUMN if against == STEPS else against
     if against == STEPS:
-        target = _usual_target(tried) if target is None else target
-    if way is None:
-        values = _values(table, tried, column, target)
-        cells = [_cell(tried, key, values[key]) for key in tried.trials]
+        target = _usual_target(table) if target is None else target
+    stability = map_of(table, rule=rule) if against == MARGIN else None
+    if stability is None:
+        values = _values(table, column, target)
+        cells = [replace(cell, against=values[cell.setting]) for cell in _cells(table, metric)]
     else:
-        cells = _with_margins(tried, way.margins_of, along)
+        cells = _with_margins(table, metric, stability, along)
     is_high = column in _HIGH
     marked = tuple(_marked(cells, is_high))
-    name, fitted = table.name, None if way is None else way.fitted
-    return Front(name, tried.metric, column, along, target, is_high, tried.axes, marked, fitted)
+    return Front(table.name, metric, column, along, target, is_high, table.axes, marked, stability)
 
 
-def _check(table: SweepTable, tried: TriedCells, against: str, along: str | None, target: float | None) -> None:
+def _check(table: SweepTable, metric: str, against: str, along: str | None, target: float | None) -> None:
     known = [MARGIN, STEPS, *METRICS, *table.printed_metrics]
     if against not in known:
         raise InputError(Problem("--against", "", f"{against!r} is unknown", f"choose one of {', '.join(known)}"))
-    if against == tried.metric:
+    if against == metric:
         raise InputError(Problem("--against", "", f"{against} is the loss itself", "choose margin or steps"))
     if target is not None and against != STEPS:
         what = f"has no meaning for {against}: it is the loss to which steps are counted"
@@ -178,56 +168,68 @@ def _check(table: SweepTable, tried: TriedCells, against: str, along: str | None
     table.axis(along, "--along")
 
 
-def _usual_target(tried: TriedCells) -> float | None:
+def _usual_target(table: SweepTable) -> float | None:
     """The highest final loss of a stable trial, which all of them reach; None without one."""
-    stable = (trial for key, trials in tried.trials.items() if tried.states[key] == "stable" for trial in trials)
-    return max((trial.final_loss for trial in stable if trial.final_loss is not None), default=None)
+    states = table.states()
+    losses = (run.final_loss for run in table.runs if states[run.cell] == "stable")
+    return max((loss for loss in losses if loss is not None), default=None)
 
 
-def _values(table: SweepTable, tried: TriedCells, column: str, target: float | None) -> dict[Cell, float | None]:
-    """The median of a column in each cell. Raises InputError where no stable cell has one."""
+def _values(table: SweepTable, column: str, target: float | None) -> dict[Cell, float | None]:
+    """The median of a column in each cell. Raises InputError if no stable cell has one."""
     if target is not None:
         own: Mapping[str, float] | None = target_steps(table, target)
     else:
         own = measured(table, [column]).get(column)
-    found = {
-        key: median_of_all(getattr(t, column, None) if own is None else own.get(t.trial_id) for t in trials)
-        for key, trials in tried.trials.items()
+    values = {
+        cell: median_of_all(getattr(run, column, None) if own is None else own.get(run.trial_id) for run in runs)
+        for cell, runs in table.by_cell().items()
     }
-    stable = [key for key, state in tried.states.items() if state == "stable"]
-    if stable and all(found[key] is None for key in stable):
+    stable = [cell for cell, state in table.states().items() if state == "stable"]
+    if stable and all(values[cell] is None for cell in stable):
         what = f"no stable cell has {column.replace('_', ' ')} on all its seeds"
         remedy = "choose margin or steps" if target is None else "raise the target"
         raise InputError(Problem("--against" if target is None else "--target", "", what, remedy))
-    return found
+    return values
 
 
-def _cell(tried: TriedCells, key: Cell, against: float | None) -> FrontCell:
-    return FrontCell(key, tried.tied(key), tried.states[key], len(tried.trials[key]), tried.loss(key), against)
+def _cells(table: SweepTable, metric: str) -> list[FrontCell]:
+    """All cells with their losses."""
+    states = table.states()
+    return [
+        FrontCell(
+            setting=cell,
+            tied=tied_settings(runs[0], table.ties),
+            state=states[cell],
+            num_seeds=len(runs),
+            loss=median_of_all(getattr(run, metric) for run in runs),
+            against=None,
+        )
+        for cell, runs in table.by_cell().items()
+    ]
 
 
-def _with_margins(tried: TriedCells, margins_of: Callable[[Cell], list[Margin]], along: str | None) -> list[FrontCell]:
-    """All cells, with margins for those that are candidates. Raises InputError for an axis that has no margins."""
-    found = {candidate.setting: candidate.margins for candidate in candidates(tried, margins_of)}
-    have = {margin.axis for own in found.values() for margin in own}
-    if found and not have:
+def _with_margins(table: SweepTable, metric: str, stability: StabilityMap, along: str | None) -> list[FrontCell]:
+    """All cells, with margins for candidates. Raises InputError for an axis without margins."""
+    margins = {candidate.setting: candidate.margins for candidate in candidates(table, metric, stability)}
+    have = {margin.axis for own in margins.values() for margin in own}
+    if margins and not have:
         what = "no axis has values in an order, so there are no margins"
         raise InputError(Problem("--against", "", what, "choose steps or a metric"))
     if along is not None and have and along not in have:
         what = f"{along} has no margins: its values have no order, or it advances with another axis"
         raise InputError(Problem("--along", "", what, f"choose {' or '.join(sorted(have))}"))
     cells = []
-    for key in tried.trials:
-        cell = _cell(tried, key, None)
-        if key in found:
-            own = [margin for margin in found[key] if along in (None, margin.axis)]
+    for cell in _cells(table, metric):
+        if cell.setting in margins:
+            own = [margin for margin in margins[cell.setting] if along in (None, margin.axis)]
             cell = replace(cell, against=smallest(own), limit=_limit(own))
         cells.append(cell)
     return cells
 
 
 def _limit(margins: list[Margin]) -> str | None:
-    """The direction of the smallest margin, None if all are open."""
+    """The direction of the smallest margin, or None if all are open."""
     closed = [margin for margin in margins if not margin.is_open]
     if not closed:
         return None
@@ -253,19 +255,43 @@ def _marked(cells: list[FrontCell], is_high: bool) -> list[FrontCell]:
     return marked
 
 
+def unbeaten(points: Sequence[tuple[float, float]]) -> list[int]:
+    """The places of the points that no other point beats, by ascending first number; equal points are all listed.
+
+    A point beats another if it is as low in both numbers and lower in one of them.
+    """
+    order = sorted(range(len(points)), key=lambda i: points[i])
+    kept, lowest = list[int](), math.inf
+    for _, group in itertools.groupby(order, key=lambda i: points[i][0]):
+        tied = list(group)
+        second = points[tied[0]][1]
+        if second < lowest or not kept:
+            kept += [i for i in tied if points[i][1] == second]
+            lowest = second
+    return kept
+
+
 def front_table(found: Front) -> pd.DataFrame:
     """A row for each cell in the order of the sweep: the values of the axes, then ``FRONT_COLUMNS``.
 
     ``loss`` and ``against`` have the names of what they are; an open margin is infinite.
     """
     rows = [
-        [*map(_told, cell.setting.values()), cell.state, cell.num_seeds, cell.loss, cell.against, cell.kind, cell.limit]
+        [
+            *map(table_value, cell.setting.values()),
+            cell.state,
+            cell.num_seeds,
+            cell.loss,
+            cell.against,
+            cell.kind,
+            cell.limit,
+        ]
         for cell in found.cells
     ]
     columns = [{"loss": found.metric, "against": found.against}.get(name, name) for name in FRONT_COLUMNS]
     return pd.DataFrame(rows, columns=[*(axis.name for axis in found.axes), *columns], dtype=object)
 
 
-def _told(value: Any) -> Any:
-    """A value of an axis as tables have it: numbers as they are, none and files as they are shown."""
+def table_value(value: Any) -> Any:
+    """A value of an axis as tables show it: numbers as they are, none and files in words."""
     return value if isinstance(value, str | int | float) else format_value(value)

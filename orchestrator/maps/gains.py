@@ -1,4 +1,4 @@
-"""What a change of a setting gains over the base on trials of the same cell and seed: runs saved, runs harmed, loss."""
+"""Trials of the same cell and seed in two sweeps: how many changed sides, and what a change of a setting gains."""
 
 from __future__ import annotations
 
@@ -18,8 +18,38 @@ Trials = Mapping[tuple[Cell, int], TrialResult]  # by cell and seed
 
 
 @dataclass(frozen=True, slots=True)
-class BestCell:
-    """The cell of the lowest median ``loss`` at the end of training, of those whose seeds are all stable."""
+class Pairs:
+    """``num`` trials that two sweeps share, cell and seed.
+
+    ``num_gained`` of them are stable only in the new sweep and ``num_lost`` only in the first; ``p_value`` is McNemar's
+    exact test.
+    """
+
+    num: int
+    num_gained: int
+    num_lost: int
+    p_value: float
+
+
+def paired(before: Mapping[tuple[Cell, int], bool], after: Mapping[tuple[Cell, int], bool]) -> Pairs | None:
+    """The trials of both sweeps, by cell and seed and whether they are stable; None without any."""
+    shared = before.keys() & after.keys()
+    num_gained = sum(after[pair] and not before[pair] for pair in shared)
+    num_lost = sum(before[pair] and not after[pair] for pair in shared)
+    return Pairs(len(shared), num_gained, num_lost, mcnemar(num_gained, num_lost)) if shared else None
+
+
+def mcnemar(num_gained: int, num_lost: int) -> float:
+    """McNemar's exact two-sided p-value of paired binary outcomes: the sign test of the pairs that differ."""
+    from scipy.stats import binomtest
+
+    differing = num_gained + num_lost
+    return float(binomtest(num_gained, differing, 0.5).pvalue) if differing else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LowestLoss:
+    """The cell of the lowest median final ``loss`` among cells whose seeds are all stable."""
 
     cell: Cell
     loss: float
@@ -30,8 +60,8 @@ class Gains:
     """What became of the runs of the base, on ``num_pairs`` trials that have an outcome in both.
 
     Of ``unstable`` runs of the base ``saved`` are stable here, ``saved_degraded`` of these degraded; of ``stable`` ones
-    ``harmed`` are not stable here. Intervals are Wilson's, None if no run could be saved, or harmed. ``saved_loss``
-    is the median final loss of the saved runs.
+    ``harmed`` are not stable here. Intervals are Wilson's, None if no run could be saved, or harmed. ``saved_loss`` is
+    the median final loss of the saved runs.
 
     ``loss_change`` is the median of the change of the final loss over the ``num_losses`` pairs of which both are
     stable, with the interval of ``median_interval``. ``best`` is the best cell here, ``best_of_base`` that of the base.
@@ -49,12 +79,12 @@ class Gains:
     num_losses: int
     loss_change: float | None
     loss_change_interval: tuple[float, float] | None
-    best: BestCell | None
-    best_of_base: BestCell | None
+    best: LowestLoss | None
+    best_of_base: LowestLoss | None
 
 
 def gains(base: Trials, new: Trials, rule: StableRule) -> Gains | None:
-    """What ``new`` gains over ``base``; None if no trial has an outcome in both.
+    """What ``new`` gains over ``base``, or None if no trial has an outcome in both.
 
     Trials without a partner only count for the best cells.
     """
@@ -92,13 +122,13 @@ def _loss(row: TrialResult) -> float:
     return math.nan if row.final_loss is None else row.final_loss
 
 
-def best_cell(trials: Trials, rule: StableRule) -> BestCell | None:
+def best_cell(trials: Trials, rule: StableRule) -> LowestLoss | None:
     """The first of the cells with the lowest median final loss whose seeds are all stable; None without any.
 
     A cell of which half of the seeds have no finite loss has no median.
     """
     cells = by_cell(trials.values())
-    found = [BestCell(cell, _middle(rows)) for cell, rows in cells.items() if _all_stable(rows, rule)]
+    found = [LowestLoss(cell, _middle(rows)) for cell, rows in cells.items() if _all_stable(rows, rule)]
     return min((cell for cell in found if math.isfinite(cell.loss)), key=lambda cell: cell.loss, default=None)
 
 

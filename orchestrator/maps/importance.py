@@ -7,21 +7,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.query import hidden
-from orchestrator.base.space import Axis, is_number, on_natural_scale
+from orchestrator.base.space import Axis, is_number, is_ordered, on_natural_scale
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import OUTCOMES, is_over_edge
 from orchestrator.maps.axes import value_label
-from orchestrator.maps.permutation import permutation_shares
+from orchestrator.maps.surface_map import SurfaceMap, surface_map
 from orchestrator.maps.table import SweepTable, usual_loss
 from orchestrator.search.study import EVALUATORS, Parameter, importances
 
 _SURFACE = "surface"  # of P(stable), fitted to the trials
 _BEST = 0.1  # share of the trials whose losses count as good
+_POINTS = 1024  # that are shuffled
+_MOST_TRIALS = 1500  # to which a surface is fitted within seconds
 _FEWEST = 5  # trials that PED-ANOVA compares with all
 
-# Shares by target and evaluator: of each axis, or None if nothing moves the target.
+# Shares by target and evaluator: of each axis, or None where nothing moves the target.
 Shares = Mapping[str, Mapping[str, Mapping[str, float] | None]]
 
 
@@ -67,7 +71,7 @@ def importance(table: SweepTable) -> Importance:
     of_stability: Mapping[str, Mapping[str, float] | None] = dict.fromkeys(EVALUATORS)
     if 0 < num_stable < num:
         of_stability = importances(parameters, rows, unstable, (num_stable - 0.5) / num)
-    on_surface = permutation_shares(table) if 0 < num_stable < num else None
+    on_surface = surface_shares(table) if 0 < num_stable < num else None
     return Importance(
         sweep=name,
         axes=tuple(axis.name for axis in axes),
@@ -113,3 +117,39 @@ def _doubts(num: int, num_stable: int) -> list[str]:
     fewer = min(num_stable, num - num_stable)
     kind = "stable" if num_stable == fewer else "not stable"
     return [f"only {fewer} of {num} trials are {kind}: too few to compare"] if fewer < _FEWEST else []
+
+
+def surface_shares(table: SweepTable) -> Mapping[str, float] | None:
+    """The share of each axis in what moves P(stable): its mean squared change when the values of the axis are shuffled.
+
+    The points are drawn evenly over the axes, whatever cells were trained. None if no surface can be fitted, or if no
+    axis moves it. L. Breiman, Random forests, 2001, section 10.
+    """
+    axes = [axis for axis in table.axes if axis.ends is not None or is_ordered(axis.values)]
+    if not axes or len(table.trials) > _MOST_TRIALS:
+        return None
+    try:
+        surface = surface_map(table, axes[0].name)
+    except InputError:
+        return None
+    changes = _changes(surface)
+    total = sum(changes.values())
+    return {name: change / total for name, change in changes.items()} if total > 0 else None
+
+
+def _changes(surface: SurfaceMap) -> dict[str, float]:
+    random = np.random.default_rng(0)
+    cells = [
+        {
+            axis.name: axis.values[random.integers(len(axis.values))] if axis.values else axis.at(random.random())
+            for axis in surface.axes
+        }
+        for _ in range(_POINTS)
+    ]
+    stable_M = surface.probability(cells)
+    changes = {}
+    for axis in surface.axes:
+        order = random.permutation(_POINTS)
+        shuffled = [{**cell, axis.name: cells[i][axis.name]} for cell, i in zip(cells, order, strict=True)]
+        changes[axis.name] = float(np.mean((surface.probability(shuffled) - stable_M) ** 2))
+    return changes

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, Literal
-
-from scipy.special import expit
+from typing import Any
 
 from orchestrator.base.errors import InputError, Problem, did_you_mean
 from orchestrator.base.query import hidden, reported
 from orchestrator.base.space import Axis, Cell, is_number, is_ordered, on_natural_scale, to_hashable
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import DEGRADED, IMPORTED, cell_state, is_known
-from orchestrator.maps.axes import led
-from orchestrator.maps.boundary import Margin, margin_along, ordered_axes
-from orchestrator.maps.fitted import Fit, fit
-from orchestrator.maps.fitted_margins import fitted_margins
-from orchestrator.maps.related_cells import state_beside, worst_state
+from orchestrator.base.vocabulary import IMPORTED, cell_state
+from orchestrator.maps.axes import led, sides
+from orchestrator.maps.edges import Escape, Interval, Margin, Side
 from orchestrator.maps.rule import STABLE, StableRule
-from orchestrator.maps.run_place import Outside, RunPlace, beside, place_of, sides
+from orchestrator.maps.run_place import Outside, RunPlace, place_of
+from orchestrator.maps.stability_map import map_of
 from orchestrator.maps.table import SweepTable, base_notes
-from orchestrator.maps.ways_back import Way, fitted_ways, way_along
-from orchestrator.surface.surface import CONFIDENCE
 from orchestrator.sweepfile.settings import RunSettings, settings_of
 
-Side = Literal["stable", "not stable", "at the edge", "not known", "outside"]
 _NEAREST = 4  # cells
 
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """A setting of the run that is no axis and differs from the sweep's; ``is_known`` says whether the sweep has it."""
+    """A setting of the run, not an axis, that differs from the sweep's; ``is_known`` says whether the sweep has it."""
 
     name: str
     place: str
@@ -47,7 +39,7 @@ class Caution:
 
 @dataclass(frozen=True, slots=True)
 class NearCell:
-    """A cell beside the run: the labels of its seeds with their numbers, and the median of their final losses."""
+    """A cell near the run: how many of its seeds have each label, and the median of their final losses."""
 
     setting: Cell
     state: str
@@ -61,25 +53,25 @@ class Located:
     """A run on a sweep's map.
 
     ``side`` is stable if all ``num_cells_around`` cells around the run are stable, not stable if none is, at the edge
-    if some are. If cells are scattered it follows from ``p_stable``, P(stable) with the ends of its 95 % interval, by
-    the surface ``fitted``. ``margins`` lead from a stable place to the edges, ``escapes`` from another one to stable
-    cells; a place outside the axes has neither. ``axes`` include the run's values.
+    if some are. If cells are scattered it follows from ``p_stable``, P(stable) by a fitted surface. ``margins`` lead
+    from a stable place to the edges, ``escapes`` from another one to stable cells; a place outside the axes has
+    neither. ``axes`` include the run's values.
     """
 
     sweep: str
     side: Side
     num_cells_around: int
     num_degraded_around: int
-    p_stable: Mapping[str, float] | None
+    p_stable: Interval | None
     margins: tuple[Margin, ...]
-    escapes: tuple[Way, ...]
+    escapes: tuple[Escape, ...]
     cautions: tuple[Caution, ...]
     not_given: tuple[str, ...]  # settings of the sweep that the run does not give
     notes: tuple[str, ...]
     nearest: tuple[NearCell, ...]
     axes: tuple[Axis, ...] = hidden()
     place: RunPlace = hidden()
-    fitted: Fit | None = hidden()
+    is_fitted: bool = False
 
     @reported
     def setting(self) -> Mapping[str, Any]:
@@ -87,116 +79,59 @@ class Located:
         return self.place.setting
 
     @reported
-    def is_fitted(self) -> bool:
-        """Whether a surface was fitted, as cells are scattered."""
-        return self.fitted is not None
-
-    @reported
     def outside(self) -> tuple[Outside, ...]:
-        """The values that their axes do not reach."""
+        """Values beyond their axes."""
         return self.place.outside
 
 
 def locate(table: SweepTable, run: RunSettings, rule: StableRule = STABLE) -> Located:
-    """Where ``run`` lies on the sweep's map. With ``counts_degraded`` degraded cells are over the edge.
+    """Locate ``run`` on the sweep's map.
 
     On a grid a run between values has up to two neighbours on each axis, and the worst of the cells around it counts;
-    on a cell its margins are those that ``recommend`` has there. Raises InputError for a sweep without axes, for
-    settings that lack an axis or cannot be values of it, and for too few scattered cells to fit a surface to.
+    on a cell its margins are those of ``recommend``. Raises InputError for a sweep without axes, for settings that lack
+    an axis or cannot be values of it, and for too few scattered cells to fit a surface to.
     """
-    axes, rows = table.axes, table.runs
-    if not axes or not rows:
+    if not table.axes or not table.runs:
         raise InputError(Problem(str(table.ledger.path), "", "the sweep has no axes, so it has no map"))
-    is_scattered = not table.is_grid
-    run = run.in_whole_steps(rows)
-    place = place_of(run, axes, is_scattered, list(_settings(rows[0])))
+    run = run.in_whole_steps(table.runs)
+    place = place_of(run, table.axes, not table.is_grid, list(_settings(table.runs[0])))
     cells = table.by_cell()
-    ordered = sorted(cells, key=lambda cell: _distance(cell, axes, place.setting, is_scattered))
-    nearest_row = cells[ordered[0]][0]
-    found = Located(
+    ranked = sorted(cells, key=lambda cell: _distance(cell, table, place.setting))
+    nearest = cells[ranked[0]][0]
+    located = Located(
         sweep=table.name,
-        axes=tuple(_with_value(axis, place.setting.get(axis.name)) for axis in axes),
-        place=place,
         side="outside",
         num_cells_around=0,
         num_degraded_around=0,
         p_stable=None,
-        fitted=None,
         margins=(),
         escapes=(),
-        cautions=tuple(_cautions(run, nearest_row, set(place.setting))),
-        not_given=tuple(
-            name for name in _settings(nearest_row) if name not in run.values and name not in place.setting
-        ),
+        cautions=tuple(_cautions(run, nearest, set(place.setting))),
+        not_given=tuple(name for name in _settings(nearest) if name not in run.values and name not in place.setting),
         notes=tuple(base_notes(place.setting, table.ties)),
-        nearest=tuple(_near_cell(cell, cells[cell]) for cell in ordered[:_NEAREST]),
+        nearest=tuple(_near_cell(cell, cells[cell]) for cell in ranked[:_NEAREST]),
+        axes=tuple(_with_value(axis, place.setting.get(axis.name)) for axis in table.axes),
+        place=place,
     )
     if place.outside:
-        return found
-    if is_scattered:
-        return _on_surface(found, table, rule)
-    return _on_grid(found, axes, table.states(), rule)
-
-
-def _on_grid(found: Located, axes: Sequence[Axis], states: Mapping[Cell, str], rule: StableRule) -> Located:
-    setting = found.place.setting
-    free = [axis for axis in axes if axis.name in setting]
-    names = [axis.name for axis in free]
-    by_free = {cell.only(names): cell for cell in states}
-    around = itertools.product(*(beside(axis, setting[axis.name]) for axis in free))
-    corners = [by_free[cell] for values in around if (cell := Cell(zip(names, values, strict=True))) in by_free]
-    margins: list[Margin] = []
-    ways: list[Way] = []
-    side = _side([states[cell] for cell in corners], rule)
-    for axis in ordered_axes(axes) if corners else ():
-        # Of axes that advance together one may have no order, and the other stands for both.
-        here = setting[axis.name] if axis.name in setting else corners[0][axis.name]
-        if (here is None and axis.when) or (axis.name not in setting and len(corners) > 1):
-            continue
-        for is_upwards, values in zip((False, True), sides(axis, here), strict=True):
-            row = [(v, worst_state([state_beside(cell, axis, v, axes, states) for cell in corners])) for v in values]
-            if side == "stable":
-                margins.append(margin_along(axis, here, is_upwards, row, rule))
-            elif way := way_along(axis, here, is_upwards, row, rule):
-                ways.append(way)
+        return located
+    stability = map_of(table, rule=rule)
+    position = stability.position(place.setting)
     return replace(
-        found,
-        side=side,
-        num_cells_around=len(corners),
-        num_degraded_around=sum(states[cell] == DEGRADED for cell in corners),
-        margins=tuple(margins),
-        escapes=tuple(ways),
-    )
-
-
-def _side(states: Sequence[str], rule: StableRule) -> Side:
-    if not states or not all(map(is_known, states)):
-        return "not known"
-    over = [rule.is_over(state) for state in states]
-    return "not stable" if all(over) else "at the edge" if any(over) else "stable"
-
-
-def _on_surface(found: Located, table: SweepTable, rule: StableRule) -> Located:
-    along = next((axis.name for axis in found.axes if axis.ends is not None or is_ordered(axis.values)), None)
-    fitted = fit(table, along, rule=rule)
-    setting = found.place.setting
-    latent = fitted.latent([setting])
-    middle, spread = float(latent.mean_M[0]), CONFIDENCE * float(latent.sd_M[0])
-    low, at, high = (float(expit(value)) for value in (middle - spread, middle, middle + spread))
-    side: Side = "stable" if low > fitted.level else "not stable" if high < fitted.level else "at the edge"
-    is_inside = middle > math.log(fitted.level / (1 - fitted.level))
-    return replace(
-        found,
-        side=side,
-        p_stable={"at": at, "low": low, "high": high},
-        fitted=fitted,
-        margins=tuple(fitted_margins(fitted, setting)) if is_inside else (),
-        escapes=() if is_inside else tuple(fitted_ways(fitted, setting)),
+        located,
+        side=position.side,
+        num_cells_around=position.num_cells,
+        num_degraded_around=position.num_degraded,
+        p_stable=position.p_stable,
+        margins=tuple(stability.margins(place.setting)) if position.has_margins else (),
+        escapes=() if position.has_margins else tuple(stability.escapes(place.setting)),
+        axes=stability.axes if stability.is_fitted else located.axes,
+        is_fitted=stability.is_fitted,
     )
 
 
 def _with_value(axis: Axis, value: Any) -> Axis:
-    """The axis with the run's value among its own, so that every value of an answer has a text of its own."""
+    """The axis with the run's value among its values, so that every value of an answer has its own text."""
     if not axis.values or value in axis.values or not is_number(value) or not is_ordered(axis.values):
         return axis
     below, above = sides(axis, value)
@@ -204,8 +139,8 @@ def _with_value(axis: Axis, value: Any) -> Axis:
 
 
 def _settings(row: TrialResult) -> dict[str, Any]:
-    """The settings of a trial that are no axes."""
-    length = {} if row.objective == IMPORTED else {"steps": row.steps}  # of an imported run it need not be known
+    """The settings of a trial that are not axes."""
+    length = {} if row.objective == IMPORTED else {"steps": row.steps}  # an imported run may not have one
     settings = {**length, **settings_of(row.objective, row.config)}
     return {
         name: to_hashable(value)
@@ -215,15 +150,15 @@ def _settings(row: TrialResult) -> dict[str, Any]:
 
 
 def _cautions(run: RunSettings, nearest: TrialResult, placed: set[str]) -> list[Caution]:
-    """Settings of the run that are no axes and differ from those of the nearest cell's trials."""
+    """Settings of the run that are not axes and differ from the nearest cell's."""
     settings = {**_settings(nearest), **{name: to_hashable(value) for name, value in nearest.cell.items()}}
-    found = []
+    cautions = []
     for name, value in run.values.items():
         if name in placed or (name in settings and _is_same(value, settings[name])):
             continue
         remedy = "" if name in settings else did_you_mean(name, settings)
-        found.append(Caution(name, run.places[name], value, settings.get(name), name in settings, remedy))
-    return found
+        cautions.append(Caution(name, run.places[name], value, settings.get(name), name in settings, remedy))
+    return cautions
 
 
 def _is_same(a: Any, b: Any) -> bool:
@@ -242,15 +177,15 @@ def _near_cell(cell: Cell, rows: Sequence[TrialResult]) -> NearCell:
     )
 
 
-def _distance(cell: Cell, axes: Sequence[Axis], setting: Mapping[str, Any], is_scattered: bool) -> float:
-    """The distance of a cell from the run: in steps of a grid, or in lengths of the axes where cells are scattered."""
-    followers = led(axes)
-    free = [axis for axis in axes if axis.name not in followers]
-    return math.hypot(*(_apart(axis, cell[axis.name], setting[axis.name], is_scattered) for axis in free))
+def _distance(cell: Cell, table: SweepTable, setting: Mapping[str, Any]) -> float:
+    """The distance of a cell from the run: in steps of a grid, or in lengths of the axes if cells are scattered."""
+    followers = led(table.axes)
+    free = [axis for axis in table.axes if axis.name not in followers]
+    return math.hypot(*(_apart(axis, cell[axis.name], setting[axis.name], table.is_grid) for axis in free))
 
 
-def _apart(axis: Axis, a: Any, b: Any, is_scattered: bool) -> float:
-    """The distance of two values on the axis's scale, as a part of its length or in mean steps; of words 1."""
+def _apart(axis: Axis, a: Any, b: Any, is_grid: bool) -> float:
+    """The distance of two values on the axis's scale, in mean steps or as a part of its length; 1 between words."""
     if a == b:
         return 0.0
     axis = on_natural_scale(axis)
@@ -259,7 +194,7 @@ def _apart(axis: Axis, a: Any, b: Any, is_scattered: bool) -> float:
     here, there = _position(axis, a), _position(axis, b)
     if here is None or there is None or not numbers or max(numbers) == min(numbers):
         return 1.0
-    return abs(here - there) / (max(numbers) - min(numbers)) * (1 if is_scattered else len(numbers) - 1)
+    return abs(here - there) / (max(numbers) - min(numbers)) * (len(numbers) - 1 if is_grid else 1)
 
 
 def _position(axis: Axis, value: Any) -> float | None:

@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from statistics import median
+from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.query import hidden, reported
-from orchestrator.base.space import Axis, is_ordered
-from orchestrator.maps.candidates import Candidate, candidates, margins_by, tried_cells
-from orchestrator.maps.fitted import Fit
+from orchestrator.base.space import Axis, Cell, is_ordered
+from orchestrator.maps.edges import Margin
 from orchestrator.maps.rule import STABLE, StableRule
-from orchestrator.maps.table import SweepTable
+from orchestrator.maps.stability_map import StabilityMap, map_of
+from orchestrator.maps.table import SweepTable, tied_settings
 
-_SHOWN = 3  # rejected candidates, and values without a result, that are listed
+LOSSES = ("final_loss", "validation_loss", "best_loss")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A cell whose seeds are all stable: its median loss, and its margins along the axes.
+
+    ``tied`` are the values that follow from the axes: values of tied fields, and ``effective_NAME`` of tied axes.
+    """
+
+    setting: Cell
+    loss: float
+    num_seeds: int
+    margins: tuple[Margin, ...]
+    tied: Mapping[str, Any]
+
+    @reported
+    def margin(self) -> float:
+        """The smallest factor up to which every cell is stable; infinite if that holds to the ends of all axes."""
+        return smallest(self.margins)
+
+    @property
+    def name(self) -> str:
+        """The setting in words."""
+        return setting_name(self.setting, self.tied)
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The recommended setting or None, and what it was chosen from: stable candidates by ascending loss."""
+    """The recommended setting or None, and what it was chosen from: stable candidates by ascending loss.
+
+    Margins are from ``stability``; axes ``without_order`` have none.
+    """
 
     chosen: Candidate | None
     candidates: tuple[Candidate, ...]
@@ -26,34 +56,69 @@ class Recommendation:
     margin: float
     without_order: tuple[str, ...]
     axes: tuple[Axis, ...] = hidden()
-    fitted: Fit | None = hidden()  # the surface that margins are from if cells are scattered
+    stability: StabilityMap = hidden()
 
     @reported
     def is_fitted(self) -> bool:
         """Whether margins are from a surface."""
-        return self.fitted is not None
+        return self.stability.is_fitted
 
 
 def recommend(
     table: SweepTable, at_least: float = 2.0, metric: str | None = None, rule: StableRule = STABLE
 ) -> Recommendation:
-    """The stable cell of lowest median ``metric`` around which every cell within a factor ``at_least`` is stable.
+    """Recommend the stable cell of lowest median ``metric`` with stable cells within a factor ``at_least`` of it.
 
-    Without a ``metric`` it is the `usual_loss`.
-
-    A direction in which every cell up to the axis's end is stable is open, and passes. Cells that are not known
-    (``cell_state``) do not count as stable: an unseen cell is no margin. A degraded cell is never chosen, and with
-    ``counts_degraded`` it is over the edge. Scattered cells have margins by a fitted surface. Raises InputError for a
-    metric that is not a loss, a factor below 1, and too few scattered cells to fit a surface to.
+    The ``metric`` is by default the usual loss. A direction in which every cell up to the axis's end is stable is open,
+    and passes; an unknown cell is no margin. A degraded cell is never chosen. Raises InputError for a metric that is
+    not a loss, a factor below 1, and too few scattered cells to fit a surface to.
     """
     if not at_least >= 1:
-        raise InputError(Problem("--margin", "", f"{at_least:g} is no factor", "write a number from 1 up, such as 2"))
-    tried = tried_cells(table, metric)
-    way = margins_by(table, tried, rule)
-    found = sorted(candidates(tried, way.margins_of), key=lambda candidate: candidate.loss)
-    chosen = next((candidate for candidate in found if candidate.margin >= at_least), None)
-    axes = tried.axes
-    without_order = tuple(axis.name for axis in axes if len(axis.values) > 1 and not is_ordered(axis.values))
-    return Recommendation(
-        chosen, tuple(found), len(tried.trials), tried.metric, at_least, without_order, axes, way.fitted
-    )
+        raise InputError(
+            Problem("--margin", "", f"{at_least:g} is not a factor", "write a number from 1 up, such as 2")
+        )
+    metric = loss_metric(table, metric)
+    stability = map_of(table, rule=rule)
+    by_loss = sorted(candidates(table, metric, stability), key=lambda candidate: candidate.loss)
+    chosen = next((candidate for candidate in by_loss if candidate.margin >= at_least), None)
+    unordered = tuple(axis.name for axis in table.axes if len(axis.values) > 1 and not is_ordered(axis.values))
+    num_cells = len(table.by_cell())
+    return Recommendation(chosen, tuple(by_loss), num_cells, metric, at_least, unordered, stability.axes, stability)
+
+
+def loss_metric(table: SweepTable, metric: str | None) -> str:
+    """The loss to compare cells by. Raises InputError for a metric that is not a loss, and for a sweep without axes."""
+    metric = table.usual_loss if metric is None else metric
+    if metric not in LOSSES:
+        raise InputError(Problem("--metric", "", f"{metric!r} is not a loss", f"choose one of {', '.join(LOSSES)}"))
+    if not table.axes:
+        raise InputError(Problem(str(table.ledger.path), "", "the sweep has no axes, so there is nothing to choose"))
+    return metric
+
+
+def candidates(table: SweepTable, metric: str, stability: StabilityMap) -> Iterator[Candidate]:
+    """The stable cells with a loss on every seed, in the order of the sweep."""
+    states = table.states()
+    for cell, runs in table.by_cell().items():
+        loss = median_of_all(getattr(run, metric) for run in runs)
+        if states[cell] == "stable" and loss is not None:
+            margins = tuple(stability.margins(cell))
+            yield Candidate(cell, loss, len(runs), margins, tied_settings(runs[0], table.ties))
+
+
+def smallest(margins: Iterable[Margin]) -> float:
+    """The smallest factor up to which every cell is stable; infinite if all directions are open."""
+    return min((margin.known for margin in margins if not margin.is_open), default=float("inf"))
+
+
+def median_of_all(values: Iterable[float | None]) -> float | None:
+    """The median, or None if one of ``values`` is None."""
+    listed = list(values)
+    known = [value for value in listed if value is not None]
+    return median(known) if known and len(known) == len(listed) else None
+
+
+def setting_name(setting: Cell, tied: Mapping[str, Any]) -> str:
+    """A setting in words, with the values that follow from it in brackets."""
+    following = Cell(tied).name
+    return f"{setting.name} ({following})" if following else setting.name

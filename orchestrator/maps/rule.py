@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
+from orchestrator.base.errors import Problem
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, is_known
 from orchestrator.maps.cells import CellSummary
@@ -12,7 +13,10 @@ from orchestrator.maps.curve_metrics import Measured
 
 
 class EdgeRule(Protocol):
-    """On which side of an edge cells and trials are."""
+    """On which side of an edge cells and trials are: the sides are called ``inner`` and ``outer``."""
+
+    inner: ClassVar[str]
+    outer: ClassVar[str]
 
     def of_cell(self, cell: CellSummary) -> bool | None:
         """Whether a cell is on the inner side: stable, or below the level; None if that is not known."""
@@ -24,6 +28,9 @@ class EdgeRule(Protocol):
 @dataclass(frozen=True, slots=True)
 class StableRule:
     """Cells and trials that are not stable are over the edge; degraded ones only with ``counts_degraded``."""
+
+    inner: ClassVar[str] = "stable"
+    outer: ClassVar[str] = "not stable"
 
     counts_degraded: bool = False
 
@@ -56,6 +63,9 @@ class LevelRule:
     ``measured`` has metrics that are computed from curves. A cell is known once all its seeds have an outcome.
     """
 
+    inner: ClassVar[str] = "below"
+    outer: ClassVar[str] = "at or above"
+
     metric: str
     level: float
     measured: Measured = field(default_factory=dict)
@@ -70,3 +80,8 @@ class LevelRule:
         own = self.measured.get(self.metric)
         value = getattr(trial, self.metric, None) if own is None else own.get(trial.trial_id)
         return None if value is None or not trial.is_judged else value < self.level
+
+    def unknown(self) -> Problem:
+        """The problem that nothing has the metric."""
+        remedy = "metrics of the curvature need `telemetry: {curvature: 20}`; docs/maps.md says what each metric is"
+        return Problem("--level", self.metric, f"no cell has {self.metric}", remedy)

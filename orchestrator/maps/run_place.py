@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -10,7 +9,7 @@ from typing import Any
 
 from orchestrator.base.errors import InputError, Problem, did_you_mean
 from orchestrator.base.space import Axis, format_value, is_number, is_ordered
-from orchestrator.maps.axes import existing, led, value_labels
+from orchestrator.maps.axes import existing, led, sides, value_labels
 from orchestrator.sweepfile.settings import RunSettings
 
 _SAME = 1e-9  # values within this share of each other, of 1 - value on a log1m axis, are one
@@ -68,26 +67,6 @@ def place_of(run: RunSettings, axes: Sequence[Axis], is_scattered: bool, known: 
     if problems:
         raise InputError(*problems)
     return RunPlace({axis.name: setting[axis.name] for axis in axes if axis.name in setting}, tuple(outside))
-
-
-def beside(axis: Axis, value: Any) -> tuple[Any, ...]:
-    """The values of the axis's list or grid between which ``value`` lies: one that equals it, or its two neighbours."""
-    below, above = sides(axis, value)
-    values = existing(axis, axis.values)
-    return (value,) if value in values or value is None else (*below[:1], *above[:1])
-
-
-def sides(axis: Axis, value: Any) -> tuple[list[Any], list[Any]]:
-    """The values of an ordered axis below ``value`` and those above it, the nearest first; null is above numbers."""
-
-    def place(each: Any) -> float:
-        return math.inf if each is None else float(each)
-
-    if not is_ordered(existing(axis, axis.values)):
-        return [], []
-    values = existing(axis, axis.values)
-    below = [each for each in values if place(each) < place(value)]
-    return below[::-1], [each for each in values if place(each) > place(value)]
 
 
 def _is_numeric(axis: Axis) -> bool:

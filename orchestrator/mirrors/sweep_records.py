@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from statistics import median
 from typing import Any
 
@@ -16,13 +16,13 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.schema import PackRow
 from orchestrator.maps.audit import Audit, audit
 from orchestrator.maps.axes import led
-from orchestrator.maps.boundary import boundary, distance_to_edge
-from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.cells import CellSummary, cell_summary
 from orchestrator.maps.curve_metrics import OF_TELEMETRY, measured
-from orchestrator.maps.fitted import Fit, fit
+from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.recommendation import recommend
-from orchestrator.maps.sensitivity import lr_sensitivity
+from orchestrator.maps.sensitivity import sensitivity_of_values
+from orchestrator.maps.stability_map import map_of
+from orchestrator.maps.surface_map import SurfaceMap
 from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.mirrors.records import cell_key, loss_columns, map_params, shown_value
 from orchestrator.mirrors.tracker import MAP_AXES, CellKey, CellRecord, SweepRecord, Text
@@ -97,14 +97,14 @@ def _cells(table: SweepTable) -> list[CellRecord]:
         members.setdefault(key.cell_id, []).append(row)
     readings = measured(table, OF_TELEMETRY)
     made = {cell_id: cell_summary(trials, measured=readings) for cell_id, trials in members.items()}
-    states = {trials[0].cell: made[cell_id].state for cell_id, trials in members.items()}
+    stability = GridMap(table)
     sensitivity = _sensitivities(table)
     return [
         CellRecord(
             key=keys[cell_id],
             metrics={
                 **_cell_metrics(made[cell_id], trials, name),
-                **_distance(trials[0].cell, table.axes, states),
+                **_distance(trials[0].cell, stability),
                 **sensitivity(trials[0].cell),
             },
             finished_s=max((row.finished_at or 0 for row in trials), default=0),
@@ -133,17 +133,17 @@ def _cell_metrics(cell: CellSummary, rows: Sequence[TrialResult], sweep: str) ->
     return metrics | loss_columns(cell.medians["final_loss"], initial, has_diverged=has_diverged)
 
 
-def _distance(cell: Cell, axes: Sequence[Axis], states: Mapping[Cell, str]) -> dict[str, float]:
-    distance = distance_to_edge(cell, axes, states)
+def _distance(cell: Cell, stability: GridMap) -> dict[str, float]:
+    distance = stability.distance_to_edge(cell)
     return {} if distance is None else {"distance_to_edge": distance}
 
 
 def _sensitivities(table: SweepTable) -> Callable[[Cell], dict[str, float]]:
     """Return a function from a cell to the cost of a wrong learning rate at its other settings, if known."""
     try:
-        settings = lr_sensitivity(table, "lr")
+        settings = sensitivity_of_values(table).settings
     except InputError:
-        settings = []
+        settings = ()
     costs = {each.setting: each.value for each in settings}
     names = list(settings[0].setting) if settings else []
 
@@ -191,26 +191,27 @@ def _edges(table: SweepTable) -> dict[str, float]:
     For scattered cells, return the median 95 % interval of the fitted edge.
     """
     try:
-        stability = cell_map(table)
-        if not stability.is_grid:
-            return _fitted_edges(fit(table))
-        rows = boundary(stability)
+        stability = map_of(table)
+        if isinstance(stability, SurfaceMap):
+            return _fitted_edges(stability)
+        rows = stability.rows()
     except InputError:
         return {}
+    cells = stability.cells
     brackets = {
-        row.y: sorted((float(edge.stable), float(edge.not_stable)))
+        row.setting: sorted((float(edge.low), float(edge.high)))
         for row in rows
         for edge in row.edges[-1:]
-        if is_number(edge.stable) and is_number(edge.not_stable)
+        if is_number(edge.low) and is_number(edge.high)
     }
     if not brackets:
         return {}
     metrics = {}
     for side, name in enumerate(("edge_low", "edge_high")):
-        metrics[name] = _middle([bracket[side] for bracket in brackets.values()], stability.x)
-        if stability.y is not None and len(brackets) <= _MOST_ROWS:
-            of_rows = {y: bracket[side] for y, bracket in brackets.items()}
-            metrics |= {f"{name}/{stability.y.name} {_plain(format_value(y))}": value for y, value in of_rows.items()}
+        metrics[name] = _middle([bracket[side] for bracket in brackets.values()], cells.x)
+        if cells.y is not None and len(brackets) <= _MOST_ROWS:
+            of_rows = {setting[cells.y.name]: bracket[side] for setting, bracket in brackets.items()}
+            metrics |= {f"{name}/{cells.y.name} {_plain(format_value(y))}": value for y, value in of_rows.items()}
     return metrics
 
 
@@ -219,13 +220,13 @@ def _plain(text: str) -> str:
     return re.sub(r"[^\w./: -]", "_", text, flags=re.ASCII)
 
 
-def _fitted_edges(fitted: Fit) -> dict[str, float]:
-    last = [row.edges[-1] for row in fitted.rows() if row.edges]
+def _fitted_edges(surface: SurfaceMap) -> dict[str, float]:
+    last = [row.edges[-1] for row in surface.rows() if row.edges]
     ends = [(edge.low, edge.high) for edge in last if edge.at is not None]
     known = [(low, high) for low, high in ends if low is not None and high is not None]
     if not known:
         return {}
-    low, high = (_middle(values, fitted.along) for values in zip(*known, strict=True))
+    low, high = (_middle(values, surface.along) for values in zip(*known, strict=True))
     return {"edge_low": low, "edge_high": high}
 
 

@@ -12,8 +12,10 @@ import numpy as np
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis, number_text
 from orchestrator.maps.axes import value_label
-from orchestrator.maps.edge_line import EdgeLines, EdgePoint, edge_lines, edge_table
+from orchestrator.maps.edge_line import EdgeLines, edge_lines, edge_table, kind_of_edge
+from orchestrator.maps.edges import Edge, Row
 from orchestrator.maps.table import SweepTable
+from orchestrator.render.edge_line import ends_of
 from orchestrator.render.html import frame_html
 from orchestrator.render.labels import AxisScale, scale_label, tick_texts
 from orchestrator.render.style import GREY, SEED_COLOURS
@@ -54,8 +56,7 @@ def _title(found: EdgeLines) -> str:
 def edge_data(found: EdgeLines) -> dict[str, Any]:
     """The lines of ``found`` with their places on both axes; every number is finite or null."""
     across, along = AxisScale.of(found.across), AxisScale.of(found.along)
-    points = [point for line in found.lines for point in line.points]
-    directions = [point.is_stable_below for point in points if point.is_stable_below is not None]
+    directions = [edge.is_stable_below for line in found.lines for _, edge in line.edges]
     is_stable_low = 2 * sum(directions) >= len(directions)
     colours = [SEED_COLOURS[i % len(SEED_COLOURS)] if len(found.lines) > 1 else GREY for i in range(len(found.lines))]
     return {
@@ -67,7 +68,7 @@ def edge_data(found: EdgeLines) -> dict[str, Any]:
             {
                 "label": line.label,
                 "colour": colour,
-                "points": [_point(point, found, across, along, is_stable_low) for point in line.points],
+                "points": [point for row in line.rows for point in _points(row, found, across, along, is_stable_low)],
             }
             for line, colour in zip(found.lines, colours, strict=True)
         ],
@@ -85,32 +86,28 @@ def _axis(scale: AxisScale) -> dict[str, Any]:
     return {"name": scale_label(axis), "low": low, "high": high, "ticks": ticks}
 
 
-def _point(
-    point: EdgePoint, found: EdgeLines, across: AxisScale, along: AxisScale, is_stable_low: bool
-) -> dict[str, Any]:
-    """One edge with its bracket or interval; without one, on which side of the axis it lies, if that is known."""
-    low, high = along.ends
-    where = f"{found.across.name} {_text(found.across, point.across)}"
-    if point.is_stable_below is None:
-        beyond = {"stable throughout": is_stable_low, "not stable throughout": not is_stable_low}.get(point.kind)
-        return {"x": across.place(point.across), "is_beyond_high": beyond, "words": f"{where}: {point.kind}"}
-    ends = [
-        end if found.is_fitted and value is None else along.place(value)
-        for end, value in ((low, point.low), (high, point.high))
-    ]
-    middle = None if point.at is None and found.is_fitted else sum(ends) / 2
-    text = "" if point.at is None else f" {point.at:.3g}"
-    bounds = (
-        "the end" if found.is_fitted and end is None else _text(found.along, end) for end in (point.low, point.high)
-    )
-    words = f"{where}: edge{text} ({' to '.join(bounds)}), {point.kind}"
-    return {
-        "x": across.place(point.across),
-        "at": middle if point.at is None else along.place(point.at),
-        "low": ends[0],
-        "high": ends[1],
-        "words": words,
-    }
+def _points(
+    row: Row, found: EdgeLines, across: AxisScale, along: AxisScale, is_stable_low: bool
+) -> list[dict[str, Any]]:
+    """The edges of a row with their intervals; without one, on which side of the axis it lies, if that is known."""
+    here = row.setting[found.across.name]
+    x, where = across.place(here), f"{found.across.name} {_text(found.across, here)}"
+    if not row.edges:
+        beyond = {"stable throughout": is_stable_low, "not stable throughout": not is_stable_low}.get(row.kind)
+        return [{"x": x, "is_beyond_high": beyond, "words": f"{where}: {row.kind}"}]
+    return [{"x": x, **_places(edge, along), "words": f"{where}: {_words(edge, found.along)}"} for edge in row.edges]
+
+
+def _places(edge: Edge, along: AxisScale) -> dict[str, Any]:
+    low, high = ends_of(along, edge)
+    middle = None if edge.basis == "fit" else (low + high) / 2
+    return {"at": middle if edge.at is None else along.place(edge.at), "low": low, "high": high}
+
+
+def _words(edge: Edge, along: Axis) -> str:
+    at = "" if edge.at is None else f" {edge.at:.3g}"
+    ends = ("the end" if edge.basis == "fit" and end is None else _text(along, end) for end in (edge.low, edge.high))
+    return f"edge{at} ({' to '.join(ends)}), {kind_of_edge(edge)}"
 
 
 def _text(axis: Axis, value: Any) -> str:

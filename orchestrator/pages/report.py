@@ -33,7 +33,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.schema import PackRow
 from orchestrator.maps.all_sweeps import ListedSweep, all_sweeps
 from orchestrator.maps.cell_map import CellMap, cell_map
-from orchestrator.maps.fitted import map_mesh
+from orchestrator.maps.stability_map import surface_mesh
 from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.maps.tables import as_csv, map_table, readings_and_printed, trial_table
 from orchestrator.pages.answers import answers_html
@@ -249,7 +249,7 @@ def export_all(folder: Path) -> list[Path]:
         except InputError:
             stability = None  # a sweep over seeds only has no axes and no map
         if stability is not None:
-            written[HEATMAP] = heatmap(stability, "png", [map_mesh(table, stability)])
+            written[HEATMAP] = heatmap(stability, "png", [surface_mesh(table, stability)])
             written[MAP_TABLE] = as_csv(map_table(stability))
         written[TRIAL_TABLE] = as_csv(trial_table(table, found))
         text = frozen_text(folder)

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from orchestrator.maps.edge_line import EdgeLine, EdgeLines, EdgePoint, linked
+from orchestrator.maps.edge_line import EdgeLine, EdgeLines, kind_of_edge, linked
+from orchestrator.maps.edges import Edge, Row
 from orchestrator.render.labels import AxisScale, legend_below, plain
 from orchestrator.render.panels import BAND_LABEL
 from orchestrator.render.style import BLACK, DPI, GREY, SEED_COLOURS, VALUE_COLOURS, saved
@@ -71,7 +72,7 @@ def _draw(found: EdgeLines) -> Figure:
             _draw_curve(canvas, line, look, found)
         else:
             _draw_bars(canvas, line, look, found)
-        _draw_throughout(canvas, line, look, found.is_curve)
+        _draw_throughout(canvas, line, look, found)
     _finish_axes(canvas, found)
     title = "; ".join([f"{found.name}: edge along {found.along.name} against {found.across.name}", *found.notes])
     figure.suptitle(plain(textwrap.fill(title, 90)), fontsize=11)
@@ -81,8 +82,7 @@ def _draw(found: EdgeLines) -> Figure:
 
 def _is_stable_low(found: EdgeLines) -> bool:
     """Whether most rows with one edge are stable below it; also where there is no such row."""
-    rows = [row for line in found.lines for row in _rows(line)]
-    kinds = [row[0].kind for row in rows if len(row) == 1]
+    kinds = [kind_of_edge(row.edges[0]) for line in found.lines for row in line.rows if len(row.edges) == 1]
     return kinds.count("stable below") >= kinds.count("stable above")
 
 
@@ -99,69 +99,70 @@ def _looks(found: EdgeLines, across: AxisScale) -> list[_Look]:
     ]
 
 
-def _rows(line: EdgeLine) -> list[list[EdgePoint]]:
-    return [list(row) for _, row in itertools.groupby(line.points, key=lambda point: point.across)]
-
-
-def _ends(along: AxisScale, point: EdgePoint, found: EdgeLines) -> tuple[float, float]:
-    """The places of a bracket, or of an interval, which may reach the ends of the axis."""
+def ends_of(along: AxisScale, edge: Edge) -> tuple[float, float]:
+    """Return the places of a bracket, or of an interval, which may reach the ends of the axis."""
     low, high = along.ends
+    is_fit = edge.basis == "fit"
     return (
-        low if found.is_fitted and point.low is None else along.place(point.low),
-        high if found.is_fitted and point.high is None else along.place(point.high),
+        low if is_fit and edge.low is None else along.place(edge.low),
+        high if is_fit and edge.high is None else along.place(edge.high),
     )
 
 
-def _middle(along: AxisScale, point: EdgePoint, found: EdgeLines) -> float:
-    """The place of an edge; the middle of its bracket or interval where it has none."""
-    return along.place(point.at) if point.at is not None else sum(_ends(along, point, found)) / 2
+def _middle(along: AxisScale, edge: Edge) -> float:
+    """The place of an edge, or the middle of its bracket or interval if it has none."""
+    return along.place(edge.at) if edge.at is not None else sum(ends_of(along, edge)) / 2
 
 
-def _branches(along: AxisScale, line: EdgeLine, found: EdgeLines) -> list[list[EdgePoint]]:
-    """The edges of a line that continue each other, for each direction."""
+def _branches(along: AxisScale, line: EdgeLine) -> list[list[tuple[Row, Edge]]]:
+    """The edges of a line that continue each other, in each direction."""
     branches = []
     for is_below in (True, False):
-        rows = [[point for point in row if point.is_stable_below == is_below] for row in _rows(line)]
-        places = [[_middle(along, point, found) for point in row] for row in rows]
-        branches += [[rows[at][place] for at, place in branch] for branch in linked(places)]
+        rows = [[edge for edge in row.edges if edge.is_stable_below == is_below] for row in line.rows]
+        places = [[_middle(along, edge) for edge in edges] for edges in rows]
+        branches += [[(line.rows[at], rows[at][place]) for at, place in branch] for branch in linked(places)]
     return branches
+
+
+def _across(canvas: _Canvas, row: Row, found: EdgeLines) -> float:
+    return canvas.across.place(row.setting[found.across.name])
 
 
 def _draw_curve(canvas: _Canvas, line: EdgeLine, look: _Look, found: EdgeLines) -> None:
     """The fitted edge as a line with its interval as a band; only the band where there may be an edge."""
-    for branch in _branches(canvas.along, line, found):
-        across = [canvas.across.place(point.across) for point in branch]
-        low, high = zip(*(_ends(canvas.along, point, found) for point in branch), strict=True)
-        at = [math.nan if point.at is None else canvas.along.place(point.at) for point in branch]
+    for branch in _branches(canvas.along, line):
+        across = [_across(canvas, row, found) for row, _ in branch]
+        low, high = zip(*(ends_of(canvas.along, edge) for _, edge in branch), strict=True)
+        at = [math.nan if edge.at is None else canvas.along.place(edge.at) for _, edge in branch]
         canvas.axes.fill_between(across, low, high, color=look.colour, alpha=_BAND, linewidth=0)
-        style = "solid" if branch[0].is_stable_below == canvas.is_stable_low else "dashed"
+        style = "solid" if branch[0][1].is_stable_below == canvas.is_stable_low else "dashed"
         canvas.axes.plot(across, at, color=look.colour, linewidth=1.8, linestyle=style)
 
 
 def _draw_bars(canvas: _Canvas, line: EdgeLine, look: _Look, found: EdgeLines) -> None:
     """Each edge as a point with its bracket or interval as a bar; thin lines from row to row on an axis of numbers."""
-    for branch in _branches(canvas.along, line, found):
-        across = [canvas.across.place(point.across) + look.shift for point in branch]
-        middle = [_middle(canvas.along, point, found) for point in branch]
-        ends = [_ends(canvas.along, point, found) for point in branch]
-        is_usual = branch[0].is_stable_below == canvas.is_stable_low
+    for branch in _branches(canvas.along, line):
+        across = [_across(canvas, row, found) + look.shift for row, _ in branch]
+        middle = [_middle(canvas.along, edge) for _, edge in branch]
+        ends = [ends_of(canvas.along, edge) for _, edge in branch]
+        is_usual = branch[0][1].is_stable_below == canvas.is_stable_low
         if canvas.across.is_numeric:
             style = "solid" if is_usual else "dashed"
             canvas.axes.plot(across, middle, color=look.colour, linewidth=0.8, alpha=0.6, linestyle=style)
         canvas.axes.vlines(across, *np.transpose(ends), color=look.colour, linewidth=1.6)
-        known = [i for i, point in enumerate(branch) if not found.is_fitted or point.at is not None]
+        known = [i for i, (_, edge) in enumerate(branch) if edge.basis == "bracket" or edge.at is not None]
         canvas.axes.plot(
             [across[i] for i in known], [middle[i] for i in known], look.mark, color=look.colour, markersize=6,
             markerfacecolor=look.colour if is_usual else "white", linestyle="none",
         )  # fmt: skip
 
 
-def _draw_throughout(canvas: _Canvas, line: EdgeLine, look: _Look, is_curve: bool) -> None:
+def _draw_throughout(canvas: _Canvas, line: EdgeLine, look: _Look, found: EdgeLines) -> None:
     """An open arrow beyond that end of the axis where the edge of a row without one would lie."""
-    points = line.points[look.first :: _EVERY] if is_curve else line.points
+    rows = line.rows[look.first :: _EVERY] if found.is_curve else line.rows
     for kind, is_stable in _THROUGHOUT.items():
         is_up = is_stable == canvas.is_stable_low
-        across = [canvas.across.place(point.across) + look.shift for point in points if point.kind == kind]
+        across = [_across(canvas, row, found) + look.shift for row in rows if row.kind == kind]
         place = (canvas.along.ends[is_up] + canvas.limits[is_up]) / 2
         canvas.axes.plot(
             across, [place] * len(across), "^" if is_up else "v", color=look.colour, markersize=6,
@@ -171,11 +172,11 @@ def _draw_throughout(canvas: _Canvas, line: EdgeLine, look: _Look, is_curve: boo
 
 def _limits(found: EdgeLines, along: AxisScale, is_stable_low: bool) -> tuple[float, float]:
     """The part of the axis along that is shown: about the edges, and up to the ends beyond which arrows are drawn."""
-    points = [point for line in found.lines for point in line.points]
-    shown = [place for point in points if point.is_stable_below is not None for place in _ends(along, point, found)]
+    shown = [place for line in found.lines for _, edge in line.edges for place in ends_of(along, edge)]
+    kinds = _kinds(found)
     low, high = along.ends
     for kind, is_stable in _THROUGHOUT.items():
-        if any(point.kind == kind for point in points):
+        if kind in kinds:
             shown.append(high if is_stable == is_stable_low else low)
     shown = shown or [low, high]
     middle, half = (min(shown) + max(shown)) / 2, (max(shown) - min(shown)) / 2
@@ -210,12 +211,16 @@ def _legend(canvas: _Canvas, found: EdgeLines) -> list[Any]:
     if len(found.sides) > 1:
         words = "stable above the edge" if canvas.is_stable_low else "stable below the edge"
         marks.append(Line2D([], [], color=GREY, linestyle="dashed", label=words))
-    kinds = {point.kind for line in found.lines for point in line.points}
+    kinds = _kinds(found)
     for kind, is_stable in _THROUGHOUT.items():
         if kind in kinds:
             sign = "^" if is_stable == canvas.is_stable_low else "v"
             marks.append(Line2D([], [], color=GREY, marker=sign, markerfacecolor="white", linestyle="none", label=kind))
     return [*lines, *marks]
+
+
+def _kinds(found: EdgeLines) -> set[str]:
+    return {row.kind for line in found.lines for row in line.rows}
 
 
 def _interval_mark(found: EdgeLines) -> Any:

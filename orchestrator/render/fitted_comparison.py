@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 
 from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.cells import CellSummary
-from orchestrator.maps.fitted import Mesh
-from orchestrator.maps.fitted_comparison import FittedMeshes
+from orchestrator.maps.compared_maps import ComparedMeshes
+from orchestrator.maps.surface_map import Mesh
 from orchestrator.render.labels import label_positions
 from orchestrator.render.maps import FRACTION, Panel, add_colour_bar, draw_panel, finish, panel_size, shortened
 from orchestrator.render.panels import all_names, blocks, draw_edge, flat, name_above
@@ -24,7 +24,7 @@ _ONE_ROW = 1.0  # inches
 _FIRST_EDGE: dict[str, Any] = {"color": "black", "linewidth": 1.4, "linestyle": "dotted"}
 
 
-def fitted_comparison_picture(maps: Sequence[CellMap], meshes: FittedMeshes | None, file_format: str) -> bytes:
+def fitted_comparison_picture(maps: Sequence[CellMap], meshes: ComparedMeshes | None, file_format: str) -> bytes:
     """Maps of several sweeps with their surfaces, and below each how its surface differs from the first.
 
     Without ``meshes`` there are only points. Raises ValueError for an unknown format.
@@ -32,7 +32,7 @@ def fitted_comparison_picture(maps: Sequence[CellMap], meshes: FittedMeshes | No
     return saved(lambda: _draw(maps, meshes), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
 
 
-def _draw(maps: Sequence[CellMap], meshes: FittedMeshes | None) -> Figure:
+def _draw(maps: Sequence[CellMap], meshes: ComparedMeshes | None) -> Figure:
     width, height = panel_size(maps[0])
     height = height if maps[0].y is not None else _ONE_ROW
     names = [name_above(stability.name, width) for stability in maps]

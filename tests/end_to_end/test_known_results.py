@@ -15,7 +15,8 @@ from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.curve_metrics import measured
-from orchestrator.maps.level_boundary import LevelEdge, level_boundary
+from orchestrator.maps.grid_map import GridMap
+from orchestrator.maps.rule import LevelRule
 from orchestrator.maps.sensitivity import lr_sensitivity
 from orchestrator.maps.table import read_table
 from orchestrator.sweepfile.overrides import Overrides
@@ -43,11 +44,12 @@ def test_every_known_result_has_its_row_its_picture_and_its_numbers() -> None:
 @pytest.mark.slow
 def test_a_norm_on_queries_and_keys_lowers_the_sensitivity_to_the_learning_rate(tmp_path: Path) -> None:
     with trained("qk_norm", tmp_path) as ledger:
-        found = {row.setting["qk_norm"]: row for row in lr_sensitivity(read_table(ledger), "lr", (3e-3, 1.0))}
+        settings = lr_sensitivity(read_table(ledger), "lr", (3e-3, 1.0)).settings
+    found = {each.setting["qk_norm"]: each for each in settings}
     without, normed = found[False], found[True]
     # A seed has the same data and weights with and without. The three factors were 0.47, 0.57 and 0.74:
     # the median may move by the whole spread of the seeds and is then still below 0.85.
-    ratios = [normed.of_seed[seed] / without.of_seed[seed] for seed in without.of_seed]
+    ratios = [normed.by_seed[seed] / without.by_seed[seed] for seed in without.by_seed]
     assert len(ratios) == 3
     assert median(ratios) < 0.85
 
@@ -57,9 +59,8 @@ def test_a_wider_model_is_more_sensitive_to_the_learning_rate_without_that_norm(
     # The narrowest and the widest model, from the learning rate on that is best for the widest.
     smaller = ["lr=log:3e-3,0.3,5", "width=values:16,64"]
     with trained("width_sensitivity", tmp_path, axes=smaller) as ledger:
-        of_width = {
-            row.setting["width"]: row.of_seed[0] for row in lr_sensitivity(read_table(ledger), "lr", (3e-3, 0.3))
-        }
+        settings = lr_sensitivity(read_table(ledger), "lr", (3e-3, 0.3)).settings
+    of_width = {each.setting["width"]: each.by_seed[0] for each in settings}
     # The sweep has 0.26 and 0.50. Seeds of qk_norm differ by up to 0.08, and by that much either may be off.
     assert of_width[64] - of_width[16] > 0.08
 
@@ -68,19 +69,14 @@ def right_wall(ledger: LedgerReader, power: float) -> float:
     """C of the wall 1 - beta2 = C (1 - beta1) where spiking begins as beta1 grows: the geometric mean over rows."""
     readings = measured(read_table(ledger), ["edge_crossings"])
     where = {"power": str(power)}
-    found = cell_map(read_table(ledger), "beta1", "beta2", "edge_crossings", where, measured=readings)
+    rule = LevelRule("edge_crossings", 2, readings)
     logs = []
-    for row in level_boundary(found, 2):
-        entered = [edge.at for edge in row.edges if is_entered(edge) and edge.at is not None]
+    for row in GridMap(read_table(ledger), rule, "beta1", "beta2", where).rows():
+        entered = [edge.at for edge in row.edges if edge.is_stable_below and edge.at is not None]
         if entered:
-            logs.append(math.log((1 - row.y) / (1 - min(entered))))
+            logs.append(math.log((1 - row.setting["beta2"]) / (1 - min(entered))))
     assert len(logs) >= 2, "the wall is in the range of most rows"
     return math.exp(fmean(logs))
-
-
-def is_entered(edge: LevelEdge) -> bool:
-    """Whether spiking begins here as beta1 grows."""
-    return bool(edge.below < edge.above)
 
 
 @pytest.mark.slow

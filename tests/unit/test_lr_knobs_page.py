@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks import lr_knobs
 from benchmarks.lr_knobs import Effect, Span, best_losses, cells_of, edge_factor, factor_text, loss_factor
-from orchestrator.base.space import Axis
-from orchestrator.maps.fitted import FittedEdge, FittedRow
+from orchestrator.base.space import Axis, Cell
+from orchestrator.maps.edges import Edge, Row
 from orchestrator.sweepfile.spec import load_sweep
 
 ROOT = Path(__file__).parents[2]
@@ -40,11 +40,11 @@ def trial(lr: float, seed: int, loss: float | None, outcome: str = "stable") -> 
     return SimpleNamespace(cell={"lr": lr, "knob": 1}, seed=seed, outcome=outcome, validation_loss=loss)
 
 
-def row_with(at: float | None, low: float | None, high: float | None) -> FittedRow:
-    return FittedRow({}, (FittedEdge(at, low, high, is_stable_below=True),), 0.5)
+def row_with(at: float | None, low: float | None, high: float | None) -> Row:
+    return Row(Cell(), "crosses", (Edge(at, low, high, True, "fit"),), p_stable=0.5)
 
 
-FITTED = SimpleNamespace(along=Axis("lr", "log", (), (0.01, 1.0)), level=0.5)
+SURFACE = SimpleNamespace(along=Axis("lr", "log", (), (0.01, 1.0)), level=0.5)
 # As written: a value, its edge and factor, its best learning rate, loss and factor, each with its interval.
 EFFECT = Effect("a", 0.1, 0.09, 0.11, 2.0, 1.5, 2.5, 0.01, 2.0, 1.0, 0.99, 1.01, 40, is_base=False)
 
@@ -118,13 +118,13 @@ def test_a_seed_that_is_lost_on_either_side_is_left_out_of_the_quotient() -> Non
 
 def test_the_factor_of_an_edge_is_that_of_two_edges_and_a_bound_where_one_is_not_reached() -> None:
     base = row_with(0.1, 0.09, 0.12)
-    assert edge_factor(base, row_with(0.2, 0.18, 0.22), FITTED).at == pytest.approx(2.0)
-    throughout = FittedRow({}, (), 0.9)
-    assert edge_factor(base, throughout, FITTED) == pytest.approx((None, 1.0 / 0.12, None))
-    nowhere = FittedRow({}, (), 0.1)
-    assert edge_factor(base, nowhere, FITTED) == pytest.approx((None, None, 0.01 / 0.09))
-    in_doubt = FittedRow({}, (FittedEdge(None, 0.02, 0.03, is_stable_below=True),), 0.1)
-    assert edge_factor(base, in_doubt, FITTED) == pytest.approx((None, None, 0.03 / 0.09))
+    assert edge_factor(base, row_with(0.2, 0.18, 0.22), SURFACE).at == pytest.approx(2.0)
+    throughout = Row(Cell(), "stable throughout", (), p_stable=0.9)
+    assert edge_factor(base, throughout, SURFACE) == pytest.approx((None, 1.0 / 0.12, None))
+    nowhere = Row(Cell(), "not stable throughout", (), p_stable=0.1)
+    assert edge_factor(base, nowhere, SURFACE) == pytest.approx((None, None, 0.01 / 0.09))
+    in_doubt = Row(Cell(), "crosses", (Edge(None, 0.02, 0.03, True, "fit"),), p_stable=0.1)
+    assert edge_factor(base, in_doubt, SURFACE) == pytest.approx((None, None, 0.03 / 0.09))
 
 
 def test_a_factor_is_bold_where_its_interval_excludes_one() -> None:

@@ -6,7 +6,6 @@ import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
 from orchestrator import load
-from orchestrator.base.errors import InputError
 
 GRID = "axes: {lr: {log: [1e-3, 1], num: 4}, beta1: {values: [0.0, 0.5]}}\n"
 AXES = {
@@ -63,9 +62,12 @@ def test_half_a_level_is_refused(rising: Path, command_line, options: tuple[str,
     assert (code, says in text) == (2, True), text
 
 
-def test_scattered_cells_have_no_level_to_pass_and_a_remedy(tmp_path: Path) -> None:
+def test_scattered_cells_have_a_surface_of_what_is_below_the_level(tmp_path: Path) -> None:
     sweep = sweep_of("axes: {lr: {log: [1e-3, 1]}}\nsample: {method: sobol, num: 16}\n")
     with ledger_at(tmp_path / "case") as ledger:
-        record(ledger, sweep, ["stable"] * 16)
-    with pytest.raises(InputError, match=r"scattered[\s\S]*remedy: train a grid"):
-        load(tmp_path / "case").boundary(level=("final_loss", 0.5))
+        record(ledger, sweep, ["stable"] * 16, [trial.cell["lr"] for trial in sweep.trials])
+    found = load(tmp_path / "case").boundary(level=("final_loss", 0.1))
+    assert (found.is_fitted, found.metric, found.level) == (True, "final_loss", 0.1)
+    (edge,) = found.rows[0]["edges"]
+    assert edge["at"] == pytest.approx(0.1, rel=0.5)
+    assert "half of the trials have final_loss below 0.1" in found.lines()[0]

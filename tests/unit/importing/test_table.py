@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.answers._rows import named_rows
 from orchestrator.api.importing import import_results
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
@@ -23,8 +24,8 @@ from orchestrator.importing.outcomes import by_final_loss
 from orchestrator.importing.runs import EMPTY, axis_of, value_of
 from orchestrator.ledger.facts import imported_of, long_note
 from orchestrator.ledger.reader import LedgerReader, check_not_imported, is_imported
-from orchestrator.maps.boundary import boundary_lines
 from orchestrator.maps.cell_map import cell_map
+from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.table import read_table
 from orchestrator.render.text import Lines
 
@@ -67,7 +68,9 @@ def test_a_final_loss_that_is_not_finite_or_above_the_threshold_has_diverged(tmp
             (1e-1, 0, 0): "diverged",
             (1e-1, 100, 0): "diverged",
         }
-        assert boundary_lines(cell_map(read_table(ledger)))[0].startswith("warmup=100  edge near lr=0.0316")
+        name, text = named_rows(GridMap(read_table(ledger)))[0]
+        assert name == "warmup=100"
+        assert text.startswith("edge near lr=0.0316")
 
 
 def test_what_a_table_does_not_tell_is_null_and_said(tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
+from orchestrator.answers._rows import named_rows
 from orchestrator.base.columns import METRICS
 from orchestrator.base.errors import InputError
 from orchestrator.base.vocabulary import cell_state
-from orchestrator.maps.boundary import boundary_lines
 from orchestrator.maps.cell_map import cell_map, facet_maps
+from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import map_table, trial_table
 
@@ -214,9 +215,8 @@ def test_a_machine_s_fault_is_a_result_that_is_missing(tmp_path: Path) -> None:
     body = "seeds: [0, 1, 2]\naxes: {lr: {values: [0.1, 0.2, 0.4]}}\n"
     with ledger_at(tmp_path) as ledger:
         record(ledger, sweep_of(body), [*["stable"] * 3, "stable", "stable", "errored", *["diverged"] * 3])
-        stability = cell_map(read_table(ledger))
-    cell = stability.cells[(0.2, None)]
+        grid = GridMap(read_table(ledger))
+    cell = grid.cells.cells[0.2, None]
     assert (cell.state, cell.num_finished, cell.num_seeds, cell.fraction_stable) == ("unknown", 2, 3, 1.0)
-    assert boundary_lines(stability) == [
-        "all cells  edge near lr=0.25 (lr 0.1 is stable, 0.4 is not) (not known at 0.2 (1 errored, 2 stable))"
-    ]
+    text = "edge near lr=0.25 (lr 0.1 is stable, 0.4 is not) (not known at 0.2 (1 errored, 2 stable))"
+    assert named_rows(grid) == [("all cells", text)]

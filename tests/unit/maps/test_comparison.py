@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
+from orchestrator.answers._comparison import comparison_content, comparison_lines
 from orchestrator.base.errors import InputError
-from orchestrator.maps.comparison import Comparison, compare, shared_maps
-from orchestrator.maps.comparison_text import comparison_lines
-from orchestrator.maps.paired_trials import mcnemar
+from orchestrator.maps.compared_maps import compared_maps
+from orchestrator.maps.comparison import Comparison, Difference, compare
+from orchestrator.maps.gains import mcnemar
 from orchestrator.maps.table import read_table
 
 ROW = "seeds: [0, 1, 2]\naxes: {lr: {log: [1e-3, 1], num: 4}}\n"
@@ -29,6 +30,10 @@ def compared(folder: Path, *sweeps: tuple[str, list[str]], **options) -> Compari
         return compare(list(map(read_table, ledgers)), **options)
 
 
+def factors(difference: Difference) -> tuple[float | None, ...]:
+    return tuple(row.factor for row in difference.rows)
+
+
 def test_a_small_comparison_is_what_one_computes_by_hand(tmp_path: Path) -> None:
     one_stable = ["stable", "diverged", "diverged"]
     found = compared(tmp_path, (ROW, [*S, *one_stable, *D, *D]), (ROW, [*S, *S, *S, *D]))
@@ -39,8 +44,8 @@ def test_a_small_comparison_is_what_one_computes_by_hand(tmp_path: Path) -> None
     assert difference.pairs.p_value == pytest.approx(2 * 0.5**5)
     assert difference.area_change == pytest.approx(5 / 12)
     # The edge of the first is between 1e-3 and 1e-2, that of the second between 1e-1 and 1.
-    assert difference.shift.factors == (pytest.approx(100),)
-    assert difference.shift.resolution == pytest.approx(10)
+    assert factors(difference) == (pytest.approx(100),)
+    assert comparison_content(found)["differences"][0]["edge"]["resolution"] == pytest.approx(10)
 
 
 def test_the_bootstrap_resamples_whole_seeds_and_the_same_ones_for_sweeps_that_share_them(tmp_path: Path) -> None:
@@ -71,7 +76,7 @@ def test_a_sweep_compared_with_itself_differs_in_nothing(tmp_path: Path) -> None
     found = compared(tmp_path, (ROW, labels), (ROW, labels))
     (difference,) = found.differences
     assert (difference.area_change, difference.area_interval, difference.pairs.p_value) == (0, (0, 0), 1.0)
-    assert difference.shift.factors == (1.0,)
+    assert factors(difference) == (1.0,)
     text = comparison_lines(found)[-1]
     assert "No difference was seen on these trials." in text
     assert "is in the same bracket in all of 1 row" in text
@@ -133,20 +138,21 @@ def test_rows_without_exactly_one_edge_are_counted_apart(tmp_path: Path) -> None
     # eps 1e-8: stable, stable, diverged in both; eps 1e-4: an edge only in the first.
     first = ["stable", "stable", "stable", "diverged", "diverged", "diverged"]
     second = ["stable", "stable", "stable", "stable", "diverged", "stable"]
-    shift = compared(tmp_path, (body, first), (body, second)).differences[0].shift
-    assert (shift.axis, shift.factors, shift.num_rows, shift.num_other) == ("lr", (1.0,), 2, 1)
+    found = compared(tmp_path, (body, first), (body, second))
+    assert found.edge_axis.name == "lr"
+    assert factors(found.differences[0]) == (1.0, None)
 
 
 def test_an_edge_that_moves_towards_one_is_a_factor_of_the_distance_to_one(tmp_path: Path) -> None:
     body = "seeds: [0]\naxes: {beta2: {log1m: [0.9, 0.9999], num: 4}}\n"
     labels = [["stable", "diverged", "diverged", "diverged"], ["stable", "stable", "diverged", "diverged"]]
-    shift = compared(tmp_path, (body, labels[0]), (body, labels[1])).differences[0].shift
-    assert shift.factors == (pytest.approx(10),)
+    found = compared(tmp_path, (body, labels[0]), (body, labels[1]))
+    assert factors(found.differences[0]) == (pytest.approx(10),)
 
 
 def test_maps_of_the_shared_cells_have_the_same_axes(tmp_path: Path) -> None:
     wider = "seeds: [0, 1, 2]\naxes: {lr: {log: [1e-3, 10], num: 5}}\n"
-    maps = shared_maps(compared(tmp_path, (ROW, [*S, *S, *D, *D]), (wider, [*S, *S, *D, *D, *D])))
+    maps = compared_maps(compared(tmp_path, (ROW, [*S, *S, *D, *D]), (wider, [*S, *S, *D, *D, *D])))
     assert [stability.name for stability in maps] == ["s0", "s1"]
     assert maps[0].x_values == maps[1].x_values == tuple(pytest.approx(v) for v in (1e-3, 1e-2, 1e-1, 1.0))
 
@@ -162,9 +168,8 @@ tracking: {{enabled: false}}
         train(sweep_of(body.format(curvature=curvature), f"name: {name}\nobjective: quadratic\nsteps: 120\n"))
     with ledger_at(tmp_path / "flat") as flat, ledger_at(tmp_path / "steep") as steep:
         found = compare([read_table(flat), read_table(steep)])
-    shift = found.differences[0].shift
-    assert (shift.num_rows, shift.num_other) == (2, 0)
-    assert shift.factors == (pytest.approx(0.25, rel=0.2), pytest.approx(0.25, rel=0.2)), "brackets of 1.19"
+    near = pytest.approx(0.25, rel=0.2)
+    assert factors(found.differences[0]) == (near, near), "brackets of 1.19"
     assert found.changed == {"curvature": (1.0, 4.0)}
     assert "More than chance: steep is less stable here." in comparison_lines(found)[-1]
 

@@ -16,11 +16,10 @@ from sweep_cases import ledger_at, map_ledger, sweep_of
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Trial
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.boundary import boundary
-from orchestrator.maps.cell_map import cell_map
-from orchestrator.maps.edge_line import PLACES_ACROSS, edge_lines, edge_table, linked
-from orchestrator.maps.fitted import fit
+from orchestrator.maps.edge_line import PLACES_ACROSS, edge_lines, edge_table, kind_of_edge, linked
+from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.rule import StableRule
+from orchestrator.maps.surface_map import surface_map
 from orchestrator.maps.table import read_table
 
 GRID = "axes:\n  lr: {log: [0.001, 1.0], num: 13}\n  beta1: {linear: [0.0, 0.9], num: 4}\n"
@@ -60,12 +59,10 @@ def read(folder: Path, body: str, label: Callable[[Trial], str] = sharp) -> Iter
 def test_on_a_grid_the_line_has_the_edges_of_every_row_of_the_boundary(tmp_path: Path, label, degraded: bool) -> None:
     with read(tmp_path, GRID, label) as ledger:
         (line,) = edge_lines(read_table(ledger), rule=StableRule(degraded)).lines
-        rows = boundary(cell_map(read_table(ledger), rule=StableRule(degraded)))
-    told = [(p.across, p.at, {p.low, p.high}) for p in line.points if p.is_stable_below is not None]
-    assert told == [(row.y, edge.at, {edge.stable, edge.not_stable}) for row in rows for edge in row.edges]
-    assert all(point.low < point.high for point in line.points if point.is_stable_below is not None)
-    without = [(p.across, p.kind) for p in line.points if p.is_stable_below is None]
-    assert without == [(row.y, row.kind) for row in rows if not row.edges]
+        rows = GridMap(read_table(ledger), StableRule(degraded)).rows()
+    assert list(line.rows) == rows
+    assert line.edges == [(row, edge) for row in rows for edge in row.edges]
+    assert all(edge.low < edge.high for _, edge in line.edges)
 
 
 def test_a_facet_has_the_lines_of_its_values_alone(tmp_path: Path) -> None:
@@ -73,7 +70,7 @@ def test_a_facet_has_the_lines_of_its_values_alone(tmp_path: Path) -> None:
         found = edge_lines(read_table(ledger))
         alone = [edge_lines(read_table(ledger), where={"optimizer": word}) for word in ("sgd", "adamw")]
     assert [line.label for line in found.lines] == ["optimizer = sgd", "optimizer = adamw"]
-    assert [line.points for line in found.lines] == [each.lines[0].points for each in alone]
+    assert [line.rows for line in found.lines] == [each.lines[0].rows for each in alone]
     assert (found.notes, alone[1].notes) == ((), ("optimizer = adamw",))
 
 
@@ -81,18 +78,13 @@ def test_a_facet_has_the_lines_of_its_values_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("body", [RANGES, LIST, WORDS], ids=["range", "list", "words"])
 def test_a_fitted_line_has_the_edges_of_the_fit_at_every_place(tmp_path: Path, body: str) -> None:
     with read(tmp_path, body) as ledger:
-        found, fitted = edge_lines(read_table(ledger)), fit(read_table(ledger))
+        found, surface = edge_lines(read_table(ledger)), surface_map(read_table(ledger))
     assert (found.is_fitted, found.is_curve) == (True, body != LIST)
     for line in found.lines:
-        places = list(dict.fromkeys(point.across for point in line.points))
-        assert len(places) == (4 if body == LIST else PLACES_ACROSS)
+        assert len(line.rows) == (4 if body == LIST else PLACES_ACROSS)
         facet = {} if found.facet is None else {found.facet.name: line.facet}
-        for place in places:
-            told = [p for p in line.points if p.across == place and p.is_stable_below is not None]
-            edges = fitted.row({"beta1": place, **facet}).edges
-            assert [(p.at, p.low, p.high, p.is_stable_below) for p in told] == [
-                (edge.at, edge.low, edge.high, edge.is_stable_below) for edge in edges
-            ]
+        for row in line.rows:
+            assert row == surface.row({"beta1": row.setting["beta1"], **facet})
 
 
 @pytest.mark.parametrize("body", [GRID, FACETS, RANGES, LIST], ids=["grid", "facets", "range", "list"])
@@ -100,11 +92,12 @@ def test_a_sharp_edge_is_met_within_a_cell_on_a_grid_and_by_the_fit(tmp_path: Pa
     with read(tmp_path, body) as ledger:
         found = edge_lines(read_table(ledger))
     for line in found.lines:
-        assert {point.kind for point in line.points} == {"stable below"}
-        for point in line.points:
-            known = edge_of({"beta1": point.across, "optimizer": line.facet})
-            assert abs(math.log(point.at / known)) < math.log(CELL)
-            assert found.is_fitted or point.low <= known <= point.high
+        assert all(len(row.edges) == 1 for row in line.rows)
+        for row, edge in line.edges:
+            assert kind_of_edge(edge) == "stable below"
+            known = edge_of({"beta1": row.setting["beta1"], "optimizer": line.facet})
+            assert abs(math.log(edge.at / known)) < math.log(CELL)
+            assert found.is_fitted or edge.low <= known <= edge.high
 
 
 @pytest.mark.slow
@@ -112,10 +105,10 @@ def test_a_range_that_is_fixed_is_where_the_surface_is_read(tmp_path: Path) -> N
     with read(tmp_path, THREE) as ledger:
         fixed = edge_lines(read_table(ledger), where={"beta2": "0.95"})
         by_range = edge_lines(read_table(ledger), facet="beta2")
-        row = fit(read_table(ledger)).row({"beta1": 0.0, "beta2": 0.95})
+        row = surface_map(read_table(ledger)).row({"beta1": 0.0, "beta2": 0.95})
         with pytest.raises(InputError, match="beta2 is neither drawn nor fixed"):
             edge_lines(read_table(ledger))
-    assert fixed.lines[0].points[0].at == row.edges[0].at
+    assert fixed.lines[0].rows[0].edges[0].at == row.edges[0].at
     assert fixed.notes == ("beta2 = 0.95", "a fit to 80 trials in 80 cells")
     assert [line.label for line in by_range.lines] == ["beta2 = 0.9", "beta2 = 0.99", "beta2 = 0.999"]
 

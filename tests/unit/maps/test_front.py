@@ -12,7 +12,7 @@ from sweep_cases import ledger_at, map_ledger, record, sweep_of
 
 from orchestrator.answers.front import FrontAnswer
 from orchestrator.base.errors import InputError
-from orchestrator.maps.front import Front, front, front_table
+from orchestrator.maps.front import Front, front, front_table, unbeaten
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.table import read_table
 
@@ -64,7 +64,7 @@ def test_margins_are_those_of_recommend(tmp_path: Path, body: str) -> None:
     assert {tuple(cell.setting.values()): cell.numbers for cell in told} == {
         key: (candidate.loss, candidate.margin) for key, candidate in own.items()
     }
-    assert (found.fitted is None) == (body == GRID)
+    assert found.is_fitted == (body != GRID)
     for cell in along.cells:
         margins = own[key].margins if (key := tuple(cell.setting.values())) in own else ()
         known = [margin.known for margin in margins if margin.axis == "lr" and not margin.is_open]
@@ -165,3 +165,33 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, options: dict, body: str
     num = len(sweep_of(body).trials)
     with pytest.raises(InputError, match=says):
         found_in(tmp_path, ["stable"] * num, [1.0] * num, body, **options)
+
+
+# Few different numbers, so that many are equal; open margins are infinite.
+NUMBERS = st.one_of(st.integers(-3, 3).map(float), st.just(float("-inf")))
+POINTS = st.lists(st.tuples(st.integers(0, 4).map(float), NUMBERS), max_size=24)
+
+
+def beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    return one[0] <= other[0] and one[1] <= other[1] and one != other
+
+
+@given(POINTS)
+def test_no_point_beats_one_of_the_front_and_each_other_one_is_beaten_by_one_of_it(points) -> None:
+    front = unbeaten(points)
+    assert not any(beats(other, points[i]) for i in front for other in points)
+    others = set(range(len(points))) - set(front)
+    assert all(any(beats(points[i], points[other]) for i in front) for other in others)
+
+
+@given(POINTS)
+def test_along_the_front_one_number_rises_and_the_other_falls(points) -> None:
+    found = list(dict.fromkeys(points[i] for i in unbeaten(points)))
+    assert found == sorted(found)
+    assert [second for _, second in found] == sorted({second for _, second in found}, reverse=True)
+
+
+@given(POINTS, st.randoms())
+def test_the_front_does_not_depend_on_the_order_of_points(points, random) -> None:
+    shuffled = random.sample(points, len(points))
+    assert sorted(points[i] for i in unbeaten(points)) == sorted(shuffled[i] for i in unbeaten(shuffled))

@@ -10,7 +10,7 @@ from sweep_cases import trial_row
 from orchestrator.base.intervals import wilson
 from orchestrator.base.space import Cell
 from orchestrator.base.vocabulary import PRUNED
-from orchestrator.maps.gains import BestCell, Gains, Trials, gains
+from orchestrator.maps.gains import Gains, LowestLoss, Trials, gains
 from orchestrator.maps.rule import STABLE, StableRule
 
 
@@ -47,7 +47,7 @@ def test_the_same_trials_save_and_harm_none_and_change_no_loss() -> None:
     found = told(base, base)
     assert (found.saved, found.unstable, found.harmed, found.stable) == (0, 1, 0, 1)
     assert (found.loss_change, found.num_losses, found.saved_loss) == (0.0, 1, None)
-    assert found.best == found.best_of_base == BestCell(Cell(lr=0), 0.5)
+    assert found.best == found.best_of_base == LowestLoss(Cell(lr=0), 0.5)
 
 
 def test_trials_without_a_partner_that_has_a_result_are_left_out() -> None:
@@ -69,7 +69,7 @@ def test_where_no_run_is_stable_none_can_be_harmed_and_no_loss_compared() -> Non
     found = told(trials("diverged", "spiked"), trials("diverged", "stable", losses=(None, 0.25)))
     assert (found.stable, found.harmed, found.harmed_interval) == (0, 0, None)
     assert (found.num_losses, found.loss_change, found.loss_change_interval) == (0, None, None)
-    assert (found.best_of_base, found.best, found.saved_loss) == (None, BestCell(Cell(lr=1), 0.25), 0.25)
+    assert (found.best_of_base, found.best, found.saved_loss) == (None, LowestLoss(Cell(lr=1), 0.25), 0.25)
 
 
 def test_the_change_of_loss_is_the_median_over_pairs_of_which_both_are_stable() -> None:
@@ -88,24 +88,24 @@ def test_losses_that_are_missing_or_not_finite_are_left_out() -> None:
     new = trials(*["stable"] * 6, losses=(0.5, 1.0, None, math.inf, math.nan, 0.75))
     found = told(base, new)
     assert (found.num_losses, found.loss_change, found.saved, found.saved_loss) == (1, -0.5, 2, 0.75)
-    assert found.best == BestCell(Cell(lr=0), 0.5)
+    assert found.best == LowestLoss(Cell(lr=0), 0.5)
 
 
 def test_a_degraded_run_counts_as_saved_and_is_named_unless_degraded_runs_count_as_unstable() -> None:
     base, new = trials("diverged", "diverged", "stable"), trials("degraded", "stable", "degraded")
     found = told(base, new)
-    assert (found.saved, found.saved_degraded, found.harmed, found.best) == (2, 1, 0, BestCell(Cell(lr=0), 1.0))
+    assert (found.saved, found.saved_degraded, found.harmed, found.best) == (2, 1, 0, LowestLoss(Cell(lr=0), 1.0))
     strict = told(base, new, counts_degraded=True)
-    assert (strict.saved, strict.saved_degraded, strict.harmed, strict.best) == (1, 0, 1, BestCell(Cell(lr=1), 1.0))
+    assert (strict.saved, strict.saved_degraded, strict.harmed, strict.best) == (1, 0, 1, LowestLoss(Cell(lr=1), 1.0))
 
 
 def test_the_best_cell_has_the_lowest_median_of_those_that_are_stable_on_every_seed() -> None:
     outcomes = ["stable"] * 6 + ["stable", "stable", "spiked"]
     losses = (1.0, 2.0, 9.0, 1.0, 1.5, 99.0, 0.1, 0.1, 0.1)
     found = told(trials(*outcomes, losses=losses, seeds=3), trials(*["diverged"] * 9, seeds=3))
-    assert (found.best_of_base, found.best) == (BestCell(Cell(lr=1), 1.5), None)
+    assert (found.best_of_base, found.best) == (LowestLoss(Cell(lr=1), 1.5), None)
 
 
 def test_a_cell_with_a_seed_that_has_no_result_is_not_the_best() -> None:
     base = trials("stable", "stable", "stable", None, losses=(2.0, 2.0, 1.0, None), seeds=2)
-    assert told(base, base).best == BestCell(Cell(lr=0), 2.0)
+    assert told(base, base).best == LowestLoss(Cell(lr=0), 2.0)

@@ -7,7 +7,7 @@ from sweep_cases import ledger_at, map_ledger, sweep_of, trial_row
 
 from orchestrator.answers.importance import ImportanceAnswer
 from orchestrator.base.errors import InputError
-from orchestrator.maps.importance import importance, loss_ranks
+from orchestrator.maps.importance import importance, loss_ranks, surface_shares
 from orchestrator.maps.table import read_table
 
 GRID = "seeds: [0, 1]\naxes: {lr: {log: [1e-3, 1], num: 5}, clip: {values: [1.0, 2.0, null]}}\n"
@@ -85,3 +85,32 @@ def test_a_sweep_with_nothing_to_compare_is_refused(tmp_path: Path) -> None:
         map_ledger(ledger, sweep_of("seeds: [0, 1]\naxes: {lr: {values: [0.1]}}\n"), ["stable", "diverged"])
         with pytest.raises(InputError, match="no axis has two values"):
             importance(read_table(ledger))
+
+
+LR = "lr: {log: [1e-3, 1], num: 9}"
+
+
+def shares(path: Path, body: str, is_stable) -> dict[str, float] | None:
+    sweep = sweep_of(body)
+    with ledger_at(path) as ledger:
+        labels = ["stable" if is_stable(trial.cell) else "diverged" for trial in sweep.trials]
+        map_ledger(ledger, sweep, labels, [1.0] * len(labels))
+        return surface_shares(read_table(ledger))
+
+
+def test_an_axis_that_does_nothing_has_no_share_on_the_surface(tmp_path: Path) -> None:
+    found = shares(tmp_path, f"axes: {{{LR}, clip: {{values: [1.0, 2.0, null]}}}}\n", lambda cell: cell["lr"] < 0.03)
+    assert found == pytest.approx({"lr": 1.0, "clip": 0.0}, abs=0.05)
+
+
+def test_axes_that_move_the_edge_only_together_share_it(tmp_path: Path) -> None:
+    axes = "axes: {lr: {log: [0.01, 1], num: 9}, eps: {log: [0.01, 1], num: 9}}\n"
+    found = shares(tmp_path, axes, lambda cell: cell["lr"] * cell["eps"] < 0.01)
+    assert found == pytest.approx({"lr": 0.5, "eps": 0.5}, abs=0.1)
+
+
+def test_lists_alone_have_no_surface_and_too_few_trials_neither(tmp_path: Path) -> None:
+    lists = "axes: {optimizer: {values: [sgd, adamw, lion]}}\n"
+    assert shares(tmp_path / "lists", lists, lambda cell: cell["optimizer"] == "sgd") is None
+    few = "axes: {lr: {log: [1e-3, 1], num: 4}}\n"
+    assert shares(tmp_path / "few", few, lambda cell: cell["lr"] < 0.1) is None

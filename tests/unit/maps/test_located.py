@@ -182,7 +182,7 @@ def test_where_cells_are_scattered_a_fitted_surface_answers(tmp_path: Path, lr: 
         map_ledger(ledger, sweep, labels)
         found = locate(read_table(ledger), run_with(lr=lr, beta2=0.97))
     assert found.side == side
-    assert found.p_stable["low"] <= found.p_stable["at"] <= found.p_stable["high"]
+    assert found.p_stable.low <= found.p_stable.at <= found.p_stable.high
     edges = [margin for margin in found.margins if margin.axis == "lr" and margin.is_upwards]
     ways = [way for way in found.escapes if way.axis == "lr"]
     if side == "stable":

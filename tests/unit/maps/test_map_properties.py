@@ -10,7 +10,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,14 +23,15 @@ from hypothesis import strategies as st
 from sweep_cases import ledger_at, map_ledger, sweep_of
 from typer.testing import CliRunner
 
+from orchestrator.answers._rows import named_rows
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.base.vocabulary import OUTCOMES, cell_state
 from orchestrator.cli import app
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.boundary import boundary, boundary_lines
 from orchestrator.maps.cell_map import cell_map, facet_maps
 from orchestrator.maps.comparison import compare
+from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.rule import StableRule
 from orchestrator.maps.table import read_table
@@ -186,24 +187,23 @@ def test_a_cell_s_state_says_what_the_definition_says(labels: list[str]) -> None
 @given(cases(), st.sampled_from(["worst", "median", "best"]))
 def test_the_map_its_table_and_its_boundary_are_the_definitions(written, case: Case, how: str) -> None:
     with opened(written(case)) as ledger:
-        stability = cell_map(read_table(ledger), reduce=how)
-    found = boundary(stability)
-    for (y, row), of_row in zip(rows_of(case, how), found, strict=True):
-        assert of_row.y == y
+        grid, strict = (GridMap(read_table(ledger), StableRule(counts), reduce=how) for counts in (False, True))
+    stability = grid.cells
+    for (y, row), of_row in zip(rows_of(case, how), grid.rows(), strict=True):
+        assert list(of_row.setting.values()) == ([] if y is None else [y])
         assert [(x, of_state(stability.state((x, y)))) for x, _ in row] == row
         assert [(edge.stable, edge.not_stable) for edge in of_row.edges] == edges_of(row)
-        assert list(of_row.missing) == [x for x, found in row if found is None]
+        assert list(of_row.not_known) == [x for x, found in row if found is None]
         assert list(of_row.degraded) == [x for x, found in row if found == DEGRADED]
-    strict = boundary(replace(stability, rule=StableRule(True)))
-    for (_, row), of_row in zip(rows_of(case, how), strict, strict=True):
+    for (_, row), of_row in zip(rows_of(case, how), strict.rows(), strict=True):
         assert [(edge.stable, edge.not_stable) for edge in of_row.edges] == edges_of(row, STABLE)
     table = map_table(stability)
     assert len(table) == len(stability.cells)
     for record in table.to_dict("records"):
         assert (record["num_finished"] == 0) == pd.isna(record["fraction_stable"])
         assert record["num_stable"] <= record["num_finished"] <= record["num_seeds"]
-    for line in boundary_lines(stability):
-        assert f"near {stability.x.name}=1 " not in line, "a bound next to 1 is not 1"
+    for _, text in named_rows(grid):
+        assert f"near {stability.x.name}=1 " not in text, "a bound next to 1 is not 1"
 
 
 @some
@@ -337,7 +337,7 @@ def test_every_command_that_reads_the_map_agrees_with_it(written, case: Case) ->
     assert of_table == {(value, of_y): stable for of_y, row in rows for value, stable in row}
     # the text
     with opened(folder) as ledger:
-        drawn = text_map(ledger.trials()).plain.splitlines()
+        drawn = text_map(read_table(ledger).trials).plain.splitlines()
         stability = cell_map(read_table(ledger))
         page, order = report_data(read_table(ledger)), [axis.values for axis in read_table(ledger).axes]
     marks = [line.split()[-len(rows[0][1]) :] for line in drawn[1 if y else 0 :][: len(rows)]][::-1]

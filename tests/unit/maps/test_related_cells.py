@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
+from orchestrator.answers._rows import named_rows
 from orchestrator.answers.recommend import RecommendAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis, Cell, Trial
 from orchestrator.maps.axes import led
-from orchestrator.maps.boundary import boundary, boundary_lines
 from orchestrator.maps.cell_map import cell_map
-from orchestrator.maps.comparison import Comparison, compare, shared_maps
+from orchestrator.maps.compared_maps import compared_maps
+from orchestrator.maps.comparison import Comparison, compare
+from orchestrator.maps.grid_map import GridMap, state_beside
 from orchestrator.maps.recommendation import recommend
-from orchestrator.maps.related_cells import state_beside
 from orchestrator.maps.sensitivity import lr_sensitivity
 from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import map_table, trial_table
@@ -122,8 +123,8 @@ def test_the_first_of_the_axes_that_advance_together_stands_for_them_in_a_map(zi
 
 
 def test_the_edge_along_any_of_them_lies_between_neighbours_of_all(zipped) -> None:
-    along_lr = [row.edges for row in boundary(cell_map(read_table(zipped)))]
-    along_size = [row.edges for row in boundary(cell_map(read_table(zipped), "batch_size"))]
+    along_lr = [row.edges for row in GridMap(read_table(zipped)).rows()]
+    along_size = [row.edges for row in GridMap(read_table(zipped), x="batch_size").rows()]
     assert [[(edge.stable, edge.not_stable) for edge in row] for row in along_lr] == [[(1.0, 10.0)], [(1.0, 10.0)]]
     assert [[(edge.stable, edge.not_stable) for edge in row] for row in along_size] == [[(16, 8)], [(16, 8)]]
 
@@ -132,7 +133,7 @@ def test_a_map_over_two_of_them_is_a_diagonal_which_has_no_rows(zipped) -> None:
     found = cell_map(read_table(zipped), "lr", "batch_size")
     assert sorted(found.cells) == [(0.01, 64), (0.1, 32), (1.0, 16), (10.0, 8)]
     with pytest.raises(InputError, match=r"--across: batch_size advances with lr[\s\S]*name another axis, or none"):
-        boundary(found)
+        GridMap(read_table(zipped), x="lr", y="batch_size").rows()
 
 
 def test_margins_go_along_the_first_of_them_and_the_others_follow(zipped) -> None:
@@ -147,7 +148,7 @@ def test_margins_go_along_the_first_of_them_and_the_others_follow(zipped) -> Non
 
 
 def test_a_wrong_learning_rate_is_measured_along_the_axes_that_advance_with_it(zipped) -> None:
-    found = lr_sensitivity(read_table(zipped))
+    found = lr_sensitivity(read_table(zipped)).settings
     assert [dict(each.setting) for each in found] == [{"beta1": 0.0}, {"beta1": 0.5}]
     assert all(each.value is not None for each in found)
     assert all("lr_sensitivity" in cell.metrics for cell in sweep_record(zipped).cells)
@@ -168,16 +169,16 @@ def conditional(tmp_path: Path):
 
 
 def test_cells_without_the_axis_are_a_column_none_that_is_no_neighbour_of_a_value(conditional) -> None:
-    found = cell_map(read_table(conditional), "beta1", "lr")
-    assert found.x_values == (0.0, 0.5, 0.9, None)
-    rows = {row.y: [(edge.stable, edge.not_stable) for edge in row.edges] for row in boundary(found)}
+    found = GridMap(read_table(conditional), x="beta1", y="lr")
+    assert found.cells.x_values == (0.0, 0.5, 0.9, None)
+    rows = {row.setting["lr"]: [(edge.stable, edge.not_stable) for edge in row.edges] for row in found.rows()}
     assert rows[1.0] == [(0.5, 0.9)], "0.9 and none differ too"
-    assert found.state((None, 1.0)) == "diverged"
+    assert found.cells.state((None, 1.0)) == "diverged"
 
 
 def test_a_row_without_the_axis_says_so(conditional) -> None:
-    lines = boundary_lines(cell_map(read_table(conditional), "beta1", "optimizer", where={"lr": 1.0}))
-    assert [line.split("  ")[-1] for line in lines] == [
+    found = GridMap(read_table(conditional), x="beta1", y="optimizer", where={"lr": 1.0})
+    assert [text for _, text in named_rows(found)] == [
         "there is no beta1 here",
         "edge near beta1=0.7 (beta1 0.5 is stable, 0.9 is not)",
     ]
@@ -192,8 +193,9 @@ def test_a_setting_without_the_axis_has_no_margin_along_it(conditional) -> None:
 
 
 def test_sensitivity_takes_the_cells_in_which_the_axis_exists(conditional) -> None:
-    assert {each.setting["beta1"] for each in lr_sensitivity(read_table(conditional))} == {0.0, 0.5, 0.9, None}
-    assert {each.setting["optimizer"] for each in lr_sensitivity(read_table(conditional), "beta1")} == {"sgd"}
+    along_lr, along_beta1 = (lr_sensitivity(read_table(conditional), name).settings for name in ("lr", "beta1"))
+    assert {each.setting["beta1"] for each in along_lr} == {0.0, 0.5, 0.9, None}
+    assert {each.setting["optimizer"] for each in along_beta1} == {"sgd"}
 
 
 def test_a_step_to_where_another_axis_begins_meets_the_worst_of_its_values() -> None:
@@ -265,11 +267,13 @@ def test_sweeps_over_related_axes_are_compared_cell_by_cell(tmp_path: Path, body
 def test_edges_of_zipped_sweeps_are_compared_along_the_first_axis_and_in_whole_rows(tmp_path: Path) -> None:
     found = compared(tmp_path, ZIPPED, ZIPPED)
     (difference,) = found.differences
-    assert (difference.shift.axis, difference.shift.num_rows, len(difference.shift.factors)) == ("lr", 2, 2)
-    assert [(each.x.name, each.y.name) for each in shared_maps(found)] == [("lr", "beta1")] * 2
+    assert found.edge_axis.name == "lr"
+    assert [row.factor for row in difference.rows] == [1.0, 1.0]
+    assert [(each.x.name, each.y.name) for each in compared_maps(found)] == [("lr", "beta1")] * 2
 
 
 def test_edges_along_an_axis_that_does_not_exist_everywhere_are_compared_where_it_does(tmp_path: Path) -> None:
     found = compared(tmp_path, CONDITIONAL, CONDITIONAL)
     (difference,) = found.differences
-    assert (difference.shift.axis, difference.shift.num_rows, difference.shift.factors) == ("beta1", 8, ())
+    assert found.edge_axis.name == "beta1"
+    assert [row.factor for row in difference.rows] == [None] * 8

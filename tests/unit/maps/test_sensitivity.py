@@ -49,13 +49,14 @@ RESULTS = {
 def test_it_is_the_mean_of_the_capped_losses_less_the_lowest(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         fill(ledger, RESULTS)
-        clipped, free = lr_sensitivity(read_table(ledger))
+        found = lr_sensitivity(read_table(ledger))
+    clipped, free = found.settings
     assert clipped.setting == {"clip": 1.0}
-    assert clipped.of_seed == {0: pytest.approx(8 / 3 - 1), 1: pytest.approx(10 / 3 - 2)}
+    assert clipped.by_seed == {0: pytest.approx(8 / 3 - 1), 1: pytest.approx(10 / 3 - 2)}
     assert clipped.value == pytest.approx((5 / 3 + 4 / 3) / 2)
-    assert (clipped.best, clipped.num_values, clipped.low, clipped.high) == (0.2, 3, 0.1, 0.4)
-    assert clipped.loss == "validation_loss"
-    assert free.of_seed == {0: pytest.approx(8 / 3 - 2)}, "seed 1 has not run at every learning rate"
+    assert (clipped.best, found.num_values, found.low, found.high) == (0.2, 3, 0.1, 0.4)
+    assert found.loss == "validation_loss"
+    assert free.by_seed == {0: pytest.approx(8 / 3 - 2)}, "seed 1 has not run at every learning rate"
 
 
 def test_the_words_state_range_loss_and_spread(tmp_path: Path) -> None:
@@ -74,8 +75,9 @@ def test_without_validation_the_final_loss_is_taken_and_said(tmp_path: Path) -> 
     body = "axes: {lr: {values: [0.1, 0.2]}}\n"
     with ledger_at(tmp_path) as ledger:
         fill(ledger, {(0.1, None, 0): ("stable", 2.0, None), (0.2, None, 0): ("stable", 1.0, None)}, body)
-        (found,) = lr_sensitivity(read_table(ledger))
-    assert (found.loss, found.value, found.setting) == ("final_loss", pytest.approx(0.5), {})
+        found = lr_sensitivity(read_table(ledger))
+    (whole,) = found.settings
+    assert (found.loss, whole.value, whole.setting) == ("final_loss", pytest.approx(0.5), {})
 
 
 @pytest.mark.parametrize("body", ["axes: {eps: {values: [1e-8, 1e-4]}}\n", "axes: {lr: {values: [0.1]}}\n"])
@@ -83,7 +85,7 @@ def test_it_needs_an_axis_of_learning_rates(tmp_path: Path, body: str) -> None:
     with ledger_at(tmp_path) as ledger:
         sweep = sweep_of(body)
         ledger.plan("quadratic", sweep.trials, driver_facts(sweep))
-        with pytest.raises(InputError, match="'lr' is no axis"):
+        with pytest.raises(InputError, match="'lr' is not an axis"):
             lr_sensitivity(read_table(ledger))
 
 
@@ -97,7 +99,7 @@ def test_an_axis_of_words_has_no_sensitivity(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         sweep = sweep_of("axes: {schedule: {values: [constant, linear]}}\n")
         ledger.plan("quadratic", sweep.trials, driver_facts(sweep))
-        with pytest.raises(InputError, match="'schedule' is no axis of two numbers"):
+        with pytest.raises(InputError, match="'schedule' is not an axis of two numbers"):
             lr_sensitivity(read_table(ledger), "schedule")
 
 
@@ -108,8 +110,8 @@ def test_a_seed_without_any_finite_loss_is_left_out(tmp_path: Path) -> None:
         fill(ledger, results | {(0.2, None, 0): ("diverged", None, None)}, body)
         with contextlib.closing(sqlite3.connect(ledger.path)) as db, db:
             db.execute("UPDATE trials SET initial_loss = NULL")
-        (found,) = lr_sensitivity(read_table(ledger))
-        assert found.of_seed == {1: 0.0}
+        (found,) = lr_sensitivity(read_table(ledger)).settings
+        assert found.by_seed == {1: 0.0}
         with contextlib.closing(sqlite3.connect(ledger.path)) as db, db:
             db.execute("UPDATE trials SET final_loss = NULL, validation_loss = NULL")
         lines = SensitivityQuery().ask(read_table(ledger)).lines()
@@ -121,17 +123,17 @@ def test_a_range_counts_the_tried_values_in_it_with_its_ends_and_no_others(tmp_p
         fill(ledger, RESULTS)
         whole, of_part = lr_sensitivity(read_table(ledger)), lr_sensitivity(read_table(ledger), "lr", (0.1, 0.2))
         assert lr_sensitivity(read_table(ledger), "lr", (0.01, 4.0)) == whole
-    clipped, free = of_part
-    assert (clipped.num_values, clipped.low, clipped.high) == (2, 0.1, 0.2)
-    assert clipped.of_seed == {0: pytest.approx(0.5), 1: pytest.approx(0.5)}
-    assert free.of_seed == {0: 0.0}
+    clipped, free = of_part.settings
+    assert (of_part.num_values, of_part.low, of_part.high) == (2, 0.1, 0.2)
+    assert clipped.by_seed == {0: pytest.approx(0.5), 1: pytest.approx(0.5)}
+    assert free.by_seed == {0: 0.0}
 
 
 def test_the_lowest_loss_is_that_within_the_range(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         fill(ledger, RESULTS)
-        clipped, _ = lr_sensitivity(read_table(ledger), "lr", (0.15, 0.4))
-    assert clipped.of_seed[0] == pytest.approx((1 + 5) / 2 - 1)
+        clipped, _ = lr_sensitivity(read_table(ledger), "lr", (0.15, 0.4)).settings
+    assert clipped.by_seed[0] == pytest.approx((1 + 5) / 2 - 1)
     assert clipped.best == 0.2
 
 

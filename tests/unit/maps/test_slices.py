@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
+from orchestrator.answers._comparison import comparison_lines
 from orchestrator.answers.compare import CompareQuery
 from orchestrator.answers.compare import Comparison as Answer
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Cell
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import comparison
-from orchestrator.maps.comparison_text import comparison_lines
 from orchestrator.maps.table import SweepTable, read_table, slices
 
 LR = "seeds: [0, 1, 2]\naxes:\n  lr: {values: [0.01, 0.1, 1.0]}\n"

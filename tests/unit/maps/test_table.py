@@ -5,13 +5,14 @@ from pathlib import Path
 import numpy as np
 from sweep_cases import finished, ledger_at, sweep_of
 
+from orchestrator.answers._rows import named_rows
 from orchestrator.base.packs import Completed, Report
 from orchestrator.detection.relative import SHAKING
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.maps.boundary import boundary, boundary_lines
 from orchestrator.maps.cell_map import cell_map
+from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.rule import StableRule
 from orchestrator.maps.table import read_table
@@ -63,13 +64,14 @@ def test_noise_that_pays_or_is_that_of_the_batches_is_right(tmp_path: Path) -> N
 def test_a_rate_that_is_too_low_to_learn_is_no_edge_and_no_end_of_the_margin(tmp_path: Path) -> None:
     curves = descent(3.99), descent(2.0), descent(2.0)
     with ledger_of(tmp_path, *curves, outcomes=("stalled", "stable", "stable")) as ledger:
-        (row,) = boundary(cell_map(read_table(ledger)))
+        grid = GridMap(read_table(ledger))
+        (row,) = grid.rows()
         assert (row.kind, row.edges, row.degraded) == ("stable throughout", (), (0.01,))
-        (line,) = boundary_lines(cell_map(read_table(ledger)))
-        assert line.endswith("stable throughout; degraded at 0.01; too slow at 0.01")
+        ((_, text),) = named_rows(grid)
+        assert text.endswith("stable throughout; degraded at 0.01; too slow at 0.01")
         chosen = recommend(read_table(ledger)).chosen
         assert chosen is not None
         assert chosen.setting != {"lr": 0.01}
         assert all(margin.is_open for margin in chosen.margins)
-        (strict,) = boundary(cell_map(read_table(ledger), rule=StableRule(True)))
+        (strict,) = GridMap(read_table(ledger), StableRule(True)).rows()
         assert strict.kind == "crosses"

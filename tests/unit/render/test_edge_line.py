@@ -77,12 +77,12 @@ def test_bars_of_a_grid_stand_beside_each_other_and_reach_over_their_brackets(tm
     found = lines_of(tmp_path, FACETS)
     (axes,) = _draw(found).axes
     bars = np.array([segment for bar in axes.collections for segment in bar.get_segments()])
-    points = [point for line in found.lines for point in line.points]
+    edges = [edge for line in found.lines for _, edge in line.edges]
     assert [tuple(bar[:, 1]) for bar in bars] == [
-        (pytest.approx(np.log10(point.low)), pytest.approx(np.log10(point.high))) for point in points
+        (pytest.approx(np.log10(edge.low)), pytest.approx(np.log10(edge.high))) for edge in edges
     ]
     places = sorted(bars[:, 0, 0])
-    assert len(set(places)) == len(points)
+    assert len(set(places)) == len(edges)
     assert np.allclose(np.diff(places)[:2], 0.06), "three lines in three fifths of the distance of values"
 
 
@@ -91,12 +91,12 @@ def test_a_curve_is_the_fitted_edge_within_its_band(tmp_path: Path) -> None:
     (axes,) = _draw(found).axes
     curve = next(line for line in axes.lines if len(line.get_xdata()) > 2)
     assert [tuple(point) for point in curve.get_xydata()] == [
-        (point.across, pytest.approx(np.log10(point.at))) for point in found.lines[0].points
+        (row.setting["beta1"], pytest.approx(np.log10(edge.at))) for row, edge in found.lines[0].edges
     ]
     (band,) = axes.collections
     outline = band.get_paths()[0].vertices[:, 1]
-    for point in found.lines[0].points:
-        for end in (point.low, point.high):
+    for _, edge in found.lines[0].edges:
+        for end in (edge.low, edge.high):
             assert np.isclose(outline, np.log10(end)).any()
 
 

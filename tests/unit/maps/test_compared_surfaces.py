@@ -12,21 +12,15 @@ import numpy as np
 import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
+from orchestrator.answers._comparison import comparison_lines
 from orchestrator.base.errors import InputError
-from orchestrator.base.space import Axis, Trial
+from orchestrator.base.space import Axis, Cell, Trial
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.comparison import compare
-from orchestrator.maps.fitted import FittedEdge, FittedRow
-from orchestrator.maps.fitted_comparison import (
-    FittedComparison,
-    compare_fitted,
-    fitted_maps,
-    fitted_meshes,
-    mesh_cells,
-    row_shift,
-)
-from orchestrator.maps.fitted_comparison_text import fitted_comparison_lines
+from orchestrator.maps.compared_maps import compared_maps, compared_meshes
+from orchestrator.maps.comparison import Comparison, compare, row_shift
+from orchestrator.maps.edges import Edge, Row
 from orchestrator.maps.rule import StableRule
+from orchestrator.maps.surface_map import mesh_cells
 from orchestrator.maps.table import read_table
 from orchestrator.render.fitted_comparison import fitted_comparison_picture
 
@@ -64,9 +58,9 @@ def opened(folders: list[Path]):
         yield [stack.enter_context(LedgerReader(folder / "ledger.db")) for folder in folders]
 
 
-def compared(folder: Path, *sweeps: tuple[str, Outcome], **options) -> FittedComparison:
+def compared(folder: Path, *sweeps: tuple[str, Outcome], **options) -> Comparison:
     with opened(folders_of(folder, *sweeps)) as ledgers:
-        return compare_fitted(list(map(read_table, ledgers)), **options)
+        return compare(list(map(read_table, ledgers)), **options)
 
 
 def mark_as_scattered(folder: Path) -> None:
@@ -82,9 +76,8 @@ def test_on_grids_the_surfaces_and_the_shared_cells_give_the_same_answer(tmp_pat
     for folder in folders:
         mark_as_scattered(folder)
     with opened(folders) as ledgers:
-        surfaces = compare_fitted(list(map(read_table, ledgers)))
+        surfaces = compare(list(map(read_table, ledgers)))
     (of_cells,), (of_surfaces,) = cells.differences, surfaces.differences
-    assert of_cells.shift is not None
     for side, fitted_side in zip(cells.sides, surfaces.sides, strict=True):
         assert fitted_side.area == pytest.approx(side.area, abs=0.04)
     assert of_surfaces.area_change == pytest.approx(of_cells.area_change, abs=0.04)
@@ -92,7 +85,7 @@ def test_on_grids_the_surfaces_and_the_shared_cells_give_the_same_answer(tmp_pat
     factors = [row.factor for row in of_surfaces.rows]
     assert len(factors) == 9
     assert None not in factors
-    assert abs(math.log(np.median(factors) / np.median(of_cells.shift.factors))) < math.log(STEP)
+    assert abs(math.log(np.median(factors) / np.median([row.factor for row in of_cells.rows]))) < math.log(STEP)
 
 
 @pytest.mark.slow
@@ -108,14 +101,14 @@ def test_a_grid_can_be_compared_with_scattered_cells(tmp_path: Path) -> None:
 def test_a_sweep_beside_itself_has_no_change_and_intervals_that_say_so(tmp_path: Path) -> None:
     (folder,) = folders_of(tmp_path, (RANGES, planted()))
     with opened([folder, folder]) as ledgers:
-        found = compare_fitted(list(map(read_table, ledgers)))
+        found = compare(list(map(read_table, ledgers)))
     (difference,) = found.differences
     assert difference.area_change == 0
     assert difference.area_interval[0] < 0 < difference.area_interval[1]
     assert [row.factor for row in difference.rows] == [1.0] * 9
     assert not any(row.has_moved for row in difference.rows)
     assert [side.name for side in found.sides] == ["s0 (1)", "s0 (2)"]
-    text = "\n".join(fitted_comparison_lines(found))
+    text = "\n".join(comparison_lines(found))
     assert "differs: nothing but the trials" in text
     assert "Of 128 trials of the same cell and seed, 0 became stable and 0 stopped" in text
     assert "No more than the fits leave open: more trials would tell." in text
@@ -140,7 +133,7 @@ def test_a_planted_factor_lies_in_the_intervals(tmp_path: Path, factor: float) -
     for side, share in zip(found.sides, (1.36 / 3, (1.36 + math.log10(factor)) / 3), strict=True):
         assert side.area_interval[0] < share < side.area_interval[1]
     word = "more" if factor > 1 else "less"
-    assert f"More than the fits leave open: s1 is {word} stable here." in "\n".join(fitted_comparison_lines(found))
+    assert f"More than the fits leave open: s1 is {word} stable here." in "\n".join(comparison_lines(found))
 
 
 @pytest.mark.slow
@@ -150,7 +143,7 @@ def test_only_what_all_cover_is_compared_and_the_rest_is_named(tmp_path: Path) -
     # Over 0.01 to 1 the edge rises from the low end by 0.72 of two decades.
     for side in found.sides:
         assert side.area == pytest.approx(0.36 / 2, abs=0.06)
-    lines = fitted_comparison_lines(found)
+    lines = comparison_lines(found)
     assert lines[:3] == [
         "compared: lr 0.01 to 1 x beta1 0 to 0.9, which all cover",
         "  left out: the rest of s0, which covers lr 0.001 to 1",
@@ -162,7 +155,7 @@ def test_only_what_all_cover_is_compared_and_the_rest_is_named(tmp_path: Path) -
 def test_of_listed_values_the_shared_ones_are_compared_each_in_its_own_row(tmp_path: Path) -> None:
     edges = {"sgd": 0.2, "adamw": 0.01, "lion": 0.001}
 
-    def by_word(factors: dict[str, float]) -> Outcome:
+    def by_value(factors: dict[str, float]) -> Outcome:
         def outcome(trial: Trial) -> str:
             word = trial.cell["optimizer"]
             return "stable" if trial.cell["lr"] < edges[word] * factors.get(word, 1.0) else "diverged"
@@ -171,14 +164,14 @@ def test_of_listed_values_the_shared_ones_are_compared_each_in_its_own_row(tmp_p
 
     body = SAMPLED + "  lr: {log: [0.001, 1.0]}\n  optimizer: {values: [sgd, adamw]}\n"
     other = body.replace("[sgd, adamw]", "[lion, adamw, sgd]").replace("num: 64", "num: 96")
-    found = compared(tmp_path, (body, by_word({})), (other, by_word({"adamw": 6.0})))
-    assert set(found.region[1].values) == {"sgd", "adamw"}
+    found = compared(tmp_path, (body, by_value({})), (other, by_value({"adamw": 6.0})))
+    assert set(found.axes[1].values) == {"sgd", "adamw"}
     rows = {row.before.setting["optimizer"]: row for row in found.differences[0].rows}
     assert not rows["sgd"].has_moved
     assert rows["adamw"].has_moved
     assert rows["adamw"].factor == pytest.approx(6, rel=0.4)
-    assert fitted_meshes(found, "lr", "optimizer") is None
-    (ranks,) = {stability.y_values for stability in fitted_maps(found)}
+    assert compared_meshes(found, "lr", "optimizer") is None
+    (ranks,) = {stability.y_values for stability in compared_maps(found)}
     assert set(ranks) == {"sgd", "adamw", "lion"}
 
 
@@ -187,14 +180,14 @@ def test_a_list_is_compared_with_a_range_at_its_values(tmp_path: Path) -> None:
     listed = GRID.replace("{linear: [0.0, 0.9], num: 5}", "{values: [0.0, 0.3, 0.6, 0.95]}")
     found = compared(tmp_path, (listed, planted()), (RANGES, planted()))
     assert [row.before.setting for row in found.differences[0].rows] == [{"beta1": value} for value in (0.0, 0.3, 0.6)]
-    maps = fitted_maps(found)
+    maps = compared_maps(found)
     assert [len({cell.y for cell in stability.cells.values()}) for stability in maps] == [3, 64]
     assert fitted_comparison_picture(maps, None, "svg").startswith(b"<?xml")
 
 
 def test_rows_without_one_edge_in_both_are_counted_and_shown(tmp_path: Path) -> None:
     found = compared(tmp_path, (RANGES, planted()), (RANGES, lambda trial: "stable"))
-    text = "\n".join(fitted_comparison_lines(found))
+    text = "\n".join(comparison_lines(found))
     assert "The edge along lr cannot be compared: none of 9 rows has one edge in both." in text
     assert len([line for line in text.splitlines() if line.startswith("  beta1=") and " in s0; " in line]) == 9
 
@@ -205,7 +198,7 @@ def test_of_several_edges_in_a_row_the_number_is_told(tmp_path: Path) -> None:
         return "stable" if trial.cell["lr"] < 0.01 or trial.cell["lr"] > 0.2 else "spiked"
 
     found = compared(tmp_path, (RANGES, planted()), (RANGES, outcome))
-    lines = [line for line in fitted_comparison_lines(found) if line.startswith("  beta1=")]
+    lines = [line for line in comparison_lines(found) if line.startswith("  beta1=")]
     assert all(line.endswith("; 2 edges in s1") for line in lines)
 
 
@@ -217,17 +210,21 @@ def test_degraded_trials_count_where_that_is_asked_for(tmp_path: Path) -> None:
     folders = folders_of(tmp_path, (RANGES, planted()), (RANGES, low_is_degraded))
     with opened(folders) as ledgers:
         tables = list(map(read_table, ledgers))
-        plain, counted = (compare_fitted(tables, rule=StableRule(asked)) for asked in (False, True))
+        plain, counted = (compare(tables, rule=StableRule(asked)) for asked in (False, True))
     num = plain.sides[1].num_degraded
     assert num > 0
     assert abs(plain.differences[0].area_change) < 0.01
     assert counted.differences[0].area_change < -0.1
-    assert f"  {num} trials degraded, counted as stable" in fitted_comparison_lines(plain)
-    assert f"  {num} trials degraded, not counted as stable" in fitted_comparison_lines(counted)
+    assert f"  {num} trials degraded, counted as stable" in comparison_lines(plain)
+    assert f"  {num} trials degraded, not counted as stable" in comparison_lines(counted)
 
 
-def row_with(at: float | None, low: float | None, high: float | None, is_stable_below: bool = True) -> FittedRow:
-    return FittedRow({}, (FittedEdge(at, low, high, is_stable_below),), 0.5)
+def row_of(*edges: Edge) -> Row:
+    return Row(Cell(), "crosses", edges, p_stable=0.5)
+
+
+def row_with(at: float | None, low: float | None, high: float | None, is_stable_below: bool = True) -> Row:
+    return row_of(Edge(at, low, high, is_stable_below, "fit"))
 
 
 LR, BETA2 = Axis("lr", "log", (), (1e-3, 1.0)), Axis("beta2", "log1m", (), (0.9, 0.9999))
@@ -256,14 +253,14 @@ def test_where_an_interval_has_no_end_that_of_the_factor_has_none() -> None:
 @pytest.mark.parametrize(
     "after",
     [
-        FittedRow({}, (), 0.9),
+        row_of(),
         row_with(None, 0.1, 0.2),
         row_with(0.4, 0.3, 0.5, is_stable_below=False),
-        FittedRow({}, row_with(0.1, 0.1, 0.1).edges + row_with(0.4, 0.3, 0.5).edges, 0.9),
+        row_of(*row_with(0.1, 0.1, 0.1).edges, *row_with(0.4, 0.3, 0.5).edges),
     ],
     ids=["none", "in doubt", "of the other side", "two"],
 )
-def test_a_row_without_one_edge_on_the_same_side_has_no_factor(after: FittedRow) -> None:
+def test_a_row_without_one_edge_on_the_same_side_has_no_factor(after: Row) -> None:
     assert row_shift(row_with(0.1, 0.05, 0.2), after, LR).factor is None
 
 
@@ -275,9 +272,11 @@ def test_a_single_row_is_told_and_drawn(tmp_path: Path) -> None:
     assert row.high is not None
     assert row.low < 5 < row.high
     assert f"moves by a factor {row.factor:.3g} (95 % interval {row.low:.3g} .. {row.high:.3g})." in (
-        "\n".join(fitted_comparison_lines(found))
+        "\n".join(comparison_lines(found))
     )
-    assert fitted_comparison_picture(fitted_maps(found), fitted_meshes(found, "lr", None), "png").startswith(b"\x89PNG")
+    assert fitted_comparison_picture(compared_maps(found), compared_meshes(found, "lr", None), "png").startswith(
+        b"\x89PNG"
+    )
 
 
 @pytest.mark.parametrize("num_ranges", [1, 2, 3, 4])
@@ -322,16 +321,16 @@ def test_lists_without_an_order_or_a_shared_value_are_refused(tmp_path: Path) ->
     folders = folders_of(tmp_path, *((body, lambda trial: "stable") for body in bodies))
     with opened(folders) as (first, same, other):
         with pytest.raises(InputError, match="none of optimizer has values with an order"):
-            compare_fitted([read_table(first), read_table(same)])
+            compare([read_table(first), read_table(same)])
         with pytest.raises(InputError, match="no region of it in common"):
-            compare_fitted([read_table(first), read_table(other)])
+            compare([read_table(first), read_table(other)])
 
 
 @pytest.mark.slow
 def test_the_pictures_have_the_points_of_each_sweep_and_the_same_limits(tmp_path: Path) -> None:
     higher = RANGES.replace("[0.001, 1.0]", "[0.01, 10.0]").replace("num: 64", "num: 40")
     found = compared(tmp_path, (RANGES, planted()), (higher, planted()))
-    maps, meshes = fitted_maps(found), fitted_meshes(found, "lr", "beta1")
+    maps, meshes = compared_maps(found), compared_meshes(found, "lr", "beta1")
     assert [len(stability.cells) for stability in maps] == [64, 40]
     assert {stability.x.ends for stability in maps} == {(0.001, 10.0)}
     assert meshes is not None

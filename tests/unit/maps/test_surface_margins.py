@@ -10,10 +10,9 @@ from sweep_cases import ledger_at, map_ledger, sweep_of
 
 from orchestrator.answers.recommend import RecommendAnswer
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.boundary import Margin
-from orchestrator.maps.fitted import fit
-from orchestrator.maps.fitted_margins import fitted_margins
+from orchestrator.maps.edges import Margin
 from orchestrator.maps.recommendation import Recommendation, recommend
+from orchestrator.maps.surface_map import surface_map
 from orchestrator.maps.table import read_table
 
 STEP = 1000 ** (1 / 16)
@@ -46,25 +45,23 @@ def upwards(margins: list[Margin], axis: str = "lr") -> Margin:
 def test_the_edge_is_as_far_as_on_a_grid_within_two_of_its_steps(tmp_path: Path, lr: float) -> None:
     setting = {"lr": lr, "beta1": 0.5}
     with ledger_with(tmp_path / "few", SCATTERED) as ledger:
-        found = upwards(fitted_margins(fit(read_table(ledger)), setting))
+        found = upwards(surface_map(read_table(ledger)).margins(setting))
     assert found.edge == pytest.approx(edge_at(0.5) / lr, rel=STEP**2 - 1)
     assert 1 <= found.known <= found.edge
 
 
 def test_what_is_surely_stable_is_nearer_than_the_edge_and_shrinks_towards_it(tmp_path: Path) -> None:
     with ledger_with(tmp_path / "few", SCATTERED) as ledger:
-        fitted = fit(read_table(ledger))
-        known = [upwards(fitted_margins(fitted, {"lr": lr, "beta1": 0.5})).known for lr in (0.002, 0.006, 0.02, 0.3)]
+        surface = surface_map(read_table(ledger))
+        known = [upwards(surface.margins({"lr": lr, "beta1": 0.5})).known for lr in (0.002, 0.006, 0.02, 0.3)]
     assert known == sorted(known, reverse=True)
     assert known[-1] == 1, "beyond the edge nothing is surely stable"
 
 
 def test_a_direction_without_an_edge_is_open(tmp_path: Path) -> None:
     with ledger_with(tmp_path / "few", SCATTERED) as ledger:
-        downwards = [
-            m for m in fitted_margins(fit(read_table(ledger)), {"lr": 0.005, "beta1": 0.5}) if not m.is_upwards
-        ]
-    assert all(margin.is_open for margin in downwards if margin.axis == "lr")
+        margins = surface_map(read_table(ledger)).margins({"lr": 0.005, "beta1": 0.5})
+    assert all(margin.is_open for margin in margins if margin.axis == "lr" and not margin.is_upwards)
 
 
 def recommended(path: Path, body: str) -> Recommendation:
@@ -81,5 +78,5 @@ def test_scattered_cells_recommend_nearly_what_a_grid_does(tmp_path: Path) -> No
     lines = RecommendAnswer("", few).lines()
     assert any(line.startswith("  lr up: surely stable to 0.0") and "edge near 0.0" in line for line in lines)
     assert lines[-2] == "margins by a surface fitted to 160 trials; surely: within its 95 % interval"
-    assert few.fitted is not None
-    assert grid.fitted is None
+    assert few.is_fitted
+    assert not grid.is_fitted

@@ -4,12 +4,15 @@ import math
 from pathlib import Path
 
 import pytest
-from sweep_cases import ledger_at, record, sweep_of
+from sweep_cases import ledger_at, record, sweep_of, table_with, trial_row
 
+from orchestrator.answers._rows import named_rows
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis, Cell
-from orchestrator.maps.boundary import Edge, boundary, boundary_lines, margins, row_boundary
-from orchestrator.maps.cell_map import cell_map
+from orchestrator.maps.edges import Edge, Margin
+from orchestrator.maps.grid_map import GridMap, row_of
+from orchestrator.maps.rule import STABLE
+from orchestrator.maps.stability_map import map_of
 from orchestrator.maps.table import read_table
 
 LOG = Axis("lr", "log", (1e-3, 1e-2, 1e-1, 1.0), (1e-3, 1.0))
@@ -17,7 +20,9 @@ S, D = "stable", "diverged"
 
 
 def edges(states: list[str], axis: Axis = LOG):
-    row = row_boundary(None, list(zip(axis.values, states, strict=True)), axis)
+    row = row_of(
+        Cell(), [(value, STABLE.of_state(state)) for value, state in zip(axis.values, states, strict=True)], axis
+    )
     return row.kind, [(e.stable, e.not_stable, e.at) for e in row.edges]
 
 
@@ -58,10 +63,10 @@ def test_no_clipping_has_no_place_on_an_axis_and_the_edge_only_a_bracket() -> No
 GRID = "seeds: [0, 1]\naxes: {lr: {log: [1e-3, 1], num: 4}, eps: {values: [1e-8, 1e-4, 1e-2]}}\n"
 
 
-def map_of(folder: Path, labels: list[str], body: str = GRID):
+def grid_with(folder: Path, labels: list[str], body: str = GRID) -> GridMap:
     with ledger_at(folder) as ledger:
         record(ledger, sweep_of(body), labels)
-        return cell_map(read_table(ledger))
+        return map_of(read_table(ledger))
 
 
 def test_a_cell_is_stable_for_the_boundary_when_all_its_seeds_are(tmp_path: Path) -> None:
@@ -72,31 +77,27 @@ def test_a_cell_is_stable_for_the_boundary_when_all_its_seeds_are(tmp_path: Path
         *(["diverged"] * 2, ["stable"] * 2, ["errored"] * 2),  # lr 1e-1
         *(["diverged"] * 2, ["diverged"] * 2, ["planned"] * 2),  # lr 1
     ]
-    stability = map_of(tmp_path, [label for cell in cells for label in cell])
-    one, several, nothing = boundary(stability)
-    assert (one.y, one.kind, one.edges) == (1e-8, "crosses", (Edge(1e-2, 1e-1, about(math.sqrt(1e-3))),))
+    stability = grid_with(tmp_path, [label for cell in cells for label in cell])
+    one, several, nothing = stability.rows()
+    edge = Edge(about(math.sqrt(1e-3)), 1e-2, 1e-1, is_stable_below=True, basis="bracket")
+    assert (one.setting, one.kind, one.edges) == ({"eps": 1e-8}, "crosses", (edge,))
     assert (several.kind, len(several.edges)) == ("crosses more than once", 3)
-    assert (nothing.kind, nothing.missing) == ("not known", LOG.values)
-    lines = boundary_lines(stability)
-    assert lines == [
-        "eps=0.01    not known at lr 0.001, 0.01, 0.1 (2 errored), 1",
-        "eps=0.0001  crosses 3 times: edge near lr=0.00316 (lr 0.001 is stable, 0.01 is not); "
-        "edge near lr=0.0316 (lr 0.1 is stable, 0.01 is not); edge near lr=0.316 (lr 0.1 is stable, 1 is not)",
-        "eps=1e-8    edge near lr=0.0316 (lr 0.01 is stable, 0.1 is not)",
+    assert (nothing.kind, nothing.not_known) == ("not known", LOG.values)
+    assert named_rows(stability) == [
+        ("eps=0.01", "not known at lr 0.001, 0.01, 0.1 (2 errored), 1"),
+        (
+            "eps=0.0001",
+            "crosses 3 times: edge near lr=0.00316 (lr 0.001 is stable, 0.01 is not); "
+            "edge near lr=0.0316 (lr 0.1 is stable, 0.01 is not); edge near lr=0.316 (lr 0.1 is stable, 1 is not)",
+        ),
+        ("eps=1e-8", "edge near lr=0.0316 (lr 0.01 is stable, 0.1 is not)"),
     ]
 
 
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ("axes: {lr: {log: [1e-4, 1]}}\nsample: {method: random, num: 6}\n", "sampled"),
-        ("axes: {schedule: {values: [constant, linear]}}\n", "no order"),
-    ],
-)
-def test_a_map_without_rows_or_order_has_no_boundary(tmp_path: Path, body: str, says: str) -> None:
-    num = len(sweep_of(body).trials)
-    with pytest.raises(InputError, match=says):
-        boundary(map_of(tmp_path, ["stable"] * num, body))
+def test_an_axis_without_an_order_has_no_edge(tmp_path: Path) -> None:
+    stability = grid_with(tmp_path, ["stable"] * 2, "axes: {schedule: {values: [constant, linear]}}\n")
+    with pytest.raises(InputError, match="no order"):
+        stability.rows()
 
 
 def test_the_boundary_of_the_quadratic_is_where_theory_puts_it(train, tmp_path: Path) -> None:
@@ -110,12 +111,18 @@ tracking: {enabled: false}
     sweep = sweep_of(body, "name: known\nobjective: quadratic\nsteps: 200\n")
     train(sweep)
     with ledger_at(tmp_path / "known") as ledger:
-        rows = boundary(cell_map(read_table(ledger)))
+        rows = map_of(read_table(ledger)).rows()
     for row in rows:
         (edge,) = row.edges
-        known = 2 * (1 + row.y) / (1 - row.y)
+        known = 2 * (1 + row.setting["beta1"]) / (1 - row.setting["beta1"])
         assert edge.stable < known <= edge.not_stable
         assert edge.at == pytest.approx(known, rel=0.1), "the bracket is a factor of 1.19"
+
+
+def margins(setting: Cell, axes: tuple[Axis, ...], states: dict[Cell, str]) -> list[Margin]:
+    """The margins of a setting on a grid whose cells have these states."""
+    trials = [trial_row(cell=cell, outcome=state) for cell, state in states.items() if state != "not_run"]
+    return GridMap(table_with(trials, axes)).margins(setting)
 
 
 STATES = {

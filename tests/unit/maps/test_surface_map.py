@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 from sweep_cases import record, search_with, sweep_of
 
+from orchestrator.answers._rows import named_rows
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.base.space import Trial
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.maps.boundary import boundary
 from orchestrator.maps.cell_map import cell_map
-from orchestrator.maps.fitted import fit, fitted_lines, fitted_mesh
+from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.rule import StableRule
+from orchestrator.maps.stability_map import surface_mesh
+from orchestrator.maps.surface_map import surface_map
 from orchestrator.maps.table import read_table
 from orchestrator.sweepfile.spec import Sweep
 
@@ -47,10 +49,10 @@ def ledger_of(sweep: Sweep, folder: Path, outcome_of: Callable[[Trial], str] = o
 
 def test_on_a_grid_the_fitted_edge_lies_within_the_bracket_of_each_row(tmp_path: Path) -> None:
     with LedgerReader(ledger_of(sweep_of(GRID), tmp_path / "case")) as ledger:
-        rows = boundary(cell_map(read_table(ledger)))
-        fitted = fit(read_table(ledger))
+        rows = GridMap(read_table(ledger)).rows()
+        surface = surface_map(read_table(ledger))
         for row in rows:
-            (bracket,), (edge,) = row.edges, fitted.row({"beta1": row.y}).edges
+            (bracket,), (edge,) = row.edges, surface.row(row.setting).edges
             assert edge.at is not None
             step = (1000) ** (1 / 12)
             assert bracket.stable / step**0.25 < edge.at < bracket.not_stable * step**0.25
@@ -61,7 +63,7 @@ def test_on_a_grid_the_fitted_edge_lies_within_the_bracket_of_each_row(tmp_path:
 @pytest.mark.parametrize("beta1", [0.1, 0.45, 0.8])
 def test_among_scattered_cells_the_planted_edge_lies_in_the_interval(tmp_path: Path, beta1: float) -> None:
     with LedgerReader(ledger_of(sweep_of(RANGES), tmp_path / "case")) as ledger:
-        (edge,) = fit(read_table(ledger)).row({"beta1": beta1}).edges
+        (edge,) = surface_map(read_table(ledger)).row({"beta1": beta1}).edges
     assert edge.at is not None
     assert edge.low is not None
     assert edge.high is not None
@@ -74,7 +76,7 @@ def test_the_order_of_the_trials_changes_nothing(tmp_path: Path) -> None:
     lines = []
     for number, sweep in enumerate((sweep_of(RANGES), sweep_of(RANGES.replace("[0, 1]", "[1, 0]")))):
         with LedgerReader(ledger_of(sweep, tmp_path / f"case{number}")) as ledger:
-            lines.append(fitted_lines(fit(read_table(ledger))))
+            lines.append(named_rows(surface_map(read_table(ledger))))
     assert lines[0] == lines[1]
 
 
@@ -87,9 +89,9 @@ def test_the_known_threshold_of_momentum_comes_out_of_a_search(train, tmp_path: 
     train(search_with(*sets, axes, EDGE_SEARCH, "stopping.spike_rise=1000.0"))
     with LedgerReader(tmp_path / "known" / LEDGER) as ledger:
         assert len(ledger.trials()) == 64
-        fitted = fit(read_table(ledger))
+        surface = surface_map(read_table(ledger))
     for beta1 in beta1s:
-        (edge,) = fitted.row({"beta1": beta1}).edges
+        (edge,) = surface.row({"beta1": beta1}).edges
         assert edge.at is not None
         assert edge.at == pytest.approx(2 * (1 + beta1) / (1 - beta1), rel=0.2)
 
@@ -108,28 +110,28 @@ def test_after_a_search_only_its_evenly_spread_cells_say_whether_a_row_has_one_e
 
     whole = replace(search, trials=trials)
     with LedgerReader(ledger_of(whole, tmp_path / "searched", striped)) as ledger:
-        assert fit(read_table(ledger)).surface.has_one_edge
+        assert surface_map(read_table(ledger)).surface.has_one_edge
     with LedgerReader(ledger_of(replace(whole, num_initial=None), tmp_path / "sampled", striped)) as ledger:
-        assert not fit(read_table(ledger)).surface.has_one_edge
+        assert not surface_map(read_table(ledger)).surface.has_one_edge
 
 
 def test_where_all_is_stable_no_edge_is_told(tmp_path: Path) -> None:
     with LedgerReader(ledger_of(sweep_of(RANGES), tmp_path / "case", lambda trial: "stable")) as ledger:
-        fitted = fit(read_table(ledger))
-        assert all(edge.at is None for row in fitted.rows() for edge in row.edges)
-        assert min(row.stable for row in fitted.rows()) > 0.9
-        assert not any("stable up to" in line for line in fitted_lines(fitted))
+        surface = surface_map(read_table(ledger))
+        assert all(edge.at is None for row in surface.rows() for edge in row.edges)
+        assert min(row.p_stable for row in surface.rows()) > 0.9
+        assert not any("stable up to" in text for _, text in named_rows(surface))
 
 
 @pytest.mark.slow
-def test_words_have_edges_of_their_own(tmp_path: Path) -> None:
+def test_values_of_a_list_have_edges_of_their_own(tmp_path: Path) -> None:
     body = SCATTERED + "  lr: {log: [0.001, 1.0]}\n  optimizer: {values: [sgd, adamw]}\n"
 
-    def by_word(trial: Trial) -> str:
+    def by_value(trial: Trial) -> str:
         return "stable" if trial.cell["lr"] < {"sgd": 0.3, "adamw": 0.01}[trial.cell["optimizer"]] else "diverged"
 
-    with LedgerReader(ledger_of(sweep_of(body), tmp_path / "case", by_word)) as ledger:
-        found = {row.setting["optimizer"]: row.edges[0].at for row in fit(read_table(ledger)).rows()}
+    with LedgerReader(ledger_of(sweep_of(body), tmp_path / "case", by_value)) as ledger:
+        found = {row.setting["optimizer"]: row.edges[0].at for row in surface_map(read_table(ledger)).rows()}
     assert found["sgd"] == pytest.approx(0.3, rel=0.4)
     assert found["adamw"] == pytest.approx(0.01, rel=0.4)
 
@@ -140,8 +142,8 @@ def test_degraded_trials_count_where_that_is_asked_for(tmp_path: Path) -> None:
         return "degraded" if trial.cell["lr"] < 0.005 else outcome(trial)
 
     with LedgerReader(ledger_of(sweep_of(RANGES), tmp_path / "case", low_is_degraded)) as ledger:
-        plain = fit(read_table(ledger)).stable([{"lr": 0.0015, "beta1": 0.5}])
-        counted = fit(read_table(ledger), rule=StableRule(True)).stable([{"lr": 0.0015, "beta1": 0.5}])
+        plain = surface_map(read_table(ledger)).probability([{"lr": 0.0015, "beta1": 0.5}])
+        counted = surface_map(read_table(ledger), rule=StableRule(True)).probability([{"lr": 0.0015, "beta1": 0.5}])
     assert plain[0] > 0.9
     assert counted[0] < 0.2
 
@@ -149,33 +151,60 @@ def test_degraded_trials_count_where_that_is_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"along": "momentum"}, "'momentum' is not an axis that is free"),
+        ({"along": "momentum"}, "'momentum' is not an axis"),
         ({"along": "optimizer"}, "the values of optimizer have no order"),
-        ({"where": {"optimizer": "adamw"}, "along": "optimizer"}, "is not an axis that is free"),
+        ({"where": {"optimizer": "adamw"}, "along": "optimizer"}, "'optimizer' is not an axis"),
     ],
 )
 def test_what_cannot_be_fitted_is_refused(tmp_path: Path, options: dict, message: str) -> None:
     body = SCATTERED + "  lr: {log: [0.001, 1.0]}\n  optimizer: {values: [sgd, adamw]}\n"
     path = ledger_of(sweep_of(body), tmp_path / "case", lambda trial: "stable")
     with LedgerReader(path) as ledger, pytest.raises(InputError, match=message):
-        fit(read_table(ledger), **options)
+        surface_map(read_table(ledger), **options)
 
 
 def test_few_trials_are_refused_and_have_no_surface_in_the_picture(tmp_path: Path) -> None:
     body = RANGES.replace("num: 60", "num: 3")
     with LedgerReader(ledger_of(sweep_of(body), tmp_path / "case")) as ledger:
         with pytest.raises(InputError, match="6 trials with an outcome are too few"):
-            fit(read_table(ledger))
-        assert fitted_mesh(read_table(ledger), "lr", "beta1") is None
+            surface_map(read_table(ledger))
+        assert surface_mesh(read_table(ledger), cell_map(read_table(ledger), "lr", "beta1")) is None
 
 
 def test_the_surface_of_a_picture_is_that_of_the_answers(tmp_path: Path) -> None:
     with LedgerReader(ledger_of(sweep_of(RANGES), tmp_path / "case")) as ledger:
-        mesh, fitted = fitted_mesh(read_table(ledger), "lr", "beta1"), fit(read_table(ledger))
+        table = read_table(ledger)
+        mesh, surface = surface_mesh(table, cell_map(table, "lr", "beta1")), surface_map(table)
     assert mesh is not None
     cells: Sequence[dict[str, float]] = [
         {"lr": 10 ** mesh.x_X[x], "beta1": float(mesh.y_Y[y])} for x, y in ((3, 70), (40, 40), (80, 0))
     ]
     drawn = [mesh.stable_YX[70, 3], mesh.stable_YX[40, 40], mesh.stable_YX[0, 80]]
-    np.testing.assert_allclose(drawn, fitted.stable(cells), atol=1e-6)
+    np.testing.assert_allclose(drawn, surface.probability(cells), atol=1e-6)
     assert ((mesh.surely_YX > 0) == (mesh.stable_YX > 0.5)).mean() > 0.99
+
+
+def test_on_a_full_grid_both_maps_answer_alike(tmp_path: Path) -> None:
+    """Edges, sides, margins and escapes of cells and of a surface, which knows edges to about a step of the grid."""
+    step = 1000 ** (1 / 12)
+    with LedgerReader(ledger_of(sweep_of(GRID), tmp_path / "case")) as ledger:
+        table = read_table(ledger)
+    cells, surface = GridMap(table), surface_map(table, "lr", fills_grids=True)
+    for row in cells.rows():
+        (bracket,), (fit,) = row.edges, surface.row(row.setting).edges
+        assert fit.is_stable_below == bracket.is_stable_below
+        assert 1 / step < fit.at / bracket.at < step
+    for cell in table.by_cell():
+        edge = edge_of(cell["beta1"])
+        if 1 / step**2 < cell["lr"] / edge < step**2:
+            continue  # so near, the surface may say "at the edge"
+        sides = {stability.position(cell).side for stability in (cells, surface)}
+        assert sides == {"stable" if cell["lr"] < edge else "not stable"}
+        for stability in (cells, surface):
+            if stability.position(cell).has_margins:
+                (margin,) = (m for m in stability.margins(cell) if m.axis == "lr" and m.is_upwards)
+                assert 1 / step**1.5 < margin.edge * cell["lr"] / edge < step**1.5
+            else:
+                (escape,) = (e for e in stability.escapes(cell) if e.axis == "lr" and not e.is_upwards)
+                assert 1 / step**1.5 < escape.stable_from / edge < step**1.5
+    assert abs(cells.area() - surface.area()) < 0.05

@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.base.space import Axis
 from orchestrator.base.words import WIDTH, count, wrapped
 from orchestrator.maps.axes import value_label
-from orchestrator.maps.gains import BestCell, Gains
+from orchestrator.maps.gains import Gains, LowestLoss
 from orchestrator.maps.rule import StableRule
 
 _GAP = 2  # characters between the columns of a table
@@ -134,7 +134,7 @@ def _short(value: float, digits: int) -> str:
     return f"{float(mantissa):g}e{int(exponent)}"
 
 
-def _cell(best: BestCell | None, axes: Sequence[Axis]) -> str:
+def _cell(best: LowestLoss | None, axes: Sequence[Axis]) -> str:
     """The values of the axes that have more than one."""
     if best is None:
         return "no cell is stable on every seed"

@@ -12,17 +12,17 @@ import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
 import orchestrator
+from orchestrator.answers._gains import gains_lines
 from orchestrator.base.space import Axis, Cell
-from orchestrator.maps.gains import BestCell, Gains
-from orchestrator.maps.gains_text import gains_lines
+from orchestrator.maps.gains import Gains, LowestLoss
 from orchestrator.maps.rule import StableRule
 
 AXES = (Axis("lr", "log", (0.1, 1.0)), Axis("beta1", "linear", (0.9,)))
 HALF = Gains(
     num_pairs=36, unstable=20, saved=10, saved_degraded=0, saved_interval=(0.3, 0.7), saved_loss=0.5,
     stable=16, harmed=0, harmed_interval=(0.0, 0.19), num_losses=16, loss_change=-0.0123,
-    loss_change_interval=(-0.25, 1.5e-4), best=BestCell(Cell(lr=0.1, beta1=0.9), 0.0321),
-    best_of_base=BestCell(Cell(lr=1.0, beta1=0.9), 0.04),
+    loss_change_interval=(-0.25, 1.5e-4), best=LowestLoss(Cell(lr=0.1, beta1=0.9), 0.0321),
+    best_of_base=LowestLoss(Cell(lr=1.0, beta1=0.9), 0.04),
 )  # fmt: skip
 CHANGES = """
 name: changes
@@ -86,7 +86,7 @@ def test_many_values_with_long_names_fit_80_columns_and_keep_their_names() -> No
 
 def test_a_cell_of_many_axes_goes_on_below_itself() -> None:
     axes = [Axis(f"a_setting_{i}", "linear", (1.5, 2.5)) for i in range(8)]
-    best = BestCell(Cell((axis.name, 1.5) for axis in axes), 1.0)
+    best = LowestLoss(Cell((axis.name, 1.5) for axis in axes), 1.0)
     lines = list(gains_lines("clip", "1", [("2", replace(HALF, best=best, best_of_base=best))], axes, StableRule()))
     assert max(map(len, lines)) <= 80
     assert " ".join(" ".join(lines).split()).count(" ".join(f"{axis.name}=1.5" for axis in axes)) == 2

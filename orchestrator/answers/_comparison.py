@@ -1,0 +1,322 @@
+"""A comparison in words and as plain data: what is shared, the differences, and how certain they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from orchestrator.answers._gains import gains_content, gains_lines
+from orchestrator.answers._rows import surface_row_text
+from orchestrator.base.space import Axis, format_value, to_hashable
+from orchestrator.base.words import columns, count, interval
+from orchestrator.maps.comparison import Comparison, Difference, RowShift, Side
+from orchestrator.maps.edges import Row
+from orchestrator.maps.gains import Pairs
+from orchestrator.maps.shared import covered_text
+from orchestrator.maps.surface_map import SurfaceMap, axis_number, setting_text
+
+_SIGNIFICANT = 0.05
+_FEW_SEEDS = 5  # with fewer a bootstrap has less than some hundred different draws
+
+
+def comparison_content(comparison: Comparison) -> dict[str, Any]:
+    """Return the whole comparison as plain data."""
+    is_fitted = comparison.is_fitted
+    shared: dict[str, Any] = {"is_fitted": is_fitted, "axes": [axis.name for axis in comparison.axes]}
+    if is_fitted:
+        shared["along"] = _edge_axis(comparison).name
+    else:
+        shared |= {"num_cells": comparison.num_cells, "num_unknown": comparison.num_unknown}
+    return {
+        **shared,
+        "differs": {name: list(values) for name, values in comparison.changed.items()},
+        "sweeps": [
+            {
+                "name": side.name,
+                "stable_share": side.area,
+                "interval": side.area_interval,
+                "num_degraded": side.num_degraded,
+                **({} if is_fitted else {"num_left_out": side.num_left_out}),
+            }
+            for side in comparison.sides
+        ],
+        "differences": [_difference_content(new, comparison) for new in comparison.differences],
+    }
+
+
+def _difference_content(new: Difference, comparison: Comparison) -> dict[str, Any]:
+    content = {
+        "name": new.name,
+        "change": new.area_change,
+        "interval": new.area_interval,
+        "pairs": None if new.pairs is None else asdict(new.pairs),
+    }
+    if comparison.is_fitted:
+        rows = [
+            {"setting": dict(row.before.setting), "factor": row.factor, "low": row.low, "high": row.high}
+            for row in new.rows
+        ]
+        return {**content, "rows": rows}
+    edge = None
+    if comparison.edge_axis is not None:
+        factors = _factors(new)
+        edge = {
+            "axis": comparison.edge_axis.name,
+            "factors": factors,
+            "resolution": _resolution(new, comparison.edge_axis),
+            "num_rows": len(new.rows),
+            "num_other": len(new.rows) - len(factors),
+        }
+    counts = {"num_seeds": new.num_seeds, "num_turned": new.num_turned}
+    return {**content, **counts, "edge": edge, "gains": gains_content(new.gains)}
+
+
+def comparison_lines(comparison: Comparison) -> list[str]:
+    """Return the comparison in words."""
+    return list(_lines_of_surfaces(comparison) if comparison.is_fitted else _lines_of_cells(comparison))
+
+
+def _edge_axis(comparison: Comparison) -> Axis:
+    assert comparison.edge_axis is not None, "surfaces have one"
+    return comparison.edge_axis
+
+
+def _factors(new: Difference) -> list[float]:
+    return [row.factor for row in new.rows if row.factor is not None]
+
+
+def _resolution(new: Difference, axis: Axis) -> float:
+    """The widest bracket of an edge, as a factor: smaller shifts are not detectable."""
+    shifted = [row for row in new.rows if row.factor is not None]
+    edges = (edge for row in shifted for of_row in (row.before, row.after) for edge in of_row.edges)
+    return max([1.0, *(axis.factor(edge.stable, edge.not_stable) for edge in edges)])
+
+
+def _differs_lines(changed: Mapping[str, Sequence[Any]], otherwise: str) -> Iterator[str]:
+    """A line for each field that differs, with its value in each sweep."""
+    for field, values in changed.items():
+        yield f"differs: {field} = {', '.join(format_value(to_hashable(value)) for value in values)}"
+    if not changed:
+        yield f"differs: nothing but the {otherwise}"
+
+
+def _pairs_text(pairs: Pairs) -> str:
+    return (
+        f"Of {pairs.num} trials of the same cell and seed, {pairs.num_gained} became stable and {pairs.num_lost} "
+        f"stopped being so (McNemar's exact p = {pairs.p_value:.2g}, trials taken as independent)."
+    )
+
+
+def _unlike_text(objectives: Sequence[str]) -> str:
+    """What takes the place of a conclusion if the sweeps train different ``objectives``."""
+    unlike = f"They train different objectives ({', '.join(dict.fromkeys(objectives))})"
+    return f"{unlike}, so no setting explains the difference."
+
+
+def _degraded_text(side: Side, noun: str, comparison: Comparison) -> str:
+    how = "not counted as stable" if comparison.rule.counts_degraded else "counted as stable"
+    return f"{count(side.num_degraded, noun)} degraded, {how}"
+
+
+# --- cells of grids -----------------------------------------------------------------------------------
+
+
+def _lines_of_cells(comparison: Comparison) -> Iterator[str]:
+    axes = " x ".join(axis.name for axis in comparison.axes if len(axis.values) > 1) or "one setting"
+    yield f"shared: {comparison.num_cells} cells ({axes})"
+    for side in comparison.sides:
+        if side.num_left_out:
+            yield f"  left out: {count(side.num_left_out, 'cell')} of {side.name} that the others do not have"
+    if comparison.num_unknown:
+        cells = count(comparison.num_unknown, "cell")
+        yield f"  not compared: {cells} with seeds that have no result in one of them"
+    yield from _differs_lines(comparison.changed, "cells left out")
+    for side in comparison.sides:
+        yield f"stable:  {side.area:.1%} of the shared map in {side.name}{_interval_text(side.area_interval)}"
+        if side.num_degraded:
+            yield f"  of it {_degraded_text(side, 'cell', comparison)}"
+    yield from (_paragraph_of_cells(comparison, difference) for difference in comparison.differences)
+    yield from _gains_of_values(comparison)
+
+
+def _gains_of_values(comparison: Comparison) -> Iterator[str]:
+    """What the values of an axis gain over the base; nothing for sweeps of their own."""
+    if comparison.by is None:
+        return
+    prefix = f"{comparison.by}="
+    gains = [(new.name.removeprefix(prefix), new.gains) for new in comparison.differences if new.gains is not None]
+    base = comparison.sides[0].name.removeprefix(prefix)
+    yield from gains_lines(comparison.by, base, gains, comparison.axes, comparison.rule)
+
+
+def _interval_text(interval: tuple[float, float] | None) -> str:
+    if interval is None:
+        return " (one seed: no interval)"
+    low, high = interval
+    return f" (95 % interval over seeds {low:.1%} to {high:.1%})"
+
+
+def _paragraph_of_cells(comparison: Comparison, new: Difference) -> str:
+    """What changed from the first sweep and how certain that is."""
+    change = 100 * new.area_change
+    sentences = [f"{new.name} against {comparison.sides[0].name}:"]
+    if new.area_interval is not None:
+        low, high = (100 * end for end in new.area_interval)
+        rough = f", rough with {new.num_seeds} seeds" if new.num_seeds < _FEW_SEEDS else ""
+        sentences.append(
+            f"the stable area changes by {change:+.1f} points (95 % interval {low:+.1f} to {high:+.1f}{rough})."
+        )
+    else:
+        sentences.append(f"the stable area changes by {change:+.1f} points; without two seeds it has no interval.")
+    sentences.append(_pairs_text(new.pairs) if new.pairs else "They share no seeds, so trials are not paired.")
+    if comparison.edge_axis is not None:
+        sentences.append(_shift_of_brackets(new, comparison.edge_axis))
+    objectives = comparison.changed.get("objective", ())
+    sentences.append(_unlike_text(objectives) if objectives else _how_sure_of_cells(new))
+    return " ".join(sentences)
+
+
+def _shift_of_brackets(new: Difference, axis: Axis) -> str:
+    edge, factors, resolution = f"The edge along {axis.name}", _factors(new), _resolution(new, axis)
+    if not factors:
+        return f"{edge} cannot be compared: none of {len(new.rows)} rows has exactly one edge in both."
+    middle, rows = float(np.median(factors)), count(len(factors), "row")
+    spread = f"from {min(factors):.3g} to {max(factors):.3g}"
+    num_other = len(new.rows) - len(factors)
+    rest = f"; {count(num_other, 'row')} with no edge or several in one of them" if num_other else ""
+    if all(math.isclose(factor, 1.0, rel_tol=1e-9) for factor in factors):
+        what = f"is in the same bracket in all of {rows} that have one"
+        return f"{edge} {what} (brackets up to a factor {resolution:.3g}){rest}."
+    return (
+        f"{edge} moves by a factor {middle:.3g} (median of {rows}, {spread}; brackets up to a factor "
+        f"{resolution:.3g}){rest}."
+    )
+
+
+def _how_sure_of_cells(new: Difference) -> str:
+    if new.pairs is None or new.area_interval is None:
+        return "How sure that is cannot be said without two seeds that both have."
+    excludes_zero = new.area_interval[0] > 0 or new.area_interval[1] < 0
+    if new.pairs.p_value < _SIGNIFICANT and excludes_zero:
+        return f"More than chance: {new.name} is {'more' if new.area_change > 0 else 'less'} stable here."
+    if new.pairs.p_value >= _SIGNIFICANT and not excludes_zero:
+        if new.num_turned:
+            moved = f"{count(new.num_turned, 'cell')} with all seeds stable in one of them and none in the other"
+            return f"The area changes by no more than chance would give, but not the map: {moved}."
+        if not new.pairs.num_gained and not new.pairs.num_lost:
+            return "No difference was seen on these trials."
+        return "No more than chance would give: more seeds would tell."
+    return "The two tests disagree: take it as a hint, and add seeds."
+
+
+# --- fitted surfaces ----------------------------------------------------------------------------------
+
+
+def _lines_of_surfaces(comparison: Comparison) -> Iterator[str]:
+    region = " x ".join(f"{axis.name} {covered_text(axis)}" for axis in comparison.axes)
+    yield f"compared: {region}, which all cover"
+    for side in comparison.sides:
+        own = {axis.name: axis for axis in side.stability.axes}
+        wider = [own[common.name] for common in comparison.axes if _is_wider(own[common.name], common)]
+        if wider:
+            also = ", ".join(f"{axis.name} {covered_text(axis)}" for axis in wider)
+            yield f"  left out: the rest of {side.name}, which covers {also}"
+    yield from _differs_lines(comparison.changed, "trials")
+    for side in comparison.sides:
+        low, high = side.area_interval or (None, None)
+        ends = interval(low, high, ".1%")
+        yield f"stable:  {side.area:.1%} of the region in {side.name} (95 % interval {ends})"
+        if side.num_degraded:
+            yield f"  {_degraded_text(side, 'trial', comparison)}"
+    for side, difference in zip(comparison.sides[1:], comparison.differences, strict=True):
+        yield _paragraph_of_surfaces(comparison, side, difference)
+        yield from _row_lines(comparison, side, difference)
+
+
+def _is_wider(axis: Axis, common: Axis) -> bool:
+    """Whether a sweep covers more of an axis than the others; a list does not cover more than a range."""
+    if axis.values:
+        return len(axis.values) > len(common.values)
+    return not common.values and axis.ends != common.ends
+
+
+def _paragraph_of_surfaces(comparison: Comparison, side: Side, new: Difference) -> str:
+    """What changed from the first sweep and how certain that is."""
+    first = comparison.sides[0]
+    change, (low, high) = 100 * new.area_change, (100 * end for end in new.area_interval or ())
+    sentences = [
+        f"{new.name} against {first.name}: the stable area changes by {change:+.1f} points (95 % interval {low:+.1f} "
+        f"to {high:+.1f}).",
+        _shift_of_fits(_edge_axis(comparison), new.rows),
+    ]
+    if new.pairs is not None:
+        sentences.append(_pairs_text(new.pairs))
+    objectives = comparison.changed.get("objective", ())
+    sentences.append(_unlike_text(objectives) if objectives else _how_sure_of_surfaces(new))
+    nums = " and ".join(str(_surface(each).num_trials) for each in (first, side))
+    sentences.append(f"Both surfaces are fitted, to {nums} trials.")
+    return " ".join(sentences)
+
+
+def _surface(side: Side) -> SurfaceMap:
+    assert isinstance(side.stability, SurfaceMap)
+    return side.stability
+
+
+def _shift_of_fits(along: Axis, rows: Sequence[RowShift]) -> str:
+    edge = f"The edge along {along.name}"
+    factors = [row.factor for row in rows if row.factor is not None]
+    if not factors:
+        return f"{edge} cannot be compared: none of {count(len(rows), 'row')} has one edge in both."
+    unit = f" of 1 / (1 - {along.name})" if along.scale == "log1m" else ""
+    if len(rows) == 1:
+        return f"{edge} moves by a factor {factors[0]:.3g}{unit} (95 % interval {_factor_interval(rows[0])})."
+    num_moved = sum(row.has_moved for row in rows)
+    num_other = len(rows) - len(factors)
+    rest = f"; {count(num_other, 'row')} without one edge in both left out" if num_other else ""
+    return (
+        f"{edge} moves by a factor {np.median(factors):.3g}{unit} (median of {count(len(factors), 'row')}, from "
+        f"{min(factors):.3g} to {max(factors):.3g}; more than the fits leave open in {num_moved} of them{rest})."
+    )
+
+
+def _how_sure_of_surfaces(new: Difference) -> str:
+    low, high = new.area_interval or (0.0, 0.0)
+    if low > 0 or high < 0:
+        return f"More than the fits leave open: {new.name} is {'more' if new.area_change > 0 else 'less'} stable here."
+    if any(row.has_moved for row in new.rows):
+        return "The area changes by no more than the fits leave open, but the edge does."
+    return "No more than the fits leave open: more trials would tell."
+
+
+def _row_lines(comparison: Comparison, side: Side, new: Difference) -> list[str]:
+    """A line for each row, from the top of the map down."""
+    first, along = comparison.sides[0], _edge_axis(comparison)
+    lines = []
+    for row in reversed(new.rows):
+        if row.factor is not None:
+            text = _factor_text(row, row.factor, along)
+        else:
+            text = "; ".join(_row_of(*pair) for pair in ((row.before, first), (row.after, side)))
+        lines.append((setting_text(row.before.setting, comparison.axes), text))
+    return columns(lines, indent=2)
+
+
+def _row_of(row: Row, side: Side) -> str:
+    """What one sweep shows of a row; the places of several edges are left to `sweep boundary`."""
+    what = surface_row_text(row, _surface(side)) if len(row.edges) < 2 else count(len(row.edges), "edge")
+    return f"{what} in {side.name}"
+
+
+def _factor_text(row: RowShift, factor: float, along: Axis) -> str:
+    """The edges of a row that has one in both, and the factor between them with its interval."""
+    places = [axis_number(along, edge.at) for of in (row.before, row.after) for edge in of.edges if edge.at is not None]
+    return f"{along.name} {' to '.join(places)}: factor {factor:.3g} ({_factor_interval(row)})"
+
+
+def _factor_interval(row: RowShift) -> str:
+    return interval(row.low, row.high, to=" .. ")

@@ -1,0 +1,345 @@
+"""The edges of a grid: between neighbouring cells, without any smoothing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.intervals import wilson
+from orchestrator.base.space import Axis, Cell, is_ordered
+from orchestrator.base.vocabulary import DEGRADED, cell_state, is_known, is_over_edge
+from orchestrator.maps.axes import existing, led, sides
+from orchestrator.maps.cell_map import CellMap, cell_map
+from orchestrator.maps.edges import Edge, Escape, Interval, Margin, Position, Row, Side, kind_of
+from orchestrator.maps.rule import STABLE, EdgeRule, LevelRule, StableRule
+from orchestrator.maps.table import SweepTable, by_cell
+
+_NUM_DRAWS = 4000
+_DRAWS_AT_ONCE = 100
+
+
+@dataclass(frozen=True)
+class GridMap:
+    """The cells of a grid, with rows along the axis ``x`` for each value of ``y``; further axes are reduced.
+
+    By default ``x`` and ``y`` are the first two axes, and rows are limited to the cells of ``where``. With None for
+    ``reduce`` there is a row for each combination of the other axes. Margins, escapes and positions take all axes as
+    they are. The area is measured over the cells ``region``, by default all cells that are known.
+    """
+
+    table: SweepTable
+    rule: EdgeRule = STABLE
+    x: str | None = None
+    y: str | None = None
+    where: Mapping[str, Any] | None = None
+    reduce: str | None = "worst"
+    region: Sequence[Cell] | None = None
+
+    is_fitted: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """The name of the sweep."""
+        return self.table.name
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes of the sweep."""
+        return self.table.axes
+
+    @property
+    def num_trials(self) -> int:
+        """The number of trials that it is made of."""
+        return len(self.table.runs)
+
+    @property
+    def along(self) -> Axis:
+        """The axis along which rows cross the edge."""
+        return self.cells.x if self.x is None else self.table.axis(self.x, "--along")
+
+    @cached_property
+    def cells(self) -> CellMap:
+        """The cells over two axes that rows are made of. Raises InputError as ``cell_map`` does."""
+        reduce = self.reduce or "worst"
+        if isinstance(self.rule, LevelRule):
+            level = self.rule
+            return cell_map(self.table, self.x, self.y, level.metric, self.where, reduce, level.measured)
+        return cell_map(self.table, self.x, self.y, where=self.where, reduce=reduce, rule=self._stable_rule)
+
+    @cached_property
+    def states(self) -> dict[Cell, str]:
+        """The state of each cell over all axes."""
+        return self.table.states()
+
+    # --- rows -----------------------------------------------------------------------------------------
+
+    def rows(self) -> list[Row]:
+        """The rows, in the order of ``y``. Unknown cells are skipped, which widens a bracket.
+
+        Raises InputError for an axis with unordered values, and if no cell has the metric of a level.
+        """
+        if self.reduce is None:
+            return self._all_rows()
+        cells, xs = self.cells, self._row_values()
+        rows = []
+        for y in cells.y_values:
+            setting = Cell() if cells.y is None else Cell({cells.y.name: y})
+            row = [(x, cells.cells.get((x, y))) for x in xs]
+            known = [(x, None if cell is None else self.rule.of_cell(cell)) for x, cell in row]
+            degraded = [x for x, cell in row if cell is not None and cell.state == DEGRADED]
+            rows.append(row_of(setting, known, cells.x, degraded, self.rule))
+        if isinstance(self.rule, LevelRule) and all(row.kind == "not known" for row in rows):
+            raise InputError(self.rule.unknown())
+        return rows
+
+    def _all_rows(self) -> list[Row]:
+        axis = self.along
+        others = [other.name for other in self.axes if other.name != axis.name and other.name not in axis.zipped]
+        runs = [replace(run, cell=run.cell.only([*others, axis.name])) for run in self.table.runs]
+        states = {cell: cell_state([run.label for run in of_cell]) for cell, of_cell in by_cell(runs).items()}
+        rows = []
+        for setting in dict.fromkeys(cell.only(others) for cell in states):
+            values = existing(axis, axis.values)
+            row = [(value, states.get(setting.moved(axis.name, value), "not_run")) for value in values]
+            degraded = [value for value, state in row if state == DEGRADED]
+            rows.append(row_of(setting, [(value, self._of_state(state)) for value, state in row], axis, degraded))
+        return rows
+
+    def _row_values(self) -> tuple[Any, ...]:
+        """The values along x of the cells' rows. Raises InputError for values without an order."""
+        x, y, values = self.cells.x, self.cells.y, self.cells.x_values
+        if not is_ordered(values):
+            raise InputError(Problem("--along", "", f"the values of {x.name} have no order", "choose another axis"))
+        if y is not None and y.name in x.zipped:
+            message = f"{y.name} advances with {x.name}, so each row has one cell"
+            raise InputError(Problem("--across", "", message, "name another axis, or none"))
+        return existing(x, values)
+
+    # --- around a setting -------------------------------------------------------------------------------
+
+    def position(self, setting: Mapping[str, Any]) -> Position:
+        """The side of ``setting``, by the cells around it: up to two neighbours on each axis."""
+        states = [self.states[cell] for cell in self._around(setting)]
+        side = _side([self._of_state(state) for state in states])
+        return Position(side, side == "stable", len(states), states.count(DEGRADED))
+
+    def margins(self, setting: Mapping[str, Any]) -> list[Margin]:
+        """The margins of a stable ``setting`` along each ordered axis, with the other axes fixed."""
+        return [self._margin(axis, here, is_upwards, row) for axis, here, is_upwards, row in self._directions(setting)]
+
+    def escapes(self, setting: Mapping[str, Any]) -> list[Escape]:
+        """The first stable value in each direction from ``setting``, with the other axes fixed."""
+        escapes = []
+        for axis, here, is_upwards, row in self._directions(setting):
+            if stable := [value for value, state in row if self._of_state(state)]:
+                escapes.append(Escape(axis.name, is_upwards, stable[0], axis.factor(here, stable[0])))
+        return escapes
+
+    def distance_to_edge(self, cell: Cell) -> float | None:
+        """Decades, log10 of a factor, to the nearest cell on the other side along any ordered axis.
+
+        Negative for a cell over the edge; None for an unknown cell, and without another side.
+        """
+        own = self._of_state(self.states.get(cell, "not_run"))
+        if own is None:
+            return None
+        factors = []
+        for axis in ordered_axes(self.axes):
+            values = existing(axis, axis.values)
+            for value in values if cell[axis.name] in values else ():
+                other = self._of_state(self._state_beside(cell, axis, value))
+                if other is not None and other != own:
+                    factors.append(axis.factor(cell[axis.name], value))
+        finite = [factor for factor in factors if math.isfinite(factor) and factor > 0]
+        if not finite:
+            return None
+        return math.log10(min(finite)) * (1 if own else -1)
+
+    def _of_state(self, state: str) -> bool | None:
+        return self._stable_rule.of_state(state)
+
+    @property
+    def _stable_rule(self) -> StableRule:
+        return self.rule if isinstance(self.rule, StableRule) else STABLE
+
+    def _around(self, setting: Mapping[str, Any]) -> list[Cell]:
+        """The cells around ``setting``, which need not have axes that advance with others."""
+        if len(setting) == len(self.axes) and (cell := Cell(setting)) in self.states:
+            return [cell]
+        free = [axis for axis in self.axes if axis.name in setting]
+        names = [axis.name for axis in free]
+        by_free = {cell.only(names): cell for cell in self.states}
+        around = (
+            Cell(zip(names, values, strict=True))
+            for values in itertools.product(*(_nearest(axis, setting[axis.name]) for axis in free))
+        )
+        return [by_free[cell] for cell in around if cell in by_free]
+
+    def _directions(self, setting: Mapping[str, Any]) -> Iterator[tuple[Axis, Any, bool, list[tuple[Any, str]]]]:
+        """Each axis with the value of ``setting``, a direction, and the values there with the worst state around."""
+        corners = self._around(setting)
+        for axis in ordered_axes(self.axes) if corners else ():
+            # Of axes that advance together one may have no order, and the other stands for both.
+            here = setting[axis.name] if axis.name in setting else corners[0][axis.name]
+            if (here is None and axis.when) or (axis.name not in setting and len(corners) > 1):
+                continue
+            for is_upwards, values in zip((False, True), sides(axis, here), strict=True):
+                states = ([self._state_beside(cell, axis, value) for cell in corners] for value in values)
+                yield axis, here, is_upwards, list(zip(values, map(worst_state, states), strict=True))
+
+    def _margin(self, axis: Axis, here: Any, is_upwards: bool, row: Sequence[tuple[Any, str]]) -> Margin:
+        last_stable, first_not_stable, edge, missing, degraded = here, None, None, [], None
+        for value, state in row:
+            side = self._of_state(state)
+            if side is None:
+                missing.append(value)
+            elif not side:
+                first_not_stable, edge = value, axis.factor(here, value)
+                break
+            elif not missing:
+                last_stable = value
+                degraded = value if degraded is None and state == DEGRADED else degraded
+        known = axis.factor(here, last_stable)
+        return Margin(axis.name, is_upwards, known, edge, last_stable, first_not_stable, tuple(missing), degraded)
+
+    def _state_beside(self, cell: Cell, axis: Axis, value: Any) -> str:
+        return state_beside(cell, axis, value, self.axes, self.states)
+
+    # --- shares -----------------------------------------------------------------------------------------
+
+    def p_stable(self, cells: Iterable[Mapping[str, Any]]) -> list[Interval | None]:
+        """The share of stable seeds of each cell, with its Wilson interval; None without a result."""
+        trials, shares = by_cell(self.table.runs), []
+        for cell in cells:
+            judged = [trial for trial in trials.get(Cell(cell), ()) if trial.is_judged]
+            num = sum(self.rule.of_trial(trial) is True for trial in judged)
+            shares.append(Interval(num / len(judged), *wilson(num, len(judged))) if judged else None)
+        return shares
+
+    @property
+    def noise(self) -> tuple[int, ...] | None:
+        """What the noise of the area depends on: the seeds, None if there is only one."""
+        return self._stable_CS[1] if len(self._stable_CS[1]) > 1 else None
+
+    def area(self) -> float:
+        """The stable share of the region: the mean of its cells' fractions of stable seeds."""
+        stable_CS, _ = self._stable_CS
+        return float(_areas(stable_CS[:, None, :])[0])
+
+    def area_draws(self, number: int) -> np.ndarray:
+        """The area under resampled seeds, (draws,); equal numbers resample alike, as maps with the same seeds should.
+
+        A seed is resampled with all its cells: the runs of one seed have the same data and initial weights.
+        """
+        stable_CS, seeds = self._stable_CS
+        picks = np.random.default_rng(number).integers(len(seeds), size=(_NUM_DRAWS, len(seeds)))
+        pieces = np.array_split(picks, _NUM_DRAWS // _DRAWS_AT_ONCE)
+        return np.concatenate([_areas(stable_CS[:, pick]) for pick in pieces])
+
+    @cached_property
+    def _stable_CS(self) -> tuple[np.ndarray, tuple[int, ...]]:
+        """1.0 if stable, 0.0 if not, NaN without a result, for each cell of the region and seed; and the seeds."""
+        region = self.region
+        if region is None:
+            region = [cell for cell, state in self.states.items() if is_known(state)]
+        place = {cell: i for i, cell in enumerate(region)}
+        seeds = tuple(sorted({trial.seed for trial in self.table.runs}))
+        stable_CS = np.full((len(region), len(seeds)), np.nan)
+        for trial in self.table.runs:
+            if trial.is_judged and trial.cell in place:
+                stable_CS[place[trial.cell], seeds.index(trial.seed)] = self.rule.of_trial(trial) is True
+        return stable_CS, seeds
+
+
+def row_of(
+    setting: Cell,
+    sides: Sequence[tuple[Any, bool | None]],
+    axis: Axis,
+    degraded: Iterable[Any] = (),
+    rule: EdgeRule = STABLE,
+) -> Row:
+    """The row of values of ``axis``, in order, each with its side of the edge, or None if that is not known."""
+    known = [(value, side) for value, side in sides if side is not None]
+    edges = []
+    for (low, is_stable), (high, is_other) in itertools.pairwise(known):
+        if is_stable != is_other:
+            edges.append(Edge(axis.between(low, high), low, high, is_stable, "bracket"))
+    kind = kind_of(len(edges), known[0][1] if known else None, rule.inner, rule.outer)
+    return Row(setting, kind, tuple(edges), tuple(value for value, side in sides if side is None), tuple(degraded))
+
+
+def ordered_axes(axes: Sequence[Axis]) -> Iterator[Axis]:
+    """The axes with two or more ordered values; of axes that advance together, the first."""
+    done, followers = set[str](), led(axes)
+    for axis in sorted(axes, key=lambda axis: axis.name in followers):
+        if len(existing(axis, axis.values)) > 1 and is_ordered(axis.values) and axis.name not in done:
+            yield axis
+            done.update(axis.zipped)
+
+
+def state_beside(cell: Cell, axis: Axis, value: Any, axes: Sequence[Axis], states: Mapping[Cell, str]) -> str:
+    """The state of ``cell`` with another ``value`` of ``axis``.
+
+    Axes that advance with it follow. If the step makes another axis begin or cease to exist, the other cell has that
+    axis in any value, and the worst state counts.
+    """
+    moved = cell.moved(axis.name, value)
+    if moved in states:
+        return states[moved]
+    zipped = set(axis.zipped) - {axis.name}
+    for conditional in (set(), _dependent(axes, zipped | {axis.name})):
+        free = zipped | conditional
+        if not free:
+            continue
+        options = {each.name: each.values for each in axes if each.name in free and each.name != axis.name}
+        cells = (
+            Cell({**moved, **dict(zip(options, values, strict=True))})
+            for values in itertools.product(*options.values())
+        )
+        if reached := [states[other] for other in cells if other in states]:
+            return worst_state(reached)
+    return "not_run"
+
+
+def _dependent(axes: Sequence[Axis], names: set[str]) -> set[str]:
+    """The axes whose existence depends on ``names``, also by way of other axes."""
+    dependent: set[str] = set()
+    while more := {axis.name for axis in axes if {name for name, _ in axis.when} & (names | dependent)} - dependent:
+        dependent |= more
+    return dependent
+
+
+def worst_state(states: Sequence[str]) -> str:
+    """The worst state: over the edge, then unknown, then degraded."""
+    return max(states, key=lambda state: 3 if is_over_edge(state) else 2 if not is_known(state) else state == DEGRADED)
+
+
+def _side(stable: Sequence[bool | None]) -> Side:
+    if not stable or None in stable:
+        return "not known"
+    return "stable" if all(stable) else "at the edge" if any(stable) else "not stable"
+
+
+def _nearest(axis: Axis, value: Any) -> tuple[Any, ...]:
+    """The value of a list or grid that equals ``value``, or its two neighbours."""
+    if value in existing(axis, axis.values) or value is None:
+        return (value,)
+    below, above = sides(axis, value)
+    return (*below[:1], *above[:1])
+
+
+def _areas(stable_CDS: np.ndarray) -> np.ndarray:
+    """Mean fraction of stable seeds over cells (C, draws, seeds) with a result, one for each draw; NaN without any."""
+    known = ~np.isnan(stable_CDS)
+    num = known.sum(axis=2)
+    fraction = np.where(num > 0, np.where(known, stable_CDS, 0).sum(axis=2) / np.maximum(num, 1), np.nan)
+    has_result = ~np.isnan(fraction)
+    total = np.where(has_result, fraction, 0).sum(axis=0)
+    return np.where(has_result.any(axis=0), total / np.maximum(has_result.sum(axis=0), 1), np.nan)

@@ -1,0 +1,104 @@
+"""Where training turns from stable to not stable: the same questions to a grid and to a fitted surface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from orchestrator.base.errors import InputError
+from orchestrator.base.space import Axis
+from orchestrator.maps.cell_map import CellMap
+from orchestrator.maps.edges import Escape, Interval, Margin, Position, Row
+from orchestrator.maps.grid_map import GridMap
+from orchestrator.maps.rule import STABLE, EdgeRule
+from orchestrator.maps.surface_map import Mesh, SurfaceMap, mesh_of, surface_map
+from orchestrator.maps.table import SweepTable
+
+
+class StabilityMap(Protocol):
+    """The stability of a sweep over its ``axes``, with rows that cross the edge ``along`` one of them.
+
+    It is made of ``num_trials`` trials; ``is_fitted`` says whether a surface was fitted to them, or they are a grid.
+    """
+
+    @property
+    def is_fitted(self) -> bool: ...  # noqa: D102
+
+    @property
+    def axes(self) -> tuple[Axis, ...]: ...  # noqa: D102
+
+    @property
+    def along(self) -> Axis: ...  # noqa: D102
+
+    @property
+    def rule(self) -> EdgeRule: ...  # noqa: D102
+
+    @property
+    def num_trials(self) -> int: ...  # noqa: D102
+
+    def rows(self) -> list[Row]:
+        """The rows that are shown, in the order of the other axes."""
+
+    def position(self, setting: Mapping[str, Any]) -> Position:
+        """The side of the edge on which ``setting`` is."""
+
+    def margins(self, setting: Mapping[str, Any]) -> list[Margin]:
+        """The margins of a stable ``setting`` along each ordered axis, downwards and upwards."""
+
+    def escapes(self, setting: Mapping[str, Any]) -> list[Escape]:
+        """The changes of one axis that lead from ``setting`` to what is stable."""
+
+    def p_stable(self, cells: Sequence[Mapping[str, Any]]) -> Sequence[Interval | None]:
+        """P(stable) of each cell with its 95 % interval; None if nothing is known."""
+
+    @property
+    def noise(self) -> object | None:
+        """What the noise of the area depends on; None if there are too few seeds to know it."""
+
+    def area(self) -> float:
+        """The stable share of the map."""
+
+    def area_draws(self, number: int) -> np.ndarray:
+        """Draws of the area, whose scatter is its uncertainty."""
+
+
+def map_of(
+    table: SweepTable,
+    along: str | None = None,
+    across: str | None = None,
+    where: Mapping[str, Any] | None = None,
+    reduce: str = "worst",
+    rule: EdgeRule = STABLE,
+) -> GridMap | SurfaceMap:
+    """The map of a sweep: its cells if they are a grid, or a surface that is fitted to its trials.
+
+    On a grid rows lie along ``along`` for each value of ``across``, and further axes are reduced; a surface has rows
+    over all axes. Raises InputError for an unknown axis or value, and for too few scattered cells to fit a surface to.
+    """
+    if table.is_grid:
+        return GridMap(table, rule, along, across, where, reduce)
+    return surface_map(table, along, where, rule)
+
+
+def surface_mesh(table: SweepTable, cells: CellMap, where: Mapping[str, Any] | None = None) -> Mesh | None:
+    """The surface behind the points of a drawn map of scattered cells; None for a grid, and if there is no surface.
+
+    There is none with too few trials, with a third axis, and over axes that are not ranges.
+    """
+    if cells.is_grid or cells.y is None:
+        return None
+    fixed = {**(where or {}), **dict([cells.facet] if cells.facet else [])}
+    return _mesh(table, cells.x.name, cells.y.name, fixed, cells.rule)
+
+
+def _mesh(table: SweepTable, x: str, y: str, where: Mapping[str, Any], rule: EdgeRule) -> Mesh | None:
+    try:
+        surface = surface_map(table, x, where, rule)
+    except InputError:
+        return None
+    axes = {axis.name: axis for axis in surface.axes}
+    if set(axes) != {x, y} or any(axis.values for axis in surface.axes):
+        return None
+    return mesh_of(surface, axes[x], axes[y])

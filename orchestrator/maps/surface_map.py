@@ -1,0 +1,349 @@
+"""The edge of scattered cells: where a surface of P(stable), fitted to all trials, crosses a level.
+
+Letters of shapes: M points, S draws, X and Y places of a picture.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.special import expit
+
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.space import Axis, Cell, is_number, is_ordered, number_text
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.maps.axes import value_label
+from orchestrator.maps.edges import Edge, Escape, Interval, Margin, Position, Row, Side, kind_of
+from orchestrator.maps.rule import STABLE, EdgeRule, LevelRule
+from orchestrator.maps.table import SweepTable, axis_named
+from orchestrator.surface.lattice import Lattice, lattice_of
+from orchestrator.surface.surface import CONFIDENCE, Crossing, Latent, Surface, fit_surface
+
+LEVEL = 0.5  # the share of stable trials at the edge
+_FEWEST = 8  # trials with an outcome
+_PLACES = 257  # along a range
+_PLACES_BEYOND = 129  # between a setting and the end of a range
+_ROWS = {1: 9, 2: 5}  # rows that are shown on a range across, by the number of such ranges
+_FEW_ROWS = 3
+_DIGITS = 3
+_MESH = 81  # points on each axis of a picture
+_MOST_POINTS = 1500  # of the area's mesh, whose covariance is factored once for each surface
+_ALONG, _ALONG_ALONE = 65, 257  # points of it on a range along, with other axes and without
+_NUM_DRAWS = 1000
+_JITTER = 1e-4  # added to variances of logits, so that rounding leaves the covariance positive
+
+
+@dataclass(frozen=True)
+class SurfaceMap:
+    """A surface over ``axes``, fitted to ``num_trials`` trials in ``num_cells`` cells; edges lie along ``along``.
+
+    An axis without values is a range. Rows and area are those of ``region``, which has the same axes or parts of them.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    along: Axis
+    rule: EdgeRule
+    lattice: Lattice
+    surface: Surface
+    num_cells: int
+    num_trials: int
+    region: tuple[Axis, ...]
+
+    is_fitted: ClassVar[bool] = True
+    level: ClassVar[float] = LEVEL
+
+    # --- rows -----------------------------------------------------------------------------------------
+
+    def rows(self) -> list[Row]:
+        """Rows over the other axes: all of a list's values, and a few even ones of a range."""
+        across = [axis for axis in self.region if axis.name != self.along.name]
+        return [self.row(setting) for setting in shown_settings(across)]
+
+    def row(self, setting: Mapping[str, Any]) -> Row:
+        """The row at ``setting``, which has a value of every other axis."""
+        low = self.along.values[0] if self.along.values else self.along.at(0.0)
+        row_1D = np.array([self.lattice.point({**setting, self.along.name: low})])
+        places = np.linspace(0.0, 1.0, max(len(self.along.values) or _PLACES, 2))
+        edges = tuple(map(self._edge, self.surface.crossings(row_1D, places, self.level)[0]))
+        row_1D[0, self.axes.index(self.along)] = 0.5
+        p_stable = float(self.surface.latent(row_1D).probability()[0])
+        kind = kind_of(len(edges), p_stable > self.level, self.rule.inner, self.rule.outer)
+        return Row(Cell(setting), kind, edges, p_stable=p_stable)
+
+    def _edge(self, crossing: Crossing) -> Edge:
+        at = None if crossing.at is None else self._value(crossing.at)
+        return Edge(at, self._value(crossing.low), self._value(crossing.high), not crossing.rises, "fit")
+
+    def _value(self, place: float) -> float | None:
+        """The value at a place of the axis along, or None beyond its ends."""
+        if not 0 <= place <= 1:
+            return None
+        values = self.along.values
+        if not values:
+            return float(self.along.at(place))
+        at = place * (len(values) - 1)
+        below, above = values[math.floor(at)], values[math.ceil(at)]
+        return float(below + (at % 1) * (above - below)) if is_number(below) and is_number(above) else None
+
+    # --- around a setting -------------------------------------------------------------------------------
+
+    def position(self, setting: Mapping[str, Any]) -> Position:
+        """The side of ``setting``: at the edge if the interval of its P(stable) has the level."""
+        latent = self.latent([setting])
+        middle, spread = float(latent.mean_M[0]), CONFIDENCE * float(latent.sd_M[0])
+        low, at, high = (float(expit(logit)) for logit in (middle - spread, middle, middle + spread))
+        side: Side = "stable" if low > self.level else "not stable" if high < self.level else "at the edge"
+        return Position(side, middle > _logit(self.level), p_stable=Interval(at, low, high))
+
+    def margins(self, setting: Mapping[str, Any]) -> list[Margin]:
+        """The margins of a ``setting`` along each ordered axis, with the other axes fixed."""
+        return [self._margin(setting, *direction) for direction in self._directions()]
+
+    def escapes(self, setting: Mapping[str, Any]) -> list[Escape]:
+        """Where P(stable) first reaches the level in each direction from ``setting``, with the other axes fixed."""
+        escapes = []
+        for axis, is_upwards in self._directions():
+            values, latent = self._beyond(setting, axis, is_upwards)
+            first = _first(latent.mean_M > _logit(self.level))
+            if first is not None:
+                factor = axis.factor(setting[axis.name], values[first])
+                escapes.append(Escape(axis.name, is_upwards, values[first], factor))
+        return escapes
+
+    def _directions(self) -> Iterator[tuple[Axis, bool]]:
+        ordered = [axis for axis in self.axes if len(axis.values) != 1 and (not axis.values or is_ordered(axis.values))]
+        return itertools.product(ordered, (False, True))
+
+    def _beyond(self, setting: Mapping[str, Any], axis: Axis, is_upwards: bool) -> tuple[list[Any], Latent]:
+        """The values from ``setting`` to the end of an axis, both included, and the posterior there."""
+        here = setting[axis.name]
+        if axis.values:
+            place = axis.values.index(here)
+            values = list(axis.values[place:] if is_upwards else axis.values[place::-1])
+        else:
+            inside = np.linspace(axis.unit(here), float(is_upwards), _PLACES_BEYOND)[1:]
+            values = [here, *(axis.at(float(unit)) for unit in inside)]
+        return values, self.latent([{**setting, axis.name: value} for value in values])
+
+    def _margin(self, setting: Mapping[str, Any], axis: Axis, is_upwards: bool) -> Margin:
+        values, latent = self._beyond(setting, axis, is_upwards)
+        above_M = latent.mean_M - _logit(self.level)
+        unsure, below = _first(above_M < CONFIDENCE * latent.sd_M), _first(above_M < 0)
+        here = values[0]
+        last_stable = values[-1] if unsure is None else values[max(0, unsure - 1)]
+        edge = None if below is None else values[below]
+        return Margin(
+            axis=axis.name,
+            is_upwards=is_upwards,
+            known=axis.factor(here, last_stable),
+            edge=None if edge is None else axis.factor(here, edge),
+            last_stable=last_stable,
+            first_not_stable=edge,
+            not_known=(values[unsure],) if unsure is not None and edge is None else (),
+        )
+
+    # --- P(stable) --------------------------------------------------------------------------------------
+
+    def latent(self, cells: Sequence[Mapping[str, Any]]) -> Latent:
+        """The posterior at ``cells``, which may have any values within the axes."""
+        return self.surface.latent(np.array([self.lattice.point(cell) for cell in cells]))
+
+    def probability(self, cells: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        """P(stable) at ``cells``, averaged over the posterior, (M,)."""
+        return self.latent(cells).probability()
+
+    def p_stable(self, cells: Sequence[Mapping[str, Any]]) -> list[Interval]:
+        """P(stable) at ``cells``, by the mean of the posterior, with its 95 % interval."""
+        latent = self.latent(cells)
+        low_M, high_M = (latent.mean_M + sign * CONFIDENCE * latent.sd_M for sign in (-1, 1))
+        ends = zip(*(expit(x_M).tolist() for x_M in (latent.mean_M, low_M, high_M)), strict=True)
+        return [Interval(*values) for values in ends]
+
+    @property
+    def noise(self) -> object:
+        """What the noise of the area depends on: this fit alone."""
+        return id(self)
+
+    def area(self) -> float:
+        """The mean of P(stable) over the region."""
+        return float(self.probability(self._mesh()).mean())
+
+    def area_draws(self, number: int) -> np.ndarray:
+        """The area in draws from the posterior, (S,); ``number`` is their seed."""
+        cells = self._mesh()
+        latent = self.latent(cells)
+        covariance_MM = self.surface.covariance(latent, latent)
+        root_MM = np.linalg.cholesky(covariance_MM + _JITTER * np.eye(len(cells)))
+        normal_MS = np.random.default_rng(number).standard_normal((len(cells), _NUM_DRAWS))
+        return np.asarray(expit(latent.mean_M[:, None] + root_MM @ normal_MS).mean(axis=0))
+
+    def _mesh(self) -> list[Cell]:
+        return mesh_cells(self.region, self.along.name)
+
+
+def surface_map(
+    table: SweepTable,
+    along: str | None = None,
+    where: Mapping[str, Any] | None = None,
+    rule: EdgeRule = STABLE,
+    fills_grids: bool = False,
+) -> SurfaceMap:
+    """Fit a surface to the trials of ``where`` whose side is known; ``along`` is by default the first ordered axis.
+
+    With ``fills_grids`` the surface of a grid also covers what lies between its values on a range. Raises InputError
+    for an unknown axis, one whose values have no order, and with too few trials.
+    """
+    part = table.where("--where", where or {})
+    free = [axis for axis in table.axes if axis.name not in part.fixed]
+    axes = tuple(as_range(axis) if fills_grids or not table.is_grid else axis for axis in free)
+    chosen = _along(axes, along)
+    runs = [run for run in part.runs if rule.of_trial(run) is not None]
+    if not runs and isinstance(rule, LevelRule):
+        raise InputError(rule.unknown())
+    if len(runs) < _FEWEST:
+        what = f"{len(runs)} trials with an outcome are too few to fit a surface to"
+        raise InputError(Problem(table.name, "", what, f"train at least {_FEWEST}"))
+    lattice = lattice_of(axes, chosen.name, None)
+    counts = _counts(runs, lattice, rule)
+    surface = fit_surface(*counts, lattice.layout, lattice.resolution, _has_one_edge(table, runs, lattice, rule))
+    return SurfaceMap(table.name, axes, chosen, rule, lattice, surface, len(counts[0]), len(runs), axes)
+
+
+def _along(axes: Sequence[Axis], name: str | None) -> Axis:
+    if name is None:
+        ordered = [axis for axis in axes if axis.ends is not None or is_ordered(axis.values)]
+        name = (ordered or axes)[0].name if axes else ""
+    axis = axis_named(name, axes, "--along")
+    if axis.ends is None and not is_ordered(axis.values):
+        raise InputError(Problem("--along", "", f"the values of {name} have no order", "choose another axis"))
+    return axis
+
+
+def _has_one_edge(table: SweepTable, runs: Sequence[TrialResult], lattice: Lattice, rule: EdgeRule) -> bool | None:
+    """Whether rows have one edge, by the cells that a search for an edge had spread; None if all cells may decide.
+
+    Its later cells lie at supposed edges, and are no evidence of how many there are.
+    """
+    num_spread = table.num_spread
+    if num_spread is None:
+        return None
+    cells = list(dict.fromkeys(trial.cell for trial in table.trials))
+    first = {tuple(lattice.point(cell)) for cell in cells[:num_spread]}
+    spread = [run for run in runs if tuple(lattice.point(run.cell)) in first]
+    if 2 * len(spread) < num_spread:
+        return True
+    return fit_surface(*_counts(spread, lattice, rule), lattice.layout, lattice.resolution).has_one_edge
+
+
+def _counts(runs: Sequence[TrialResult], lattice: Lattice, rule: EdgeRule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The points of the cells, and their numbers of stable and of all runs."""
+    counts: dict[tuple[float, ...], list[float]] = {}
+    for run in runs:
+        of_point = counts.setdefault(tuple(lattice.point(run.cell)), [0.0, 0.0])
+        of_point[0] += rule.of_trial(run) is True
+        of_point[1] += 1
+    counts_N2 = np.array(list(counts.values()))
+    return np.array(list(counts)), counts_N2[:, 0], counts_N2[:, 1]
+
+
+def as_range(axis: Axis) -> Axis:
+    """The axis without the values that were tried, if it has a range."""
+    return Axis(axis.name, axis.scale, (), axis.ends) if axis.ends is not None else axis
+
+
+def mesh_cells(region: Sequence[Axis], along: str) -> list[Cell]:
+    """Cells spread evenly over a region, on the axes' scales, with all values of lists; a random part of too many."""
+    num_listed = math.prod(len(axis.values) for axis in region if axis.values)
+    across = [axis.name for axis in region if not axis.values and axis.name != along]
+    num_along = 1 if any(axis.name == along and axis.values for axis in region) else _ALONG
+    num_along = _ALONG_ALONE if len(region) == 1 else num_along
+    room = _MOST_POINTS / (num_along * num_listed)
+    num_across = max(2, int(room ** (1 / len(across)))) if across else 1
+
+    def even(axis: Axis) -> tuple[Any, ...]:
+        num = num_across if axis.name in across else num_along
+        return axis.values or tuple(axis.at((i + 0.5) / num) for i in range(num))
+
+    cells = _product(region, even)
+    if len(cells) <= _MOST_POINTS:
+        return cells
+    kept = np.random.default_rng(0).choice(len(cells), _MOST_POINTS, replace=False)
+    return [cells[i] for i in kept]
+
+
+def shown_settings(axes: Sequence[Axis]) -> list[Cell]:
+    """The rows that are shown across ``axes``: all of a list's values, and a few even ones of a range."""
+    num = _ROWS.get(sum(not axis.values for axis in axes), _FEW_ROWS)
+    return _product(axes, lambda axis: axis.values or tuple(shown_value(axis, i / (num - 1)) for i in range(num)))
+
+
+def _product(axes: Sequence[Axis], values_of: Callable[[Axis], Sequence[Any]]) -> list[Cell]:
+    names = [axis.name for axis in axes]
+    return [Cell(zip(names, values, strict=True)) for values in itertools.product(*map(values_of, axes))]
+
+
+def shown_value(axis: Axis, unit: float) -> Any:
+    """The value at a place of a range, rounded to what is shown of it, so that a row is where its label says."""
+    value = axis.at(unit)
+    rounded = float(axis_number(axis, float(value)))
+    return rounded if axis.ends is not None and axis.ends[0] <= rounded <= axis.ends[1] else value
+
+
+def value_text(axis: Axis, value: Any) -> str:
+    """A value of an axis in words, of a list or between the ends of a range."""
+    return value_label(axis, value) if axis.values else axis_number(axis, float(value))
+
+
+def axis_number(axis: Axis, value: float) -> str:
+    """A number with the digits that its place on the axis's scale has."""
+    return number_text(value, _DIGITS) if axis.scale == "log1m" else f"{value:.{_DIGITS}g}"
+
+
+def setting_text(setting: Mapping[str, Any], axes: Sequence[Axis]) -> str:
+    """The values of a row's other axes in words."""
+    by_name = {axis.name: axis for axis in axes}
+    return " ".join(f"{name}={value_text(by_name[name], value)}" for name, value in setting.items()) or "all cells"
+
+
+def _logit(level: float) -> float:
+    return math.log(level / (1 - level))
+
+
+def _first(is_so_M: np.ndarray) -> int | None:
+    return int(np.argmax(is_so_M)) if is_so_M.any() else None
+
+
+# --- pictures -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """A surface over two ranges. ``x_X`` and ``y_Y`` are places on the axes' scales; the others are (Y, X).
+
+    ``stable_YX`` is P(stable), ``surely_YX`` its distance from the level in half-widths of its 95 % interval: above 1 a
+    point is surely stable, below -1 surely not.
+    """
+
+    x_X: np.ndarray
+    y_Y: np.ndarray
+    stable_YX: np.ndarray
+    surely_YX: np.ndarray
+
+
+def mesh_of(surface: SurfaceMap, x: Axis, y: Axis) -> Mesh:
+    """The surface over the ranges ``x`` and ``y``, which are its axes or parts of them."""
+    units = np.linspace(0, 1, _MESH)
+    xs, ys = ([axis.at(unit) for unit in units] for axis in (x, y))
+    latent = surface.latent([{x.name: a, y.name: b} for b in ys for a in xs])
+    return Mesh(
+        np.array([x.position(value) for value in xs]),
+        np.array([y.position(value) for value in ys]),
+        latent.probability().reshape(_MESH, _MESH),
+        ((latent.mean_M - _logit(surface.level)) / (CONFIDENCE * latent.sd_M)).reshape(_MESH, _MESH),
+    )
