@@ -10,8 +10,8 @@ from typing import Any
 from orchestrator.base.space import Axis
 from orchestrator.base.words import WIDTH, count, wrapped
 from orchestrator.maps.axes import value_label
+from orchestrator.maps.edges import StableRule
 from orchestrator.maps.gains import Gains, LowestLoss
-from orchestrator.maps.rule import StableRule
 
 _GAP = 2  # characters between the columns of a table
 _TAIL = 30  # characters that are kept free for the text at the end of a row

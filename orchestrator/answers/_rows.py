@@ -11,9 +11,8 @@ from orchestrator.detection.relative import LR_NAMES
 from orchestrator.maps.axes import existing, label_between, value_labels
 from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.cells import CellSummary
-from orchestrator.maps.edges import Edge, Row
+from orchestrator.maps.edges import Edge, EdgeRule, Row, StableRule
 from orchestrator.maps.grid_map import GridMap
-from orchestrator.maps.rule import EdgeRule, StableRule
 from orchestrator.maps.surface_map import SurfaceMap, axis_number, setting_text
 
 _SHOWN = 8  # values listed in one line

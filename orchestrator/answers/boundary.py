@@ -13,9 +13,8 @@ from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line, Table
 
 if TYPE_CHECKING:
-    from orchestrator.maps.edges import Row
+    from orchestrator.maps.edges import EdgeRule, Row
     from orchestrator.maps.grid_map import GridMap
-    from orchestrator.maps.rule import EdgeRule
     from orchestrator.maps.surface_map import SurfaceMap
     from orchestrator.maps.table import SweepTable
 
@@ -65,14 +64,16 @@ class BoundaryQuery(Query["SweepTable"]):
         return _boundary(self._map(subject), self.where)
 
     def _map(self, table: SweepTable) -> GridMap | SurfaceMap:
+        from orchestrator.maps.cell_map import check_metric
         from orchestrator.maps.curve_metrics import measured
-        from orchestrator.maps.edge_axes import check_names
-        from orchestrator.maps.rule import LevelRule, StableRule
+        from orchestrator.maps.edge_line import check_names
+        from orchestrator.maps.edges import LevelRule, StableRule
         from orchestrator.maps.stability_map import map_of
 
         rule: EdgeRule = StableRule(self.degraded)
         if self.level is not None:
             metric, level = self.level
+            check_metric(table, metric, "--level")
             rule = LevelRule(metric, level, measured(table, [metric]))
         if table.is_grid:
             check_names({axis.name: axis for axis in table.axes}, {"--along": self.along, "--across": self.across}, {})
@@ -101,7 +102,7 @@ class Boundary(Answer):
 
 def _boundary(stability: GridMap | SurfaceMap, where: Mapping[str, Any]) -> Boundary:
     from orchestrator.answers._rows import named_rows
-    from orchestrator.maps.rule import LevelRule
+    from orchestrator.maps.edges import LevelRule
     from orchestrator.maps.surface_map import SurfaceMap
 
     rule = stability.rule
@@ -124,8 +125,8 @@ def _boundary(stability: GridMap | SurfaceMap, where: Mapping[str, Any]) -> Boun
 def _row(row: Row, stability: GridMap | SurfaceMap) -> dict[str, Any]:
     """Return a row as it is written."""
     from orchestrator.answers._rows import lr_labels
+    from orchestrator.maps.edges import LevelRule
     from orchestrator.maps.grid_map import GridMap
-    from orchestrator.maps.rule import LevelRule
 
     if not isinstance(stability, GridMap):
         edges = [
@@ -146,8 +147,8 @@ def _row(row: Row, stability: GridMap | SurfaceMap) -> dict[str, Any]:
 
 def _head(stability: GridMap | SurfaceMap, where: Mapping[str, Any]) -> str:
     """Say what the edge is."""
+    from orchestrator.maps.edges import LevelRule
     from orchestrator.maps.grid_map import GridMap
-    from orchestrator.maps.rule import LevelRule
 
     name, along, rule = stability.name, stability.along.name, stability.rule
     if isinstance(stability, GridMap):

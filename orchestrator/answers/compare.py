@@ -68,9 +68,8 @@ class CompareQuery(Query["Sequence[SweepTable]"]):
 
     def _compared(self, tables: Sequence[SweepTable], picture: Path) -> Comparison:
         from orchestrator.answers._comparison import comparison_content, comparison_lines
-        from orchestrator.maps.compared_maps import compared_maps, compared_meshes
-        from orchestrator.maps.comparison import compare
-        from orchestrator.maps.rule import StableRule
+        from orchestrator.maps.comparison import compare, compared_maps, compared_meshes
+        from orchestrator.maps.edges import StableRule
         from orchestrator.render.fitted_comparison import fitted_comparison_picture
         from orchestrator.render.maps import comparison_picture
 

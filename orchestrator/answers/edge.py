@@ -38,7 +38,7 @@ class EdgeQuery(Query["SweepTable"]):
     def ask(self, subject: SweepTable, say: Say = silent) -> EdgeAnswer:
         """Return the lines of the edge."""
         from orchestrator.maps.edge_line import edge_lines
-        from orchestrator.maps.rule import StableRule
+        from orchestrator.maps.edges import StableRule
 
         found = edge_lines(subject, self.along, self.across, self.by, self.where, StableRule(self.degraded))
         return EdgeAnswer(found.name, found.along.name, found.across.name, found)

@@ -49,8 +49,8 @@ class FrontQuery(Query["SweepTable"]):
 
     def ask(self, subject: SweepTable, say: Say = silent) -> FrontAnswer:
         """Return the front, and what it beats."""
+        from orchestrator.maps.edges import StableRule
         from orchestrator.maps.front import front
-        from orchestrator.maps.rule import StableRule
 
         return FrontAnswer(
             front(subject, self.metric, self.against, self.along, self.target, StableRule(self.degraded))

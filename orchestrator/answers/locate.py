@@ -25,9 +25,8 @@ from orchestrator.render.blocks import Block, Caution, Line
 
 if TYPE_CHECKING:
     from orchestrator.maps.edges import Escape
-    from orchestrator.maps.located import Located, NearCell
+    from orchestrator.maps.located import Located, NearCell, Outside
     from orchestrator.maps.replay import Replayed
-    from orchestrator.maps.run_place import Outside
     from orchestrator.maps.table import SweepTable
 
 _SHOWN = 8  # cautions
@@ -60,8 +59,8 @@ class LocateQuery(Query["SweepTable"]):
 
     def ask(self, subject: SweepTable, say: Say = silent) -> LocateAnswer:
         """Return the place of the run on the map, and what the detector says of its log."""
+        from orchestrator.maps.edges import StableRule
         from orchestrator.maps.located import locate
-        from orchestrator.maps.rule import StableRule
         from orchestrator.sweepfile.settings import run_settings
 
         run = run_settings(self.config, self.at)

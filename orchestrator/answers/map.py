@@ -55,7 +55,7 @@ class MapQuery(Query["SweepTable"]):
         """Return the map, or one for each value of an axis."""
         from orchestrator.maps.cell_map import cell_map, facet_maps
         from orchestrator.maps.curve_metrics import OF_TELEMETRY, measured
-        from orchestrator.maps.rule import StableRule
+        from orchestrator.maps.edges import StableRule
         from orchestrator.maps.stability_map import surface_mesh
 
         wanted = dict.fromkeys([self.metric, *OF_TELEMETRY, *subject.printed_metrics])

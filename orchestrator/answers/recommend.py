@@ -37,8 +37,8 @@ class RecommendQuery(Query["SweepTable"]):
 
     def ask(self, subject: SweepTable, say: Say = silent) -> RecommendAnswer:
         """Return the recommended setting, or the reason why there is none."""
+        from orchestrator.maps.edges import StableRule
         from orchestrator.maps.recommendation import recommend
-        from orchestrator.maps.rule import StableRule
 
         found = recommend(subject, self.margin, self.metric, StableRule(self.degraded))
         return RecommendAnswer(subject.name, found)

@@ -23,10 +23,9 @@ from orchestrator.base.space import Axis
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.curve_metrics import CURVE_METRICS, Measured, measured
-from orchestrator.maps.labelled import labelled
-from orchestrator.maps.rule import StableRule
+from orchestrator.maps.edges import StableRule
 from orchestrator.maps.table import SweepTable, read_table
-from orchestrator.maps.tables import map_table, trial_table
+from orchestrator.maps.tables import labelled, map_table, trial_table
 from orchestrator.render.maps import fraction_axes, heatmap, map_figure
 
 if TYPE_CHECKING:

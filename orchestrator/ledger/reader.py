@@ -177,11 +177,6 @@ class LedgerReader:
             counts = [self._db.execute(f"SELECT COUNT(*) FROM {table} WHERE {STRAY}").fetchone() for table in CURVES]
             return sum(count for (count,) in counts)
 
-    @property
-    def is_sampled(self) -> bool:
-        """Whether the sweep's cells are scattered, not a grid."""
-        return is_sampled(self.facts())
-
     def facts(self) -> dict[str, str]:
         """Return facts about the sweep as a whole."""
         with self._reading():
@@ -268,9 +263,9 @@ class LedgerReader:
         return damage_errors(self.path)
 
 
-def is_sampled(facts: Mapping[str, str]) -> bool:
-    """Return whether the cells of a sweep with these ``facts`` are scattered."""
-    return facts.get("is_sampled") == "true"
+def is_grid(facts: Mapping[str, str]) -> bool:
+    """Return whether the cells of a sweep with these ``facts`` are a grid, not scattered."""
+    return facts.get("is_sampled") != "true"
 
 
 def is_imported(folder: Path) -> bool:

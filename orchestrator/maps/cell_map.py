@@ -14,7 +14,7 @@ from orchestrator.ledger.facts import short_note
 from orchestrator.maps.axes import led, together, value_labels
 from orchestrator.maps.cells import REDUCTIONS, CellSummary, cell_summary, reduced
 from orchestrator.maps.curve_metrics import Measured
-from orchestrator.maps.rule import STABLE, StableRule
+from orchestrator.maps.edges import STABLE, StableRule
 from orchestrator.maps.table import SweepTable, axis_named, base_notes, repeated_runs, repeats_text
 
 
@@ -65,9 +65,7 @@ def cell_map(
     reduction.
     """
     axes = {axis.name: axis for axis in table.axes}
-    if metric not in METRICS and metric not in table.printed_metrics:
-        known = ", ".join([*METRICS, *table.printed_metrics])
-        raise InputError(Problem("--metric", "", f"{metric!r} is unknown", f"choose one of {known}"))
+    check_metric(table, metric)
     if not axes:
         raise InputError(Problem(str(table.ledger.path), "", "the sweep has no axes, so there is no map to draw"))
     shown = table.where("--where", where or {})
@@ -141,6 +139,13 @@ def facet_maps(table: SweepTable, facet: str, where: Mapping[str, Any], **option
         others = [part for part in stability.note.split("; ") if part != f"{facet} = {label}"]
         maps.append(replace(stability, note="; ".join(others), facet=(facet, label)))
     return maps
+
+
+def check_metric(table: SweepTable, metric: str, option: str = "--metric") -> None:
+    """Raise InputError for a metric that no cell of a map has."""
+    known = [*METRICS, *table.printed_metrics]
+    if metric not in known:
+        raise InputError(Problem(option, "", f"{metric!r} is unknown", f"choose one of {', '.join(known)}"))
 
 
 def check_two_axes(axes: Iterable[Axis], x: str | None, y: str | None) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from orchestrator.base.columns import METRICS
@@ -15,17 +16,16 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.query import hidden, reported
 from orchestrator.base.space import Axis, Cell, format_value
 from orchestrator.maps.curve_metrics import measured
-from orchestrator.maps.edges import Margin
+from orchestrator.maps.edges import STABLE, Margin, StableRule
 from orchestrator.maps.recommendation import candidates, loss_metric, median_of_all, setting_name, smallest
-from orchestrator.maps.rule import STABLE, StableRule
 from orchestrator.maps.stability_map import StabilityMap, map_of
 from orchestrator.maps.table import SweepTable, tied_settings
-from orchestrator.maps.target_steps import target_steps
 
 Kind = Literal["front", "beaten", "no candidate"]
 MARGIN, STEPS = "margin", "steps"
 _STEPS_COLUMN = "steps_to_target"
 FRONT_COLUMNS = ("state", "num_seeds", "loss", "against", "kind", "limit")  # of the table, after those of the axes
+_IN_A_ROW = 10  # losses whose median is a level, as in the columns final_loss and best_loss
 _HIGH = (MARGIN, "learned_share")  # of all else, less is better
 
 
@@ -295,3 +295,23 @@ def front_table(found: Front) -> pd.DataFrame:
 def table_value(value: Any) -> Any:
     """A value of an axis as tables show it: numbers as they are, none and files in words."""
     return value if isinstance(value, str | int | float) else format_value(value)
+
+
+def steps_to_target(step_N: np.ndarray, loss_N: np.ndarray, target: float) -> int | None:
+    """The step at which the median of ten losses in a row is first as low as ``target``; None if it never is."""
+    if len(loss_N) < _IN_A_ROW:
+        return None
+    level_M = np.median(np.lib.stride_tricks.sliding_window_view(loss_N, _IN_A_ROW), axis=1)
+    reached = np.flatnonzero(level_M <= target)
+    return int(step_N[reached[0] + _IN_A_ROW - 1]) if len(reached) else None
+
+
+def target_steps(table: SweepTable, target: float) -> dict[str, float]:
+    """``steps_to_target`` of each run that reached it, by its id."""
+    reached = {}
+    for run in table.runs:
+        trace = table.ledger.trace(run.trial_id, ("step", "loss"))
+        steps = steps_to_target(trace["step"], trace["loss"], target) if "loss" in trace else None
+        if steps is not None:
+            reached[run.trial_id] = float(steps)
+    return reached

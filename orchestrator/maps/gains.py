@@ -11,7 +11,7 @@ from orchestrator.base.intervals import median_interval, wilson
 from orchestrator.base.space import Cell
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import cell_state
-from orchestrator.maps.rule import StableRule
+from orchestrator.maps.edges import StableRule
 from orchestrator.maps.table import by_cell
 
 Trials = Mapping[tuple[Cell, int], TrialResult]  # by cell and seed

@@ -17,8 +17,20 @@ from orchestrator.base.space import Axis, Cell, is_ordered
 from orchestrator.base.vocabulary import DEGRADED, cell_state, is_known, is_over_edge
 from orchestrator.maps.axes import existing, led, sides
 from orchestrator.maps.cell_map import CellMap, cell_map
-from orchestrator.maps.edges import Edge, Escape, Interval, Margin, Position, Row, Side, kind_of
-from orchestrator.maps.rule import STABLE, EdgeRule, LevelRule, StableRule
+from orchestrator.maps.edges import (
+    STABLE,
+    Edge,
+    EdgeRule,
+    Escape,
+    Interval,
+    LevelRule,
+    Margin,
+    Position,
+    Row,
+    Side,
+    StableRule,
+    kind_of,
+)
 from orchestrator.maps.table import SweepTable, by_cell
 
 _NUM_DRAWS = 4000

@@ -6,23 +6,43 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from graphlib import TopologicalSorter
 from statistics import median
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem, did_you_mean
 from orchestrator.base.query import hidden, reported
-from orchestrator.base.space import Axis, Cell, is_number, is_ordered, on_natural_scale, to_hashable
+from orchestrator.base.space import Axis, Cell, format_value, is_number, is_ordered, on_natural_scale, to_hashable
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import IMPORTED, cell_state
-from orchestrator.maps.axes import led, sides
-from orchestrator.maps.edges import Escape, Interval, Margin, Side
-from orchestrator.maps.rule import STABLE, StableRule
-from orchestrator.maps.run_place import Outside, RunPlace, place_of
+from orchestrator.maps.axes import existing, led, sides, value_labels
+from orchestrator.maps.edges import STABLE, Escape, Interval, Margin, Side, StableRule
 from orchestrator.maps.stability_map import map_of
 from orchestrator.maps.table import SweepTable, base_notes
 from orchestrator.sweepfile.settings import RunSettings, settings_of
 
 _NEAREST = 4  # cells
+_SAME = 1e-9  # values within this share of each other, of 1 - value on a log1m axis, are one
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """A value of the run that its axis does not reach, and what the axis has, in words."""
+
+    axis: str
+    value: Any
+    has: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlace:
+    """The run's value of each axis, and those that lie ``outside``. An axis that does not exist there has None.
+
+    Axes that advance with another have no value of their own here: they follow.
+    """
+
+    setting: Mapping[str, Any]
+    outside: tuple[Outside, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +114,7 @@ def locate(table: SweepTable, run: RunSettings, rule: StableRule = STABLE) -> Lo
     if not table.axes or not table.runs:
         raise InputError(Problem(str(table.ledger.path), "", "the sweep has no axes, so it has no map"))
     run = run.in_whole_steps(table.runs)
-    place = place_of(run, table.axes, not table.is_grid, list(_settings(table.runs[0])))
+    place = place_of(run, table.axes, table.is_grid, list(_settings(table.runs[0])))
     cells = table.by_cell()
     ranked = sorted(cells, key=lambda cell: _distance(cell, table, place.setting))
     nearest = cells[ranked[0]][0]
@@ -201,3 +221,93 @@ def _position(axis: Axis, value: Any) -> float | None:
     if not is_number(value) or (axis.scale == "log" and value <= 0) or (axis.scale == "log1m" and value >= 1):
         return None
     return axis.position(value)
+
+
+# --- the place on the axes ----------------------------------------------------------------------------
+
+
+def place_of(run: RunSettings, axes: Sequence[Axis], is_grid: bool, known: Sequence[str] = ()) -> RunPlace:
+    """Where ``run`` lies on ``axes``; ``known`` are the names of the sweep's other settings.
+
+    Where cells are scattered, a list has nothing between its values. Raises InputError for axes without a value, and
+    for values that no axis of their scale could have.
+    """
+    by_name = {axis.name: axis for axis in axes}
+    order = TopologicalSorter({axis.name: [name for name, _ in axis.when] for axis in axes}).static_order()
+    setting: dict[str, Any] = {}
+    outside: list[Outside] = []
+    problems: list[Problem] = []
+    missing: list[Axis] = []
+    for axis in (by_name[name] for name in order if name not in led(axes)):
+        if not all(setting.get(name) in values for name, values in axis.when):
+            setting[axis.name] = None
+        elif axis.name not in run.values:
+            missing.append(axis)
+        elif problem := _refused(axis, run.values[axis.name], run.places[axis.name]):
+            problems.append(problem)
+        else:
+            setting[axis.name] = _snapped(axis, run.values[axis.name])
+            if not _reaches(axis, setting[axis.name], is_grid):
+                outside.append(Outside(axis.name, setting[axis.name], _range_text(axis)))
+    if missing:
+        names = [axis.name for axis in missing]
+        for name in run.values:
+            if name not in by_name and name not in known and (remedy := did_you_mean(name, names)):
+                problems.append(Problem(run.places[name], name, "is no setting of the sweep", remedy))
+        problems += [_missing(axis) for axis in missing]
+    if problems:
+        raise InputError(*problems)
+    return RunPlace({axis.name: setting[axis.name] for axis in axes if axis.name in setting}, tuple(outside))
+
+
+def _is_numeric(axis: Axis) -> bool:
+    values = existing(axis, axis.values)
+    return axis.ends is not None or (is_ordered(values) and any(map(is_number, values)))
+
+
+def _refused(axis: Axis, value: Any, place: str) -> Problem | None:
+    if not _is_numeric(axis) or value is None:
+        return None
+    if not is_number(value):
+        return Problem(place, axis.name, f"{value!r} is not a number", f"the axis has {_range_text(axis)}")
+    if (axis.scale == "log" and value <= 0) or (axis.scale == "log1m" and value >= 1):
+        bound = "above 0" if axis.scale == "log" else "below 1"
+        return Problem(place, axis.name, f"{value} has no place on a {axis.scale} axis", f"write a number {bound}")
+    return None
+
+
+def _snapped(axis: Axis, value: Any) -> Any:
+    """The axis's own value where ``value`` equals it but for rounding, or is written as tables print it."""
+    values = existing(axis, axis.values)
+    if not is_number(value):
+        return value
+    for each, label in zip(values, value_labels(values), strict=True):
+        if is_number(each) and (axis.factor(each, value) < 1 + _SAME or float(label) == value):
+            return each
+    return value
+
+
+def _reaches(axis: Axis, value: Any, is_grid: bool) -> bool:
+    values = existing(axis, axis.values)
+    if any(each == value and isinstance(each, bool) == isinstance(value, bool) for each in values):
+        return True
+    if not _is_numeric(axis) or value is None:
+        return False
+    if axis.ends is not None and (not is_grid or not values):
+        return axis.ends[0] <= value <= axis.ends[1]
+    below, above = sides(axis, value)
+    return bool(below and above) and is_grid
+
+
+def _range_text(axis: Axis) -> str:
+    values = existing(axis, axis.values)
+    if axis.ends is not None:
+        return f"{format_value(axis.ends[0])} .. {format_value(axis.ends[1])}"
+    return ", ".join(value_labels(values))
+
+
+def _missing(axis: Axis) -> Problem:
+    message = "is an axis of the sweep, and the run has no value for it"
+    return Problem(
+        "--config, --at", axis.name, message, f"write --at {axis.name}=VALUE; the axis has {_range_text(axis)}"
+    )

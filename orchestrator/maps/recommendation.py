@@ -10,8 +10,7 @@ from typing import Any
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.query import hidden, reported
 from orchestrator.base.space import Axis, Cell, is_ordered
-from orchestrator.maps.edges import Margin
-from orchestrator.maps.rule import STABLE, StableRule
+from orchestrator.maps.edges import STABLE, Margin, StableRule
 from orchestrator.maps.stability_map import StabilityMap, map_of
 from orchestrator.maps.table import SweepTable, tied_settings
 

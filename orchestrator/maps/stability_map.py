@@ -10,9 +10,8 @@ import numpy as np
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis
 from orchestrator.maps.cell_map import CellMap
-from orchestrator.maps.edges import Escape, Interval, Margin, Position, Row
+from orchestrator.maps.edges import STABLE, EdgeRule, Escape, Interval, Margin, Position, Row
 from orchestrator.maps.grid_map import GridMap
-from orchestrator.maps.rule import STABLE, EdgeRule
 from orchestrator.maps.surface_map import Mesh, SurfaceMap, mesh_of, surface_map
 from orchestrator.maps.table import SweepTable
 

@@ -18,8 +18,19 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis, Cell, is_number, is_ordered, number_text
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.maps.axes import value_label
-from orchestrator.maps.edges import Edge, Escape, Interval, Margin, Position, Row, Side, kind_of
-from orchestrator.maps.rule import STABLE, EdgeRule, LevelRule
+from orchestrator.maps.edges import (
+    STABLE,
+    Edge,
+    EdgeRule,
+    Escape,
+    Interval,
+    LevelRule,
+    Margin,
+    Position,
+    Row,
+    Side,
+    kind_of,
+)
 from orchestrator.maps.table import SweepTable, axis_named
 from orchestrator.surface.lattice import Lattice, lattice_of
 from orchestrator.surface.surface import CONFIDENCE, Crossing, Latent, Surface, fit_surface
@@ -230,15 +241,15 @@ def _has_one_edge(table: SweepTable, runs: Sequence[TrialResult], lattice: Latti
 
     Its later cells lie at supposed edges, and are no evidence of how many there are.
     """
-    num_spread = table.num_spread
-    if num_spread is None:
+    num_initial = table.num_initial
+    if num_initial is None:
         return None
     cells = list(dict.fromkeys(trial.cell for trial in table.trials))
-    first = {tuple(lattice.point(cell)) for cell in cells[:num_spread]}
-    spread = [run for run in runs if tuple(lattice.point(run.cell)) in first]
-    if 2 * len(spread) < num_spread:
+    first = {tuple(lattice.point(cell)) for cell in cells[:num_initial]}
+    initial = [run for run in runs if tuple(lattice.point(run.cell)) in first]
+    if 2 * len(initial) < num_initial:
         return True
-    return fit_surface(*_counts(spread, lattice, rule), lattice.layout, lattice.resolution).has_one_edge
+    return fit_surface(*_counts(initial, lattice, rule), lattice.layout, lattice.resolution).has_one_edge
 
 
 def _counts(runs: Sequence[TrialResult], lattice: Lattice, rule: EdgeRule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

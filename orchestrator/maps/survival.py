@@ -18,9 +18,8 @@ from orchestrator.base.vocabulary import OUTCOMES
 from orchestrator.base.words import count
 from orchestrator.detection.outcomes import ENOUGH_LOSSES
 from orchestrator.ledger.reader import check_has_curves
-from orchestrator.maps.covariates import Covariate, covariates_of, design
 from orchestrator.maps.table import SweepTable
-from orchestrator.maps.weibull import WeibullFit, fit_weibull
+from orchestrator.maps.weibull import Covariate, WeibullFit, covariates_of, design, fit_weibull
 
 LONGER = 10  # times the steps that were trained: how far ahead the fit looks by default
 ENOUGH_ONSETS = 5  # for each number that the fit has to find

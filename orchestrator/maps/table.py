@@ -14,7 +14,7 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import cell_state
 from orchestrator.base.words import count, plural
 from orchestrator.detection.relative import LR_NAMES, Training, learned_shares, lr_axis, lr_health, step_noise
-from orchestrator.ledger.reader import LedgerReader, is_sampled
+from orchestrator.ledger.reader import LedgerReader, is_grid
 from orchestrator.ledger.schema import damage_errors
 from orchestrator.maps.axes import axis_values, value_label, value_meant
 from orchestrator.sweepfile.settings import settings_of
@@ -47,7 +47,7 @@ class SweepTable:
     @property
     def is_grid(self) -> bool:
         """Whether the cells are those of a grid; otherwise a sample or a search has scattered them."""
-        return not is_sampled(self.facts)
+        return is_grid(self.facts)
 
     @property
     def ties(self) -> dict[str, str]:
@@ -55,7 +55,7 @@ class SweepTable:
         return ties_of(self.facts)
 
     @property
-    def num_spread(self) -> int | None:
+    def num_initial(self) -> int | None:
         """Number of first cells that a search for an edge spread evenly, whatever their results; None without one."""
         num: int | None = json.loads(self.facts.get("num_spread", "null"))
         return num
@@ -122,8 +122,8 @@ class SweepTable:
             if other.name not in gone
         )
         facts = {**self.facts, "name": f"{axis.name}={format_value(value)}"}
-        if self.num_spread is not None:
-            first = list(dict.fromkeys(trial.cell for trial in self.trials))[: self.num_spread]
+        if self.num_initial is not None:
+            first = list(dict.fromkeys(trial.cell for trial in self.trials))[: self.num_initial]
             facts["num_spread"] = str(sum(cell.get(axis.name) == value for cell in first))
         return replace(self, facts=facts, axes=axes, trials=trials, along=axis.name)
 

@@ -1,19 +1,25 @@
-"""Tidy pandas tables of trials and of maps: one row per trial, one row per cell."""
+"""Tidy pandas tables of trials and of maps, one row per trial or per cell, and labelled arrays over the axes."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from orchestrator.base.columns import READING_COLUMNS, TRIAL_COLUMNS, names
-from orchestrator.base.space import entries_in_words
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.space import entries_in_words, format_value
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, OUTCOMES, PRUNED
 from orchestrator.maps.cell_map import CellMap
+from orchestrator.maps.cells import cell_summary
 from orchestrator.maps.curve_metrics import OF_TELEMETRY, Measured, measured
 from orchestrator.maps.table import SweepTable, tied_settings
 from orchestrator.sweepfile.settings import settings_of
+
+if TYPE_CHECKING:
+    import xarray
 
 _OWN = ("trial_id", "seed", "saved_steps")  # placed explicitly below
 _RESULTS = [name for name in names(TRIAL_COLUMNS) if name not in _OWN]
@@ -80,3 +86,52 @@ def as_csv(table: pd.DataFrame) -> str:
     names = [name for name in table.columns if str(name).endswith(("interventions", "control"))]
     in_words = {name: table[name].map(lambda value: entries_in_words(value) if value else "none") for name in names}
     return table.assign(**in_words).to_csv(index=False)
+
+
+_OF_TRIALS = (
+    "outcome", "onset_step", "num_spikes", "best_loss", "final_loss", "peak_loss", "validation_loss", "learned_share",
+)  # fmt: skip
+
+
+def labelled(table: SweepTable) -> xarray.Dataset:
+    """An xarray.Dataset over the axes of a grid: `stable_fraction` and `state` of cells, and results by `seed`.
+
+    A value that is not a number is a coordinate as it is written. What was not trained is missing: NaN, or None for a
+    word. Raises InputError where cells are scattered, where there is no axis, and without xarray.
+    """
+    name = table.name
+    try:
+        import xarray  # noqa: F401
+    except ImportError:
+        raise InputError(Problem(name, "to_xarray", "needs the package xarray", "pip install xarray")) from None
+    if not table.axes:
+        raise InputError(Problem(name, "to_xarray", "the sweep has no axes", "use .trials"))
+    if not table.is_grid:
+        raise InputError(Problem(name, "to_xarray", "its cells are scattered, not a grid", "use .trials or .map()"))
+    names = [axis.name for axis in table.axes]
+    cells: dict[tuple[float | str, ...], list[TrialResult]] = {}
+    for row in table.trials:
+        cells.setdefault(tuple(_label(row.cell[axis]) for axis in names), []).append(row)
+    found = [cell_summary(rows) for rows in cells.values()]
+    of_cells = pd.DataFrame(
+        {"stable_fraction": [cell.fraction_stable for cell in found], "state": [cell.state for cell in found]},
+        index=_index(list(cells), names),
+    )
+    keys = [(*at, row.seed) for at, rows in cells.items() for row in rows]
+    of_trials = pd.DataFrame(
+        [{column: getattr(row, column) for column in _OF_TRIALS} for rows in cells.values() for row in rows],
+        index=_index(keys, [*names, "seed"]),
+    )
+    dataset = of_cells.to_xarray().merge(of_trials.to_xarray())
+    return dataset.assign_attrs(sweep=name, axes=names)
+
+
+def _label(value: object) -> float | str:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number else format_value(value)  # type: ignore[return-value]
+
+
+def _index(keys: list[tuple[float | str, ...]], names: list[str]) -> pd.Index:
+    if len(names) == 1:
+        return pd.Index([key[0] for key in keys], name=names[0])
+    return pd.MultiIndex.from_tuples(keys, names=names)

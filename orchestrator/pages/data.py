@@ -13,7 +13,7 @@ from orchestrator.base.columns import FRACTION_TITLE, METRICS, meaning, title
 from orchestrator.base.space import Axis
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import is_known, is_over_edge
-from orchestrator.ledger.reader import LedgerReader, is_sampled
+from orchestrator.ledger.reader import LedgerReader, is_grid
 from orchestrator.maps.axes import led, value_labels
 from orchestrator.maps.cells import REDUCTIONS, CellSummary, best_first, cell_summary
 from orchestrator.maps.curve_metrics import CURVE_METRICS, Measured
@@ -88,7 +88,7 @@ def table_data(
     cells, panels = cells_and_panels(rows, axes, measured, known)
     return {
         "name": facts.get("name", ""),
-        "is_sampled": is_sampled(facts),
+        "is_grid": is_grid(facts),
         "look": page_look(),
         "reductions": REDUCTIONS,
         "axes": [_axis(axis) for axis in axes],

@@ -29,8 +29,7 @@ from orchestrator.base.space import format_value
 from orchestrator.base.vocabulary import OUTCOMES
 from orchestrator.cli import app
 from orchestrator.detection.config import SlowConfig, StoppingConfig
-from orchestrator.maps.edge_axes import MOST_LINES
-from orchestrator.maps.edge_line import EDGE_COLUMNS, PLACES_ACROSS, Kind
+from orchestrator.maps.edge_line import EDGE_COLUMNS, MOST_LINES, PLACES_ACROSS, Kind
 from orchestrator.maps.front import FRONT_COLUMNS
 from orchestrator.maps.front import Kind as FrontKind
 from orchestrator.mirrors.notifier import PATIENCE_S, PAUSE_S

@@ -15,8 +15,8 @@ from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.curve_metrics import measured
+from orchestrator.maps.edges import LevelRule
 from orchestrator.maps.grid_map import GridMap
-from orchestrator.maps.rule import LevelRule
 from orchestrator.maps.sensitivity import lr_sensitivity
 from orchestrator.maps.table import read_table
 from orchestrator.sweepfile.overrides import Overrides

@@ -29,7 +29,7 @@ function saveTable() {
 }
 
 function savePicture() {
-  download(fileName("svg"), "image/svg+xml", new XMLSerializer().serializeToString(data.is_sampled ? pointPicture() : gridPicture()));
+  download(fileName("svg"), "image/svg+xml", new XMLSerializer().serializeToString(data.is_grid ? gridPicture() : pointPicture()));
 }
 
 const PICTURE_STYLE = "text { font: 12px system-ui, sans-serif; fill: #1a1a1a } .grid { stroke: #dddddd } circle { stroke: #1a1a1a } .edge { stroke: #000000; stroke-width: 3 }";

@@ -5,7 +5,7 @@ let drawnGrid = null; // what is drawn: the view, the places of its cells, and w
 function drawMap() {
   const map = mapCells();
   const scale = colourScale(map);
-  const grid = data.is_sampled ? null : gridOf(map);
+  const grid = data.is_grid ? gridOf(map) : null;
   if (grid === null) {
     drawnGrid = null;
     document.getElementById("map").replaceChildren(pointMap(map, scale));

@@ -14,8 +14,8 @@ from sweep_cases import ledger_at, map_ledger, sweep_of
 import orchestrator
 from orchestrator.answers._gains import gains_lines
 from orchestrator.base.space import Axis, Cell
+from orchestrator.maps.edges import StableRule
 from orchestrator.maps.gains import Gains, LowestLoss
-from orchestrator.maps.rule import StableRule
 
 AXES = (Axis("lr", "log", (0.1, 1.0)), Axis("beta1", "linear", (0.9,)))
 HALF = Gains(

@@ -16,10 +16,8 @@ from orchestrator.answers._comparison import comparison_lines
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis, Cell, Trial
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.compared_maps import compared_maps, compared_meshes
-from orchestrator.maps.comparison import Comparison, compare, row_shift
-from orchestrator.maps.edges import Edge, Row
-from orchestrator.maps.rule import StableRule
+from orchestrator.maps.comparison import Comparison, compare, compared_maps, compared_meshes, row_shift
+from orchestrator.maps.edges import Edge, Row, StableRule
 from orchestrator.maps.surface_map import mesh_cells
 from orchestrator.maps.table import read_table
 from orchestrator.render.fitted_comparison import fitted_comparison_picture

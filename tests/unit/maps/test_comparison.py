@@ -11,8 +11,7 @@ from sweep_cases import ledger_at, record, sweep_of
 
 from orchestrator.answers._comparison import comparison_content, comparison_lines
 from orchestrator.base.errors import InputError
-from orchestrator.maps.compared_maps import compared_maps
-from orchestrator.maps.comparison import Comparison, Difference, compare
+from orchestrator.maps.comparison import Comparison, Difference, compare, compared_maps
 from orchestrator.maps.gains import mcnemar
 from orchestrator.maps.table import read_table
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from orchestrator.base.space import Axis, on_natural_scale
-from orchestrator.maps.covariates import covariates_of, design
+from orchestrator.maps.weibull import covariates_of, design
 
 
 def axis(*values, name: str = "lr", scale: str = "values") -> Axis:

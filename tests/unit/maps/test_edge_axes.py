@@ -7,7 +7,7 @@ from sweep_cases import table_with, trial_row
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis
-from orchestrator.maps.edge_axes import MOST_LINES, edge_axes
+from orchestrator.maps.edge_line import MOST_LINES, edge_axes
 
 LR = Axis("lr", "log", (1e-3, 1e-2, 1e-1), (1e-3, 1e-1))
 BETA2 = Axis("beta2", "log1m", (0.9, 0.99), (0.9, 0.99))

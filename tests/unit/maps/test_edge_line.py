@@ -17,8 +17,8 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.space import Trial
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.edge_line import PLACES_ACROSS, edge_lines, edge_table, kind_of_edge, linked
+from orchestrator.maps.edges import StableRule
 from orchestrator.maps.grid_map import GridMap
-from orchestrator.maps.rule import StableRule
 from orchestrator.maps.surface_map import surface_map
 from orchestrator.maps.table import read_table
 

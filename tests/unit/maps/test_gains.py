@@ -10,8 +10,8 @@ from sweep_cases import trial_row
 from orchestrator.base.intervals import wilson
 from orchestrator.base.space import Cell
 from orchestrator.base.vocabulary import PRUNED
+from orchestrator.maps.edges import STABLE, StableRule
 from orchestrator.maps.gains import Gains, LowestLoss, Trials, gains
-from orchestrator.maps.rule import STABLE, StableRule
 
 
 def trials(*outcomes: str | None, losses: tuple[float | None, ...] = (), seeds: int = 1) -> Trials:

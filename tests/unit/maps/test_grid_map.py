@@ -9,9 +9,8 @@ from sweep_cases import ledger_at, record, sweep_of, table_with, trial_row
 from orchestrator.answers._rows import named_rows
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis, Cell
-from orchestrator.maps.edges import Edge, Margin
+from orchestrator.maps.edges import STABLE, Edge, Margin
 from orchestrator.maps.grid_map import GridMap, row_of
-from orchestrator.maps.rule import STABLE
 from orchestrator.maps.stability_map import map_of
 from orchestrator.maps.table import read_table
 

@@ -11,9 +11,9 @@ from sweep_cases import ledger_at, map_ledger, record, sweep_of
 
 from orchestrator.answers.locate import LocateAnswer
 from orchestrator.base.errors import InputError
+from orchestrator.maps.edges import StableRule
 from orchestrator.maps.located import Located, locate
 from orchestrator.maps.recommendation import recommend
-from orchestrator.maps.rule import StableRule
 from orchestrator.maps.table import read_table
 from orchestrator.sweepfile.settings import RunSettings
 

@@ -31,9 +31,9 @@ from orchestrator.cli import app
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cell_map import cell_map, facet_maps
 from orchestrator.maps.comparison import compare
+from orchestrator.maps.edges import StableRule
 from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.recommendation import recommend
-from orchestrator.maps.rule import StableRule
 from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import map_table
 from orchestrator.pages.data import report_data

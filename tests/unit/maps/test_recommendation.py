@@ -7,8 +7,8 @@ from sweep_cases import ledger_at, map_ledger, record, sweep_of
 
 from orchestrator.answers.recommend import RecommendAnswer
 from orchestrator.base.errors import InputError
+from orchestrator.maps.edges import StableRule
 from orchestrator.maps.recommendation import Recommendation, recommend
-from orchestrator.maps.rule import StableRule
 from orchestrator.maps.table import read_table
 
 ROW = "axes: {lr: {log: [1e-3, 10], num: 5}}\n"

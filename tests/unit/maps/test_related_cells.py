@@ -13,8 +13,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis, Cell, Trial
 from orchestrator.maps.axes import led
 from orchestrator.maps.cell_map import cell_map
-from orchestrator.maps.compared_maps import compared_maps
-from orchestrator.maps.comparison import Comparison, compare
+from orchestrator.maps.comparison import Comparison, compare, compared_maps
 from orchestrator.maps.grid_map import GridMap, state_beside
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.sensitivity import lr_sensitivity

@@ -14,9 +14,8 @@ from sweep_cases import ledger_at, map_ledger, record, sweep_of, trial_row
 from orchestrator.answers._rows import named_rows
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis, Cell
-from orchestrator.maps.edges import Row
+from orchestrator.maps.edges import STABLE, LevelRule, Row
 from orchestrator.maps.grid_map import GridMap, row_of
-from orchestrator.maps.rule import STABLE, LevelRule
 from orchestrator.maps.stability_map import map_of
 from orchestrator.maps.table import read_table
 from orchestrator.sweepfile.spec import load_sweep

@@ -132,9 +132,9 @@ def test_cells_that_a_search_spread_are_counted_for_each_value(tmp_path: Path) -
     body = "axes: {lr: {log: [0.01, 1.0]}, optimizer: {values: [sgd, adamw]}}\nsearch: {method: edge, trials: 40}\n"
     folder = swept(tmp_path / "sought", body, lambda cell: cell["lr"] < EDGES[cell["optimizer"]])
     table = table_of(folder)
-    first = list(dict.fromkeys(row.cell for row in table.trials))[: table.num_spread]
+    first = list(dict.fromkeys(row.cell for row in table.trials))[: table.num_initial]
     for part, name in zip(slices(table, "optimizer", "sgd"), ("sgd", "adamw"), strict=True):
-        assert part.num_spread == sum(cell["optimizer"] == name for cell in first)
+        assert part.num_initial == sum(cell["optimizer"] == name for cell in first)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from orchestrator.base.space import Trial
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.cell_map import cell_map
+from orchestrator.maps.edges import StableRule
 from orchestrator.maps.grid_map import GridMap
-from orchestrator.maps.rule import StableRule
 from orchestrator.maps.stability_map import surface_mesh
 from orchestrator.maps.surface_map import surface_map
 from orchestrator.maps.table import read_table

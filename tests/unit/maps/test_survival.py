@@ -18,7 +18,6 @@ from orchestrator.base.packs import Completed, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.covariates import covariates_of
 from orchestrator.maps.survival import (
     Lifetime,
     fit_lifetimes,
@@ -29,6 +28,7 @@ from orchestrator.maps.survival import (
     survival,
 )
 from orchestrator.maps.table import read_table
+from orchestrator.maps.weibull import covariates_of
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document

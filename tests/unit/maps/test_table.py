@@ -12,9 +12,9 @@ from orchestrator.driver.packing import make_packs
 from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.cell_map import cell_map
+from orchestrator.maps.edges import StableRule
 from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.recommendation import recommend
-from orchestrator.maps.rule import StableRule
 from orchestrator.maps.table import read_table
 
 RATES = "axes: {lr: {values: [0.01, 0.1, 1.0]}}\n"

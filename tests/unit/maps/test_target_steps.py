@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orchestrator.maps.target_steps import steps_to_target
+from orchestrator.maps.front import steps_to_target
 
 STEP = np.arange(100, 200)
 FALLING = np.linspace(2, 1, 100)

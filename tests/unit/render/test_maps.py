@@ -14,7 +14,7 @@ from tiers import thinned
 from orchestrator.base.space import Axis
 from orchestrator.driver.planning import driver_facts
 from orchestrator.maps.cell_map import CellMap, cell_map, facet_maps
-from orchestrator.maps.rule import StableRule
+from orchestrator.maps.edges import StableRule
 from orchestrator.maps.table import read_table
 from orchestrator.render.labels import short_number, tick_labels
 from orchestrator.render.maps import _draw_edges, comparison_picture, heatmap
