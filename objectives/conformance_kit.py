@@ -138,11 +138,35 @@ class ConformanceKit:
         else:
             self.assert_close(actual, expected)
 
+    def assert_same_readings_alone(self, size: int, shared: Mapping[str, Any]) -> None:
+        """Assert that each member of a pack of ``size``, with the changes ``shared``, has the readings it has alone."""
+        changes = [{**shared, "lr": 1e-3 * (1 + k), "warmup": k % 3} for k in range(size)]
+        seeds = [k % 3 for k in range(size)]
+        together = _all_readings(self.start(changes, seeds))
+        for k in range(size):
+            alone = _all_readings(self.start([changes[k]], [seeds[k]]))
+            assert alone.keys() == together.keys()
+            assert_identical(members(together, [k]), alone, f"member {k} of {size}")
+
 
 def curves(trainer: Trainer, num_steps: int = STEPS) -> Curves:
     """Train the next steps and return their metrics."""
     rows = [trainer.step() for _ in range(num_steps)]
     return {name: torch.stack([torch.as_tensor(row[name]) for row in rows]).double().numpy() for name in METRICS}
+
+
+def _all_readings(trainer: Trainer, num_steps: int = 3) -> Curves:
+    """Train the next steps; return metrics, telemetry with the curvature if there is any, and the validation."""
+    everybody = list(range(trainer.num_members))
+    rows: list[Mapping[str, Any]] = []
+    for _ in range(num_steps):
+        if hasattr(trainer, "observed_step"):
+            metrics, telemetry = trainer.observed_step(everybody, everybody, 3)
+            rows.append({**metrics, **telemetry})
+        else:
+            rows.append(trainer.step())
+    readings = {name: torch.stack([torch.as_tensor(row[name]) for row in rows]).double().numpy() for name in rows[0]}
+    return {**readings, "validation": validation(trainer)[None]}
 
 
 def validation(trainer: Trainer, rows: Sequence[int] | None = None) -> np.ndarray:

@@ -174,7 +174,9 @@ class GptTrainer(PackedTrainer[GptConfig]):
         knobs = self._fixed.of_validation().of_rows(index)
         batches = held_out_batches(self.corpus, structure.validation_batches, structure.batch_size, structure.context)
         tokens = (tokens_BS.to(self.device).expand(len(rows), -1, -1) for tokens_BS in batches)
-        return torch.stack([cross_entropy(structure, weights, tokens_KBS, knobs) for tokens_KBS in tokens]).mean(0)
+        losses = (cross_entropy(structure, weights, tokens_KBS, knobs) for tokens_KBS in tokens)
+        # One by one: torch's sum over a stack orders batches by how many members there are.
+        return functools.reduce(torch.add, losses) / structure.validation_batches
 
     def describe(self) -> Mapping[str, str]:
         """Return the text that was trained on, and why compilation failed, if it did."""

@@ -17,7 +17,6 @@ class TestGpt(ObjectiveConformance):
         "heads": 2,
         "context": 8,
         "batch_size": 2,
-        "validation_batches": 2,
         "shift_text": (str(Path(__file__).parents[2] / "CHANGELOG.md"),),
     }
     values = {
@@ -53,6 +52,13 @@ class TestGpt(ObjectiveConformance):
         "zclip_warmup": {"zclip": 1e-2, "lr": 30.0},
         "loss_scale_growth": {"precision": "float16", "loss_scale": 2.0**18},
     }
+
+    @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+    @pytest.mark.parametrize("size", [2, 3, 5, 8])
+    def test_readings_of_micro_batches_and_of_every_precision_are_the_same_alone(
+        self, size: int, precision: str
+    ) -> None:
+        self.assert_same_readings_alone(size, {"precision": precision, "accumulate": 4, "batch_size": 8})
 
 
 @pytest.mark.slow
