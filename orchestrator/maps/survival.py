@@ -58,7 +58,7 @@ class Group:
     ``at_steps`` are Kaplan-Meier's estimates at a few steps, None beyond the last step that was watched; ``curve`` has
     them at every step with a failure. ``hazard_bound_per_step`` is None unless no run has an onset: the greatest rate
     of onsets per step, if constant, that gives this result a chance of 5 %. ``predicted`` is P(stable to the step asked
-    for).
+    for), None without a fit.
     """
 
     setting: Cell
@@ -113,8 +113,8 @@ class Backtest:
 class Survival:
     """Survival of a sweep, from ``num_runs`` runs watched for up to ``longest`` steps, predicted to ``until``.
 
-    The outcome of ``num_left_out`` trials says nothing about it. ``by`` is the axis that pools cells. Without an onset
-    there is no fit, no ``shape``, no effect. ``doubts`` are the reasons why the prediction cannot be trusted.
+    The outcome of ``num_left_out`` trials says nothing about it. ``by`` is the axis that pools cells. ``doubts`` are
+    reasons not to trust a prediction: with any there is no fit, no ``shape``, no effect, and no share ``predicted``.
     """
 
     sweep: str
@@ -157,8 +157,9 @@ def survival(table: SweepTable, by: str | None = None, until: int | None = None)
     until = until or LONGER * longest
     steps = tuple(dict.fromkeys(max(1, round(share * longest)) for share in _SHOWN))
     covariates = covariates_of(table.axes)
-    fit = fit_lifetimes(lives, covariates)
     backtest = _backtest(lives, covariates, until)
+    doubts = _doubts(lives, covariates, backtest)
+    fit = None if doubts else fit_lifetimes(lives, covariates)
     grouped: dict[Cell, list[Lifetime]] = {}
     for life in lives:
         grouped.setdefault(life.cell if by is None else life.cell.only([by]), []).append(life)
@@ -179,7 +180,7 @@ def survival(table: SweepTable, by: str | None = None, until: int | None = None)
         shape=fit.shape if fit else None,
         effects=tuple(_effects(fit, covariates)) if fit else (),
         backtest=backtest,
-        doubts=tuple(_doubts(lives, covariates, backtest)),
+        doubts=tuple(doubts),
     )
 
 

@@ -206,20 +206,25 @@ def test_words_and_json_say_what_is_known_and_what_is_not(filled) -> None:
     assert "Kaplan-Meier" in lines[1]
     assert lines[2].split("  ")[-1].strip() == "to 20000"
     assert any("may be as low as" in line for line in lines)
-    assert any(line.startswith("tried on this sweep: its first 50 steps predict which") for line in lines)
-    assert not any("do not trust" in line for line in lines)
+    assert not any("no prediction" in line for line in lines)
+    assert len(lines) <= 12
     told = SurvivalAnswer(found).to_plain()
     assert told["fit"]["effects"][0]["axis"] == "lr"
     assert len(told["groups"]) == len(found.groups)
 
 
-def test_few_onsets_are_said_to_be_too_few(tmp_path: Path) -> None:
+def test_what_it_does_not_trust_has_no_number(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         fill(ledger, "seeds: [0]\naxes: {lr: {log: [1e-3, 1], num: 4}}\n")
         found = survival(read_table(ledger))
     assert found.num_onsets == 1
     assert found.doubts[0] == "1 onset is too few for a fit of 2 numbers: it needs 10"
-    assert any(line.startswith("do not trust the prediction: 1 onset") for line in SurvivalAnswer(found).lines())
+    assert [group.predicted for group in found.groups] == [None] * 4
+    told = SurvivalAnswer(found).to_plain()
+    assert told["fit"] == {"shape": None, "effects": []}
+    lines = SurvivalAnswer(found).lines()
+    assert any(line.startswith("no prediction: 1 onset is too few") for line in lines)
+    assert not any("predicted to fail" in line or "to 10000  " in line for line in lines)
 
 
 def test_without_an_onset_there_is_no_prediction(tmp_path: Path) -> None:
@@ -230,15 +235,17 @@ def test_without_an_onset_there_is_no_prediction(tmp_path: Path) -> None:
     assert (found.num_runs, found.num_left_out, found.effects, found.groups[0].predicted) == (1, 1, (), None)
     lines = SurvivalAnswer(found).lines()
     assert "1 left out, whose outcome says nothing" in lines[0]
-    assert lines[3] == "  lr=0.1  1.00 (0.21-1.00)  1.00 (0.21-1.00)  1.00 (0.21-1.00)  1.00 (0.21-1.00)  -"
+    assert lines[3] == "  lr=0.1  1.00  1.00   1.00 (0.21-1.00)"
     assert lines[-1] == "no prediction: no run has an onset, so there is nothing to fit"
 
 
-def test_many_cells_are_cut_in_print(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("by", "num"), [(None, 4), ("lr", 40)])
+def test_many_cells_are_cut_in_print(tmp_path: Path, by: str | None, num: int) -> None:
     with ledger_at(tmp_path) as ledger:
         map_ledger(ledger, sweep_of("axes: {lr: {log: [1e-3, 1], num: 50}}\n"), ["stable"] * 50)
-        lines = SurvivalAnswer(survival(read_table(ledger))).lines()
-    assert "  and 10 more: --by AXIS pools cells, --json FILE has them all" in lines
+        lines = SurvivalAnswer(survival(read_table(ledger), by)).lines()
+    assert lines[1].endswith(f"; {num} of 50, --json FILE has all:")
+    assert sum(line.startswith("  lr=") for line in lines) == num
 
 
 def test_what_cannot_be_answered_is_refused(tmp_path: Path) -> None:
