@@ -11,6 +11,8 @@ import fcntl
 import hashlib
 import os
 import shlex
+import sqlite3
+import tempfile
 import uuid
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -232,6 +234,24 @@ def litter(folder: Path) -> list[Path]:
     """Return partly written files, left by interruptions, in the folder of a sweep and its folders of event files."""
     paths = [*folder.glob(".*.*"), *folder.glob("tensorboard/**/.*.part")]
     return sorted(path for path in paths if path.is_file() or path.is_symlink())
+
+
+@contextlib.contextmanager
+def database_copy(path: Path, table: str) -> Iterator[Path]:
+    """Yield a temporary copy of the SQLite file at ``path``, for a library that changes what it opens.
+
+    Raises sqlite3.Error if the file cannot be read or has no ``table``.
+    """
+    with tempfile.TemporaryDirectory(prefix="sweep-read-") as folder:
+        copy = Path(folder) / path.name
+        with (
+            contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source,
+            contextlib.closing(sqlite3.connect(copy)) as target,
+        ):
+            if not source.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
+                raise sqlite3.DatabaseError(f"{path} has no table {table}")
+            source.backup(target)
+        yield copy
 
 
 @contextlib.contextmanager

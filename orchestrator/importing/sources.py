@@ -167,9 +167,6 @@ def rows_of_studies(sources: Sequence[str]) -> Rows:
     rows = Rows()
     for source in sources:
         url, _, name = source.removeprefix(OPTUNA).partition("#")
-        path = Path(url.removeprefix("sqlite:///"))
-        if url.startswith("sqlite:///") and not path.is_file():
-            raise InputError(Problem(source, "", f"no such file: {path}", "write optuna:sqlite:///PATH#STUDY"))
         for number, values in study_trials(url, name):
             rows.add_columns(values)
             rows.rows.append(Row(f"{source}:{number}", values))

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.files import make_folder, make_private, waiting_lock
+from orchestrator.base.files import database_copy, make_folder, make_private, waiting_lock
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.tables import Log, Table, make_log
 from orchestrator.mirrors.tracker import MAP_AXES
@@ -33,6 +33,7 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 STORE = "mlflow.db"
 _BUSY_TIMEOUT_S = 20.0  # for a locked database, as in MLflow
 _PAGE = 1000  # runs
+_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 _MOST_NAMES = 8  # of experiments in an error
 
 
@@ -97,10 +98,16 @@ def prepare_database(path: Path, lock: Path, on_response: Callable[[], None]) ->
         make_private(new)  # SQLite gives the journal the mode of its database
         SqlAlchemyStore(f"sqlite:///{new}", artifacts_folder(path.parent).as_uri()).engine.dispose()
         os.replace(new, path)
-        # MLflow may still hold a deleted store in this process.
-        if (known := getattr(SqlAlchemyStore, "_engine_map", {}).get(f"sqlite:///{path}")) is not None:
-            known.dispose()
+        _forget_store(path)
     on_response()
+
+
+def _forget_store(path: Path) -> None:
+    """Close the connections that MLflow holds to a deleted file."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    if (known := getattr(SqlAlchemyStore, "_engine_map", {}).get(f"sqlite:///{path}")) is not None:
+        known.dispose()
 
 
 def rehome(path: Path, results: Path) -> None:
@@ -201,7 +208,8 @@ def read_experiment(name: str, results: Path) -> Iterator[tuple[str, dict[str, s
 def _connection(source: str, results: Path) -> Iterator[tuple[MlflowClient, str]]:
     """Connect to MLFLOW_TRACKING_URI or the store under ``results``, and yield the client and the URI for display.
 
-    Raises InputError if the store's file is missing, and in place of MLflow's errors.
+    MLflow makes or migrates the tables of a database that it opens: a file is copied first, and another database must
+    have them all. Raises InputError if the store's file is missing, and in place of MLflow's errors.
     """
     uri = os.environ.get("MLFLOW_TRACKING_URI") or tracking_uri(TrackingConfig(), results)
     where = shown_uri(uri)
@@ -211,10 +219,35 @@ def _connection(source: str, results: Path) -> Iterator[tuple[MlflowClient, str]
     from mlflow.exceptions import MlflowException
 
     try:
+        if path is not None:
+            with database_copy(path, "experiments") as copy:
+                yield MlflowClient(tracking_uri=f"sqlite:///{copy}"), where
+                _forget_store(copy)
+            return
+        if urlsplit(uri).scheme.partition("+")[0] in _DATABASES:
+            _check_tables(uri, source, where)
         yield MlflowClient(tracking_uri=uri), where
+    except (sqlite3.Error, OSError) as error:
+        raise InputError(Problem(source, "", f"cannot be read: {error}", f"looked in {where}")) from None
     except MlflowException as error:
         cause = str(error).splitlines()[0]
         raise InputError(Problem(source, "", shown_uri(cause), f"looked in {where}")) from None
+
+
+def _check_tables(uri: str, source: str, where: str) -> None:
+    import sqlalchemy
+    from mlflow.store.tracking.dbmodels.models import Base
+
+    engine = sqlalchemy.create_engine(uri)
+    try:
+        is_current = set(Base.metadata.tables) <= set(sqlalchemy.inspect(engine).get_table_names())
+    except sqlalchemy.exc.SQLAlchemyError as error:
+        raise InputError(Problem(source, "", shown_uri(str(error).splitlines()[0]), f"looked in {where}")) from None
+    finally:
+        engine.dispose()
+    if not is_current:
+        message = f"the installed MLflow would change the tables in {where}"
+        raise InputError(Problem(source, "", message, "set MLFLOW_TRACKING_URI to the address of its server"))
 
 
 def _metrics(client: MlflowClient, run_id: str, keys: Iterable[str]) -> Table:

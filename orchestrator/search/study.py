@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.files import database_copy
 
 if TYPE_CHECKING:
     import optuna
@@ -108,8 +111,24 @@ def _date(seconds: float | None) -> datetime.datetime | None:
 def study_trials(url: str, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield number, and parameters with values and state, of each trial of a study in the storage at ``url``.
 
-    Without a ``name``, the storage must have exactly one study. Raises InputError if there is no such study.
+    Without a ``name``, the storage must have exactly one study. Raises InputError if there is no such study. A file is
+    copied first, since Optuna writes its version to what it opens.
     """
+    if not url.startswith("sqlite"):
+        yield from _trials_in(url, url, name)
+        return
+    path, remedy = Path(url.partition(":///")[2]), "write optuna:sqlite:///PATH#STUDY"
+    if not path.is_file():
+        raise InputError(Problem(f"optuna:{url}", "", f"no such file: {path}", remedy))
+    try:
+        with database_copy(path, "studies") as copy:
+            yield from _trials_in(url, f"sqlite:///{copy}", name)
+    except (sqlite3.Error, OSError) as error:
+        raise InputError(Problem(f"optuna:{url}", "", f"cannot be read: {error}", remedy)) from None
+
+
+def _trials_in(url: str, opened: str, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the trials in the storage at ``opened``, which has what is at ``url``."""
     import optuna
     from sqlalchemy.pool import NullPool
 
@@ -117,7 +136,8 @@ def study_trials(url: str, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
     source = f"optuna:{url}"
     try:
         # Without a pool each connection is closed after its use, even to a file that is not a database.
-        storage = optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
+        engine = {"poolclass": NullPool}
+        storage = optuna.storages.RDBStorage(opened, engine_kwargs=engine, skip_table_creation=True)
         names = optuna.get_all_study_names(storage)
     except Exception as error:  # every database library has its own errors
         message = f"cannot be read: {str(error).splitlines()[0]}"

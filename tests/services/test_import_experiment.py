@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from orchestrator.api.importing import import_results
 from orchestrator.base.errors import InputError
 from orchestrator.importing.collecting import collect
 from orchestrator.importing.options import import_options
+from orchestrator.ledger.writer import LedgerWriter
 
 pytestmark = pytest.mark.services
 
@@ -50,3 +53,43 @@ def test_an_experiment_that_is_not_there_lists_those_that_are(store: str, tmp_pa
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     with pytest.raises(InputError, match=r"(?s)no experiment 'ours'.*theirs"):
         collect(["mlflow:ours"], import_options(axis=["lr"]), tmp_path)
+
+
+def test_the_store_stays_as_it_was(store: str, tmp_path: Path, monkeypatch) -> None:
+    path = Path(store.removeprefix("sqlite:///"))
+    before = path.read_bytes()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    collect(["mlflow:theirs"], import_options(axis=["lr"]), tmp_path)
+    assert path.read_bytes() == before
+
+
+def test_no_tables_are_made_in_the_database_of_another_program(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "ledger.db"
+    LedgerWriter(path).close()
+    before = path.read_bytes()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
+    with pytest.raises(InputError, match="has no table experiments"):
+        collect(["mlflow:theirs"], import_options(axis=["lr"]), tmp_path)
+    assert path.read_bytes() == before
+
+
+def test_a_store_that_mlflow_would_complete_is_not_changed(store: str, tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "old.db"
+    path.write_bytes(Path(store.removeprefix("sqlite:///")).read_bytes())
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE experiments SET name = 'old' WHERE name = 'theirs'")
+        db.execute("DELETE FROM experiments WHERE name = 'Default'")  # which MLflow makes again
+    before = path.read_bytes()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
+    assert len(collect(["mlflow:old"], import_options(axis=["lr"]), tmp_path).runs) == 2
+    assert path.read_bytes() == before
+
+
+def test_a_database_server_without_the_tables_is_left_alone(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "ledger.db"
+    LedgerWriter(path).close()
+    before = path.read_bytes()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite+pysqlite:///{path}")  # opened as a server's database
+    with pytest.raises(InputError, match="would change the tables"):
+        collect(["mlflow:theirs"], import_options(axis=["lr"]), tmp_path)
+    assert path.read_bytes() == before
