@@ -65,6 +65,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
+def one_line(text: str) -> str:
+    """``text`` without control characters and line breaks."""
+    return printable(text).replace("\n", r"\n")
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A remedy for a misspelt word, empty when no known word is close."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)

@@ -35,6 +35,7 @@ from orchestrator.importing.runs import (
     Settings,
     axes_of,
     chosen_rows,
+    count_of,
     differing_columns,
     in_order,
     number_of,
@@ -227,7 +228,8 @@ def _collected(
 def _setting_columns(columns: Sequence[str], options: ImportOptions) -> SettingColumns:
     steps = options.keys.steps
     if isinstance(steps, str):
-        steps = int(steps) if steps.isdigit() else options.column("steps", columns)
+        number = count_of(steps)
+        steps = options.column("steps", columns) if number is None else number
     where = {options.column_of("where", name, columns): value for name, value in options.keys.where.items()}
     return SettingColumns(options.axis_columns(columns), options.column("seed", columns), steps, where)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem, one_line
 from orchestrator.logs.line_formats import header_of
 
 BLANK = "empty"  # stands for a cell without a text
@@ -45,7 +45,7 @@ class LeftOut:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.reason}"
+        return one_line(f"{self.where}: {self.reason}")
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class Rows:
 
 def cell_text(raw: Any) -> str:
     """Return a cell in lower case, or BLANK."""
-    return str(raw).strip().lower() if raw is not None and str(raw).strip() else BLANK
+    return BLANK if raw is None else one_line(str(raw).strip().lower()) or BLANK
 
 
 def flat(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
@@ -79,7 +79,7 @@ def flat(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping):
             flattened |= flat(value, f"{prefix}{key}.")
         else:
-            flattened[f"{prefix}{key}"] = value
+            flattened[one_line(f"{prefix}{key}")] = value
     return flattened
 
 
@@ -165,7 +165,7 @@ def _separated(name: str, text: str) -> Rows:
     if not lines:
         raise InputError(Problem(name, "", "is empty", "the first line names the columns"))
     delimiter, header = header_of(lines[0][1]) or (",", [lines[0][1]])
-    header = [cell.strip() for cell in header]
+    header = [one_line(cell.strip()) for cell in header]
     if twice := [column for column, count in Counter(header).items() if count > 1 and column]:
         raise InputError(Problem(name, twice[0], "names two columns", "rename one"))
     csv.field_size_limit(_MAX_CELL)

@@ -6,14 +6,14 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite, prod
 from typing import Any
 
-from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem, one_line
 from orchestrator.base.packs import Trace
-from orchestrator.base.space import Axis, Cell, Scale, is_number, on_natural_scale, to_hashable
+from orchestrator.base.space import Axis, Cell, Scale, is_number, on_natural_scale
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.words import listed
 from orchestrator.importing.rows import LeftOut, Row
@@ -63,8 +63,10 @@ class SettingColumns:
 
 def chosen_rows(rows: Sequence[Row], where: Mapping[str, str]) -> list[Row]:
     """Return the rows with the values of ``where``, both read by ``value_of``. Raises InputError if there are none."""
-    wanted = {column: value_of(text) for column, text in where.items()}
-    kept = [row for row in rows if all(value_of(row.values.get(name)) == value for name, value in wanted.items())]
+    kept = list(rows)
+    for name, text in where.items():
+        wanted, *values = evened([text, *(row.values.get(name) for row in kept)])
+        kept = [row for row, value in zip(kept, values, strict=True) if value == wanted]
     if not kept:
         text = ",".join(f"{name}={value}" for name, value in where.items())
         known = "; ".join(f"{name} has {_distinct([row.values.get(name) for row in rows])}" for name in where)
@@ -77,14 +79,14 @@ def settings_of_rows(rows: Sequence[Row], columns: SettingColumns, unused: Seque
     fixed = {
         name: value
         for name in unused
-        if len(values := {to_hashable(value_of(row.values.get(name))) for row in rows}) == 1
+        if len(values := set(evened([row.values.get(name) for row in rows]))) == 1
         and (value := next(iter(values))) is not EMPTY
         and not (isinstance(value, float) and not isfinite(value))
     }
-    by_axis = {axis.name: evened([value_of(row.values.get(axis.column)) for row in rows]) for axis in columns.axes}
+    by_axis = {axis.name: evened([row.values.get(axis.column) for row in rows]) for axis in columns.axes}
     settings: list[Settings | LeftOut] = []
     for i, row in enumerate(rows):
-        cell = Cell({name: to_hashable(values[i]) for name, values in by_axis.items()})
+        cell = Cell({name: values[i] for name, values in by_axis.items()})
         settings.append(_settings(row, cell, columns, fixed))
     return settings
 
@@ -97,16 +99,17 @@ def _settings(row: Row, cell: Cell, columns: SettingColumns, fixed: Mapping[str,
         if isinstance(value, float) and not isfinite(value):
             return LeftOut(row.where, f"{axis.column} is {value}")
     seed, steps = None, columns.steps if isinstance(columns.steps, int) else None
-    if columns.seed is not None and (seed := _count(row.values.get(columns.seed))) is None:
+    if columns.seed is not None and (seed := count_of(row.values.get(columns.seed))) is None:
         return LeftOut(row.where, f"{columns.seed} is {row.values.get(columns.seed)!r}, not a seed")
-    if isinstance(columns.steps, str) and (steps := _count(row.values.get(columns.steps))) is None:
+    if isinstance(columns.steps, str) and (steps := count_of(row.values.get(columns.steps))) is None:
         return LeftOut(row.where, f"{columns.steps} is {row.values.get(columns.steps)!r}, not a number of steps")
     return Settings(row.where, cell, seed, steps, fixed)
 
 
-def _count(raw: Any) -> int | None:
+def count_of(raw: Any) -> int | None:
+    """Return the whole number that ``raw`` is, or None if it is none or too large for the ledger."""
     value = value_of(raw)
-    return int(value) if is_number(value) and isfinite(value) and value == int(value) and value >= 0 else None
+    return int(value) if is_number(value) and 0 <= value < _MAX_STORED and value == int(value) else None
 
 
 def with_seeds(runs: Sequence[Run]) -> tuple[list[Run], list[LeftOut]]:
@@ -175,7 +178,7 @@ def differing_columns(rows: Sequence[Row], columns: SettingColumns, unused: Sequ
 
 
 def _distinct(raws: Sequence[Any]) -> str:
-    return listed(list(dict.fromkeys(str(raw) for raw in raws)), _MAX_LISTED)
+    return listed(list(dict.fromkeys(one_line(str(raw)) for raw in raws)), _MAX_LISTED)
 
 
 # --- values of cells, and the scale that the values of an axis suggest -----------------------------
@@ -184,6 +187,7 @@ EMPTY = object()  # a cell without a value
 _NONE = ("none", "null")
 _BOOLEANS = {"true": True, "false": False}
 _MAX_EXACT = 2**53  # a float up to here is an integer for certain
+_MAX_STORED = 2**63  # an integer of SQLite is below it
 _EVENER = 0.5  # a scale is logarithmic if gaps vary so much less on it
 _EVEN = 0.02  # relative variation of gaps that count as even
 
@@ -230,7 +234,7 @@ def value_of(raw: Any) -> Any:
     if text.lower() in _BOOLEANS:
         return _BOOLEANS[text.lower()]
     number = number_of(text)
-    return text if number is None else number
+    return one_line(text) if number is None else number
 
 
 def _plain(raw: Any) -> Any:
@@ -238,24 +242,42 @@ def _plain(raw: Any) -> Any:
     value = raw.item() if hasattr(raw, "item") else raw
     if isinstance(value, float) and math.isnan(value):
         return EMPTY
-    return value if isinstance(value, bool | int | float) else str(value)
+    if isinstance(value, bool | float):
+        return value
+    return (value if abs(value) < _MAX_STORED else _float(value)) if isinstance(value, int) else one_line(str(value))
+
+
+def _float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def number_of(text: str) -> int | float | None:
-    """Return the number that ``text`` is, an integer if it is written so, or None."""
+    """Return the number that ``text`` is, an integer if it is written so and the ledger can hold it, or None."""
     if "_" in text:
         return None
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return None
+    try:
+        if abs(number := int(text)) < _MAX_STORED:
+            return number
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
-def evened(values: Sequence[Any]) -> list[Any]:
-    """Convert the numbers of one column to one type: to integers if all are integers, else to floats."""
+def evened(raws: Iterable[Any]) -> list[Any]:
+    """Return the values of one column in one type: numbers are integers if all are, else floats.
+
+    Beside numbers, true and false are words: else true and 1 would be one value.
+    """
+    values = [value_of(raw) for raw in raws]
     numbers = [value for value in values if is_number(value)]
+    if numbers:
+        values = [str(value).lower() if isinstance(value, bool) else value for value in values]
     are_integers = all(math.isfinite(value) and value == int(value) and abs(value) < _MAX_EXACT for value in numbers)
     kind = int if are_integers else float
     return [kind(value) if is_number(value) else value for value in values]

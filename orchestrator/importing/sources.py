@@ -16,6 +16,7 @@ from orchestrator.importing.rows import LeftOut, Row, Rows, flat
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.files import find_logs, read_log
 from orchestrator.logs.tables import Log, make_log
+from orchestrator.sweepfile.strict_yaml import load_foreign
 
 MLFLOW, OPTUNA = "mlflow:", "optuna:"
 # Written by trainers, Hydra, Lightning, Ray Tune and Weights & Biases.
@@ -119,7 +120,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
     if path.stat().st_size > _MAX_BYTES:
         raise ValueError("is larger than 16 MiB")
     text = path.read_text(encoding="utf-8")
-    values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    values = json.loads(text) if path.suffix == ".json" else load_foreign(text)
     if not isinstance(values, Mapping):
         raise ValueError("has no names and values")
     return flat({key: value["value"] if _is_wrapped(value) else value for key, value in values.items()})
@@ -167,7 +168,8 @@ def rows_of_studies(sources: Sequence[str]) -> Rows:
     rows = Rows()
     for source in sources:
         url, _, name = source.removeprefix(OPTUNA).partition("#")
-        for number, values in study_trials(url, name):
+        for number, trial in study_trials(url, name):
+            values = flat(trial)
             rows.add_columns(values)
             rows.rows.append(Row(f"{source}:{number}", values))
     return rows

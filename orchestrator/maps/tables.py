@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import xarray
 
 _OWN = ("trial_id", "seed", "saved_steps")  # placed explicitly below
+_FORMULAS = ("=", "+", "-", "@")  # first characters that make a spreadsheet compute a text
 _RESULTS = [name for name in names(TRIAL_COLUMNS) if name not in _OWN]
 
 
@@ -82,10 +83,15 @@ def map_table(stability: CellMap) -> pd.DataFrame:
 
 
 def as_csv(table: pd.DataFrame) -> str:
-    """A table as CSV, with interventions and rules in words: ``lr x0.5 at 100``."""
+    """A table as CSV, with interventions and rules in words (``lr x0.5 at 100``), and without formulas."""
     names = [name for name in table.columns if str(name).endswith(("interventions", "control"))]
     in_words = {name: table[name].map(lambda value: entries_in_words(value) if value else "none") for name in names}
-    return table.assign(**in_words).to_csv(index=False)
+    return table.assign(**in_words).map(_unlike_formula).rename(columns=_unlike_formula).to_csv(index=False)
+
+
+def _unlike_formula(value: Any) -> Any:
+    """Put an apostrophe before a text that a spreadsheet would compute, as it marks texts itself."""
+    return f"'{value}" if isinstance(value, str) and value[1:] and value.startswith(_FORMULAS) else value
 
 
 _OF_TRIALS = (

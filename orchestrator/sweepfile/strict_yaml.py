@@ -6,6 +6,7 @@ key win. Here numbers have their usual meaning, and aliases, tags, duplicate key
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ KeyPath = tuple[str | int, ...]
 MAX_PROBLEMS = 20  # listed in one message
 _MAX_BYTES = 256 * 1024
 _MAX_DEPTH = 20
+_MAX_VALUES, _MAX_NESTED = 1_000_000, 100  # of a file of another program
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _NON_FINITE = re.compile(r"([-+]?\.(inf|Inf|INF))|\.(nan|NaN|NAN)")
@@ -116,6 +118,28 @@ def question_of(text: str) -> str:
         words.append(line.strip("# "))
     question, mark, _ = " ".join(words).partition("?")
     return question + mark if mark else ""
+
+
+def load_foreign(text: str) -> Any:
+    """Return what the YAML of another program says. Raises ValueError for too much, as aliases can stand for."""
+    anchors: dict[str | None, float] = {}  # the values below each
+    open_anchors: list[str | None] = []
+    sizes: list[float] = [0]  # the values so far of each open collection
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_anchors.append(event.anchor)
+            sizes.append(0)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchors[open_anchors.pop()] = size = sizes.pop()
+            sizes[-1] += size
+        elif isinstance(event, yaml.AliasEvent):
+            sizes[-1] += anchors.get(event.anchor, math.inf)  # an unknown one stands for what it is in
+        elif isinstance(event, yaml.ScalarEvent):
+            anchors[event.anchor] = 1
+            sizes[-1] += 1
+        if sizes[-1] > _MAX_VALUES or len(sizes) > _MAX_NESTED:
+            raise ValueError(f"holds more than {_MAX_VALUES:,} values, aliases written out, or {_MAX_NESTED} levels")
+    return yaml.load(text, Loader=_Loader)
 
 
 def _reject_exotic(text: str, name: str) -> None:

@@ -13,7 +13,8 @@ function drawDownloads() {
 const fileName = (ending) => `${data.name}_${panel().name}.${ending}`;
 
 const quoted = (value) => {
-  const text = value === null || value === undefined ? "" : String(value);
+  let text = value === null || value === undefined ? "" : String(value);
+  if (/^[=+\-@]./.test(text) && Number.isNaN(Number(text))) text = `'${text}`; // a formula of a spreadsheet
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 };
 
