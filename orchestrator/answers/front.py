@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.answers._options import along_option, degraded_option, metric_option
 from orchestrator.base.query import Query, Say, flat, option, silent
+from orchestrator.base.words import listed
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Figure, Line
 
@@ -72,7 +73,9 @@ class FrontAnswer(Answer):
     def blocks(self) -> Iterator[Block]:
         """Yield the settings by ascending loss, what each step costs and gives, and what they beat."""
         result, members, beaten = self.result, self.result.members, self.result.beaten_cells
+        islands = [cell.name for cell in result.cells if cell.kind == "island"]
         left = Counter(cell.state for cell in result.cells if cell.kind == "no candidate")
+        left += Counter({"cut off": len(islands)})
         others = ", ".join(f"{count} {state}" for state, count in left.most_common())
         if not members:
             what = f"no cell of {len(result.cells)} can be compared, which needs all seeds stable ({others})"
@@ -99,6 +102,9 @@ class FrontAnswer(Answer):
         if result.stability is not None and result.stability.is_fitted:
             num_trials = result.stability.num_trials
             yield Line(f"margins by a surface fitted to {num_trials} trials, as far as its 95 % interval is stable")
+        if islands:
+            heading = "islands, which do not count: stable, but cut off from the stable region"
+            yield Line(f"{heading}: {listed(islands, _SHOWN)}")
         if others:
             yield Line(f"no candidates: {left.total()} of {len(result.cells)} cells ({others})")
         yield Figure(self._drawn, "the front among all cells")

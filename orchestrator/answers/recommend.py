@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -55,6 +55,7 @@ class RecommendAnswer(Answer):
         """Yield the setting and its margins, then what was better but nearer to an edge."""
         if self.result.chosen is None:
             yield from self._none()
+            yield from self._islands()
             return
         chosen = self.result.chosen
         seeds = f"{chosen.num_seeds} of {chosen.num_seeds} seeds stable"
@@ -66,17 +67,15 @@ class RecommendAnswer(Answer):
         if any(margin.is_open for margin in chosen.margins):
             yield Line("open directions pass, but nothing is known beyond them: add values to the axis to find out", 1)
         nearer = self.result.candidates[: self.result.candidates.index(chosen)]
-        if nearer:
-            yield Line(f"lower loss, but with an edge or an unknown cell within a factor {self.result.margin:g}:")
-            for candidate in nearer[:_SHOWN]:
-                yield self._candidate(candidate)
-            if len(nearer) > _SHOWN:
-                yield Line(f"... and {len(nearer) - _SHOWN} more", 1)
+        heading = f"lower loss, but with an edge or an unknown cell within a factor {self.result.margin:g}:"
+        yield from self._listed(heading, nearer)
         if self.result.is_fitted:
             num = self.result.stability.num_trials
             yield Line(f"margins by a surface fitted to {num} trials; surely: within its 95 % interval")
+        yield from self._islands()
         yield Line(
             f"chosen from {len(self.result.candidates)} cells of {self.result.num_cells} that are stable on all seeds"
+            f"{', without islands' if self.result.islands else ''}"
         )
 
     @property
@@ -97,6 +96,17 @@ class RecommendAnswer(Answer):
         for margin in widest.margins:
             yield Line(margin_text(margin, self.result.axes, self.result.is_fitted), 2)
         yield Line(f"--margin {widest.margin:.3g} would take it; a finer grid may show more room")
+
+    def _islands(self) -> Iterator[Line]:
+        heading = "islands, which do not count: stable, but cut off from the stable region:"
+        yield from self._listed(heading, self.result.islands)
+
+    def _listed(self, heading: str, listed: Sequence[Candidate]) -> Iterator[Line]:
+        if listed:
+            yield Line(heading)
+            yield from map(self._candidate, listed[:_SHOWN])
+        if len(listed) > _SHOWN:
+            yield Line(f"... and {len(listed) - _SHOWN} more", 1)
 
     def _candidate(self, candidate: Candidate) -> Line:
         return Line(

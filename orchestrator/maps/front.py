@@ -21,7 +21,7 @@ from orchestrator.maps.recommendation import candidates, loss_metric, median_of_
 from orchestrator.maps.stability_map import StabilityMap, map_of
 from orchestrator.maps.table import SweepTable, tied_settings
 
-Kind = Literal["front", "beaten", "no candidate"]
+Kind = Literal["front", "beaten", "island", "no candidate"]
 MARGIN, STEPS = "margin", "steps"
 _STEPS_COLUMN = "steps_to_target"
 FRONT_COLUMNS = ("state", "num_seeds", "loss", "against", "kind", "limit")  # of the table, after those of the axes
@@ -104,6 +104,11 @@ class Front:
         row = {"setting": cell.setting, "num_seeds": cell.num_seeds, self.metric: loss, self.against: other}
         return row | ({"is_open": math.isinf(other), "limit": cell.limit} if self.against == MARGIN else {})
 
+    @reported
+    def islands(self) -> list[Cell]:
+        """The stable settings that are cut off from the stable region."""
+        return [cell.setting for cell in self.cells if cell.kind == "island"]
+
     @property
     def members(self) -> list[FrontCell]:
         """The cells of the front by ascending loss."""
@@ -127,10 +132,10 @@ def front(
 ) -> Front:
     """Find the stable cells that no other beats in both a low ``metric`` and ``against``.
 
-    Candidates and margins are as for ``recommend``; ``along`` takes only the margins along one axis. `steps` are
-    counted until the training loss is as low as ``target``, by default the highest final loss of a stable trial, which
-    all stable trials reach. ``against`` may also be a metric of maps or of a custom trainer: less is better, except for
-    ``learned_share``.
+    Candidates, islands and margins are as for ``recommend``, except that scattered cells have islands for margins only;
+    ``along`` takes only the margins along one axis. `steps` are counted until the training loss is as low as
+    ``target``, by default the highest final loss of a stable trial, which all stable trials reach. ``against`` may also
+    be a metric of maps or of a custom trainer: less is better, except for ``learned_share``.
 
     Raises InputError for a ``metric`` that is not a loss, an unknown ``against``, one without values, an axis without
     margins, a target without steps, and too few scattered cells to fit a surface to.
@@ -140,12 +145,15 @@ def front(
     column = _STEPS_COLUMN if against == STEPS else against
     if against == STEPS:
         target = _usual_target(table) if target is None else target
-    stability = map_of(table, rule=rule) if against == MARGIN else None
-    if stability is None:
+    stability = map_of(table, rule=rule) if against == MARGIN or table.is_grid else None
+    if against != MARGIN or stability is None:
         values = _values(table, column, target)
         cells = [replace(cell, against=values[cell.setting]) for cell in _cells(table, metric)]
     else:
         cells = _with_margins(table, metric, stability, along)
+    if stability is not None:
+        islands = stability.islands(cell.setting for cell in cells if cell.state == "stable")
+        cells = [replace(cell, kind="island") if cell.setting in islands else cell for cell in cells]
     is_high = column in _HIGH
     marked = tuple(_marked(cells, is_high))
     return Front(table.name, metric, column, along, target, is_high, table.axes, marked, stability)
@@ -238,10 +246,10 @@ def _limit(margins: list[Margin]) -> str | None:
 
 
 def _marked(cells: list[FrontCell], is_high: bool) -> list[FrontCell]:
-    """The cells with their kinds; a candidate is stable on all seeds and has both numbers."""
+    """The cells with their kinds; a candidate is stable on all seeds, no island, and has both numbers."""
     places = [
         i for i, cell in enumerate(cells)
-        if cell.state == "stable" and cell.loss is not None and cell.against is not None
+        if cell.state == "stable" and cell.kind != "island" and None not in (cell.loss, cell.against)
     ]  # fmt: skip
     points = [(loss, -other if is_high else other) for loss, other in (cells[i].numbers for i in places)]
     on_front = unbeaten(points)

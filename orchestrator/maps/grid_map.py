@@ -14,8 +14,8 @@ import numpy as np
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.intervals import wilson
 from orchestrator.base.space import Axis, Cell, is_ordered
-from orchestrator.base.vocabulary import DEGRADED, cell_state, is_known, is_over_edge
-from orchestrator.maps.axes import existing, led, sides
+from orchestrator.base.vocabulary import DEGRADED, cell_state, is_known
+from orchestrator.maps.axes import existing, sides
 from orchestrator.maps.cell_map import CellMap, cell_map
 from orchestrator.maps.edges import (
     STABLE,
@@ -31,6 +31,7 @@ from orchestrator.maps.edges import (
     StableRule,
     kind_of,
 )
+from orchestrator.maps.regions import cells_beside, largest_regions, ordered_axes, state_beside, worst_state
 from orchestrator.maps.table import SweepTable, by_cell
 
 _NUM_DRAWS = 4000
@@ -146,6 +147,14 @@ class GridMap:
         """The margins of a stable ``setting`` along each ordered axis, with the other axes fixed."""
         return [self._margin(axis, here, is_upwards, row) for axis, here, is_upwards, row in self._directions(setting)]
 
+    def islands(self, cells: Iterable[Cell]) -> set[Cell]:
+        """The ``cells`` outside of the largest stable region, see ``largest_regions``."""
+        return set(cells) - self._mainland
+
+    @cached_property
+    def _mainland(self) -> set[Cell]:
+        return largest_regions(self.states, self.axes, self._stable_rule)
+
     def escapes(self, setting: Mapping[str, Any]) -> list[Escape]:
         """The first stable value in each direction from ``setting``, with the other axes fixed."""
         escapes = []
@@ -153,6 +162,16 @@ class GridMap:
             if stable := [value for value, state in row if self._of_state(state)]:
                 escapes.append(Escape(axis.name, is_upwards, stable[0], axis.factor(here, stable[0])))
         return escapes
+
+    def over_edge_beside(self, cell: Cell) -> set[Cell]:
+        """The cells over the edge at the smallest margin of a stable ``cell``; empty if no direction has an edge."""
+        edges = [margin for margin in self.margins(cell) if margin.edge is not None]
+        nearest = min(edges, key=lambda margin: margin.edge or math.inf, default=None)
+        if nearest is None:
+            return set()
+        axis = self.table.axis(nearest.axis, "")
+        beside = cells_beside(cell, axis, nearest.first_not_stable, self.axes, self.states)
+        return {other for other in beside if self._of_state(self.states[other]) is False}
 
     def distance_to_edge(self, cell: Cell) -> float | None:
         """Decades, log10 of a factor, to the nearest cell on the other side along any ordered axis.
@@ -285,52 +304,6 @@ def row_of(
             edges.append(Edge(axis.between(low, high), low, high, is_stable, "bracket"))
     kind = kind_of(len(edges), known[0][1] if known else None, rule.inner, rule.outer)
     return Row(setting, kind, tuple(edges), tuple(value for value, side in sides if side is None), tuple(degraded))
-
-
-def ordered_axes(axes: Sequence[Axis]) -> Iterator[Axis]:
-    """The axes with two or more ordered values; of axes that advance together, the first."""
-    done, followers = set[str](), led(axes)
-    for axis in sorted(axes, key=lambda axis: axis.name in followers):
-        if len(existing(axis, axis.values)) > 1 and is_ordered(axis.values) and axis.name not in done:
-            yield axis
-            done.update(axis.zipped)
-
-
-def state_beside(cell: Cell, axis: Axis, value: Any, axes: Sequence[Axis], states: Mapping[Cell, str]) -> str:
-    """The state of ``cell`` with another ``value`` of ``axis``.
-
-    Axes that advance with it follow. If the step makes another axis begin or cease to exist, the other cell has that
-    axis in any value, and the worst state counts.
-    """
-    moved = cell.moved(axis.name, value)
-    if moved in states:
-        return states[moved]
-    zipped = set(axis.zipped) - {axis.name}
-    for conditional in (set(), _dependent(axes, zipped | {axis.name})):
-        free = zipped | conditional
-        if not free:
-            continue
-        options = {each.name: each.values for each in axes if each.name in free and each.name != axis.name}
-        cells = (
-            Cell({**moved, **dict(zip(options, values, strict=True))})
-            for values in itertools.product(*options.values())
-        )
-        if reached := [states[other] for other in cells if other in states]:
-            return worst_state(reached)
-    return "not_run"
-
-
-def _dependent(axes: Sequence[Axis], names: set[str]) -> set[str]:
-    """The axes whose existence depends on ``names``, also by way of other axes."""
-    dependent: set[str] = set()
-    while more := {axis.name for axis in axes if {name for name, _ in axis.when} & (names | dependent)} - dependent:
-        dependent |= more
-    return dependent
-
-
-def worst_state(states: Sequence[str]) -> str:
-    """The worst state: over the edge, then unknown, then degraded."""
-    return max(states, key=lambda state: 3 if is_over_edge(state) else 2 if not is_known(state) else state == DEGRADED)
 
 
 def _side(stable: Sequence[bool | None]) -> Side:

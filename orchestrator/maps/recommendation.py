@@ -45,11 +45,13 @@ class Candidate:
 class Recommendation:
     """The recommended setting or None, and what it was chosen from: stable candidates by ascending loss.
 
-    Margins are from ``stability``; axes ``without_order`` have none.
+    ``islands`` are stable too, but cut off from the stable region, and not candidates. Margins are from ``stability``;
+    axes ``without_order`` have none.
     """
 
     chosen: Candidate | None
     candidates: tuple[Candidate, ...]
+    islands: tuple[Candidate, ...]
     num_cells: int
     metric: str
     margin: float
@@ -69,7 +71,8 @@ def recommend(
     """Recommend the stable cell of lowest median ``metric`` with stable cells within a factor ``at_least`` of it.
 
     The ``metric`` is by default the usual loss. A direction in which every cell up to the axis's end is stable is open,
-    and passes; an unknown cell is no margin. A degraded cell is never chosen. Raises InputError for a metric that is
+    and passes; an unknown cell is no margin. A degraded cell is never chosen, nor one outside of the largest connected
+    stable region. Raises InputError for a metric that is
     not a loss, a factor below 1, and too few scattered cells to fit a surface to.
     """
     if not at_least >= 1:
@@ -78,11 +81,14 @@ def recommend(
         )
     metric = loss_metric(table, metric)
     stability = map_of(table, rule=rule)
-    by_loss = sorted(candidates(table, metric, stability), key=lambda candidate: candidate.loss)
+    found = sorted(candidates(table, metric, stability), key=lambda candidate: candidate.loss)
+    cut_off = stability.islands(candidate.setting for candidate in found)
+    by_loss = tuple(candidate for candidate in found if candidate.setting not in cut_off)
+    islands = tuple(candidate for candidate in found if candidate.setting in cut_off)
     chosen = next((candidate for candidate in by_loss if candidate.margin >= at_least), None)
     unordered = tuple(axis.name for axis in table.axes if len(axis.values) > 1 and not is_ordered(axis.values))
     num_cells = len(table.by_cell())
-    return Recommendation(chosen, tuple(by_loss), num_cells, metric, at_least, unordered, stability.axes, stability)
+    return Recommendation(chosen, by_loss, islands, num_cells, metric, at_least, unordered, stability.axes, stability)
 
 
 def loss_metric(table: SweepTable, metric: str | None) -> str:

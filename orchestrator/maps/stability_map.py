@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from orchestrator.base.errors import InputError
-from orchestrator.base.space import Axis
+from orchestrator.base.space import Axis, Cell
 from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.edges import STABLE, EdgeRule, Escape, Interval, Margin, Position, Row
 from orchestrator.maps.grid_map import GridMap
@@ -45,6 +45,9 @@ class StabilityMap(Protocol):
 
     def margins(self, setting: Mapping[str, Any]) -> list[Margin]:
         """The margins of a stable ``setting`` along each ordered axis, downwards and upwards."""
+
+    def islands(self, cells: Iterable[Cell]) -> set[Cell]:
+        """The stable ``cells`` that are cut off from the stable region by what is not stable."""
 
     def escapes(self, setting: Mapping[str, Any]) -> list[Escape]:
         """The changes of one axis that lead from ``setting`` to what is stable."""

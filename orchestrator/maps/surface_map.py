@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -115,6 +115,12 @@ class SurfaceMap:
     def margins(self, setting: Mapping[str, Any]) -> list[Margin]:
         """The margins of a ``setting`` along each ordered axis, with the other axes fixed."""
         return [self._margin(setting, *direction) for direction in self._directions()]
+
+    def islands(self, cells: Iterable[Cell]) -> set[Cell]:
+        """The ``cells`` that are over the fitted edge."""
+        listed = list(cells)
+        means = self.latent(listed).mean_M.tolist() if listed else []
+        return {cell for cell, mean in zip(listed, means, strict=True) if mean < _logit(self.level)}
 
     def escapes(self, setting: Mapping[str, Any]) -> list[Escape]:
         """Where P(stable) first reaches the level in each direction from ``setting``, with the other axes fixed."""

@@ -22,7 +22,11 @@ _PAD = 0.06  # beyond what is drawn, as a part of its width
 _APART = 0.12  # width of the column of cells without a margin, and of that of open margins, as a part of the same
 _CLOSE, _ROW = 0.03, 9  # numbers less apart than this part of both axes stand in rows, of so many points
 _TOP = 0.1  # height of the row of cells without a loss
-_KINDS = {"front": "on the front", "beaten": "stable, beaten by a setting of the front"}
+_KINDS = {
+    "front": "on the front",
+    "beaten": "stable, beaten by a setting of the front",
+    "island": "stable, but cut off",
+}
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,8 @@ def _look(kind: str, state: str) -> dict[str, Any]:
     """How cells of a kind and state are marked."""
     if kind == "front":
         return {"marker": "o", "color": BLUE, "markersize": 8, "zorder": 3}
+    if kind == "island":
+        return {"marker": "s", "color": BLUE, "markerfacecolor": "white", "markersize": 6, "zorder": 2.5}
     if kind == "beaten" or state == "stable":
         return {"marker": "o", "color": BLUE, "markerfacecolor": "white", "markersize": 6, "zorder": 2.5}
     colour = VERMILION if state in ("diverged", "spiked", "stalled") else GREY

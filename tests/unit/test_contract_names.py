@@ -246,7 +246,7 @@ def test_columns_and_kinds_of_an_edge() -> None:
 def test_columns_and_kinds_of_a_front() -> None:
     assert STEPS == "steps"
     assert FRONT_COLUMNS == ("state", "num_seeds", "loss", "against", "kind", "limit")
-    assert get_args(front_kinds) == ("front", "beaten", "no candidate")
+    assert get_args(front_kinds) == ("front", "beaten", "island", "no candidate")
 
 
 def test_columns_of_the_remedies_of_all_cells(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_no_candidate_beats_a_member_and_every_other_one_is_beaten_by_the_member
     assert all(beats(cell.beaten_by, cell) and cell.beaten_by in found.members for cell in found.beaten_cells)
     assert {cell.state for cell in candidates} <= {"stable"}
     stable = sum(cell.state == "stable" for cell in found.cells)
-    assert len(candidates) == stable, "and each stable cell is one"
+    assert len(candidates) + len(found.islands) == stable, "and each stable cell is one, except islands"
     assert FrontAnswer(found).rendered("json")
     assert FrontAnswer(found).lines()
 
@@ -195,3 +195,17 @@ def test_along_the_front_one_number_rises_and_the_other_falls(points) -> None:
 def test_the_front_does_not_depend_on_the_order_of_points(points, random) -> None:
     shuffled = random.sample(points, len(points))
     assert sorted(points[i] for i in unbeaten(points)) == sorted(shuffled[i] for i in unbeaten(shuffled))
+
+
+def test_an_island_beyond_the_edge_is_named_and_never_on_the_front(tmp_path: Path) -> None:
+    body = "axes: {lr: {log: [1e-3, 10], num: 5}}\n"
+    labels = ["stable", "stable", "diverged", "stable", "diverged"]
+    with ledger_at(tmp_path) as ledger:
+        record(ledger, sweep_of(body), labels, [3.0, 2.0, None, 0.5, None])
+        table = read_table(ledger)
+        for against in ("margin", "num_spikes"):
+            found = front(table, "final_loss", against)
+            assert found.members[0].setting["lr"] == pytest.approx(1e-2)
+            assert found.islands == [{"lr": pytest.approx(1)}]
+    said = "islands, which do not count: stable, but cut off from the stable region: lr=1"
+    assert said in FrontAnswer(found).lines()

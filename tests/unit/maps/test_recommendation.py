@@ -62,10 +62,42 @@ def test_none_is_an_answer_and_says_what_would_pass(tmp_path: Path) -> None:
     found = recommended(tmp_path, ["stable", "diverged", "stable", "stable", "spiked"], [1.0] * 5)
     assert found.chosen is None
     lines = lines_of(found)
-    assert lines[0].startswith("none: each of the 3 cells that are stable on all seeds has an edge")
-    assert lines[-1].startswith("--margin 1 would take it")
+    assert lines[0].startswith("none: each of the 2 cells that are stable on all seeds has an edge")
+    assert any(line.startswith("--margin 1 would take it") for line in lines)
     nothing = recommended(tmp_path / "no", ["diverged"] * 5, [None] * 5)
     assert lines_of(nothing) == ["none: no cell of 5 is stable on all the seeds that were asked for"]
+
+
+def test_an_island_beyond_the_edge_is_named_and_never_recommended(tmp_path: Path) -> None:
+    labels = ["stable", "stable", "diverged", "stable", "diverged"]
+    found = recommended(tmp_path, labels, [3.0, 2.0, None, 0.5, None], at_least=1.0)
+    assert [candidate.loss for candidate in found.candidates] == [2.0, 3.0]
+    assert found.chosen.loss == 2.0
+    assert [island.setting["lr"] for island in found.islands] == [pytest.approx(1)]
+    lines = lines_of(found)
+    at = lines.index("islands, which do not count: stable, but cut off from the stable region:")
+    assert lines[at + 1] == "  lr=1: median final loss 0.5, margin 1"
+    assert lines[-1] == "chosen from 2 cells of 5 that are stable on all seeds, without islands"
+    none = recommended(tmp_path / "none", labels, [3.0, 2.0, None, 0.5, None], at_least=1e3)
+    assert "--margin 10 would take it; a finer grid may show more room" in lines_of(none)
+
+
+def test_what_is_not_known_makes_no_island(tmp_path: Path) -> None:
+    labels = ["stable", "stable", "planned", "stable", "diverged"]
+    found = recommended(tmp_path, labels, [3.0, 2.0, None, 0.5, None], at_least=1.0)
+    assert (found.chosen.loss, found.islands) == (0.5, ())
+
+
+def test_each_value_without_an_order_has_a_stable_region_of_its_own(tmp_path: Path) -> None:
+    body = "axes: {lr: {values: [0.1, 0.2, 0.3]}, optimizer: {values: [sgd, adamw]}}\n"
+    labels = ["diverged", "stable", "diverged", "stable", "stable", "diverged"]
+    assert not recommended(tmp_path, labels, [None, 1.0, None, 1.0, 1.0, None], body).islands
+
+
+def test_a_way_around_over_another_axis_connects(tmp_path: Path) -> None:
+    body = "axes: {lr: {values: [0.1, 0.2, 0.3]}, warmup: {values: [0, 5]}}\n"
+    labels = ["stable", "stable", "diverged", "stable", "stable", "stable"]
+    assert not recommended(tmp_path, labels, [1.0] * 6, body).islands
 
 
 def test_a_cell_with_a_seed_that_spiked_or_has_not_run_is_no_candidate(tmp_path: Path) -> None:

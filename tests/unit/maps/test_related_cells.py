@@ -14,8 +14,9 @@ from orchestrator.base.space import Axis, Cell, Trial
 from orchestrator.maps.axes import led
 from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.comparison import Comparison, compare, compared_maps
-from orchestrator.maps.grid_map import GridMap, state_beside
+from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.recommendation import recommend
+from orchestrator.maps.regions import state_beside
 from orchestrator.maps.sensitivity import lr_sensitivity
 from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import map_table, trial_table

@@ -1,0 +1,102 @@
+"""The cells of a grid that are beside each other, and the connected regions that they make."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from orchestrator.base.space import Axis, Cell, is_ordered
+from orchestrator.base.vocabulary import DEGRADED, is_known, is_over_edge
+from orchestrator.maps.axes import existing, led
+from orchestrator.maps.edges import STABLE, StableRule
+
+
+def ordered_axes(axes: Sequence[Axis]) -> Iterator[Axis]:
+    """The axes with two or more ordered values; of axes that advance together, the first."""
+    done, followers = set[str](), led(axes)
+    for axis in sorted(axes, key=lambda axis: axis.name in followers):
+        if len(existing(axis, axis.values)) > 1 and is_ordered(axis.values) and axis.name not in done:
+            yield axis
+            done.update(axis.zipped)
+
+
+def state_beside(cell: Cell, axis: Axis, value: Any, axes: Sequence[Axis], states: Mapping[Cell, str]) -> str:
+    """The worst state of ``cells_beside``; not_run without any."""
+    return worst_state([states[other] for other in cells_beside(cell, axis, value, axes, states)] or ["not_run"])
+
+
+def cells_beside(cell: Cell, axis: Axis, value: Any, axes: Sequence[Axis], states: Mapping[Cell, str]) -> list[Cell]:
+    """The cells of ``states`` that are ``cell`` with another ``value`` of ``axis``.
+
+    Axes that advance with it follow. If the step makes another axis begin or cease to exist, the other cell has that
+    axis in any value.
+    """
+    moved = cell.moved(axis.name, value)
+    if moved in states:
+        return [moved]
+    zipped = set(axis.zipped) - {axis.name}
+    for conditional in (set(), _dependent(axes, zipped | {axis.name})):
+        free = zipped | conditional
+        if not free:
+            continue
+        options = {each.name: each.values for each in axes if each.name in free and each.name != axis.name}
+        cells = (
+            Cell({**moved, **dict(zip(options, values, strict=True))})
+            for values in itertools.product(*options.values())
+        )
+        if reached := [other for other in cells if other in states]:
+            return reached
+    return []
+
+
+def largest_regions(states: Mapping[Cell, str], axes: Sequence[Axis], rule: StableRule = STABLE) -> set[Cell]:
+    """The cells of the connected regions with the most stable cells, one for each combination of unordered values.
+
+    Regions connect neighbours along ordered axes that are not known to be over the edge: what is not known cuts nothing
+    off. Regions of equal size all count.
+    """
+    moves = {axis: {axis.name, *axis.zipped} for axis in ordered_axes(axes)}
+    beside: dict[Cell, list[Cell]] = {cell: [] for cell in states}
+    for axis, moving in moves.items():
+        free = _dependent(axes, moving)
+        rows: dict[Cell, dict[Any, list[Cell]]] = {}
+        for cell in states:
+            rows.setdefault(cell.without(moving | free), {}).setdefault(cell[axis.name], []).append(cell)
+        for row in rows.values():
+            values = [value for value in existing(axis, axis.values) if value in row]
+            for low, high in itertools.pairwise(values):
+                for a, b in itertools.product(row[low], row[high]):
+                    if all(a[name] == b[name] or None in (a[name], b[name]) for name in free):
+                        beside[a].append(b)
+                        beside[b].append(a)
+    fixed = [axis.name for axis in axes if not any(axis.name in moving for moving in moves.values())]
+    regions: dict[Cell, list[set[Cell]]] = {}
+    left = {cell for cell, state in states.items() if not rule.is_over(state)}
+    while left:
+        first = left.pop()
+        edge, region = [first], {first}
+        while edge:
+            new = left.intersection(beside[edge.pop()])
+            left -= new
+            region |= new
+            edge += new
+        regions.setdefault(first.only(fixed), []).append(region)
+    kept = set[Cell]()
+    for found in regions.values():
+        sizes = [sum(states[cell] == "stable" for cell in region) for region in found]
+        kept.update(*(region for region, size in zip(found, sizes, strict=True) if size == max(sizes)))
+    return kept
+
+
+def _dependent(axes: Sequence[Axis], names: set[str]) -> set[str]:
+    """The axes whose existence depends on ``names``, also by way of other axes."""
+    dependent: set[str] = set()
+    while more := {axis.name for axis in axes if {name for name, _ in axis.when} & (names | dependent)} - dependent:
+        dependent |= more
+    return dependent
+
+
+def worst_state(states: Sequence[str]) -> str:
+    """The worst state: over the edge, then unknown, then degraded."""
+    return max(states, key=lambda state: 3 if is_over_edge(state) else 2 if not is_known(state) else state == DEGRADED)
