@@ -33,9 +33,10 @@ _MAX_NAMED = 3  # possible mechanisms; more are only counted
 class DiagnoseQuery(Query["SweepTable"]):
     """Show why a trial became unstable, with the numbers, the excluded causes, and what to change.
 
-    Without --trial and --cell it diagnoses the most typical unstable trial: the one with the earliest onset of the most
-    common outcome. If no cell shows whether a change would help, a small sweep that tests it is written next to the
-    picture. For example `sweep diagnose lr_warmup --cell lr=0.3,warmup=0`.
+    Without --trial and --cell it diagnoses a trial of the unstable neighbour of the recommended cell, or else one
+    nearest to the edge; of several the one with the earliest onset of the most common outcome. If no cell shows whether
+    a change would help, a small sweep that tests it is written next to the picture. For example `sweep diagnose
+    lr_warmup --cell lr=0.3,warmup=0`.
     """
 
     panel: ClassVar[str] = "explain"
@@ -151,8 +152,9 @@ class DiagnoseAnswer(Answer):
                 )
 
     def _advice(self, pictures: Path) -> Iterator[Block]:
-        yield from [Line("advice:")] if self.advice else []
-        for advice in self.advice:
+        shown = [advice for advice in self.advice if advice.standing != "refuted"]
+        yield from [Line("advice:")] if shown else []
+        for advice in shown:
             move, missing = advice.move, "no cell of this sweep shows whether it helps"
             yield Line(f"{move.direction} {move.setting}: {move.reason}", 1)
             if advice.nearest is not None:
@@ -294,9 +296,7 @@ def _results(advice: Advice, nearest: Neighbour, outcome: str | None) -> Iterato
     """What the cells in the direction of the advice show."""
     yield _comparison(advice, nearest)
     stable, here = advice.stable, advice.here.loss if advice.here is not None else None
-    if stable is None:
-        yield f"no cell in this direction of {advice.move.setting} is stable: the sweep contradicts this advice"
-    elif stable is not nearest:
+    if stable is not None and stable is not nearest:
         yield _comparison(advice, stable)
     if outcome == "spiked" and stable is not None and here is not None and here < (stable.loss or math.inf):
         yield "a spike is not a failure: the cell that spikes has the lower final loss"

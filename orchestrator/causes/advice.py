@@ -16,7 +16,7 @@ from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.base.query import flat, hidden, named, reported
 from orchestrator.base.space import format_value
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import CUSTOM_KINDS
+from orchestrator.base.vocabulary import CUSTOM_KINDS, is_known
 from orchestrator.causes.diagnosis import Diagnosis
 from orchestrator.causes.evidence import Evidence
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
@@ -29,6 +29,8 @@ from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import Document, read_document, text_of
 
 Judgement = Literal["yes", "no", "not known"]
+Standing = Literal["proven", "untested", "refuted"]
+_STANDINGS: tuple[Standing, ...] = ("proven", "untested", "refuted")
 
 # The smallest number above zero of a precision, and the smallest with all its digits (IEEE 754; bfloat16 has the
 # exponent of float32). A smaller eps is zero there, or nearly.
@@ -62,6 +64,11 @@ class Advice:
     sweep_file: str | None = named("sweep")
     refusal: str = ""
 
+    @reported
+    def standing(self) -> Standing:
+        """Proven by a stable cell in the direction of the move, refuted if all known cells there are not stable."""
+        return "proven" if self.stable is not None else "untested" if self.nearest is None else "refuted"
+
 
 def advised(diagnosis: Diagnosis, folder: Path) -> tuple[list[Advice], list[Reason]]:
     """The advice for a trial of the sweep in ``folder``, and the possible reasons for a loss that is not finite.
@@ -80,6 +87,7 @@ def advised(diagnosis: Diagnosis, folder: Path) -> tuple[list[Advice], list[Reas
 def advise(evidence: Evidence, mechanism: str | None, folder: Path) -> list[Advice]:
     """What to change in a trial of the sweep in ``folder`` that ``mechanism`` led off its trend.
 
+    What the sweep's own cells prove comes first, then what they do not test, then what they refute.
     Without a known mechanism, a lower learning rate if the sweep shows that to be stable. Leaves out settings that do
     not act in the trial, and settings that already have the advised value.
     """
@@ -89,7 +97,8 @@ def advise(evidence: Evidence, mechanism: str | None, folder: Path) -> list[Advi
         lower = below(evidence.cells("lr"), evidence.config.get("lr"))
         moves = (LOWER_LR,) if evidence.onset is not None and any(cell.is_stable for cell in lower) else ()
     checked = [check(evidence, move, folder) for move in moves if _acts(evidence, move.setting)]
-    return [advice for advice in checked if advice is not None]
+    advice = [advice for advice in checked if advice is not None]
+    return sorted(advice, key=lambda item: _STANDINGS.index(item.standing))
 
 
 def _acts(evidence: Evidence, setting: str) -> bool:
@@ -103,10 +112,11 @@ def check(evidence: Evidence, move: Move, folder: Path) -> Advice | None:
     """Check a move against the sweep's cells, or write a small sweep if there are none; None if already done."""
     own = evidence.config[move.setting]
     cells = neighbours(evidence.sisters, evidence.trial, move.setting)
+    known = [cell for cell in cells if is_known(cell.state)]
     if move.direction == "switch":
-        candidates = [cell for cell in cells if cell.value != own]
+        candidates = [cell for cell in known if cell.value != own]
     else:
-        candidates = (below if move.direction == "lower" else above)(cells, own)
+        candidates = (below if move.direction == "lower" else above)(known, own)
     nearest = candidates[0] if candidates else None
     sweep_file, refusal = None, ""
     if nearest is None:
@@ -363,4 +373,7 @@ def _epsilon(evidence: Evidence, folder: Path) -> _Answer:
     what = "is zero" if eps < smallest else "has lost digits"
     text = f"{own} {what} in {precision}, whose numbers end at {smallest:g}"
     note = "it counts if the optimizer's own numbers have that precision"
-    return "not known", (text, note), check(evidence, _RAISE_EPS, folder)
+    advice = check(evidence, _RAISE_EPS, folder)
+    if advice is not None and advice.standing == "refuted":
+        return "no", (text, "no higher eps is stable either"), advice
+    return "not known", (text, note), advice

@@ -16,7 +16,7 @@ from objectives.control import acted
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Cell, trial_name
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import CUSTOM_KINDS, Outcome
+from orchestrator.base.vocabulary import CUSTOM_KINDS, Outcome, is_over_edge
 from orchestrator.causes.evidence import BatchText, Evidence, gather
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.mechanism import Finding
@@ -24,6 +24,9 @@ from orchestrator.causes.series import Series, known, series
 from orchestrator.ledger.facts import PackedObjective
 from orchestrator.ledger.reader import LedgerReader, check_has_curves
 from orchestrator.maps.cell_map import CellMap, cell_map
+from orchestrator.maps.recommendation import recommend
+from orchestrator.maps.stability_map import map_of
+from orchestrator.maps.surface_map import SurfaceMap
 from orchestrator.maps.table import SweepTable, effective_values
 
 UNEXPLAINED = "not enough evidence"
@@ -94,11 +97,12 @@ def diagnose(
     cell: Mapping[str, Any] | None = None,
     batch_texts: BatchTexts = batch_texts_of_objectives,
 ) -> Diagnosis | None:
-    """Diagnose one trial: ``trial_id`` (or a unique prefix), the most typical trial of ``cell``, or of the sweep.
+    """Diagnose one trial: ``trial_id`` (or a unique prefix), the most typical trial of ``cell``, or of the edge.
 
-    The most typical trial is the one with the earliest onset of the most common unstable outcome; return None if all
-    trials of the sweep are stable. ``batch_texts`` returns, for a trial's row, a function that names the origin of a
-    step's batch. Raises InputError for an unknown trial or cell, or one without a result.
+    The most typical trial is the one with the earliest onset of the most common unstable outcome. At the edge are the
+    trials of ``cells_at_edge``, or all trials without any. Return None if all trials of the sweep are stable.
+    ``batch_texts`` returns, for a trial's row, a function that names the origin of a step's batch. Raises InputError
+    for an unknown trial or cell, or one without a result.
     """
     ledger, rows = table.ledger, table.trials
     if trial_id is not None and cell:
@@ -109,11 +113,13 @@ def diagnose(
     finished = [row for row in candidates if row.outcome is not None]
     if not finished:
         raise InputError(Problem(ledger.path.parent.name, "", "no trial has finished yet", "`sweep run` trains it"))
+    where, at_edge = ("of the cell", set[Cell]()) if cell else cells_at_edge(table)
+    finished = [row for row in finished if row.cell in at_edge] or finished
     typical = most_typical(finished)
     if typical is None:
         return examine(ledger, finished[0], "all trials of the cell are stable", rows, batch_texts) if cell else None
     alike = sum(row.outcome == typical.outcome for row in finished)
-    share = f"{alike} of {len(finished)} trials of the {'cell' if cell else 'sweep'}"
+    share = f"{alike} of {len(finished)} trials {where}"
     chosen = f"earliest onset of the most common unstable outcome ({typical.outcome}, {share})"
     return examine(ledger, typical, chosen, rows, batch_texts)
 
@@ -153,6 +159,33 @@ def rank(evidence: Evidence, sweep: str, chosen: str) -> Diagnosis:
     cause = causes[0] if causes and evidence.outcome != "stable" else None
     along = tuple(finding for finding in supported if finding is not cause)
     return Diagnosis(sweep, evidence, chosen, findings, cause, along)
+
+
+def cells_at_edge(table: SweepTable) -> tuple[str, set[Cell]]:
+    """The unstable neighbours of the recommended cell, or else the unstable cells nearest to the edge, or else none.
+
+    First what they are in words.
+    """
+    unstable = [cell for cell, state in table.states().items() if is_over_edge(state)]
+    if not unstable:
+        return "of the sweep", set()
+    try:
+        stability = map_of(table)
+        chosen = recommend(table).chosen if table.is_grid else None
+    except InputError:  # without axes, or with too few scattered cells
+        return "of the sweep", set()
+    if isinstance(stability, SurfaceMap):
+        shares = stability.p_stable(unstable)
+        distances = {cell: abs(share.at - stability.level) for cell, share in zip(unstable, shares, strict=True)}
+    else:
+        beside = stability.over_edge_beside(chosen.setting) if chosen is not None else set()
+        if beside:
+            return "of the unstable neighbour of the recommended cell", beside
+        known = ((cell, stability.distance_to_edge(cell)) for cell in unstable)
+        distances = {cell: abs(distance) for cell, distance in known if distance is not None}
+    nearest = min(distances.values(), default=None)
+    at_edge = {cell for cell, distance in distances.items() if distance == nearest}
+    return ("of the unstable cells nearest to the edge", at_edge) if at_edge else ("of the sweep", at_edge)
 
 
 def most_typical(rows: Sequence[TrialResult]) -> TrialResult | None:

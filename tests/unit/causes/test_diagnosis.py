@@ -276,3 +276,24 @@ def test_up_to_two_more_trials_of_a_cell_are_diagnosed_where_the_first_lacks_evi
     with LedgerReader(record_cases(tmp_path / "many", sweep, cases) / LEDGER) as ledger:
         assert explain(read_table(ledger)).mechanism((0.001, 40)) == ruling
     assert asked == [0, 1, 2], "by their onsets"
+
+
+def chosen_in(folder: Path, letters: Mapping[tuple[float, int], str], **options):
+    with LedgerReader(grid(folder, letters) / LEDGER) as ledger:
+        return diagnose(read_table(ledger), **options)
+
+
+def test_by_default_the_unstable_neighbour_of_the_recommended_cell_is_diagnosed(tmp_path: Path) -> None:
+    letters = {(lr, warmup): "o" for lr in (0.1, 1.0, 3.0) for warmup in (40, 150)} | {(0.1, 150): "s"}
+    found = chosen_in(tmp_path / "grid", letters)
+    assert found.trial.cell == {"lr": 0.1, "warmup": 40}, "and not the most extreme one, lr 3"
+    assert "1 of 1 trials of the unstable neighbour of the recommended cell" in found.chosen
+
+
+def test_without_a_recommended_cell_the_unstable_trial_nearest_to_the_edge_is_diagnosed(tmp_path: Path) -> None:
+    letters = {(lr, warmup): "o" for lr in (0.001, 0.01, 0.1, 1.0, 3.0) for warmup in (40, 150)}
+    found = chosen_in(tmp_path / "one", letters | {(3.0, 40): "s"})
+    assert found.trial.cell == {"lr": 1.0, "warmup": 40}
+    assert "of the unstable cells nearest to the edge" in found.chosen
+    found = chosen_in(tmp_path / "none", letters)
+    assert "of the sweep" in found.chosen
