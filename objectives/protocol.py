@@ -48,7 +48,9 @@ class Rounding:
 
     def plan(self, width: int) -> ExecutionPlan:
         """Return the plan for a pack of ``width`` members with this rounding."""
-        return ExecutionPlan(1 if self.is_alone else width, self.compiled, self.kernels)
+        if self.compiled:
+            width = 1 if self.is_alone else max(2, width)
+        return ExecutionPlan(width, self.compiled, self.kernels)
 
 
 @dataclass(frozen=True, slots=True)

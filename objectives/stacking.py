@@ -180,29 +180,22 @@ def seeded_generator(*numbers: int) -> torch.Generator:
 
 
 class Compiled:
-    """Compile ``function`` at its first call, or run it eagerly if compilation fails.
-
-    ``failure`` is one line that says why compilation failed, or "".
-    """
+    """Compile ``function`` at its first call. Raises RuntimeError if that fails: eager code rounds differently."""
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         self._function, self._options = function, options
         self._compiled: Callable[..., Any] | None = None
-        self.failure = ""
 
     def __call__(self, *arguments: Any) -> Any:
         """Return the function's value."""
         if self._compiled is not None:
             return self._compiled(*arguments)
-        if self.failure:
-            return self._function(*arguments)
         try:
             torch._dynamo.config.recompile_limit = _LARGEST_NUMBER_OF_SHAPES
             compiled = torch.compile(self._function, dynamic=False, **self._options)
             result = compiled(*arguments)
         except (RuntimeError, OSError, ImportError) as error:  # no compiler, or one that fails
-            self.failure = f"eager, as compilation failed: {(str(error).strip() or repr(error)).splitlines()[0][:200]}"
-            _log.warning(self.failure)
-            return self._function(*arguments)
+            cause = (str(error).strip() or repr(error)).splitlines()[0][:200]
+            raise RuntimeError(f"compilation failed: {cause} (resources.compile: false trains without)") from error
         self._compiled = compiled
         return result

@@ -212,4 +212,4 @@ def assert_compiled_is_eager(text, knobs: Sequence[Mapping] = ({}, {}, {}), **fi
     rows = [0, 1, 2]
     torch.testing.assert_close(compiled.validate(rows), eager.validate(rows), rtol=2e-5, atol=0)
     for part in (compiled._differentiate, compiled.optimizer._advance):
-        assert part._compiled is not None, f"it ran, but {part.failure}"
+        assert part._compiled is not None

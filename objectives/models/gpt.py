@@ -179,11 +179,8 @@ class GptTrainer(PackedTrainer[GptConfig]):
         return functools.reduce(torch.add, losses) / structure.validation_batches
 
     def describe(self) -> Mapping[str, str]:
-        """Return the text that was trained on, and why compilation failed, if it did."""
-        tried = (self._differentiate, self._cross_entropy)
-        failures = [function.failure for function in tried if isinstance(function, Compiled) and function.failure]
+        """Return the text that was trained on."""
         return {
-            **({"compilation": failures[0]} if failures else {}),
             "text": self.corpus.source,
             "text_sha256": self.corpus.sha256,
             "text_bytes": str(len(self.corpus.training) + len(self.corpus.held_out)),

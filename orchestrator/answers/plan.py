@@ -107,6 +107,8 @@ class PlanAnswer(Answer):
             yield f"way:      {choice.reason if choice else 'measured when the first pack starts, in a second or two'}"
         if len(plan.choices) > _STRUCTURES_SHOWN:
             yield f"          ... and {len(plan.choices) - _STRUCTURES_SHOWN} more structures"
+        if plan.note:
+            yield f"          {plan.note}"
         for name in library_optimizers(sweep, plan.missing):
             yield f"          {name} comes from a library, and trains one member at a time"
         gpus = f" and {sweep.resources.gpus:g} GPU" if sweep.resources.gpus else ""

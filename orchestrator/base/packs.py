@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from objectives.protocol import Rounding
 from orchestrator.base.trial_result import MemberResult
 
 if TYPE_CHECKING:  # commands that read no curve start without it
     import numpy as np
-
-    from objectives.protocol import Rounding
 
 # One member's curve: column name -> 1-D array, all of equal length, "step" among them.
 Trace = Mapping[str, "np.ndarray"]
@@ -119,17 +118,16 @@ class Pack:
 class StackedPack(Pack):
     """Trials of an objective, ``width`` at a time as one stacked model; None chooses the fastest width.
 
-    ``steps_ahead`` are the member-steps that this worker can expect, in this and later packs: compiling must pay off
-    over them. ``resume`` is the state of an earlier attempt at the same members; members in ``skip`` are not trained
-    further. A checkpoint is written every ``checkpoint_s`` seconds or ``checkpoint_steps``. The held-out loss of a
-    member is measured after every ``validate_every`` of its steps, or only after the last one for None.
+    ``rounding`` fixes results bit for bit, whatever the width. ``resume`` is the state of an earlier attempt at the
+    same members; members in ``skip`` are not trained further. A checkpoint is written every ``checkpoint_s`` seconds
+    or ``checkpoint_steps``. The held-out loss of a member is measured after every ``validate_every`` of its steps, or
+    only after the last one for None.
     """
 
     objective: str
     folder: str = ""  # with the module of a custom objective
     width: int | None
-    rounding: Rounding | None = None  # of results to be repeated bit for bit; None for the fastest plan
-    steps_ahead: int = 0
+    rounding: Rounding = field(default_factory=Rounding)
     validate_every: int | None = None
     telemetry: Telemetry = Telemetry()
     checkpoint_s: float | None = None

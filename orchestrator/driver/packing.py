@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 import os
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from objectives.base import Objective
+from objectives.base import Objective, Rounding
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import TRIALS, read_checkpoint
 from orchestrator.base.packs import Checkpoint, Launch, LaunchedPack, Member, Pack, StackedPack, Telemetry
@@ -19,7 +21,7 @@ from orchestrator.base.space import Trial, canonical_text, format_value
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep
-from orchestrator.worker.machine import best_eager, load_measurements
+from orchestrator.worker.machine import fastest_width, load_measurements
 
 # The stacking width that pays off on most CPUs at proxy sizes; a measurement on the machine overrides it.
 _EXPECTED_WIDTH = 16
@@ -43,9 +45,8 @@ def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack
         done = 0
         width = expected_width(sweep, alike[0])
         for size in _of_whole_families(_sizes(len(alike), width, workers, one_round_each=one_round_each), alike):
-            steps_ahead = math.ceil((len(alike) - done) * alike[0].steps / workers)
             taken = [Member(t.trial_id, t.config, t.seed) for t in alike[done : done + size]]
-            packs.append(pack_of(sweep, taken, steps_ahead))
+            packs.append(pack_of(sweep, taken))
             done += size
     return packs
 
@@ -89,13 +90,50 @@ def _stacked(sweep: Sweep) -> Objective:
     return sweep.objective
 
 
-def structure_of(sweep: Sweep, trial: Trial) -> str:
+def structure_of(sweep: Sweep, trial: Trial | Member) -> str:
     """Return the settings that all members of a pack share, as canonical text."""
-    objective = _stacked(sweep)
-    config = objective.config_of(trial.config)
     # Includes defaults of inactive fields: without a warmup its shape is irrelevant, and the trial fits a pack with
     # one.
+    objective = _stacked(sweep)
+    config = objective.config_of(trial.config)
     return canonical_text(config.model_dump(mode="json", exclude=set(objective.per_member_fields)))
+
+
+def with_numerics(sweep: Sweep, ledger: LedgerReader) -> Sweep:
+    """Return ``sweep`` with the roundings of the results in ``ledger``, which further results share.
+
+    They are frozen when a sweep first runs. In an older ledger each structure keeps what most of its trials recorded.
+    """
+    if isinstance(sweep.objective, CustomTrainer):
+        return sweep
+    if (frozen := ledger.roundings()) is not None:
+        return replace(sweep, roundings=frozen)
+    environments = {pack.pack_id: pack.environment for pack in ledger.packs()}
+    recorded: dict[str, Counter[Rounding]] = {}
+    for row in ledger.trials(removed=True) if environments else ():
+        rounding = Rounding.of_facts(environments.get(row.pack_id or "", {}))
+        if rounding is not None and (trial := sweep.trial_like(row)) is not None:
+            recorded.setdefault(_key(structure_of(sweep, trial)), Counter())[rounding] += 1
+    most = {structure: counts.most_common(1)[0][0] for structure, counts in recorded.items()}
+    return replace(sweep, roundings={**sweep.roundings, **most})
+
+
+def rounding_of(sweep: Sweep, trial: Trial | Member) -> Rounding:
+    """Return what fixes the results of ``trial`` bit for bit, in every pack and on every machine."""
+    rounding = sweep.roundings.get(_key(structure_of(sweep, trial))) or sweep.roundings.get("", Rounding())
+    is_alone = rounding.compiled and not _stacked(sweep).config_of(trial.config).can_be_stacked
+    return replace(rounding, is_alone=rounding.is_alone or is_alone)
+
+
+def compile_note(sweep: Sweep) -> str | None:
+    """Say that a sweep that began eager is not compiled because its file says so now, or return None."""
+    if not sweep.resources.compile or sweep.roundings.get("", Rounding()).compiled:
+        return None
+    return "resources.compile has no effect on a sweep that began eager; give it another --name"
+
+
+def _key(structure: str) -> str:
+    return hashlib.sha256(structure.encode()).hexdigest()[:16]
 
 
 def plan_text(sweep: Sweep, pack: Pack, reason: str) -> str:
@@ -120,7 +158,7 @@ def expected_width(sweep: Sweep, trial: Trial) -> int:
     device = "cuda" if sweep.resources.gpus else "cpu"
     known = load_measurements(objective, config, device, sweep.resources.cpus) if device == "cpu" else []
     num_trials = max(len(sweep.trials), sweep.max_trials or 0)
-    return best_eager(known, num_trials, sweep.rounding).plan.width if known else _EXPECTED_WIDTH
+    return fastest_width(known, num_trials).width if known else _EXPECTED_WIDTH
 
 
 def trials_at_a_time(sweep: Sweep, slots: int) -> tuple[int, int]:
@@ -152,7 +190,7 @@ def _sizes(num_trials: int, width: int, workers: int, *, one_round_each: bool = 
     return [bounds[high] - bounds[low] for low, high in itertools.pairwise(taken)]
 
 
-def pack_of(sweep: Sweep, members: Sequence[Member], steps_ahead: int, width: int | None = None) -> Pack:
+def pack_of(sweep: Sweep, members: Sequence[Member], width: int | None = None) -> Pack:
     """Make a pack of ``members``, at most ``width`` at a time; None uses the sweep's setting."""
     objective, resources = sweep.objective, sweep.resources
     shared: dict[str, Any] = {
@@ -173,8 +211,7 @@ def pack_of(sweep: Sweep, members: Sequence[Member], steps_ahead: int, width: in
         objective=getattr(objective, "reference", "") or objective.name,
         folder=objective.folder,
         width=width,
-        rounding=sweep.rounding,
-        steps_ahead=steps_ahead,
+        rounding=rounding_of(sweep, members[0]),
         validate_every=sweep.validation.every,
         telemetry=Telemetry(**sweep.telemetry.model_dump()),
         checkpoint_s=sweep.checkpoint.every_s,
@@ -231,8 +268,7 @@ def resumed_pack(
             continue
         members = ledger.members(pack_id)
         skip = frozenset(member.trial_id for member in members) - set(trial_ids)
-        steps_ahead = (len(members) - len(skip)) * members[0].config["steps"]
-        pack = pack_of(sweep, members, steps_ahead, width)
+        pack = pack_of(sweep, members, width)
         assert isinstance(pack, StackedPack), "only stacked packs have checkpoints"
         return replace(pack, resume=Checkpoint(content, checkpoint.ages), skip=skip), problems
     return None, problems

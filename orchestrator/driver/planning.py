@@ -23,8 +23,16 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.base.query import hidden
 from orchestrator.base.space import Axis, Cell, Trial, canonical_text
-from orchestrator.driver.packing import grouped, make_packs, planned_workers, structure_of
-from orchestrator.ledger.facts import PACKED_FACT, packed_fact
+from orchestrator.driver.packing import (
+    compile_note,
+    grouped,
+    make_packs,
+    planned_workers,
+    rounding_of,
+    structure_of,
+    with_numerics,
+)
+from orchestrator.ledger.facts import NUMERICS_FACT, PACKED_FACT, numerics_fact, packed_fact
 from orchestrator.ledger.reader import LedgerReader, check_not_imported
 from orchestrator.maps.table import with_relative_results
 from orchestrator.search.protocol import CellResult, SeedResult
@@ -33,7 +41,7 @@ from orchestrator.sweepfile.overrides import Overrides, refined
 from orchestrator.sweepfile.searches import proposed_trials
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import read_document
-from orchestrator.worker.machine import PlanChoice, cached_choice
+from orchestrator.worker.machine import PlanChoice, cached_choice, plan_name
 
 if TYPE_CHECKING:
     from orchestrator.ledger.writer import LedgerWriter
@@ -70,6 +78,7 @@ class Plan:
     missing: tuple[Trial, ...] = hidden()
     num_removed: int = hidden()
     has_run: bool = hidden()
+    note: str | None = hidden()
 
 
 def plan_of(sweep: Sweep, results: Path) -> Plan:
@@ -82,11 +91,12 @@ def plan_of(sweep: Sweep, results: Path) -> Plan:
         with LedgerReader(path) as ledger:
             statuses = ledger.statuses(removed=True)
             speed = ledger.member_steps_per_second()
+            sweep = with_numerics(sweep, ledger)
     trials = _trials(sweep, path)
     missing = missing_trials(trials, statuses)
     workers = planned_workers(sweep)
     packs = make_packs(sweep, missing, workers)
-    choices = tuple(_known_choices(sweep, missing, workers))
+    choices = tuple(_known_choices(sweep, missing))
     has_run = speed is not None
     if speed is None and (speed := _speed(choices)) is not None:
         speed /= sweep.telemetry.time_factor
@@ -110,6 +120,7 @@ def plan_of(sweep: Sweep, results: Path) -> Plan:
         missing=tuple(missing),
         num_removed=len(statuses.keys() - {trial.trial_id for trial in trials}),
         has_run=has_run,
+        note=compile_note(sweep),
     )
 
 
@@ -129,20 +140,19 @@ def _speed(choices: Sequence[PlanChoice | None]) -> float | None:
     return len(known) / sum(1 / speed for speed in known) if known and len(known) == len(choices) else None
 
 
-def _known_choices(sweep: Sweep, missing: Sequence[Trial], workers: int) -> list[PlanChoice | None]:
+def _known_choices(sweep: Sweep, missing: Sequence[Trial]) -> list[PlanChoice | None]:
     """Return how packs of each structure will run on this machine, None if not measured yet."""
     if isinstance(sweep.objective, CustomTrainer):
         return [PlanChoice(ExecutionPlan(1), f"each trial by itself: {sweep.objective.summary}")] if missing else []
     resources, choices = sweep.resources, list[PlanChoice | None]()
     for trials in grouped(missing, lambda trial: structure_of(sweep, trial)):
         config = sweep.objective.config_of(trials[0].config)
-        choice = None
+        choice, rounding = None, rounding_of(sweep, trials[0])
         if resources.pack != "auto" and config.can_be_stacked:
-            reason = f"{resources.pack} at a time, as resources.pack says"
-            choice = PlanChoice(ExecutionPlan(resources.pack), reason)
+            plan = rounding.plan(resources.pack)
+            choice = PlanChoice(plan, f"{plan_name(plan)}, as resources.pack says")
         elif not resources.gpus:  # otherwise the cache is on the machine with the GPU
-            steps_ahead = sum(trial.steps for trial in trials) // workers
-            choice = cached_choice(sweep.objective, config, "cpu", resources.cpus, len(trials), steps_ahead)
+            choice = cached_choice(sweep.objective, config, "cpu", resources.cpus, len(trials), rounding)
         choices.append(choice)
     return choices
 
@@ -305,6 +315,7 @@ def driver_facts(sweep: Sweep) -> dict[str, str]:
         "is_sampled": canonical_text(not sweep.is_grid),
         "num_spread": canonical_text(sweep.num_initial),
         "stopping": canonical_text(sweep.stopping.model_dump()),
+        **({NUMERICS_FACT: numerics_fact(sweep.roundings)} if isinstance(objective, Objective) else {}),
         **({PACKED_FACT: packed_fact(objective)} if isinstance(objective, Objective) and objective.reference else {}),
     }
 

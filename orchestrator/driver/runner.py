@@ -39,6 +39,7 @@ from orchestrator.base.packs import (
     last_line,
 )
 from orchestrator.base.trial_result import MemberResult
+from orchestrator.driver import packing
 from orchestrator.driver.packing import dispatched, make_packs, pack_of, plan_text, resumed_pack, trials_at_a_time
 from orchestrator.driver.planning import Proposer, driver_facts, missing_trials
 from orchestrator.driver.progress import PAUSE_S, Budget, FailFast, Observer, Progress, Summary, stop_signals
@@ -73,6 +74,7 @@ def run_sweep(
     """
     with sweep_lock(folder), LedgerWriter(folder / LEDGER, clock=wall_clock) as ledger:
         write_if_changed(folder / FROZEN_SWEEP, sweep.text)
+        sweep = packing.with_numerics(sweep, ledger)
         proposer = Proposer(sweep, ledger)
         proposer.begin(driver_facts(sweep))
         ledger.release_abandoned()
@@ -121,6 +123,8 @@ class _Run:
         )
 
     def train(self, make_executor: Callable[[], Executor]) -> Summary:
+        if note := packing.compile_note(self.sweep):
+            self._note(note)
         if self._is_used_up():
             self.waiting.clear()
             self.progress.to_train = 0
@@ -339,7 +343,7 @@ class _Run:
             if half and not self._resume(pack.pack_id, half, width):
                 chosen = set(half)
                 members = [member for member in pack.members if member.trial_id in chosen]
-                self.queued.insert(0, pack_of(self.sweep, members, len(members) * pack.steps, width))
+                self.queued.insert(0, pack_of(self.sweep, members, width))
 
     def _resume(self, pack_id: str, trial_ids: Sequence[str], width: int | None = None) -> bool:
         """Queue a pack that resumes ``trial_ids`` from the checkpoint of ``pack_id``; returns False without one."""

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from objectives.base import Objective
+from objectives.base import Objective, Rounding
 from objectives.fields import is_feature
 from orchestrator.base.packs import Trace
 from orchestrator.base.space import canonical_text, to_hashable
 from orchestrator.base.trial_result import MemberResult
 
 # Names of facts.
-IMPORTED_FACT, PACKED_FACT = "imported", "packed_objective"
+IMPORTED_FACT, PACKED_FACT, NUMERICS_FACT = "imported", "packed_objective", "numerics"
 BY_WORDS, BY_FINAL_LOSSES, BY_CURVES = "words", "final losses", "curves"
 
 
@@ -120,6 +120,17 @@ def packed_fact(objective: Objective) -> str:
     return canonical_text(
         asdict(PackedObjective(objective.layer_groups, objective.has_logits, objective.data_fields, features))
     )
+
+
+def numerics_fact(roundings: Mapping[str, Rounding]) -> str:
+    """Return the text of the fact ``NUMERICS_FACT``: what fixes the results of each structure bit for bit."""
+    return canonical_text({structure: rounding.facts for structure, rounding in roundings.items()})
+
+
+def roundings_from_fact(fact: str) -> dict[str, Rounding]:
+    """Return the roundings of a ``numerics_fact``. Raises ValueError or TypeError if the text is damaged."""
+    found = {structure: Rounding.of_facts(dict(facts)) for structure, facts in dict(json.loads(fact)).items()}
+    return {structure: rounding for structure, rounding in found.items() if rounding is not None}
 
 
 def packed_from_fact(fact: str) -> PackedObjective:

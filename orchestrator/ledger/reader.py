@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from objectives.base import Rounding
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER
 from orchestrator.base.packs import Member, ReferenceTrial
@@ -18,11 +19,13 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import PRUNED
 from orchestrator.ledger.facts import (
     IMPORTED_FACT,
+    NUMERICS_FACT,
     PACKED_FACT,
     PackedObjective,
     imported_of,
     long_note,
     packed_from_fact,
+    roundings_from_fact,
 )
 from orchestrator.ledger.schema import (
     SCHEMA,
@@ -187,6 +190,12 @@ class LedgerReader:
         with self._reading():
             fact = self.facts().get(PACKED_FACT)
             return None if fact is None else packed_from_fact(fact)
+
+    def roundings(self) -> dict[str, Rounding] | None:
+        """Return what fixes results bit for bit, by structure, or None before the first run and in an older ledger."""
+        with self._reading():
+            fact = self.facts().get(NUMERICS_FACT)
+            return None if fact is None else roundings_from_fact(fact)
 
     def state(self) -> str:
         """Return a hash of everything that exports and mirrors show: trials, results and facts."""

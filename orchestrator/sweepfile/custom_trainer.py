@@ -201,6 +201,8 @@ def _objective_problems(objective: Objective, file: SweepFile) -> Iterator[Keyed
         message = f"{objective.name} trains in one process"
         remedy = "`parallel` is the number of packs at a time, `gpus` the GPUs of one pack"
         yield ("resources", "workers"), message, remedy
+    if resources.compile and not objective.can_compile:
+        yield ("resources", "compile"), f"{objective.name} cannot be compiled", "remove it"
     section = file.objective
     if isinstance(section, CustomTrainerSection) and (others := section.model_fields_set - {"packed", "folder"}):
         yield ("objective", min(others)), "does not apply to packed", "remove it"
@@ -208,6 +210,8 @@ def _objective_problems(objective: Objective, file: SweepFile) -> Iterator[Keyed
 
 def _custom_problems(trainer: CustomTrainer, file: SweepFile) -> Iterator[KeyedProblem]:
     every = file.validation.every
+    if file.resources.compile:
+        yield ("resources", "compile"), "a custom trainer compiles by itself", "remove it"
     if file.stopping.validation_patience is not None and every is None:
         yield ("stopping", "validation_patience"), "a custom trainer that validates decides when it ends", "remove it"
     if every is not None:

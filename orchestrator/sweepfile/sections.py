@@ -209,6 +209,9 @@ class ResourcesConfig(Section):
     pack: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
         "auto", description="members trained at a time by one worker; auto measures what is fastest"
     )
+    compile: bool = Field(
+        False, description="train compiled packs, which round differently; frozen when the sweep first runs"
+    )
     parallel: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
         "auto", description="packs trained at a time; auto: as many as fit"
     )

@@ -106,7 +106,7 @@ class Sweep:
     idle: Mapping[str, int]  # number of cells in which an axis has no effect
     notify: NotifyConfig | None
     notify_place: str  # where notify was written
-    rounding: Rounding | None = None  # of results that its trials must repeat bit for bit; None for the fastest plan
+    roundings: Mapping[str, Rounding]  # of results, by structure; of "" for all that are not listed
 
     @property
     def rules(self) -> dict[str, Any]:
@@ -238,6 +238,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         idle=idle,
         notify=file.notify,
         notify_place=document.place(("notify", "url_from")),
+        roundings={"": Rounding(compiled=file.resources.compile)},
     )
 
 

@@ -1,8 +1,8 @@
-"""The machine that trains packs: settings of a process, free memory, and the fastest execution plan for a pack.
+"""The machine that trains packs: settings of a process, free memory, and the fastest width of a pack.
 
-A plan sets how many members train at a time, eager or compiled execution, and the library for matrix products. The
-fastest plan depends on the model's size, the processor and the libraries, so each structure is measured on the machine
-that trains it, in a second or two, and the measurements are cached.
+How many members train fastest at a time depends on the model's size, the processor and the libraries, so the widths of
+each structure are measured on the machine that trains it, in a second or two, and the measurements are cached. What
+rounds differently, compiled code and the library for matrix products, is never chosen by a measurement.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import contextlib
 import ctypes
 import hashlib
 import json
-import math
 import os
 import platform
 import resource
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,12 +32,8 @@ from orchestrator.base.space import canonical_text
 _WIDTHS = {"cpu": (1, 4, 16, 32, 64, 128, 256, 512), "cuda": (1, 4, 16, 64, 256, 512)}
 # Stop after this many widths in a row without a gain; a single one may have been disturbed.
 _PATIENCE = 2
-# A wider or compiled plan must be this much faster, since measurements are noisy.
+# A wider plan must be this much faster, since measurements are noisy.
 _MARGIN = 1.05
-# Cost and gain of compiling before either is measured (2 cores: 17 to 25 s, 1.1 to 1.5 times as fast).
-_EXPECTED_COMPILE_S, _EXPECTED_GAIN = 25.0, 1.25
-# A cached compilation takes this share of the first one.
-_CACHED_SHARE = 0.25
 _MEMORY_SHARE = 0.5
 # A width is tried while it is less than this many times the number of members.
 _FILLED = 1.5
@@ -123,21 +118,15 @@ def _peak_memory(device: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Speed and memory of one plan.
+    """Speed and memory of eager packs of one width; ``bytes_per_member`` is the memory of one more member."""
 
-    ``compile_s`` is the duration of the first step, ``bytes_per_member`` the memory of one more member. ``failure``
-    says why a compiled plan fell back to eager.
-    """
-
-    plan: ExecutionPlan
+    width: int
     member_steps_per_second: float
-    compile_s: float
     bytes_per_member: int
-    failure: str = ""
 
 
 def measure(
-    objective: Objective, config: TrainingConfig, device: str, plan: ExecutionPlan, seconds: float = 0.25
+    objective: Objective, config: TrainingConfig, device: str, width: int, seconds: float = 0.25
 ) -> Measurement:
     """Train a throwaway pack for ``seconds`` and at least three steps.
 
@@ -147,19 +136,16 @@ def measure(
     import torch
 
     memory_before = _peak_memory(device)
-    trainer = objective.start([config] * plan.width, [k % 3 for k in range(plan.width)], device, plan)
+    trainer = objective.start([config] * width, [k % 3 for k in range(width)], device, ExecutionPlan(width))
     try:
-        began = time.perf_counter()
         _ = float(trainer.step()["loss"][0])
-        compile_s = time.perf_counter() - began
         is_one_thread = device == "cpu" and torch.get_num_threads() == 1
         clock = time.thread_time if is_one_thread else time.perf_counter
         steps_per_second = max(_speed(trainer, seconds / _NUM_PARTS, clock) for _ in range(_NUM_PARTS))
-        failure = trainer.describe().get("compilation", "")
     finally:
         trainer.close()
     added = max(0, _peak_memory(device) - memory_before)
-    return Measurement(plan, plan.width * steps_per_second, compile_s, added // plan.width, failure)
+    return Measurement(width, width * steps_per_second, added // width)
 
 
 def _speed(trainer: Trainer, seconds: float, clock: Callable[[], float]) -> float:
@@ -177,7 +163,7 @@ def _speed(trainer: Trainer, seconds: float, clock: Callable[[], float]) -> floa
 class Machine:
     """What autotuning asks of a machine; tests substitute one with known speeds."""
 
-    measure: Callable[[Objective, TrainingConfig, str, ExecutionPlan], Measurement] = measure
+    measure: Callable[[Objective, TrainingConfig, str, int], Measurement] = measure
     free_memory: Callable[[str], int] = free_memory
 
 
@@ -196,84 +182,47 @@ def choose_plan(
     device: str,
     cpus: int,
     num_members: int,
-    steps_ahead: int,
-    rounding: Rounding | None = None,
+    rounding: Rounding = Rounding(),
     machine: Machine = Machine(),
 ) -> PlanChoice:
-    """Return the fastest plan for packs of this structure, measured on ``machine`` unless it is cached.
+    """Return the plan with the fastest width for packs of this structure and the bits of ``rounding``.
 
-    ``num_members`` are left to train; ``steps_ahead`` counts the member-steps of this structure that this worker can
-    expect. With a ``rounding``, which results must repeat bit for bit, only the width is chosen.
+    Widths are measured on ``machine`` unless they are cached, in eager packs with the library's default kernels, for
+    the ``num_members`` that are left to train.
     """
     cached = load_measurements(objective, config, device, cpus)
     known = measure_widths(objective, config, device, num_members, cached, machine)
     if known != cached:
         save_measurements(objective, config, device, cpus, known)
-    if rounding is not None:
-        plan = rounding.plan(best_eager(known, num_members, rounding).plan.width)
-        return PlanChoice(plan, f"{_name(plan)}, with the kernels of the trial that is forked")
-    best = best_eager(known, num_members)
-    if objective.can_compile and _compiled(known, best) is None and steps_ahead > break_even_steps(best, None):
-        known = [*known, machine.measure(objective, config, device, replace(best.plan, compiled=True))]
-        save_measurements(objective, config, device, cpus, known)
-    return _choice(objective, known, num_members, steps_ahead)
+    return _choice(known, num_members, rounding)
 
 
 def cached_choice(
-    objective: Objective, config: TrainingConfig, device: str, cpus: int, num_members: int, steps_ahead: int
+    objective: Objective, config: TrainingConfig, device: str, cpus: int, num_members: int, rounding: Rounding
 ) -> PlanChoice | None:
     """Return what ``choose_plan`` would return from the cache alone, or None if nothing is cached."""
     known = load_measurements(objective, config, device, cpus)
-    return _choice(objective, known, num_members, steps_ahead) if known else None
+    return _choice(known, num_members, rounding) if known else None
 
 
-def _choice(objective: Objective, known: Sequence[Measurement], num_members: int, steps_ahead: int) -> PlanChoice:
-    """Choose among ``known``. The reason has the measured speeds, and how many steps would make compiling pay."""
-    best = best_eager(known, num_members)
-    compiled = _compiled(known, best)
-    failure = compiled.failure if compiled is not None else ""
-    enough = break_even_steps(best, compiled)
-    chosen = compiled if compiled is not None and not failure and steps_ahead > enough else best
-    reason = _name(chosen.plan)
-    alone = next((m for m in known if m.plan == ExecutionPlan(1)), chosen)
-    if chosen.plan != alone.plan and alone.member_steps_per_second:
-        reason += f", {chosen.member_steps_per_second / alone.member_steps_per_second:.1f} times as fast as 1"
-    curve = (f"{_name(m.plan)}: {m.member_steps_per_second:,.0f}" for m in sorted(known, key=lambda m: astuple(m.plan)))
-    reason += f": member-steps/s a worker, measured: {', '.join(curve)}"
-    if failure:
-        reason += f"; {failure}"
-    elif objective.can_compile and not chosen.plan.compiled and enough < math.inf:
-        reason += f"; compiling would pay from {enough:,.0f} member-steps a worker on"
-    return PlanChoice(chosen.plan, reason, chosen.member_steps_per_second)
+def _choice(known: Sequence[Measurement], num_members: int, rounding: Rounding) -> PlanChoice:
+    """Choose among ``known``; the reason has the measured speeds."""
+    best = fastest_width(known, num_members)
+    plan = rounding.plan(best.width)
+    reason = plan_name(plan)
+    alone = known[0]
+    if best.width > 1 and alone.member_steps_per_second:
+        reason += f", {best.member_steps_per_second / alone.member_steps_per_second:.1f} times as fast as 1"
+    speeds = (f"{m.width} at a time: {m.member_steps_per_second:,.0f}" for m in known)
+    reason += f": member-steps/s a worker, measured: {', '.join(speeds)}"
+    return PlanChoice(plan, reason, best.member_steps_per_second if plan.rounding == Rounding() else None)
 
 
-def _compiled(known: Sequence[Measurement], eager: Measurement) -> Measurement | None:
-    """The measurement of the compiled counterpart of ``eager``, if there is one."""
-    return next((m for m in known if m.plan == replace(eager.plan, compiled=True)), None)
-
-
-def best_eager(known: Sequence[Measurement], num_members: int, rounding: Rounding | None = None) -> Measurement:
-    """Return the fastest eager plan that ``num_members`` can fill, or the narrowest that is nearly as fast.
-
-    A ``rounding`` fixes the kernels, so widths are then compared as measured with the library's default kernels.
-    """
-    eager = [m for m in known if not m.plan.compiled and m.plan.width < max(2, _FILLED * num_members)]
-    if rounding is not None:
-        eager = [m for m in eager if m.plan.kernels == "default"]
-    fastest = max(m.member_steps_per_second for m in eager)
-    return next(m for m in sorted(eager, key=lambda m: m.plan.width) if m.member_steps_per_second * _MARGIN >= fastest)
-
-
-def break_even_steps(eager: Measurement, compiled: Measurement | None) -> float:
-    """Member-steps above which a compiled pack finishes sooner than an eager one; infinite if it never does."""
-    if compiled is None:
-        cost = _EXPECTED_COMPILE_S * (1 + _CACHED_SHARE)
-        rate = eager.member_steps_per_second * _EXPECTED_GAIN
-    else:
-        cost = compiled.compile_s * _CACHED_SHARE
-        rate = compiled.member_steps_per_second
-    saved_per_step = 1 / eager.member_steps_per_second - 1 / rate
-    return cost / saved_per_step if saved_per_step > 0 else math.inf
+def fastest_width(known: Sequence[Measurement], num_members: int) -> Measurement:
+    """Return the fastest width that ``num_members`` can fill, or the narrowest that is nearly as fast."""
+    fitting = [m for m in known if m.width < max(2, _FILLED * num_members)]
+    fastest = max(m.member_steps_per_second for m in fitting)
+    return next(m for m in fitting if m.member_steps_per_second * _MARGIN >= fastest)
 
 
 def measure_widths(
@@ -284,31 +233,26 @@ def measure_widths(
     known: Sequence[Measurement] = (),
     machine: Machine = Machine(),
 ) -> list[Measurement]:
-    """Extend ``known`` with eager packs of growing width until they gain nothing or memory runs out.
+    """Extend ``known`` with packs of growing width until they gain nothing or memory runs out.
 
     Only width 1 is measured if members cannot be stacked.
     """
     known = list(known)
-    curve = [m for m in known if m.plan == ExecutionPlan(m.plan.width)]
     for width in _WIDTHS[device] if config.can_be_stacked else (1,):
-        if curve:
-            if width <= curve[-1].plan.width:
+        if known:
+            if width <= known[-1].width:
                 continue
-            if _gains_nothing([m.member_steps_per_second for m in curve]):
+            if _gains_nothing([m.member_steps_per_second for m in known]):
                 break
-            needed_bytes = width * curve[-1].bytes_per_member
+            needed_bytes = width * known[-1].bytes_per_member
             if width >= _FILLED * num_members or needed_bytes > _MEMORY_SHARE * machine.free_memory(device):
                 break
         try:
-            curve.append(machine.measure(objective, config, device, ExecutionPlan(width)))
+            known.append(machine.measure(objective, config, device, width))
         except (MemoryError, RuntimeError) as error:
-            if not curve or not is_out_of_memory(error):
+            if not known or not is_out_of_memory(error):
                 raise
             break  # narrower widths fit
-        known.append(curve[-1])
-    is_narrow = best_eager(known, num_members).plan.width <= 4
-    if objective.can_compile and device == "cpu" and is_narrow and all(m.plan.kernels == "default" for m in known):
-        known.append(machine.measure(objective, config, device, ExecutionPlan(1, kernels="onednn")))
     return known
 
 
@@ -322,8 +266,8 @@ def load_measurements(objective: Objective, config: TrainingConfig, device: str,
     """Return the cached measurements of this structure on this machine, possibly none."""
     entry = _read_cache().get(_key(objective, config, device, cpus), [])
     try:
-        return [Measurement(**{**row, "plan": ExecutionPlan(**row["plan"])}) for row in entry]
-    except (TypeError, KeyError):  # written by another version
+        return [Measurement(**row) for row in entry]
+    except TypeError:  # written by another version
         return []
 
 
@@ -371,7 +315,8 @@ def _processor(device: str) -> str:
     return platform.processor() or platform.machine()
 
 
-def _name(plan: ExecutionPlan) -> str:
+def plan_name(plan: ExecutionPlan) -> str:
+    """Say how a pack runs in a few words."""
     parts = [f"{plan.width} at a time"]
     parts += ["compiled"] if plan.compiled else []
     parts += ["oneDNN"] if plan.kernels == "onednn" else []

@@ -20,7 +20,7 @@ from orchestrator.detection.outcomes import member_result
 from orchestrator.detection.run_monitor import RunMonitor, is_audited
 from orchestrator.logs.streams import VALIDATION
 from orchestrator.worker.checkpoints import CheckpointWriter, from_bytes, random_states, set_random_states
-from orchestrator.worker.machine import PlanChoice, choose_plan, prepare_process, release_memory
+from orchestrator.worker.machine import PlanChoice, choose_plan, plan_name, prepare_process, release_memory
 from orchestrator.worker.members import (
     UPDATE_STEPS,
     MemberCurves,
@@ -139,7 +139,7 @@ class PackedRun:
         resumed = from_bytes(pack.resume.content, pack.trial_ids) if pack.resume is not None else None
         skipped = {k for k, member in enumerate(pack.members) if member.trial_id in pack.skip}
         num_members = len(configs) - len(skipped)
-        choice = self._choose(objective, configs, device, num_members, resumed)
+        choice = self._choose(objective, configs[0], device, num_members, resumed)
         self.plan = choice.plan
         # Rounds of equal size: 16 and 16 train faster than 31 in rounds of 30 and 1.
         num_rounds = math.ceil(num_members / self.plan.width)
@@ -175,21 +175,21 @@ class PackedRun:
     def _choose(
         self,
         objective: Objective,
-        configs: Sequence[TrainingConfig],
+        config: TrainingConfig,
         device: str,
         num_members: int,
         resumed: Mapping[str, Any] | None,
     ) -> PlanChoice:
-        """Return the plan of this pack: its earlier one, the one set in the sweep, or the fastest on this machine."""
+        """Return the plan of this pack: its earlier one, or the width set in the sweep, or the fastest one here."""
         width, rounding = self.pack.width, self.pack.rounding
         if resumed is not None:
             plan = ExecutionPlan(**resumed["way"])
-            return PlanChoice(plan if width is None else replace(plan, width=width), "as before it was interrupted")
+            reason = "as before it was interrupted"
+            return PlanChoice(plan if width is None else plan.rounding.plan(width), reason)
         if width is not None:
-            plan = ExecutionPlan(width) if rounding is None else rounding.plan(width)
-            return PlanChoice(plan, f"{width} at a time, as resources.pack says")
-        cpus, steps_ahead = self.pack.cpus, self.pack.steps_ahead
-        return choose_plan(objective, configs[0], device, cpus, num_members, steps_ahead, rounding)
+            plan = rounding.plan(width)
+            return PlanChoice(plan, f"{plan_name(plan)}, as resources.pack says")
+        return choose_plan(objective, config, device, self.pack.cpus, num_members, rounding)
 
     def _resume(self, roster: Roster, state: Mapping[str, Any], skipped: Collection[int]) -> None:
         """Resume from the state of an earlier attempt, without the members in ``skipped``."""

@@ -55,8 +55,9 @@ def fork_sweep(
     if is_custom(trial):
         checked_trainer(sweep, allow_import)
         return custom_sweep(sweep, target or folder, forks, steps)
-    # Results are compared bit for bit; other kernels round differently, and a narrow pack may have chosen them.
-    return replace(sweep, rounding=_rounding(folder, trial))
+    # Results are compared bit for bit; other kernels and compiled code round differently.
+    rounding = _rounding(folder, trial)
+    return sweep if rounding is None else replace(sweep, roundings={"": rounding})
 
 
 def _rounding(folder: Path, trial: TrialResult) -> Rounding | None:

@@ -51,16 +51,6 @@ def test_workers_end_together_when_each_takes_the_next_pack_as_it_gets_free(work
     assert len(packs) <= 2 * workers * (2 + trials.bit_length()), "few starts, however many trials"
 
 
-def test_every_pack_knows_how_much_a_worker_still_has_to_do() -> None:
-    sweep = sweep_of("resources: {pack: 10}\naxes: {lr: {linear: [0.1, 1], num: 100}}\n")
-    packs = make_packs(sweep, sweep.trials, 2)
-    assert packs[0].steps_ahead == 100 * 20 / 2
-    done = 0
-    for pack in packs:
-        assert pack.steps_ahead == (100 - done) * 20 / 2
-        done += len(pack.members)
-
-
 @pytest.mark.parametrize(
     ("axis", "splits"),
     [("lr: {values: [1, 2]}", False), ("clip: {values: [null, 1]}", False), ("beta1: {values: [0, 0.5]}", False),
@@ -96,7 +86,6 @@ def test_the_members_of_a_pack_have_as_many_steps_as_the_pack() -> None:
     packs = make_packs(sweep, sweep.trials, 1)
     assert {pack.steps for pack in packs} == {32, 16, 8}
     assert all(member.config["steps"] == pack.steps for pack in packs for member in pack.members)
-    assert packs[0].steps_ahead == 3 * packs[0].steps
 
 
 def test_what_is_said_of_how_packs_train_names_the_axes_that_set_them_apart_and_no_measurement() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import pytest
@@ -208,25 +207,22 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("error", [RuntimeError("\nno C++ compiler\nat all"), OSError("no C++ compiler"),
                                    ImportError("no C++ compiler")], ids=lambda e: type(e).__name__)  # fmt: skip
-def test_what_cannot_be_compiled_runs_eager_and_says_so_in_one_line(monkeypatch, caplog, error) -> None:
+def test_what_cannot_be_compiled_is_an_error_of_one_line_with_a_remedy(monkeypatch, error) -> None:
     monkeypatch.setattr(torch, "compile", cannot_compile(error))
-    with caplog.at_level(logging.WARNING):
-        function = Compiled(double)
-        assert function.failure == ""
-        results = [float(function(torch.tensor(x))) for x in (1.0, 2.0, 3.0)]
-    assert results == [2.0, 4.0, 6.0]
-    assert [record.getMessage() for record in caplog.records] == [function.failure]
-    assert function.failure == "eager, as compilation failed: no C++ compiler"
+    with pytest.raises(
+        RuntimeError, match=r"^compilation failed: no C\+\+ compiler \(resources.compile: false "
+    ) as found:
+        Compiled(double)(torch.tensor(1.0))
+    assert "\n" not in str(found.value)
 
 
-def test_where_torch_refuses_to_compile_at_all_it_runs_eager(monkeypatch, caplog) -> None:
+def test_where_torch_refuses_to_compile_at_all_the_error_says_so(monkeypatch) -> None:
     def refuse(*_, **__):
         raise RuntimeError("torch.compile is not supported on this Python")
 
     monkeypatch.setattr(torch, "compile", refuse)
-    function = Compiled(double)
-    assert float(function(torch.tensor(1.0))) == 2.0
-    assert function.failure == "eager, as compilation failed: torch.compile is not supported on this Python"
+    with pytest.raises(RuntimeError, match="not supported on this Python"):
+        Compiled(double)(torch.tensor(1.0))
 
 
 def test_an_error_of_the_function_itself_is_not_taken_for_one_of_the_compiler(monkeypatch) -> None:
@@ -249,4 +245,3 @@ def test_once_it_has_run_compiled_an_error_is_an_error(monkeypatch) -> None:
     assert float(function(torch.tensor(1.0))) == 2.0
     with pytest.raises(RuntimeError, match="memory"):
         function(torch.tensor(2.0))
-    assert function.failure == ""

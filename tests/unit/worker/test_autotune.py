@@ -6,12 +6,11 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from objectives.base import OBJECTIVES, ExecutionPlan
+from objectives.base import OBJECTIVES, ExecutionPlan, Rounding
 from orchestrator.worker import machine as autotune
 from orchestrator.worker import machine as machines
 from orchestrator.worker.machine import Machine, Measurement, cached_choice, choose_plan, measure
@@ -33,32 +32,24 @@ class Known:
     def __init__(
         self,
         rates: Mapping[int, float],
-        compiled: float = 0.0,
-        onednn: float = 0.0,
-        compile_s: float = 20.0,
         size: int = 1000,
         free_bytes: int = 10**12,
-        failure: str = "",
         error_from: tuple[int, str] = (10**6, ""),
     ) -> None:
-        """``failure`` is why it cannot compile; from a width on, measuring raises the error ``error_from`` names."""
-        self.rates, self.compiled, self.onednn, self.compile_s, self.size = rates, compiled, onednn, compile_s, size
-        self.failure, self.error_from = failure, error_from
-        self.measured: list[ExecutionPlan] = []
+        """From a width on, measuring raises the error ``error_from`` names."""
+        self.rates, self.size, self.error_from = rates, size, error_from
+        self.measured: list[int] = []
         self.machine = Machine(self._measure, lambda device: free_bytes)
 
-    def _measure(self, objective, config, device, plan: ExecutionPlan) -> Measurement:
-        width, error = self.error_from
-        if plan.width >= width:
+    def _measure(self, objective, config, device, width: int) -> Measurement:
+        first, error = self.error_from
+        if width >= first:
             raise RuntimeError(error)
-        self.measured.append(plan)
-        eager = self.rates.get(plan.width, list(self.rates.values())[-1])
-        rate = self.compiled if plan.compiled else self.onednn if plan.kernels == "onednn" else eager
-        compile_s, failure = (self.compile_s, self.failure) if plan.compiled else (0.01, "")
-        return Measurement(plan, rate, compile_s, self.size, failure)
+        self.measured.append(width)
+        return Measurement(width, self.rates.get(width, list(self.rates.values())[-1]), self.size)
 
-    def choice(self, objective=QUADRATIC, config=EDGE, members: int = 1000, steps_ahead: int = 0, cpus: int = 1):
-        return choose_plan(objective, config, "cpu", cpus, members, steps_ahead, machine=self.machine)
+    def choice(self, objective=QUADRATIC, config=EDGE, members: int = 1000, cpus: int = 1, rounding=Rounding()):
+        return choose_plan(objective, config, "cpu", cpus, members, rounding, machine=self.machine)
 
     def chosen(self, *arguments, **options) -> ExecutionPlan:
         return self.choice(*arguments, **options).plan
@@ -79,15 +70,13 @@ class Known:
 def test_the_fastest_width_is_taken_and_the_narrowest_of_those_nearly_as_fast(rates, width: int) -> None:
     machine = Known(rates)
     assert machine.chosen() == ExecutionPlan(width)
-    assert [plan.width for plan in machine.measured if plan.kernels == "default"] == list(rates), (
-        "then it gains nothing"
-    )
+    assert machine.measured == list(rates), "then it gains nothing"
 
 
 def test_no_wider_than_the_members_that_there_are_to_fill_it() -> None:
     machine = Known({1: 100, 4: 300, 16: 900, 32: 1500})
     assert machine.chosen(members=12) == ExecutionPlan(16)
-    assert machine.measured == [ExecutionPlan(1), ExecutionPlan(4), ExecutionPlan(16)]
+    assert machine.measured == [1, 4, 16]
     assert machine.chosen(members=3) == ExecutionPlan(4), "from the cache, by what three members can fill"
     assert machine.chosen(members=1) == ExecutionPlan(1)
 
@@ -95,14 +84,14 @@ def test_no_wider_than_the_members_that_there_are_to_fill_it() -> None:
 def test_a_structure_that_few_members_began_is_measured_further_when_many_come() -> None:
     machine = Known({1: 100, 4: 300, 16: 900, 32: 910})
     assert machine.chosen(members=1) == ExecutionPlan(1)
-    assert machine.measured == [ExecutionPlan(1)]
+    assert machine.measured == [1]
     assert machine.chosen(members=100) == ExecutionPlan(16)
     assert machine.measured == [
-        ExecutionPlan(1),
-        ExecutionPlan(4),
-        ExecutionPlan(16),
-        ExecutionPlan(32),
-        ExecutionPlan(64),
+        1,
+        4,
+        16,
+        32,
+        64,
     ], "what was known is not measured again"
     assert machine.chosen(members=100) == ExecutionPlan(16)
     assert len(machine.measured) == 5, "it gained nothing any more, so that is all"
@@ -110,9 +99,9 @@ def test_a_structure_that_few_members_began_is_measured_further_when_many_come()
 
 def test_what_was_measured_is_not_measured_again(cache: Path) -> None:
     machine = Known({1: 100, 4: 300, 16: 310})
-    first = machine.choice(QUADRATIC, EDGE, steps_ahead=0)
+    first = machine.choice(QUADRATIC, EDGE)
     assert len(machine.measured) == 4
-    assert machine.choice(QUADRATIC, EDGE, steps_ahead=0) == first
+    assert machine.choice(QUADRATIC, EDGE) == first
     numbers = {"steps": 7, "lr": 0.5, "clip": 1.0, "schedule": "cosine", "curvature": 3.0}
     assert machine.chosen(config=QUADRATIC.config_class(**numbers)) == first.plan
     assert len(machine.measured) == 4
@@ -134,19 +123,19 @@ def test_what_the_speed_depends_on_is_measured_for_itself(change: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"\xff\xfe", b"[]", b"null", b'{"KEY": null}', b'{"KEY": [{"plan": 1}]}', b'{"KEY": 7}',
-                b'{"KEY": [{"plan": {"width": 1, "colour": "red"}, "compile_s": 1}]}'],
+    "content", [b"", b"{", b"\xff\xfe", b"[]", b"null", b'{"KEY": null}', b'{"KEY": [{"width": 1}]}', b'{"KEY": 7}',
+                b'{"KEY": [{"plan": {"width": 1, "compiled": false}, "compile_s": 1}]}'],
 )  # fmt: skip
 def test_a_cache_that_is_broken_is_ignored_and_written_anew(cache: Path, content: bytes) -> None:
     machine = Known({1: 100, 4: 100})
     machine.chosen()
     (key,) = json.loads((cache / "plans.json").read_bytes())
     (cache / "plans.json").write_bytes(content.replace(b"KEY", key.encode()))
-    assert cached_choice(QUADRATIC, EDGE, "cpu", 1, 100, 0) is None
+    assert cached_choice(QUADRATIC, EDGE, "cpu", 1, 100, Rounding()) is None
     machine = Known({1: 100, 4: 300, 16: 100})
     assert machine.chosen() == ExecutionPlan(4)
     assert len(machine.measured) == 4
-    assert cached_choice(QUADRATIC, EDGE, "cpu", 1, 100, 0).plan == ExecutionPlan(4)
+    assert cached_choice(QUADRATIC, EDGE, "cpu", 1, 100, Rounding()).plan == ExecutionPlan(4)
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch, tmp_path: Path) -> None:
@@ -161,7 +150,7 @@ def test_widths_end_where_half_of_the_free_memory_does() -> None:
     rates = {1: 100, 4: 300, 16: 900, 32: 2000}
     machine = Known(rates, size=1000, free_bytes=20_000)
     assert machine.chosen() == ExecutionPlan(4), "16 members need 16000 of the 10000 bytes"
-    assert machine.measured == [ExecutionPlan(1), ExecutionPlan(4)]
+    assert machine.measured == [1, 4]
 
 
 def test_one_member_at_a_time_is_tried_even_where_memory_is_short() -> None:
@@ -169,91 +158,42 @@ def test_one_member_at_a_time_is_tried_even_where_memory_is_short() -> None:
     assert machine.chosen() == ExecutionPlan(1)
 
 
-def test_other_kernels_are_tried_where_packs_are_narrow_and_taken_where_faster() -> None:
-    machine = Known({1: 100, 4: 101}, onednn=150)
-    assert machine.chosen(GPT, TINY) == ExecutionPlan(1, kernels="onednn")
-    assert machine.measured[-1] == ExecutionPlan(1, kernels="onednn")
-
-
-@pytest.mark.parametrize("onednn", [50, 104])
-def test_kernels_that_are_hardly_faster_are_not_taken(onednn: float) -> None:
-    machine = Known({1: 100, 4: 101}, onednn=onednn)
-    assert machine.chosen(GPT, TINY) == ExecutionPlan(1)
-
-
-def test_kernels_are_not_tried_where_wide_packs_pay_or_there_are_none() -> None:
-    machine = Known({1: 100, 4: 300, 16: 900, 32: 910})
-    machine.chosen(GPT, TINY)
-    assert {plan.kernels for plan in machine.measured} == {"default"}
-    machine = Known({1: 100, 4: 100})
-    machine.chosen()
-    assert {plan.kernels for plan in machine.measured} == {"default"}
-
-
 NARROW = {1: 100, 4: 300, 16: 310}
 
 
-def test_compiling_is_tried_only_for_steps_enough_to_pay_for_it() -> None:
-    machine = Known(NARROW, compiled=600, compile_s=40.0)
-    # At the expected gain of a quarter, 300 a second save 1/1500 s each, and compiling takes 25 s and a quarter more.
-    expected_break_even = 31.25 * 1500
-    assert machine.chosen(GPT, TINY, steps_ahead=int(expected_break_even) - 10) == ExecutionPlan(4)
-    assert not [plan for plan in machine.measured if plan.compiled]
-    assert machine.chosen(GPT, TINY, steps_ahead=int(expected_break_even) + 10) == ExecutionPlan(4, compiled=True)
-    assert machine.measured[-1] == ExecutionPlan(4, compiled=True)
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("kernels", ["default", "onednn"])
+def test_measurements_choose_the_width_alone_and_no_bit(is_compiled: bool, kernels) -> None:
+    rounding = Rounding(is_compiled, kernels)
+    for rates, width in ((NARROW, 4), ({1: 100, 4: 300, 16: 900, 32: 900}, 16), ({1: 100, 4: 50, 16: 20}, 1)):
+        machine = Known(rates)
+        config = GPT.config_class(steps=100, width=8 * width, heads=2)
+        plan = machine.chosen(GPT, config, rounding=rounding)
+        assert plan.rounding == rounding, "a compiled pack has two rows at least: one alone rounds differently"
+        assert plan.width == (max(2, width) if is_compiled else width)
+        assert cached_choice(GPT, config, "cpu", 1, 1000, rounding).plan == plan
 
 
-def test_what_compiling_gains_is_measured_once_and_then_known() -> None:
-    machine = Known(NARROW, compiled=600, compile_s=40.0)
-    assert machine.chosen(GPT, TINY, steps_ahead=10**6).compiled
-    before = len(machine.measured)
-    # A cached compilation takes a quarter of 40 s, each step saves 1/300 - 1/600 s: 6000 steps.
-    assert not machine.chosen(GPT, TINY, steps_ahead=5990).compiled
-    assert machine.chosen(GPT, TINY, steps_ahead=6010).compiled
-    assert len(machine.measured) == before
-
-
-def test_a_machine_without_a_compiler_trains_eager_and_the_reason_says_why() -> None:
-    machine = Known(NARROW, compiled=600, failure="eager, as compilation failed: no g++")
-    choice = machine.choice(GPT, TINY, steps_ahead=10**7)
-    assert choice.plan == ExecutionPlan(4)
-    assert choice.reason.endswith("compilation failed: no g++")
-
-
-def test_compiling_that_gains_nothing_is_not_taken_however_long_the_sweep() -> None:
-    machine = Known(NARROW, compiled=290)
-    choice = machine.choice(GPT, TINY, steps_ahead=10**9)
-    assert choice.plan == ExecutionPlan(4)
-    assert machine.measured[-1] == ExecutionPlan(4, compiled=True)
-    assert "would pay" not in choice.reason
-    assert "4 at a time compiled: 290" in choice.reason
-
-
-def test_an_objective_that_cannot_be_compiled_never_is() -> None:
-    machine = Known(NARROW, compiled=10_000)
-    assert machine.chosen(steps_ahead=10**9) == ExecutionPlan(4)
-    assert not [plan for plan in machine.measured if plan.compiled]
-    assert "compil" not in machine.choice(QUADRATIC, EDGE, steps_ahead=10**9).reason
-
-
-def test_the_reason_names_the_choice_the_curve_and_what_compiling_would_need() -> None:
+def test_the_reason_names_the_choice_and_the_curve() -> None:
     machine = Known({1: 100, 4: 3000, 16: 3010})
-    reason = machine.choice(GPT, TINY, steps_ahead=0).reason
-    assert reason.startswith("4 at a time, 30.0 times as fast as 1: member-steps/s")
-    for part in ("1 at a time: 100", "4 at a time: 3,000", "16 at a time: 3,010"):
-        assert part in reason
-    assert "compiling would pay from 468,750 member-steps" in reason
-    assert "\n" not in reason
+    reason = machine.choice(GPT, TINY).reason
+    assert reason == (
+        "4 at a time, 30.0 times as fast as 1: member-steps/s a worker, measured: "
+        "1 at a time: 100, 4 at a time: 3,000, 16 at a time: 3,010, 32 at a time: 3,010"
+    )
+    compiled = machine.choice(GPT, TINY, rounding=Rounding(compiled=True))
+    assert compiled.reason.startswith("4 at a time compiled, ")
+    assert compiled.member_steps_per_second is None, "its own speed is not measured"
 
 
 def test_what_a_plan_says_is_what_a_worker_takes_and_nothing_is_measured_for_it() -> None:
-    machine = Known(NARROW, compiled=600)
-    assert cached_choice(GPT, TINY, "cpu", 1, 100, 10**6) is None
+    machine = Known(NARROW)
+    assert cached_choice(GPT, TINY, "cpu", 1, 100, Rounding()) is None
     assert not machine.measured
-    for members, steps_ahead in ((100, 0), (100, 10**6), (1, 0), (2, 10**6)):
-        taken = machine.choice(GPT, TINY, members, steps_ahead)
+    for members in (100, 1, 2):
+        taken = machine.choice(GPT, TINY, members)
         before = len(machine.measured)
-        assert cached_choice(GPT, TINY, "cpu", 1, members, steps_ahead) == taken
+        assert cached_choice(GPT, TINY, "cpu", 1, members, Rounding()) == taken
         assert len(machine.measured) == before
 
 
@@ -317,7 +257,7 @@ def test_a_measurement_is_as_fast_as_its_fastest_part(monkeypatch) -> None:
             return super().step()
 
     monkeypatch.setattr(quadratic, "start", lambda *arguments: Disturbed([], None))
-    assert measure(QUADRATIC, EDGE, "cpu", ExecutionPlan(4), seconds=0.0).member_steps_per_second > 4 / 0.2
+    assert measure(QUADRATIC, EDGE, "cpu", 4, seconds=0.0).member_steps_per_second > 4 / 0.2
 
 
 @pytest.mark.parametrize(("threads", "is_own_time"), [(1, True), (2, False)])
@@ -335,7 +275,7 @@ def test_on_one_thread_the_time_that_others_take_does_not_count(monkeypatch, thr
 
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setattr(quadratic, "start", lambda *arguments: Waiting([], None))
-    found = measure(QUADRATIC, EDGE, "cpu", ExecutionPlan(4), seconds=0.0).member_steps_per_second
+    found = measure(QUADRATIC, EDGE, "cpu", 4, seconds=0.0).member_steps_per_second
     assert (found > 2 * 4 / 0.05) == is_own_time
 
 
@@ -351,14 +291,14 @@ def test_a_measurement_trains_a_throwaway_pack_of_that_way_and_closes_it(monkeyp
 
     monkeypatch.setattr(quadratic, "start", start)
     if failure is None:
-        found = measure(QUADRATIC, EDGE, "cpu", ExecutionPlan(4), seconds=0.0)
-        assert found.plan == ExecutionPlan(4)
+        found = measure(QUADRATIC, EDGE, "cpu", 4, seconds=0.0)
+        assert found.width == 4
         assert found.member_steps_per_second > 0
         assert found.bytes_per_member >= 0
         assert log.count("step") == 4, "one to begin with and one in each part that is timed"
     else:
         with pytest.raises(RuntimeError, match="kaput"):
-            measure(QUADRATIC, EDGE, "cpu", ExecutionPlan(4), seconds=0.0)
+            measure(QUADRATIC, EDGE, "cpu", 4, seconds=0.0)
     assert log[0] == ([EDGE] * 4, 4, "cpu", ExecutionPlan(4))
     assert log[-1] == "close"
 
@@ -368,15 +308,12 @@ def test_a_real_machine_is_measured_in_a_moment_and_remembered(tmp_path: Path) -
     path.write_text("".join(f"line {i}: the {i % 7}th of {i % 11}\n" for i in range(1000)))
     config = TINY.model_copy(update={"text": (str(path),)})
     quick = Machine(measure=functools.partial(measure, seconds=0.02))
-    choice = choose_plan(GPT, config, "cpu", 1, 8, 0, machine=quick)
+    choice = choose_plan(GPT, config, "cpu", 1, 8, machine=quick)
     known = autotune.load_measurements(GPT, config, "cpu", 1)
-    assert [m.plan for m in known][:2] == [ExecutionPlan(1), ExecutionPlan(4)]
-    assert all(m.member_steps_per_second > 0 and m.compile_s > 0 for m in known)
-    assert choice.plan in [m.plan for m in known]
-    assert choose_plan(GPT, config, "cpu", 1, 8, 0, machine=Machine(measure=None)) == choice, (
-        "nothing is measured again"
-    )
-    assert replace(choice.plan, kernels="default").width in (1, 4)
+    assert [m.width for m in known][:2] == [1, 4]
+    assert all(m.member_steps_per_second > 0 for m in known)
+    assert choice.plan in [ExecutionPlan(m.width) for m in known]
+    assert choose_plan(GPT, config, "cpu", 1, 8, machine=Machine(measure=None)) == choice, "nothing is measured again"
 
 
 MEMORY = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pack_cases import SMALL, STOPPING, assert_the_same, curve, pack_with, results
 from tiers import thinned
 
-from objectives.base import OBJECTIVES, ExecutionPlan, Rounding
+from objectives.base import OBJECTIVES, Rounding
 from objectives.models import quadratic
 from objectives.training.packed import PackedTrainer
 from orchestrator.base.packs import Completed, Member, Pack, StackedPack
@@ -298,17 +298,10 @@ def test_a_compiled_pack_only_ever_halves_so_that_few_shapes_are_compiled(monkey
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     monkeypatch.setenv("SWEEP_CACHE", str(tmp_path))
     changes = [{"lr": lr} for lr in (0.1, 0.2, 30.0, 0.3, 40.0, 1e200, 0.4)]
-    pack = replace(pack_with("quadratic", changes, 8, range(7), steps=60), steps_ahead=10**9)
-    objective = OBJECTIVES["quadratic"]
-    measured = [
-        Measurement(ExecutionPlan(8), 100.0, 0.0, 1),
-        Measurement(ExecutionPlan(8, compiled=True), 200.0, 1.0, 1),
-    ]
-    config = objective.config_of(pack.members[0].config)
-    save_measurements(objective, config, "cpu", pack.cpus, measured)
+    pack = replace(pack_with("quadratic", changes, 8, range(7), steps=60), rounding=Rounding(compiled=True))
     expected = all_of(alone(pack))
     rows_per_step.clear()
-    assert_the_same(all_of([replace(pack, width=None)]), expected)
+    assert_the_same(all_of([pack]), expected)
     assert set(rows_per_step) == {8, 4}
 
 
@@ -323,7 +316,7 @@ def test_a_compiled_pack_keeps_two_rows_for_its_last_member_since_one_rounds_dif
     pack = replace(pack_with("quadratic", changes, None, range(4), steps=60), rounding=Rounding(compiled=True))
     objective = OBJECTIVES["quadratic"]
     config = objective.config_of(pack.members[0].config)
-    save_measurements(objective, config, "cpu", pack.cpus, [Measurement(ExecutionPlan(4), 100.0, 0.0, 1)])
+    save_measurements(objective, config, "cpu", pack.cpus, [Measurement(4, 100.0, 1)])
     all_of([pack])
     assert set(rows_per_step) == {4, 2}
 

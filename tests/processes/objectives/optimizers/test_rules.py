@@ -17,5 +17,5 @@ def test_a_compiled_rule_is_the_eager_one(optimizer) -> None:
     start, grads, hessians = start_of(layout, dtype), random(layout, dtype, 0), random(layout, dtype, 2)
     eager = train(optimizer, configs, start, grads, hessians)
     compiled = train(optimizer, configs, start, grads, hessians, compiled=True)
-    assert not compiled._advance.failure
+    assert compiled._advance._compiled is not None
     torch.testing.assert_close(compiled.params_Kn, eager.params_Kn, rtol=1e-9, atol=1e-12)

@@ -7,7 +7,7 @@ import pytorch_optimizer
 import torch
 from sweep_cases import sweep_of
 
-from objectives.base import OBJECTIVES, ExecutionPlan, TrainingConfig
+from objectives.base import OBJECTIVES, TrainingConfig
 from objectives.optimizers.facts.library import problem_with
 from objectives.optimizers.foreign import ForeignOptimizer, make_optimizer
 from objectives.optimizers.packed_optimizer import PackedOptimizer
@@ -324,16 +324,16 @@ def test_members_of_a_library_train_one_at_a_time(pack, tmp_path) -> None:
 def test_only_one_member_at_a_time_is_timed() -> None:
     timed = []
 
-    def measure(objective, config, device, plan):
-        timed.append(plan)
-        return Measurement(plan, 1.0, 0.0, 1)
+    def measure(objective, config, device, width):
+        timed.append(width)
+        return Measurement(width, 1.0, 1)
 
     objective = OBJECTIVES["quadratic"]
     for optimizer, widths in (("torch.optim.NAdam", [1]), ("adamw", [1, 4])):
         timed.clear()
         config = objective.config_class(steps=10, optimizer=optimizer)
         measure_widths(objective, config, "cpu", 4, machine=Machine(measure))
-        assert timed == [ExecutionPlan(width) for width in widths]
+        assert timed == widths
 
 
 def test_a_sweep_that_names_what_there_is_not_is_refused_when_it_is_planned(tmp_path) -> None:
