@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import fcntl
 import hashlib
 import os
@@ -252,6 +253,28 @@ def database_copy(path: Path, table: str) -> Iterator[Path]:
                 raise sqlite3.DatabaseError(f"{path} has no table {table}")
             source.backup(target)
         yield copy
+
+
+@contextlib.contextmanager
+def whole_database(path: Path) -> Iterator[Path]:
+    """Yield a SQLite file to write in place of ``path``, which it becomes at the end; ``path`` itself if it exists.
+
+    A file that exists is changed in one transaction. Raises StorageError.
+    """
+    if path.exists():
+        yield path
+        return
+    new = path.with_name(f".{path.name}.new")
+    files = [new.with_name(new.name + ending) for ending in ("", "-wal", "-shm")]
+    remove(files)  # a killed process left them
+    try:
+        yield new
+        with storage_errors(path):
+            if files[1].exists():  # SQLite could not move its journal into the file
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.replace(new, path)
+    finally:
+        remove(files)
 
 
 @contextlib.contextmanager

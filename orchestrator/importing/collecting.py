@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.base import __version__
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.files import LEDGER, sweep_lock
+from orchestrator.base.files import LEDGER, sweep_lock, whole_database
 from orchestrator.base.space import Axis, canonical_text, trial_id
 from orchestrator.base.vocabulary import IMPORTED
 from orchestrator.detection.config import StoppingConfig
@@ -334,7 +334,7 @@ def record(
         "stopping": canonical_text(collected.stopping.model_dump()),
         IMPORTED_FACT: imported_fact(imported),
     }
-    with sweep_lock(folder), LedgerWriter(folder / LEDGER, clock=clock) as ledger:
+    with sweep_lock(folder), whole_database(folder / LEDGER) as path, LedgerWriter(path, clock=clock) as ledger:
         ledger.replace_with_imported(digest[:12], trials, facts)
     return True
 
@@ -343,8 +343,8 @@ def _is_needed(folder: Path, digest: str, *, replaces: bool) -> bool:
     if not (folder / LEDGER).is_file():
         return True
     with LedgerReader(folder / LEDGER) as ledger:
-        if not ledger.version:
-            return True  # an empty file, from an interrupted import
+        if not ledger.version or not ledger.facts():
+            return True  # an empty ledger, from a run or an import that was interrupted
         known, num_trials = imported_of(ledger.facts()), len(ledger.statuses())
     if known is None:
         message = f"holds a sweep of {num_trials} trials that was not imported, which an import never replaces"
