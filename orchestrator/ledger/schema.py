@@ -250,7 +250,7 @@ def check_columns(db: sqlite3.Connection, path: Path, schema: Schema) -> None:
     """Raise StorageError if the tables do not have the columns of ``schema``."""
     for table, columns in _columns(schema.tables).items():
         if {row[1] for row in db.execute(f"PRAGMA table_info({table})")} != columns:
-            raise StorageError(f"{path}: is damaged: the table {table} has other columns")
+            raise _damaged(path, f"the table {table} has other columns")
 
 
 @functools.cache
@@ -264,11 +264,21 @@ def _columns(script: str) -> dict[str, set[str]]:
 
 @contextlib.contextmanager
 def database_errors(path: Path) -> Iterator[None]:
-    """Turn errors of SQLite and the system into a StorageError that names path, cause and free space."""
+    """Turn errors of SQLite and the system into a StorageError: damage with a remedy, others with the free space."""
     try:
         yield
     except (sqlite3.DatabaseError, OSError) as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise _damaged(path, str(error)) from error
+        if str(error).startswith("no such table") and path.is_file() and not path.stat().st_size:
+            message = f"{path}: is empty: a run or an import was interrupted before it wrote anything"
+            raise StorageError(f"{message}\n    remedy: start it again, or move its folder away") from error
         raise StorageError(f"{path}: {error}{free_space(path)}") from error
+
+
+def _damaged(path: Path, what: object) -> StorageError:
+    remedy = "put a copy of the file in its place, or move its folder away and start again"
+    return StorageError(f"{path}: is damaged: {str(what)[:200]}\n    remedy: {remedy}")
 
 
 @contextlib.contextmanager
@@ -278,4 +288,4 @@ def damage_errors(path: Path) -> Iterator[None]:
         with database_errors(path):
             yield
     except (ValueError, TypeError, LookupError, EOFError, zlib.error) as error:
-        raise StorageError(f"{path}: is damaged: {str(error)[:200]}") from error
+        raise _damaged(path, error) from error

@@ -185,3 +185,14 @@ def test_who_only_looks_at_an_older_ledger_sees_the_tables_of_today_and_does_not
         assert ledger.facts() == state
         assert ledger.integrity() == []
     assert ledger_file.read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["text", "half", "hole", "empty"])
+def test_a_damaged_ledger_has_a_remedy_and_no_free_space(ledger_file: Path, damage: str) -> None:
+    whole = ledger_file.read_bytes()
+    contents = {"text": b"hello" * 999, "half": whole[: len(whole) // 2], "empty": b""}
+    ledger_file.write_bytes(contents.get(damage, whole[:4096] + bytes(len(whole) - 4096)))
+    with pytest.raises(StorageError, match=r"(is damaged|is empty): .*\n    remedy: ") as error:
+        with LedgerReader(ledger_file) as ledger:
+            ledger.trials()
+    assert "MiB free" not in str(error.value)
