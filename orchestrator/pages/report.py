@@ -140,7 +140,7 @@ def index_html(results: Path) -> str:
 
 def _row(sweep: ListedSweep) -> str:
     """One sweep; of a ledger that cannot be read, the reason."""
-    link = f'<a href="/{quote(sweep.sweep, safe="")}/">{html.escape(sweep.sweep)}</a>'
+    link = f'<a href="{quote(sweep.sweep, safe="")}/">{html.escape(sweep.sweep)}</a>'
     age = "running" if sweep.is_running else f"{age_text(time.time() - sweep.changed_at)} ago"
     trials = "" if sweep.problem else outcomes_text(sweep.outcomes, sweep.num_over, sweep.num_trials)
     share = "" if sweep.stable_share is None else f"{sweep.stable_share:.0%}"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import os
 import re
+import secrets
 import socket
 import subprocess
 import sys
@@ -28,6 +30,7 @@ from orchestrator.pages.report import index_html
 
 HOST = "127.0.0.1"
 _MOST_CURVES = 1000  # asked for at a time
+_MOST_ANSWERS = 4  # in computation or waiting for it
 _STEPS = re.compile(r"(\d{1,15}):(\d{1,15})", re.ASCII)
 _HEADERS = {
     "Cache-Control": "no-cache",
@@ -38,9 +41,16 @@ _HEADERS = {
 }
 
 
-def listening_socket(port: int | None) -> socket.socket:
+class Listener(socket.socket):
+    """A socket for pages, and the random word in their addresses: the port is open to every user of this machine."""
+
+    token = ""
+
+
+def listening_socket(port: int | None) -> Listener:
     """A socket on loopback, on ``port`` or else a free one. Raises InputError where the port is taken."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener = Listener(socket.AF_INET, socket.SOCK_STREAM)
+    listener.token = secrets.token_urlsafe(16)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, port or 0))
@@ -52,9 +62,10 @@ def listening_socket(port: int | None) -> socket.socket:
     return listener
 
 
-def address_of(listener: socket.socket, name: str | None = None) -> str:
+def address_of(listener: Listener, name: str | None = None) -> str:
     """The address of the page of the sweep ``name``, or of the index."""
-    return f"http://{HOST}:{listener.getsockname()[1]}/" + (f"{quote(name, safe='')}/" if name is not None else "")
+    path = f"{quote(name, safe='')}/" if name is not None else ""
+    return f"http://{HOST}:{listener.getsockname()[1]}/{listener.token}/{path}"
 
 
 class PageServer(ThreadingHTTPServer):
@@ -62,14 +73,16 @@ class PageServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, listener: socket.socket, results: Path) -> None:
+    def __init__(self, listener: Listener, results: Path) -> None:
         """Take over ``listener``."""
         super().__init__(listener.getsockname()[:2], _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
+        self.prefix = f"/{listener.token}".encode()
         self._results = results
         self._pages: dict[str, LivePage] = {}
         self._lock, self._lock_of_answers = threading.Lock(), threading.Lock()  # several browsers may ask
+        self._places = threading.BoundedSemaphore(_MOST_ANSWERS)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a browser that left before it had its answer."""
@@ -96,9 +109,21 @@ class PageServer(ThreadingHTTPServer):
         if rest == "":
             return "text/html", page.page()
         if rest == "answers":
-            return "text/html", page.answers()
+            with self._computing():
+                return "text/html", page.answers()
         found = self._reply(page, name, names, rest, words)
         return None if found is None else ("application/json", as_script(found))
+
+    @contextlib.contextmanager
+    def _computing(self) -> Iterator[None]:
+        """Let one answer be computed at a time, since the trials need the processor, and a few wait for it."""
+        if not self._places.acquire(blocking=False):
+            raise SweepError(f"{_MOST_ANSWERS} answers are being computed: ask again")
+        try:
+            with self._lock_of_answers:
+                yield
+        finally:
+            self._places.release()
 
     def _reply(
         self, page: LivePage, name: str, names: Sequence[str], rest: str, words: Mapping[str, str]
@@ -112,7 +137,7 @@ class PageServer(ThreadingHTTPServer):
             return curves(folder, trial_ids, words.get("reading"), _between(words.get("steps", "")))
         if rest == "others":
             return [other for other in names if other != name]
-        with self._lock_of_answers:  # one at a time: the trials need the processor
+        with self._computing():
             if rest == "diagnosis":
                 return answers.diagnosis(folder, words.get("trial", ""))
             if rest == "comparison" and words.get("with") in names:
@@ -135,6 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: PageServer
     server_version, sys_version = "sweep", ""
     protocol_version = "HTTP/1.1"
+    timeout = 30.0  # seconds of silence that end a connection
 
     def do_GET(self) -> None:
         port = self.server.server_address[1]
@@ -142,8 +168,14 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
             self._send(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "this server answers to this machine alone\n")
             return
+        path = self.path.encode()
+        prefix = self.server.prefix
+        if not (hmac.compare_digest(path[: len(prefix)], prefix) and path[len(prefix) :].startswith(b"/")):
+            text = "open the whole address that sweep printed: its random part keeps other users out\n"
+            self._send(HTTPStatus.FORBIDDEN, "text/plain", text)
+            return
         try:
-            found = self.server.answer(self.path)
+            found = self.server.answer(path[len(prefix) :].decode())
         except SweepError as error:
             self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n")
             return
@@ -173,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing of requests: the terminal is the run's."""
 
 
-def serve(listener: socket.socket, results: Path, until: Callable[[], object] | None = None) -> None:
+def serve(listener: Listener, results: Path, until: Callable[[], object] | None = None) -> None:
     """Serve the pages of ``results`` until ``until`` returns, or for ever. Closes ``listener``."""
     with PageServer(listener, results) as server:
         if until is None:
@@ -191,7 +223,7 @@ _BESIDE = "import sys; from orchestrator.pages.server import serve_beside; serve
 
 
 @contextlib.contextmanager
-def page_beside(listener: socket.socket, results: Path) -> Iterator[None]:
+def page_beside(listener: Listener, results: Path) -> Iterator[None]:
     """Serve the pages of ``results`` on ``listener`` from a process of its own, of low priority, during the block."""
     command = [sys.executable, "-c", _BESIDE, str(listener.fileno()), str(results.absolute())]
     with listener:
@@ -204,6 +236,9 @@ def page_beside(listener: socket.socket, results: Path) -> Iterator[None]:
             pass_fds=[listener.fileno()],
             start_new_session=True,  # Ctrl-C is for the run, which ends the page last
         )
+    assert server.stdin is not None, "it is a pipe"
+    server.stdin.write(f"{listener.token}\n".encode())  # other users can see arguments
+    server.stdin.flush()
     try:
         yield
     finally:
@@ -217,4 +252,6 @@ def page_beside(listener: socket.socket, results: Path) -> Iterator[None]:
 def serve_beside(handle: str, results: str) -> None:
     """Serve on the open socket ``handle`` until standard input ends."""
     os.nice(10)
-    serve(socket.socket(fileno=int(handle)), Path(results), sys.stdin.read)
+    listener = Listener(fileno=int(handle))
+    listener.token = sys.stdin.readline().strip()
+    serve(listener, Path(results), sys.stdin.read)

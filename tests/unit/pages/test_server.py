@@ -16,7 +16,7 @@ from sweep_cases import BASE, ledger_at, record, sweep_of
 
 from orchestrator.answers.compare import CompareQuery
 from orchestrator.answers.diagnose import answer_of
-from orchestrator.base.errors import InputError
+from orchestrator.base.errors import InputError, SweepError
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.causes.diagnosis import diagnose
 from orchestrator.ledger.reader import LedgerReader
@@ -25,6 +25,7 @@ from orchestrator.pages.server import PageServer, address_of, listening_socket
 from orchestrator.render.html import blocks_html
 
 GRID = "axes: {lr: {values: [0.1, 0.2]}, eps: {values: [1e-8, 1e-4]}}\n"
+TOKEN = "token"
 HOSTILE = '<script>alert("x")</script>'
 
 
@@ -45,6 +46,7 @@ def results(tmp_path: Path) -> Path:
 @pytest.fixture
 def port(results: Path) -> Iterator[int]:
     listener = listening_socket(None)
+    listener.token = TOKEN
     with PageServer(listener, results) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -55,7 +57,7 @@ def port(results: Path) -> Iterator[int]:
 
 def asked(port: int, target: str, **headers: str) -> tuple[int, dict[str, str], str]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    connection.putrequest("GET", target, skip_host="Host" in headers)
+    connection.putrequest("GET", f"/{TOKEN}{target}", skip_host="Host" in headers)
     for name, value in headers.items():
         connection.putheader(name.replace("_", "-"), value)
     connection.endheaders()
@@ -74,7 +76,7 @@ def test_the_page_of_a_sweep_and_the_list_of_all_are_served_with_text_escaped(po
         if target == "/case/answers":
             continue  # a part of the page
         assert "default-src 'none'" in text
-    assert '<a href="/case/">case</a>' in text
+    assert '<a href="case/">case</a>' in text
     assert "<td>3 of 4 over: 1 stable, 1 diverged</td>" in text
     assert "&lt;script&gt;" in asked(port, "/case/answers")[2]
     assert "<td>50%</td>" in text
@@ -214,8 +216,38 @@ def test_the_address_of_a_page_names_its_sweep() -> None:
     with listening_socket(None) as listener:
         number = listener.getsockname()[1]
         assert listener.getsockname()[0] == "127.0.0.1"
-        assert address_of(listener, "a b") == f"http://127.0.0.1:{number}/a%20b/"
-        assert address_of(listener) == f"http://127.0.0.1:{number}/"
+        assert address_of(listener, "a b") == f"http://127.0.0.1:{number}/{listener.token}/a%20b/"
+        assert address_of(listener) == f"http://127.0.0.1:{number}/{listener.token}/"
+
+
+@pytest.mark.parametrize("path", ["/", "/case/", "/wrong/case/", "/token", "/tokencase/", "/%74oken/case/", "/é/"])
+def test_who_does_not_know_the_token_is_refused(port: int, path: str) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as other:
+        other.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
+        reply = b"".join(iter(lambda: other.recv(65536), b"")).decode()
+    assert reply.startswith("HTTP/1.1 403 ")
+    assert "case" not in reply
+
+
+def test_each_server_has_its_own_token() -> None:
+    with listening_socket(None) as one, listening_socket(None) as other:
+        assert len({one.token, other.token, ""}) == 3
+
+
+def test_a_silent_connection_is_closed(port: int, monkeypatch) -> None:
+    monkeypatch.setattr("orchestrator.pages.server._Handler.timeout", 0.05)
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
+        silent.sendall(b"GET /token/")
+        assert silent.recv(100) == b""
+
+
+def test_answers_beyond_a_few_at_once_are_refused(results: Path, monkeypatch) -> None:
+    target = "/case/diagnosis?trial=x"
+    with PageServer(listening_socket(None), results) as server:
+        assert all(server.answer(target) for _ in range(6)), "each gives its place back"
+    monkeypatch.setattr("orchestrator.pages.server._MOST_ANSWERS", 0)
+    with PageServer(listening_socket(None), results) as server, pytest.raises(SweepError, match="ask again"):
+        server.answer(target)
 
 
 def test_a_browser_that_leaves_before_its_answer_prints_nothing(port: int, capfd: pytest.CaptureFixture[str]) -> None:
