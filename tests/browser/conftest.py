@@ -52,9 +52,10 @@ def served() -> Callable[[Path, str], AbstractContextManager[str]]:
 @contextlib.contextmanager
 def _served(results: Path, name: str) -> Iterator[str]:
     """The address of the page of a sweep in ``results``."""
-    with PageServer(listening_socket(None), results) as server:
+    listener = listening_socket(None)
+    with PageServer(listener, results) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
-        yield address_of(server.socket, name)
+        yield address_of(listener, name)
         server.shutdown()
         thread.join()
