@@ -172,6 +172,7 @@ def ui(results: Path, uri: str | None, port: int) -> Lines:
             rehome(results / STORE, results)
     address = f"http://127.0.0.1:{port}"
     yield f"MLflow at {address} (Ctrl-C ends it)"
+    yield "note: every user of this machine can open it, and create and delete experiments there"
     try:
         marked = {**os.environ, MARK: new_mark()}
         command = server_command(store, results, port, sys.executable)

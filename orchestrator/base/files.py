@@ -11,6 +11,8 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
+import secrets
 import shlex
 import sqlite3
 import tempfile
@@ -40,6 +42,7 @@ HEATMAP = "heatmap.png"  # the picture of the stability map
 EXPORTED = "exported"  # the state of the ledger that the exports show
 MIRRORED = "mirrored"  # the tracker's store that has the sweep, and the state of the ledger in it
 _LOCK = "lock"
+PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s]+@")  # in an address
 
 
 @contextlib.contextmanager
@@ -88,6 +91,15 @@ def make_private(path: Path) -> None:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
+def keep_token(path: Path) -> None:
+    """Ensure that ``path`` holds a random token that this user alone can read, where the folder can be written."""
+    with contextlib.suppress(OSError):
+        make_folder(path.parent)
+        with contextlib.suppress(FileExistsError), open_private(path, "x") as file:
+            file.write(secrets.token_hex(32))
+        path.chmod(0o600)
+
+
 def atomic_write(path: Path, content: bytes | str) -> None:
     """Write a file under results/ atomically: readers and crashes leave the old or the new file, never a part.
 
@@ -134,10 +146,14 @@ def check_output(path: Path | None, option: str = "--output") -> None:
 
 
 def frozen_text(folder: Path) -> str:
-    """Return the sweep file in ``folder`` as it was run; empty without one, as with imported results."""
+    """Return the sweep file in ``folder`` as it was run, to be shown: without the passwords of addresses.
+
+    Empty without one, as with imported results.
+    """
     path = folder / FROZEN_SWEEP
     with storage_errors(path):
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return PASSWORD.sub(r"\1***@", text)
 
 
 def write_checkpoint(folder: Path, content: bytes) -> tuple[str, str]:

@@ -19,6 +19,7 @@ import threading
 import time
 import uuid
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 # Ray reads these at import. Tune's loggers would write every report to disk, and its checkpoints of the experiment are
@@ -43,6 +44,7 @@ from ray.tune.search import Searcher  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
 from orchestrator.base.errors import ExecutorError, InputError, Problem, SweepError  # noqa: E402
+from orchestrator.base.files import keep_token  # noqa: E402
 from orchestrator.base.packs import Event, LaunchedPack, Pack, PackLost, PackStarted, Report, StackedPack  # noqa: E402
 from orchestrator.base.processes import SCRATCH, children, is_alive  # noqa: E402
 from orchestrator.executors.pack_registry import PackRegistry  # noqa: E402
@@ -180,6 +182,7 @@ class RayTuneExecutor:
         else:
             # A stale address must not send a private sweep to another cluster.
             os.environ.pop("RAY_ADDRESS", None)
+            keep_token(Path.home() / ".ray" / "auth_token")  # Ray would make it with the umask's mode
         # A private Ray avoids TMPDIR, since socket paths have a length limit. Its logs are removed with the folder.
         self._scratch = tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-", dir="/tmp")
         num_cpus = max(len(os.sched_getaffinity(0)), cpus * workers * (parallel or 1)) if address is None else None

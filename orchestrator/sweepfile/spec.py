@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from objectives.base import OBJECTIVES, Objective, Rounding, load_objective
 from orchestrator.base.errors import InputError, Problem, did_you_mean
+from orchestrator.base.files import PASSWORD
 from orchestrator.base.space import Axis, Trial, to_hashable, to_plain
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.config import StoppingConfig
@@ -257,6 +258,10 @@ def _validated(document: Document) -> SweepFile:
         raise InputError(*dict.fromkeys(problems)) from None
     if problems:
         raise InputError(*problems)
+    if PASSWORD.search(file.tracking.uri or ""):
+        message = "has a password, which sweep.yaml and its copies would keep"
+        remedy = "leave it out, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or PGPASSWORD"
+        raise InputError(document.problem(("tracking", "uri"), message, remedy))
     seeds = file.all_seeds
     if len(set(seeds)) < len(seeds):
         raise InputError(document.problem(("seeds",), f"{seeds} repeats a seed", "list each once"))

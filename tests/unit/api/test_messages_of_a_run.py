@@ -167,3 +167,17 @@ def test_without_the_variable_a_run_is_refused_before_it_writes_anything(
     assert code == 2
     assert "edge.yaml:11: notify.url_from: the environment variable NOTIFY_URL is not set" in text
     assert not (tmp_path / "results").exists()
+
+
+def test_a_trainer_does_not_inherit_the_url_of_the_receiver(arrived, command_line, monkeypatch) -> None:
+    seen, start = [], quadratic.start
+
+    def watched(configs, seeds, device, plan):
+        seen.append(os.environ.get("NOTIFY_URL"))
+        return start(configs, seeds, device, plan)
+
+    monkeypatch.setattr(quadratic, "start", watched)
+    monkeypatch.setenv("NOTIFY_URL", "json://secret")
+    assert command_line(*RUN)[0] == 0
+    assert set(seen) == {None}
+    assert os.environ["NOTIFY_URL"] == "json://secret"

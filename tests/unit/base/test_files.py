@@ -13,6 +13,7 @@ from orchestrator.base.files import (
     atomic_write,
     check_output,
     frozen_text,
+    keep_token,
     make_folder,
     make_private,
     open_private,
@@ -142,3 +143,24 @@ def test_the_file_of_a_sweep_in_place_of_its_name_is_understood(tmp_path: Path) 
     with pytest.raises(InputError) as refused:
         sweep_folder("other.yaml", tmp_path)
     assert "did you mean" not in str(refused.value)
+
+
+@pytest.mark.parametrize("uri", ["http://me:pa55@host/x", "postgresql://me:p@a55@host:5432/db", "http://:pa55@host"])
+def test_no_password_of_a_sweep_file_is_shown(tmp_path: Path, uri: str) -> None:
+    (tmp_path / "sweep.yaml").write_text(f"tracking: {{uri: {uri}}}\n")
+    assert "a55" not in frozen_text(tmp_path)
+    assert ":***@host" in frozen_text(tmp_path)
+
+
+def test_a_token_is_made_once_and_is_private(tmp_path: Path) -> None:
+    path = tmp_path / "ray" / "auth_token"
+    old = os.umask(0)
+    try:
+        keep_token(path)
+    finally:
+        os.umask(old)
+    token = path.read_text()
+    path.chmod(0o644)
+    keep_token(path)
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (token, 0o600)
+    assert len(token) == 64

@@ -424,3 +424,11 @@ def test_a_url_for_the_name_is_told_where_it_belongs() -> None:
 def test_other_mistakes_are_told_with_what_is_allowed(body: str, words: list[str]) -> None:
     told = refusal(f"notify: {body}\n")
     assert [word for word in words if word not in told] == []
+
+
+@pytest.mark.parametrize("uri", ["https://me:pa55@host/path", "postgresql://me:p@a55@host:5432/db"])
+def test_a_password_in_a_tracking_uri_is_refused_without_being_repeated(uri: str) -> None:
+    with pytest.raises(InputError, match=r"(?s)tracking\.uri: has a password.*MLFLOW_TRACKING_PASSWORD") as error:
+        sweep_of(f"axes: {{lr: {{values: [0.1]}}}}\ntracking: {{uri: '{uri}'}}\n")
+    assert "a55" not in str(error.value)
+    sweep_of("axes: {lr: {values: [0.1]}}\ntracking: {uri: 'https://me@host:80/path'}\n")
