@@ -66,14 +66,17 @@ def repeats(results: Remedies) -> Iterator[Block]:
 
 
 def _custom_repeats(results: Remedies, still: str) -> Iterator[Block]:
-    if results.control_repeats:
-        yield Line("control: started again from its seed, the trainer repeats the trial's losses bit for bit")
-    else:
+    if not results.control_repeats:
         how = _difference(results.control_difference)
         text = f"started again from its seed, the trainer does NOT repeat the trial's losses{how}; {still}"
         yield Caution(text, "control")
-    if exact := [fork.fork_step for fork in results.resumed if fork.differs is None]:
-        yield Line(f"resumed and left alone, it repeats the trial bit for bit: from {_steps(exact)}")
+    # A count and no verdict: a trainer that draws at random may repeat the trial once by coincidence.
+    exact = [fork.fork_step for fork in results.resumed if fork.differs is None]
+    starts = (["its seed"] if results.control_repeats else []) + ([_steps(exact)] if exact else [])
+    if starts:
+        same, total = bool(results.control_repeats) + len(exact), 1 + len(results.resumed)
+        runs = f"{same} of {total} {plural(total, 'run')}"
+        yield Line(f"control: {runs} left alone had the trial's losses bit for bit: from {' and '.join(starts)}")
     for fork in results.resumed:
         if fork.differs is not None:
             text = f"at step {fork.fork_step} and left alone, it does NOT repeat the trial{_difference(fork.differs)}"

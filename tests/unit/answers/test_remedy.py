@@ -70,7 +70,8 @@ def test_what_does_not_repeat_is_said_with_its_step_and_its_size() -> None:
     )
     text = str(RemedyAnswer.of(found))
     assert "does NOT repeat the trial's losses: they differ from step 12, by up to 0.031 of the loss" in text
-    assert "it repeats the trial bit for bit: from step 50\n" in text
+    assert "control: 1 of 3 runs left alone had the trial's losses bit for bit: from step 50\n" in text
+    assert "repeats the trial" not in text, "a coincidence shows no more than itself"
     assert "resumed: at step 70 and left alone, it does NOT repeat the trial: they differ from step 71" in text
     assert "beta2 0.99 had no effect from step 50" in text
     written = RemedyAnswer.of(found).to_plain()
@@ -80,6 +81,17 @@ def test_what_does_not_repeat_is_said_with_its_step_and_its_size() -> None:
         {"fork_step": 70, "differs": {"step": 71, "largest": 0.5}},
     ]
     assert written["without_effect"] == [{"name": "beta2 0.99", "fork_step": 50}]
+
+
+def test_runs_of_a_custom_trainer_that_repeat_the_trial_are_counted() -> None:
+    differs = Difference(51, 0.5)
+    for resumed, count, starts in (
+        ((), "1 of 1 run", "its seed"),
+        ((Resumed(50, None), Resumed(70, None)), "3 of 3 runs", "its seed and steps 50, 70"),
+        ((Resumed(50, differs),), "1 of 2 runs", "its seed"),
+    ):
+        text = " ".join(str(RemedyAnswer.of(custom(control_repeats=True, resumed=resumed))).split())
+        assert f"control: {count} left alone had the trial's losses bit for bit: from {starts} " in text
 
 
 def test_the_text_speaks_of_resuming_where_a_trainer_is_resumed_and_of_other_data_elsewhere() -> None:

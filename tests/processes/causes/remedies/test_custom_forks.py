@@ -91,7 +91,7 @@ def test_the_answer_says_what_saves_the_run_beside_a_control_and_forks_that_are_
     assert found.cheapest is not None
     assert (found.cheapest.remedy.name, found.cheapest.fork_step) == ("lr x0.25", 50)
     assert {harm.name for harm in found.costs} == {"lr x0.5", "lr x0.25"}
-    assert "resumed and left alone, it repeats the trial bit for bit: from steps 30, 50" in said(found)
+    assert "3 of 3 runs left alone had the trial's losses bit for bit: from its seed and steps 30, 50" in said(found)
     assert "no change, resumed" in said(found)
 
 
