@@ -44,8 +44,8 @@ class BoundaryQuery(Query["SweepTable"]):
     section: ClassVar[str] = "Boundary"
     says_origin: ClassVar[bool] = True
 
-    along: str | None = along_option("the axis along which the edge lies; the first by default")
-    across: str | None = option(None, "the axis of the rows; the second by default", metavar="AXIS")
+    along: str | None = along_option("the axis along which the edge lies; by default the one that moves stability most")
+    across: str | None = option(None, "the axis of the rows; the first other one by default", metavar="AXIS")
     where: Mapping[str, Any] = where_option()
     reduce: str = reduce_option()
     degraded: bool = degraded_option()
@@ -68,6 +68,7 @@ class BoundaryQuery(Query["SweepTable"]):
         from orchestrator.maps.curve_metrics import measured
         from orchestrator.maps.edge_line import check_names
         from orchestrator.maps.edges import LevelRule, StableRule
+        from orchestrator.maps.grid_map import GridMap
         from orchestrator.maps.stability_map import map_of
 
         rule: EdgeRule = StableRule(self.degraded)
@@ -77,7 +78,8 @@ class BoundaryQuery(Query["SweepTable"]):
             rule = LevelRule(metric, level, measured(table, [metric]))
         if table.is_grid:
             check_names({axis.name: axis for axis in table.axes}, {"--along": self.along, "--across": self.across}, {})
-        return map_of(table, self.along, self.across, self.where, self.reduce, rule)
+        stability = map_of(table, self.along, self.across, self.where, self.reduce, rule)
+        return stability.steepest if isinstance(stability, GridMap) else stability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

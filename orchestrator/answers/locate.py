@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.answers._margins import margin_text
+from orchestrator.answers._margins import factor_text, margin_text
 from orchestrator.answers._options import (
     degraded_option,
     format_option,
@@ -164,7 +164,7 @@ class LocateAnswer(Answer):
         (axis,) = (axis for axis in self.result.axes if axis.name == escape.axis)
         at = value_text(axis, escape.stable_from)
         direction = f"{escape.axis} {'up' if escape.is_upwards else 'down'}"
-        return f"{direction}: stable from {at} (factor {escape.factor:.3g})"
+        return f"{direction}: stable from {at}{factor_text(escape.factor)}"
 
     def _log(self, judged: Replayed) -> Iterator[Block]:
         verdict, loss = judged.result, judged.record.recent_loss

@@ -128,7 +128,7 @@ class Axis:
         return 1 - 10.0**-middle if self.scale == "log1m" else middle
 
     def factor(self, a: Any, b: Any) -> float:
-        """The distance of two values as a factor of at least 1; on a log1m axis, of 1 - value.
+        """The distance of two values as a factor of at least 1; of 1 - value on a log1m axis, and on one like it.
 
         Infinite where only one of them is zero or not a number (no clipping), or their signs differ.
         """
@@ -136,9 +136,18 @@ class Axis:
             return 1.0
         if not (is_number(a) and is_number(b)):
             return math.inf
-        if self.scale == "log1m":
+        if self.scale == "log1m" or (self.scale == "values" and self._varies_near_one()):
             a, b = 1 - a, 1 - b
         return max(a / b, b / a) if a * b > 0 else math.inf
+
+    def _varies_near_one(self) -> bool:
+        """Whether the distances of the listed values to one differ by a larger factor than the values."""
+        numbers = [value for value in self.values if is_number(value)]
+        positive = [value for value in numbers if value > 0]
+        if not positive or min(numbers) < 0 or max(numbers) >= 1:
+            return False
+        low, high = min(positive), max(positive)
+        return (1 - low) / (1 - high) > high / low
 
     def _rounded(self, value: float) -> float | int:
         return round(value) if self.is_integer else float(f"{value:.12g}")

@@ -107,7 +107,7 @@ def _edge(table: SweepTable) -> EdgeRange | None:
     if not table.is_grid:
         return None
     try:
-        stability = GridMap(table)
+        stability = GridMap(table).steepest
         places = [edge.at for row in stability.rows() for edge in row.edges if edge.at is not None]
     except InputError:
         return None

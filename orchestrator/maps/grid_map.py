@@ -17,6 +17,7 @@ from orchestrator.base.space import Axis, Cell, is_ordered
 from orchestrator.base.vocabulary import DEGRADED, cell_state, is_known
 from orchestrator.maps.axes import existing, sides
 from orchestrator.maps.cell_map import CellMap, cell_map
+from orchestrator.maps.cells import cell_summary
 from orchestrator.maps.edges import (
     STABLE,
     Edge,
@@ -31,7 +32,14 @@ from orchestrator.maps.edges import (
     StableRule,
     kind_of,
 )
-from orchestrator.maps.regions import cells_beside, largest_regions, ordered_axes, state_beside, worst_state
+from orchestrator.maps.regions import (
+    cells_beside,
+    largest_regions,
+    ordered_axes,
+    state_beside,
+    steepest_axis,
+    worst_state,
+)
 from orchestrator.maps.table import SweepTable, by_cell
 
 _NUM_DRAWS = 4000
@@ -90,6 +98,20 @@ class GridMap:
     def states(self) -> dict[Cell, str]:
         """The state of each cell over all axes."""
         return self.table.states()
+
+    @property
+    def steepest(self) -> GridMap:
+        """This map with rows along the axis on which the side of the edge changes most, if no axis was named."""
+        if self.x is not None:
+            return self
+        shown = self.table.where("--where", self.where or {})
+        sides: dict[Cell, bool | None] = {cell: self._of_state(state) for cell, state in shown.states().items()}
+        if isinstance(self.rule, LevelRule):
+            metric, of_metric = self.rule.metric, self.rule.measured
+            summaries = {cell: cell_summary(runs, metric, of_metric) for cell, runs in shown.by_cell().items()}
+            sides = {cell: self.rule.of_cell(summary) for cell, summary in summaries.items()}
+        aside = [*(self.where or {}), *([] if self.y is None else [self.y])]
+        return replace(self, x=steepest_axis(sides, self.axes, aside))
 
     # --- rows -----------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.base.space import Axis, Cell, is_ordered
@@ -56,21 +56,14 @@ def largest_regions(states: Mapping[Cell, str], axes: Sequence[Axis], rule: Stab
     Regions connect neighbours along ordered axes that are not known to be over the edge: what is not known cuts nothing
     off. Regions of equal size all count.
     """
-    moves = {axis: {axis.name, *axis.zipped} for axis in ordered_axes(axes)}
     beside: dict[Cell, list[Cell]] = {cell: [] for cell in states}
-    for axis, moving in moves.items():
-        free = _dependent(axes, moving)
-        rows: dict[Cell, dict[Any, list[Cell]]] = {}
-        for cell in states:
-            rows.setdefault(cell.without(moving | free), {}).setdefault(cell[axis.name], []).append(cell)
-        for row in rows.values():
-            values = [value for value in existing(axis, axis.values) if value in row]
-            for low, high in itertools.pairwise(values):
-                for a, b in itertools.product(row[low], row[high]):
-                    if all(a[name] == b[name] or None in (a[name], b[name]) for name in free):
-                        beside[a].append(b)
-                        beside[b].append(a)
-    fixed = [axis.name for axis in axes if not any(axis.name in moving for moving in moves.values())]
+    moving = set[str]()
+    for axis in ordered_axes(axes):
+        moving |= {axis.name, *axis.zipped}
+        for a, b in _pairs(states, axis, axes):
+            beside[a].append(b)
+            beside[b].append(a)
+    fixed = [axis.name for axis in axes if axis.name not in moving]
     regions: dict[Cell, list[set[Cell]]] = {}
     left = {cell for cell, state in states.items() if not rule.is_over(state)}
     while left:
@@ -87,6 +80,36 @@ def largest_regions(states: Mapping[Cell, str], axes: Sequence[Axis], rule: Stab
         sizes = [sum(states[cell] == "stable" for cell in region) for region in found]
         kept.update(*(region for region, size in zip(found, sizes, strict=True) if size == max(sizes)))
     return kept
+
+
+def steepest_axis(sides: Mapping[Cell, bool | None], axes: Sequence[Axis], aside: Collection[str] = ()) -> str | None:
+    """The ordered axis, not ``aside``, with the largest share of neighbours on different sides; the first of a tie.
+
+    Only pairs of cells whose sides are known count. None if no pair has different sides.
+    """
+    best, most = None, 0.0
+    for axis in ordered_axes(axes):
+        pairs = [(sides[a], sides[b]) for a, b in _pairs(sides, axis, axes)]
+        known = [a != b for a, b in pairs if a is not None and b is not None]
+        share = sum(known) / len(known) if known else 0.0
+        if share > most and not {axis.name, *axis.zipped} & {*aside}:
+            best, most = axis.name, share
+    return best
+
+
+def _pairs(cells: Iterable[Cell], axis: Axis, axes: Sequence[Axis]) -> Iterator[tuple[Cell, Cell]]:
+    """The neighbours along ``axis``, with whatever value of an axis that begins or ceases to exist between them."""
+    moving = {axis.name, *axis.zipped}
+    free = _dependent(axes, moving)
+    rows: dict[Cell, dict[Any, list[Cell]]] = {}
+    for cell in cells:
+        rows.setdefault(cell.without(moving | free), {}).setdefault(cell[axis.name], []).append(cell)
+    for row in rows.values():
+        values = [value for value in existing(axis, axis.values) if value in row]
+        for low, high in itertools.pairwise(values):
+            for a, b in itertools.product(row[low], row[high]):
+                if all(a[name] == b[name] or None in (a[name], b[name]) for name in free):
+                    yield a, b
 
 
 def _dependent(axes: Sequence[Axis], names: set[str]) -> set[str]:

@@ -6,6 +6,7 @@ import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
 from orchestrator import load
+from orchestrator.maps.all_sweeps import all_sweeps
 
 GRID = "axes: {lr: {log: [1e-3, 1], num: 4}, beta1: {values: [0.0, 0.5]}}\n"
 AXES = {
@@ -71,3 +72,31 @@ def test_scattered_cells_have_a_surface_of_what_is_below_the_level(tmp_path: Pat
     (edge,) = found.rows[0]["edges"]
     assert edge["at"] == pytest.approx(0.1, rel=0.5)
     assert "half of the trials have final_loss below 0.1" in found.lines()[0]
+
+
+ORDER = "axes: {eps: {values: [1, 2]}, beta1: {values: [0.1, 0.2, 0.3]}, lr: {values: [0.1, 0.2]}}\n"
+
+
+def test_by_default_the_edge_lies_along_the_axis_that_moves_stability_most(tmp_path: Path) -> None:
+    sweep = sweep_of(ORDER)
+    with ledger_at(tmp_path / "case") as ledger:
+        record(ledger, sweep, ["stable" if t.cell["lr"] < t.cell["beta1"] else "diverged" for t in sweep.trials])
+    case = load(tmp_path / "case")
+    assert (case.boundary().along, list(case.boundary().rows[0]["setting"])) == ("beta1", ["eps"])
+    assert case.boundary(across="beta1").along == "lr"
+    assert case.boundary(where={"beta1": 0.2}).along == "lr"
+    assert case.boundary(along="eps").along == "eps"
+    assert [found.edge.axis for found in all_sweeps(tmp_path)] == ["beta1"]
+
+
+def test_where_nothing_moves_stability_the_edge_lies_along_the_first_axis(tmp_path: Path) -> None:
+    with ledger_at(tmp_path / "case") as ledger:
+        record(ledger, sweep_of(ORDER), ["stable"] * 12)
+    assert load(tmp_path / "case").boundary().along == "eps"
+
+
+def test_a_level_lies_along_the_axis_that_moves_the_metric_over_it(tmp_path: Path) -> None:
+    sweep = sweep_of(ORDER)
+    with ledger_at(tmp_path / "case") as ledger:
+        record(ledger, sweep, ["stable"] * 12, [t.cell["lr"] for t in sweep.trials])
+    assert load(tmp_path / "case").boundary(level=("final_loss", 0.15)).along == "lr"

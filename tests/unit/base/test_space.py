@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import pickle
 from dataclasses import asdict
 from decimal import Decimal
@@ -197,3 +198,16 @@ def test_a_cell_survives_copies_and_is_json_like_any_mapping() -> None:
     for same in (pickle.loads(pickle.dumps(cell)), copy.deepcopy(cell), asdict(Trial("t", cell, 0, {}))["cell"]):
         assert (type(same), same) == (Cell, cell)
     assert json.loads(json.dumps(cell)) == cell
+
+
+@pytest.mark.parametrize(
+    ("values", "low", "high", "factor"),
+    [
+        ((0.9, 0.95, 0.99), 0.9, 0.99, 10.0),
+        ((0.0, 0.9, 0.99), 0.0, 0.99, 100.0),
+        ((0.1, 0.2, 0.4), 0.1, 0.4, 4.0),
+        ((0.0, 0.1, 0.2), 0.0, 0.1, math.inf),
+    ],
+)
+def test_listed_values_near_one_differ_by_a_factor_of_their_distances_to_one(values, low, high, factor: float) -> None:
+    assert Axis("beta2", "values", values).factor(low, high) == pytest.approx(factor)

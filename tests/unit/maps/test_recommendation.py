@@ -50,6 +50,13 @@ def test_a_stable_direction_says_from_where_on_little_is_learned(tmp_path: Path)
     assert all(margin.first_degraded is None for margin in counted.chosen.margins), "there it is the edge"
 
 
+def test_there_is_no_factor_from_zero(tmp_path: Path) -> None:
+    found = recommended(
+        tmp_path, ["stable", "stable", "diverged"], [1.0, 2.0, None], "axes: {warmup: {values: [0, 5, 9]}}\n"
+    )
+    assert "  warmup up: stable to 5, not at 9" in lines_of(found)
+
+
 def test_more_margin_costs_loss(tmp_path: Path) -> None:
     labels, losses = ["stable", "stable", "stable", "diverged", "diverged"], [3.0, 2.0, 1.0, None, None]
     margins = {1.0: 1e-1, 5.0: 1e-2, 50.0: 1e-3}
