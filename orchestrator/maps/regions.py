@@ -83,17 +83,17 @@ def largest_regions(states: Mapping[Cell, str], axes: Sequence[Axis], rule: Stab
 
 
 def steepest_axis(sides: Mapping[Cell, bool | None], axes: Sequence[Axis], aside: Collection[str] = ()) -> str | None:
-    """The ordered axis, not ``aside``, with the largest share of neighbours on different sides; the first of a tie.
+    """The ordered axis, not ``aside``, whose rows cross the edge most often; the first of a tie, None without an edge.
 
-    Only pairs of cells whose sides are known count. None if no pair has different sides.
+    A finer axis has more steps a row, each less likely to cross. Only pairs of cells whose sides are known count.
     """
     best, most = None, 0.0
     for axis in ordered_axes(axes):
         pairs = [(sides[a], sides[b]) for a, b in _pairs(sides, axis, axes)]
         known = [a != b for a, b in pairs if a is not None and b is not None]
-        share = sum(known) / len(known) if known else 0.0
-        if share > most and not {axis.name, *axis.zipped} & {*aside}:
-            best, most = axis.name, share
+        crossings = (len(axis.values) - 1) * sum(known) / len(known) if known else 0.0
+        if crossings > most and not {axis.name, *axis.zipped} & {*aside}:
+            best, most = axis.name, crossings
     return best
 
 
