@@ -40,7 +40,7 @@ from orchestrator.base.trial_result import TrialResult  # noqa: E402
 from orchestrator.ledger.reader import LedgerReader  # noqa: E402
 from orchestrator.maps import table as maps_table  # noqa: E402
 from orchestrator.maps.comparison import row_shift  # noqa: E402
-from orchestrator.maps.edges import Row  # noqa: E402
+from orchestrator.maps.edges import Edge, Row  # noqa: E402
 from orchestrator.maps.surface_map import SurfaceMap, surface_map  # noqa: E402
 from orchestrator.render.style import BLUE, GREY, VERMILION, saved  # noqa: E402
 from orchestrator.sweepfile.spec import Sweep, load_sweep  # noqa: E402
@@ -196,7 +196,7 @@ def edge_factor(base: Row, row: Row, surface: SurfaceMap) -> Span:
     """How far the edge has moved from that of the base; a bound where only one of them is known."""
     shift = row_shift(base, row, surface.along)
     if shift.factor is not None:
-        return Span(shift.factor, shift.low, shift.high)
+        return Span(shift.factor, *factor_ends(base.edges[0], row.edges[0]))
     _, base_low, base_high = edge_of(base, surface)
     _, low, high = edge_of(row, surface)
     return Span(
@@ -204,6 +204,23 @@ def edge_factor(base: Row, row: Row, surface: SurfaceMap) -> Span:
         low / base_high if low is not None and base_high is not None else None,
         high / base_low if high is not None and base_low is not None else None,
     )
+
+
+def factor_ends(first: Edge, new: Edge) -> tuple[float | None, float | None]:
+    """The interval of the factor between two fitted edges, whose errors are taken as independent; None for no end.
+
+    Each is taken as normal on either side, as wide as the interval there: the formula of G. Y. Zou and A. Donner, Stat.
+    Med. 27 (2008) 1693, for logarithms of values.
+    """
+    (a, a_low, a_high), (b, b_low, b_high) = (
+        [None if value is None else math.log(value) for value in (edge.at, edge.low, edge.high)]
+        for edge in (first, new)
+    )
+    assert a is not None
+    assert b is not None
+    low = None if a_high is None or b_low is None else math.exp(b - a - math.hypot(b - b_low, a_high - a))
+    high = None if a_low is None or b_high is None else math.exp(b - a + math.hypot(b_high - b, a - a_low))
+    return low, high
 
 
 def best_losses(

@@ -11,16 +11,16 @@ import numpy as np
 
 from orchestrator.answers._gains import gains_content, gains_lines
 from orchestrator.answers._rows import surface_row_text
+from orchestrator.base.intervals import CONFIDENCE, FEWEST_SEEDS
 from orchestrator.base.space import Axis, format_value, to_hashable
-from orchestrator.base.words import columns, count, interval
+from orchestrator.base.words import columns, count
 from orchestrator.maps.comparison import Comparison, Difference, RowShift, Side
-from orchestrator.maps.edges import Row
+from orchestrator.maps.edges import Interval, Row
 from orchestrator.maps.gains import Pairs
 from orchestrator.maps.shared import covered_text
 from orchestrator.maps.surface_map import SurfaceMap, axis_number, setting_text
 
-_SIGNIFICANT = 0.05
-_FEW_SEEDS = 5  # with fewer a bootstrap has less than some hundred different draws
+_SIGNIFICANT = 1 - CONFIDENCE
 
 
 def comparison_content(comparison: Comparison) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def comparison_content(comparison: Comparison) -> dict[str, Any]:
             {
                 "name": side.name,
                 "stable_share": side.area,
-                "interval": side.area_interval,
+                "interval": _ends(side.area_interval),
                 "num_degraded": side.num_degraded,
                 **({} if is_fitted else {"num_left_out": side.num_left_out}),
             }
@@ -48,18 +48,22 @@ def comparison_content(comparison: Comparison) -> dict[str, Any]:
     }
 
 
+def _ends(interval: Interval | None) -> tuple[float, float] | None:
+    return None if interval is None else (interval.low, interval.high)
+
+
 def _difference_content(new: Difference, comparison: Comparison) -> dict[str, Any]:
     content = {
         "name": new.name,
         "change": new.area_change,
-        "interval": new.area_interval,
+        "interval": _ends(new.area_interval),
+        "p_value": new.p_value,
+        "num_seeds": new.num_seeds,
+        "is_paired": new.is_paired,
         "pairs": None if new.pairs is None else asdict(new.pairs),
     }
     if comparison.is_fitted:
-        rows = [
-            {"setting": dict(row.before.setting), "factor": row.factor, "low": row.low, "high": row.high}
-            for row in new.rows
-        ]
+        rows = [{"setting": dict(row.before.setting), "factor": row.factor} for row in new.rows]
         return {**content, "rows": rows}
     edge = None
     if comparison.edge_axis is not None:
@@ -71,8 +75,7 @@ def _difference_content(new: Difference, comparison: Comparison) -> dict[str, An
             "num_rows": len(new.rows),
             "num_other": len(new.rows) - len(factors),
         }
-    counts = {"num_seeds": new.num_seeds, "num_turned": new.num_turned}
-    return {**content, **counts, "edge": edge, "gains": gains_content(new.gains)}
+    return {**content, "num_turned": new.num_turned, "edge": edge, "gains": gains_content(new.gains)}
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:
@@ -107,7 +110,7 @@ def _differs_lines(changed: Mapping[str, Sequence[Any]], otherwise: str) -> Iter
 def _pairs_text(pairs: Pairs) -> str:
     return (
         f"Of {pairs.num} trials of the same cell and seed, {pairs.num_gained} became stable and {pairs.num_lost} "
-        f"stopped being so (McNemar's exact p = {pairs.p_value:.2g}, trials taken as independent)."
+        "stopped being so."
     )
 
 
@@ -115,6 +118,39 @@ def _unlike_text(objectives: Sequence[str]) -> str:
     """What takes the place of a conclusion if the sweeps train different ``objectives``."""
     unlike = f"They train different objectives ({', '.join(dict.fromkeys(objectives))})"
     return f"{unlike}, so no setting explains the difference."
+
+
+def _interval_text(interval: Interval | None, num_seeds: int, spec: str) -> str:
+    """The interval of a share over seeds in percent, or why there is none."""
+    if interval is not None:
+        return f"95 % interval over seeds {100 * interval.low:{spec}} to {100 * interval.high:{spec}}"
+    if num_seeds < FEWEST_SEEDS:
+        return f"{count(num_seeds, 'seed')}, no interval below {FEWEST_SEEDS}"
+    return "no interval: all seeds have the same"
+
+
+def _area_text(comparison: Comparison, new: Difference) -> str:
+    ends = _interval_text(new.area_interval, new.num_seeds, "+.1f")
+    head = f"{new.name} against {comparison.sides[0].name}: the stable area changes by"
+    return f"{head} {100 * new.area_change:+.1f} points ({ends})."
+
+
+def _how_sure(comparison: Comparison, new: Difference) -> str:
+    """What the test over seeds says of the difference, unless the sweeps train different objectives."""
+    if objectives := comparison.changed.get("objective", ()):
+        return _unlike_text(objectives)
+    if new.p_value is None or new.least_p is None:
+        return "How sure that is cannot be said without two seeds of each."
+    num = len(comparison.differences)
+    corrected = f", corrected for {num} comparisons" if num > 1 else ""
+    p_value = f"p = {new.p_value:.2g} by permuting whole seeds{corrected}"
+    if new.p_value < _SIGNIFICANT:
+        return f"More than chance: {new.name} is {'more' if new.area_change > 0 else 'less'} stable here ({p_value})."
+    if (least_p := min(1.0, num * new.least_p)) >= _SIGNIFICANT:
+        needed = f": {math.ceil(1 + math.log2(num / _SIGNIFICANT))} can" if new.is_paired else ""
+        which = count(new.num_seeds, "paired seed" if new.is_paired else "seed")
+        return f"{which} cannot tell a difference from chance{needed} ({p_value}, at least {least_p:.2g})."
+    return f"No more than chance would give ({p_value}): more seeds would tell."
 
 
 def _degraded_text(side: Side, noun: str, comparison: Comparison) -> str:
@@ -136,7 +172,7 @@ def _lines_of_cells(comparison: Comparison) -> Iterator[str]:
         yield f"  not compared: {cells} with seeds that have no result in one of them"
     yield from _differs_lines(comparison.changed, "cells left out")
     for side in comparison.sides:
-        yield f"stable:  {side.area:.1%} of the shared map in {side.name}{_interval_text(side.area_interval)}"
+        yield _stable_text(side, "shared map")
         if side.num_degraded:
             yield f"  of it {_degraded_text(side, 'cell', comparison)}"
     yield from (_paragraph_of_cells(comparison, difference) for difference in comparison.differences)
@@ -153,31 +189,21 @@ def _gains_of_values(comparison: Comparison) -> Iterator[str]:
     yield from gains_lines(comparison.by, base, gains, comparison.axes, comparison.rule)
 
 
-def _interval_text(interval: tuple[float, float] | None) -> str:
-    if interval is None:
-        return " (one seed: no interval)"
-    low, high = interval
-    return f" (95 % interval over seeds {low:.1%} to {high:.1%})"
+def _stable_text(side: Side, of: str) -> str:
+    ends = _interval_text(side.area_interval, len(side.by_seed), ".1f")
+    return f"stable:  {side.area:.1%} of the {of} in {side.name} ({ends})"
 
 
 def _paragraph_of_cells(comparison: Comparison, new: Difference) -> str:
     """What changed from the first sweep and how certain that is."""
-    change = 100 * new.area_change
-    sentences = [f"{new.name} against {comparison.sides[0].name}:"]
-    if new.area_interval is not None:
-        low, high = (100 * end for end in new.area_interval)
-        rough = f", rough with {new.num_seeds} seeds" if new.num_seeds < _FEW_SEEDS else ""
-        sentences.append(
-            f"the stable area changes by {change:+.1f} points (95 % interval {low:+.1f} to {high:+.1f}{rough})."
-        )
-    else:
-        sentences.append(f"the stable area changes by {change:+.1f} points; without two seeds it has no interval.")
-    sentences.append(_pairs_text(new.pairs) if new.pairs else "They share no seeds, so trials are not paired.")
+    pairs = _pairs_text(new.pairs) if new.pairs else "They share no seeds, so trials are not paired."
+    sentences = [_area_text(comparison, new), pairs]
     if comparison.edge_axis is not None:
         sentences.append(_shift_of_brackets(new, comparison.edge_axis))
-    objectives = comparison.changed.get("objective", ())
-    sentences.append(_unlike_text(objectives) if objectives else _how_sure_of_cells(new))
-    return " ".join(sentences)
+    if new.num_turned:
+        cells = count(new.num_turned, "cell has", "cells have")
+        sentences.append(f"{cells} all seeds stable in one of them and none in the other.")
+    return " ".join([*sentences, _how_sure(comparison, new)])
 
 
 def _shift_of_brackets(new: Difference, axis: Axis) -> str:
@@ -197,22 +223,6 @@ def _shift_of_brackets(new: Difference, axis: Axis) -> str:
     )
 
 
-def _how_sure_of_cells(new: Difference) -> str:
-    if new.pairs is None or new.area_interval is None:
-        return "How sure that is cannot be said without two seeds that both have."
-    excludes_zero = new.area_interval[0] > 0 or new.area_interval[1] < 0
-    if new.pairs.p_value < _SIGNIFICANT and excludes_zero:
-        return f"More than chance: {new.name} is {'more' if new.area_change > 0 else 'less'} stable here."
-    if new.pairs.p_value >= _SIGNIFICANT and not excludes_zero:
-        if new.num_turned:
-            moved = f"{count(new.num_turned, 'cell')} with all seeds stable in one of them and none in the other"
-            return f"The area changes by no more than chance would give, but not the map: {moved}."
-        if not new.pairs.num_gained and not new.pairs.num_lost:
-            return "No difference was seen on these trials."
-        return "No more than chance would give: more seeds would tell."
-    return "The two tests disagree: take it as a hint, and add seeds."
-
-
 # --- fitted surfaces ----------------------------------------------------------------------------------
 
 
@@ -227,9 +237,7 @@ def _lines_of_surfaces(comparison: Comparison) -> Iterator[str]:
             yield f"  left out: the rest of {side.name}, which covers {also}"
     yield from _differs_lines(comparison.changed, "trials")
     for side in comparison.sides:
-        low, high = side.area_interval or (None, None)
-        ends = interval(low, high, ".1%")
-        yield f"stable:  {side.area:.1%} of the region in {side.name} (95 % interval {ends})"
+        yield _stable_text(side, "region")
         if side.num_degraded:
             yield f"  {_degraded_text(side, 'trial', comparison)}"
     for side, difference in zip(comparison.sides[1:], comparison.differences, strict=True):
@@ -247,19 +255,12 @@ def _is_wider(axis: Axis, common: Axis) -> bool:
 def _paragraph_of_surfaces(comparison: Comparison, side: Side, new: Difference) -> str:
     """What changed from the first sweep and how certain that is."""
     first = comparison.sides[0]
-    change, (low, high) = 100 * new.area_change, (100 * end for end in new.area_interval or ())
-    sentences = [
-        f"{new.name} against {first.name}: the stable area changes by {change:+.1f} points (95 % interval {low:+.1f} "
-        f"to {high:+.1f}).",
-        _shift_of_fits(_edge_axis(comparison), new.rows),
-    ]
+    sentences = [_area_text(comparison, new), _shift_of_fits(_edge_axis(comparison), new.rows)]
     if new.pairs is not None:
         sentences.append(_pairs_text(new.pairs))
-    objectives = comparison.changed.get("objective", ())
-    sentences.append(_unlike_text(objectives) if objectives else _how_sure_of_surfaces(new))
     nums = " and ".join(str(_surface(each).num_trials) for each in (first, side))
-    sentences.append(f"Both surfaces are fitted, to {nums} trials.")
-    return " ".join(sentences)
+    fitted = f"Both surfaces are fitted, to {nums} trials."
+    return " ".join([*sentences, _how_sure(comparison, new), fitted])
 
 
 def _surface(side: Side) -> SurfaceMap:
@@ -274,23 +275,13 @@ def _shift_of_fits(along: Axis, rows: Sequence[RowShift]) -> str:
         return f"{edge} cannot be compared: none of {count(len(rows), 'row')} has one edge in both."
     unit = f" of 1 / (1 - {along.name})" if along.scale == "log1m" else ""
     if len(rows) == 1:
-        return f"{edge} moves by a factor {factors[0]:.3g}{unit} (95 % interval {_factor_interval(rows[0])})."
-    num_moved = sum(row.has_moved for row in rows)
+        return f"{edge} moves by a factor {factors[0]:.3g}{unit}."
     num_other = len(rows) - len(factors)
     rest = f"; {count(num_other, 'row')} without one edge in both left out" if num_other else ""
     return (
         f"{edge} moves by a factor {np.median(factors):.3g}{unit} (median of {count(len(factors), 'row')}, from "
-        f"{min(factors):.3g} to {max(factors):.3g}; more than the fits leave open in {num_moved} of them{rest})."
+        f"{min(factors):.3g} to {max(factors):.3g}{rest})."
     )
-
-
-def _how_sure_of_surfaces(new: Difference) -> str:
-    low, high = new.area_interval or (0.0, 0.0)
-    if low > 0 or high < 0:
-        return f"More than the fits leave open: {new.name} is {'more' if new.area_change > 0 else 'less'} stable here."
-    if any(row.has_moved for row in new.rows):
-        return "The area changes by no more than the fits leave open, but the edge does."
-    return "No more than the fits leave open: more trials would tell."
 
 
 def _row_lines(comparison: Comparison, side: Side, new: Difference) -> list[str]:
@@ -313,10 +304,6 @@ def _row_of(row: Row, side: Side) -> str:
 
 
 def _factor_text(row: RowShift, factor: float, along: Axis) -> str:
-    """The edges of a row that has one in both, and the factor between them with its interval."""
+    """The edges of a row that has one in both, and the factor between them."""
     places = [axis_number(along, edge.at) for of in (row.before, row.after) for edge in of.edges if edge.at is not None]
-    return f"{along.name} {' to '.join(places)}: factor {factor:.3g} ({_factor_interval(row)})"
-
-
-def _factor_interval(row: RowShift) -> str:
-    return interval(row.low, row.high, to=" .. ")
+    return f"{along.name} {' to '.join(places)}: factor {factor:.3g}"

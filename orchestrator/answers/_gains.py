@@ -60,7 +60,7 @@ def gains_lines(along: str, base: str, found: Sequence[Named], axes: Sequence[Ax
     yield from wrapped(
         f"Against {along}={base}, on {_num_pairs(rows)} of the same cell and seed: runs saved (not stable there, "
         "stable here), runs harmed (stable there, not here), and the median change of the final loss where both are "
-        "stable, each with its interval of 95 %."
+        "stable, each with its interval of 95 % over seeds, from six seeds on."
     )
     yield from _table([(along, "saved", "harmed", "change of loss"), *(_turned(*row) for row in rows)])
     if not rule.counts_degraded and (degraded := _degraded(rows)):
@@ -102,16 +102,16 @@ def _turned(label: str, found: Gains) -> tuple[str, ...]:
 
 
 def _share(num: int, of: int, interval: tuple[float, float] | None) -> str:
-    if interval is None:
+    if not of:
         return _NONE
-    low, high = (100 * end for end in interval)
-    return f"{num}/{of} {f'{low:.0f}-{high:.0f}%':>7}"
+    ends = _NONE if interval is None else "-".join(f"{100 * end:.0f}" for end in interval) + "%"
+    return f"{num}/{of} {ends:>7}"
 
 
 def _change(found: Gains) -> str:
     if found.loss_change is None:
         return _NONE
-    ends = "no interval"
+    ends = _NONE
     if found.loss_change_interval is not None:
         ends = " to ".join(map(_signed, found.loss_change_interval))
     return f"{_signed(found.loss_change)} ({ends})"

@@ -1,13 +1,14 @@
-"""Confidence intervals of what maps, audits and comparisons show: of fractions, and of medians."""
+"""Confidence intervals of what maps, audits and comparisons show: of fractions, medians, and means over seeds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
+from statistics import NormalDist, mean, stdev
 
 CONFIDENCE = 0.95
 Z_SCORE = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
+FEWEST_SEEDS = 6  # that have an interval, and that can differ at 5 % if they are paired
 
 
 def wilson(num_hits: float, num: float) -> tuple[float, float]:
@@ -23,17 +24,24 @@ def wilson(num_hits: float, num: float) -> tuple[float, float]:
     return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
 
-def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The narrowest interval between two of ``values`` that has their population's median at ``CONFIDENCE``.
+def mean_interval(values: Sequence[float], deviation: float = 0.0) -> tuple[float, float] | None:
+    """Student's interval of the mean of one number for each seed; None for too few, and if none differs.
 
-    The k-th smallest and the k-th largest: the sign test turned round, for values that are independent and of any
-    distribution. It is not narrower than it says and takes no random numbers. None for fewer than six values, whose
-    whole range has the median less often.
+    ``deviation`` is the standard error of what all seeds have in common.
     """
-    from scipy.stats import binom
-
-    rank = int(binom.ppf((1 - CONFIDENCE) / 2, len(values), 0.5)) if len(values) else 0
-    if rank == 0:
+    if len(values) < FEWEST_SEEDS or max(values) == min(values):
         return None
-    in_order = sorted(values)
-    return in_order[rank - 1], in_order[-rank]
+    from scipy.special import stdtrit
+
+    half = float(stdtrit(len(values) - 1, 0.5 + CONFIDENCE / 2)) * math.hypot(
+        stdev(values) / len(values) ** 0.5, deviation
+    )
+    return mean(values) - half, mean(values) + half
+
+
+def share_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float] | None:
+    """The interval of a share of runs, as ``mean_interval``, from the (hits, runs) of each seed."""
+    hits, num = map(sum, zip(*counts, strict=True))
+    share, per_seed = hits / num, num / len(counts)
+    ends = mean_interval([share + (of_seed - share * runs) / per_seed for of_seed, runs in counts])
+    return None if ends is None else (max(0.0, ends[0]), min(1.0, ends[1]))

@@ -47,15 +47,6 @@ def wrapped(text: str, indent: int = 0, width: int = WIDTH) -> list[str]:
     return textwrap.wrap(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
-def interval(low: float | None, high: float | None, spec: str = ".3g", to: str = " to ") -> str:
-    """An interval whose ends have the format ``spec``; an end that is None is open."""
-    if low is not None and high is not None:
-        return f"{low:{spec}}{to}{high:{spec}}"
-    if low is not None:
-        return f"at least {low:{spec}}"
-    return "open" if high is None else f"at most {high:{spec}}"
-
-
 def counts_line(counts: Mapping[str, int]) -> str:
     """The number of trials by outcome or status, the most frequent first: ``10 stable, 2 diverged``."""
     ranked = sorted(counts.items(), key=lambda item: -item[1])

@@ -11,41 +11,48 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.intervals import CONFIDENCE
+from orchestrator.base.intervals import mean_interval
 from orchestrator.base.space import Axis, Cell, is_ordered
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, is_known
 from orchestrator.maps.axes import led, ordered, together
 from orchestrator.maps.cell_map import CellMap, check_two_axes, map_of_trials
-from orchestrator.maps.edges import STABLE, Edge, Row, StableRule
+from orchestrator.maps.chance import by_seed, holm, tested
+from orchestrator.maps.edges import STABLE, Edge, Interval, Row, StableRule
 from orchestrator.maps.gains import Gains, Pairs, gains, paired
 from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.shared import changed_fields, shared_cells, shared_region, unique_names, with_cell_of
 from orchestrator.maps.stability_map import StabilityMap
-from orchestrator.maps.surface_map import Mesh, SurfaceMap, mesh_of, surface_map
+from orchestrator.maps.surface_map import Mesh, SurfaceMap, mesh_cells, mesh_of, surface_map
 from orchestrator.maps.table import SweepTable, axis_named
 
-Interval = tuple[float, float]
+Stable = Mapping[tuple[Cell, int], bool]  # by cell and seed
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
     """One sweep of a comparison: its ``trials`` of shared cells, or all of them, and its map of what is shared.
 
-    ``area`` is the stable share of that, with an interval of 95 %, None with a single seed. ``num_degraded`` of its
-    compared cells are degraded, or of its trials. ``num_left_out`` of its cells are not shared.
+    ``area`` is the stable share of that, and ``by_seed`` each seed's. The interval of 95 % is None with few seeds.
+    ``deviation`` is the standard error of the fit behind it, 0 on grids.
+    ``num_degraded`` of its compared cells are degraded, or of its trials. ``num_left_out`` of its cells are not shared.
     """
 
     name: str
     trials: tuple[TrialResult, ...]
     stability: StabilityMap
     area: float
-    area_interval: Interval | None
+    by_seed: Mapping[int, float]
     num_degraded: int
     num_left_out: int = 0
+    deviation: float = 0.0
+
+    @property
+    def area_interval(self) -> Interval | None:
+        """The area with its interval over seeds."""
+        ends = mean_interval([*self.by_seed.values()], self.deviation)
+        return None if ends is None else Interval(self.area, max(0.0, ends[0]), min(1.0, ends[1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,37 +60,34 @@ class RowShift:
     """One row of two maps, and how its edge moved from ``before`` to ``after``.
 
     ``factor`` is above 1 if the edge moved up the axis (of 1 / (1 - value) on a log1m axis), None unless both rows have
-    exactly one edge, on the same side. For fitted edges ``low`` and ``high`` are the ends of its 95 % interval, None if
-    the interval of an edge is open there.
+    exactly one edge, on the same side.
     """
 
     before: Row
     after: Row
     factor: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def has_moved(self) -> bool:
-        """Whether the interval excludes that the edge is where it was."""
-        return (self.low is not None and self.low > 1) or (self.high is not None and self.high < 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
     """What changed from the first sweep to ``name``.
 
-    ``pairs`` are trials of the same cell and seed, None if seeds are not shared. ``rows`` has all rows of the map,
-    empty without an edge axis. On grids ``num_seeds`` is the smaller number of seeds, ``num_turned`` cells have all
-    seeds stable in one sweep and none in the other, and ``gains`` is None without pairs and for another objective.
+    ``p_value``, corrected for the number of differences, is of a test that permutes whole ``num_seeds`` seeds, those of
+    both sweeps if ``is_paired``; so few cannot give less than ``least_p``. Both are None without two seeds. ``pairs``
+    are trials of the same cell and seed, None without any. ``rows`` has all rows of the map, empty without an edge
+    axis. On grids ``num_turned`` cells have all seeds stable in one sweep and none in the other, and ``gains`` is None
+    without pairs and for another objective.
     """
 
     name: str
     area_change: float
     area_interval: Interval | None
+    p_value: float | None
+    least_p: float | None
+    num_seeds: int
+    is_paired: bool
     pairs: Pairs | None
     rows: tuple[RowShift, ...]
-    num_seeds: int = 0
     num_turned: int = 0
     gains: Gains | None = None
 
@@ -115,7 +119,10 @@ def compare(tables: Sequence[SweepTable], x: str | None = None, rule: StableRule
     Raises InputError if the sweeps share nothing, for an unknown axis, and for too few scattered cells to fit a surface
     to.
     """
-    return (_on_cells if all(table.is_grid for table in tables) else _on_surfaces)(tables, x, rule)
+    found = (_on_cells if all(table.is_grid for table in tables) else _on_surfaces)(tables, x, rule)
+    p_values = holm([new.p_value for new in found.differences])
+    corrected = (replace(new, p_value=value) for new, value in zip(found.differences, p_values, strict=True))
+    return replace(found, differences=tuple(corrected))
 
 
 def _on_cells(tables: Sequence[SweepTable], x: str | None, rule: StableRule) -> Comparison:
@@ -129,30 +136,28 @@ def _on_cells(tables: Sequence[SweepTable], x: str | None, rule: StableRule) -> 
     edge_axis = _edge_axis(shared.axes, x)
     along = None if edge_axis is None else edge_axis.name
     maps = [GridMap(table, rule, along, reduce=None, region=compared) for table in shared.tables]
-    draws = _draws(maps)
+    known = [_by_cell_and_seed(run for run in table.runs if run.cell in {*compared}) for table in shared.tables]
+    stable = [_stable(trials, rule) for trials in known]
     sides = tuple(
         Side(
             name=name,
             trials=stability.table.trials,
             stability=stability,
             area=stability.area(),
-            area_interval=_interval(drawn),
+            by_seed=by_seed(of_trials),
             num_degraded=sum(of_sweep[cell] == DEGRADED for cell in compared),
             num_left_out=left_out,
         )
-        for name, stability, drawn, of_sweep, left_out in zip(
-            names, maps, draws, states, shared.num_left_out, strict=True
+        for name, stability, of_trials, of_sweep, left_out in zip(
+            names, maps, stable, states, shared.num_left_out, strict=True
         )
     )
-    known = [_by_cell_and_seed(run for run in side.trials if run.cell in {*compared}) for side in sides]
-    stable = [_stable(trials, rule) for trials in known]
     differences = []
     for i in range(1, len(sides)):
         train_the_same = sides[0].trials[0].objective == sides[i].trials[0].objective
         differences.append(
             replace(
-                _difference(sides, i, draws, paired(stable[0], stable[i]), edge_axis),
-                num_seeds=min(len({run.seed for run in side.trials}) for side in (sides[0], sides[i])),
+                _difference(sides[0], sides[i], paired(stable[0], stable[i]), edge_axis),
                 num_turned=_num_turned(stable[0], stable[i]),
                 gains=gains(known[0], known[i], rule) if train_the_same else None,
             )
@@ -177,30 +182,52 @@ def _on_surfaces(tables: Sequence[SweepTable], x: str | None, rule: StableRule) 
     along = _ordered_axis(names, region, x)
     fitted = [surface_map(table, along.name, rule=rule, fills_grids=True) for table in tables]
     surfaces = [replace(surface, region=region) for surface in fitted]
-    draws = _draws(surfaces)
     sides = tuple(
-        Side(name, table.runs, surface, surface.area(), _interval(drawn), sum(run.is_degraded for run in table.runs))
-        for name, table, surface, drawn in zip(names, tables, surfaces, draws, strict=True)
-    )
+        Side(
+            name, table.runs, surface, surface.area(), _fitted_by_seed(surface, table.runs),
+            sum(run.is_degraded for run in table.runs), deviation=surface.area_deviation(),
+        )
+        for name, table, surface in zip(names, tables, surfaces, strict=True)
+    )  # fmt: skip
     order = [axis.name for axis in region]
     stable = [_stable(_by_cell_and_seed([with_cell_of(run, order) for run in table.runs]), rule) for table in tables]
-    differences = [_difference(sides, i, draws, paired(stable[0], stable[i]), along) for i in range(1, len(sides))]
+    differences = [_difference(sides[0], sides[i], paired(stable[0], stable[i]), along) for i in range(1, len(sides))]
     changed = changed_fields(tables, order)
     return Comparison(region, along, sides, tuple(differences), changed, rule, is_fitted=True, by=common_axis(tables))
 
 
-def _difference(
-    sides: Sequence[Side], i: int, draws: Sequence[np.ndarray | None], pairs: Pairs | None, along: Axis | None
-) -> Difference:
-    """What changed from the first of ``sides`` to another."""
-    first, new = sides[0], sides[i]
-    drawn, base = draws[i], draws[0]
+def _difference(first: Side, new: Side, pairs: Pairs | None, along: Axis | None) -> Difference:
+    """What changed from the ``first`` side to another."""
     rows: tuple[RowShift, ...] = ()
     if along is not None:
         after = {row.setting: row for row in new.stability.rows()}
         rows = tuple(row_shift(row, after[row.setting], along) for row in first.stability.rows())
-    interval = _interval(drawn - base) if drawn is not None and base is not None else None
-    return Difference(new.name, new.area - first.area, interval, pairs, rows)
+    change = new.area - first.area
+    return Difference(
+        new.name,
+        change,
+        *tested(first.by_seed, new.by_seed, change, math.hypot(first.deviation, new.deviation)),
+        pairs,
+        rows,
+    )
+
+
+def _fitted_by_seed(surface: SurfaceMap, runs: Iterable[TrialResult]) -> dict[int, float]:
+    """The area in each seed: of the fit, moved by how much more of the seed's trials are stable than it expects.
+
+    Trials near the edge tell more about it than trials elsewhere: a shift of the logit moves both by P (1 - P).
+    """
+    inside = [run for run in runs if run.is_judged and all(axis.has(run.cell[axis.name]) for axis in surface.region)]
+    if not inside:
+        return {}
+    p_N = surface.probability([run.cell for run in inside])
+    p_M = surface.probability(mesh_cells(surface.region, surface.along.name))
+    scale = float((p_M * (1 - p_M)).mean() / (p_N * (1 - p_N)).mean())
+    excess = {
+        (run.cell, run.seed): float(p_M.mean()) + scale * ((surface.rule.of_trial(run) is True) - float(p))
+        for run, p in zip(inside, p_N, strict=True)
+    }
+    return by_seed(excess)
 
 
 def common_axis(tables: Sequence[SweepTable]) -> str | None:
@@ -209,30 +236,16 @@ def common_axis(tables: Sequence[SweepTable]) -> str | None:
     return axes.pop() if len(axes) == 1 else None
 
 
-def _draws(maps: Sequence[StabilityMap]) -> list[np.ndarray | None]:
-    """Draws of the maps' areas; maps with the same noise are drawn alike."""
-    kinds = list(dict.fromkeys(stability.noise for stability in maps if stability.noise is not None))
-    return [None if m.noise is None else m.area_draws(kinds.index(m.noise)) for m in maps]
-
-
-def _interval(draws: np.ndarray | None) -> Interval | None:
-    if draws is None or np.isnan(draws).all():
-        return None
-    tail = 50 * (1 - CONFIDENCE)
-    low, high = np.nanpercentile(draws, [tail, 100 - tail])
-    return float(low), float(high)
-
-
 def _by_cell_and_seed(trials: Iterable[TrialResult]) -> dict[tuple[Cell, int], TrialResult]:
     return {(trial.cell, trial.seed): trial for trial in trials}
 
 
-def _stable(trials: Mapping[tuple[Cell, int], TrialResult], rule: StableRule) -> dict[tuple[Cell, int], bool]:
+def _stable(trials: Mapping[tuple[Cell, int], TrialResult], rule: StableRule) -> Stable:
     """Whether each trial with an outcome is stable."""
     return {place: rule.of_trial(trial) is True for place, trial in trials.items() if trial.is_judged}
 
 
-def _num_turned(before: Mapping[tuple[Cell, int], bool], after: Mapping[tuple[Cell, int], bool]) -> int:
+def _num_turned(before: Stable, after: Stable) -> int:
     """Cells with all seeds stable in one of two sweeps and none in the other, with at least two seeds in each."""
     cells: list[dict[Cell, list[bool]]] = [{}, {}]
     for of_sweep, by_cell in zip((before, after), cells, strict=True):
@@ -264,11 +277,7 @@ def _ordered_axis(names: Sequence[str], region: Sequence[Axis], x: str | None) -
 
 
 def row_shift(before: Row, after: Row, axis: Axis) -> RowShift:
-    """How the edge of a row moved along ``axis``.
-
-    The errors of two fitted edges are taken as independent, and each as normal on either side of the edge, as wide as
-    the interval there: the formula of G. Y. Zou and A. Donner, Stat. Med. 27 (2008) 1693, for logarithms of values.
-    """
+    """How the edge of a row moved along ``axis``."""
     first, new = (_single_edge(row) for row in (before, after))
     if first is None or new is None or first.is_stable_below != new.is_stable_below:
         return RowShift(before, after)
@@ -278,12 +287,7 @@ def row_shift(before: Row, after: Row, axis: Axis) -> RowShift:
         factor = axis.factor(first.at, new.at)
         return RowShift(before, after, factor if new.at >= first.at else 1 / factor)
     a, b = _place(axis, first.at), _place(axis, new.at)
-    if a is None or b is None:
-        return RowShift(before, after)
-    a_low, a_high, b_low, b_high = (_place(axis, end) for end in (first.low, first.high, new.low, new.high))
-    low = None if a_high is None or b_low is None else math.exp(b - a - math.hypot(b - b_low, a_high - a))
-    high = None if a_low is None or b_high is None else math.exp(b - a + math.hypot(b_high - b, a - a_low))
-    return RowShift(before, after, math.exp(b - a), low, high)
+    return RowShift(before, after, None if a is None or b is None else math.exp(b - a))
 
 
 def _single_edge(row: Row) -> Edge | None:
@@ -291,10 +295,8 @@ def _single_edge(row: Row) -> Edge | None:
     return row.edges[0] if len(row.edges) == 1 and row.edges[0].at is not None else None
 
 
-def _place(axis: Axis, value: float | None) -> float | None:
+def _place(axis: Axis, value: float) -> float | None:
     """The logarithm of a value, or of 1 / (1 - value) on a log1m axis; None if it has none."""
-    if value is None:
-        return None
     if axis.scale == "log1m":
         return -math.log(1 - value) if value < 1 else None
     return math.log(value) if value > 0 else None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from orchestrator.base.intervals import median_interval, wilson
+from orchestrator.base.intervals import mean_interval, share_interval
 from orchestrator.base.space import Cell
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import cell_state
@@ -21,14 +21,12 @@ Trials = Mapping[tuple[Cell, int], TrialResult]  # by cell and seed
 class Pairs:
     """``num`` trials that two sweeps share, cell and seed.
 
-    ``num_gained`` of them are stable only in the new sweep and ``num_lost`` only in the first; ``p_value`` is McNemar's
-    exact test.
+    ``num_gained`` of them are stable only in the new sweep and ``num_lost`` only in the first.
     """
 
     num: int
     num_gained: int
     num_lost: int
-    p_value: float
 
 
 def paired(before: Mapping[tuple[Cell, int], bool], after: Mapping[tuple[Cell, int], bool]) -> Pairs | None:
@@ -36,15 +34,7 @@ def paired(before: Mapping[tuple[Cell, int], bool], after: Mapping[tuple[Cell, i
     shared = before.keys() & after.keys()
     num_gained = sum(after[pair] and not before[pair] for pair in shared)
     num_lost = sum(before[pair] and not after[pair] for pair in shared)
-    return Pairs(len(shared), num_gained, num_lost, mcnemar(num_gained, num_lost)) if shared else None
-
-
-def mcnemar(num_gained: int, num_lost: int) -> float:
-    """McNemar's exact two-sided p-value of paired binary outcomes: the sign test of the pairs that differ."""
-    from scipy.stats import binomtest
-
-    differing = num_gained + num_lost
-    return float(binomtest(num_gained, differing, 0.5).pvalue) if differing else 1.0
+    return Pairs(len(shared), num_gained, num_lost) if shared else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +50,12 @@ class Gains:
     """What became of the runs of the base, on ``num_pairs`` trials that have an outcome in both.
 
     Of ``unstable`` runs of the base ``saved`` are stable here, ``saved_degraded`` of these degraded; of ``stable`` ones
-    ``harmed`` are not stable here. Intervals are Wilson's, None if no run could be saved, or harmed. ``saved_loss`` is
-    the median final loss of the saved runs.
+    ``harmed`` are not stable here. Intervals are over seeds, None with few. ``saved_loss`` is the median final loss of
+    the saved runs.
 
     ``loss_change`` is the median of the change of the final loss over the ``num_losses`` pairs of which both are
-    stable, with the interval of ``median_interval``. ``best`` is the best cell here, ``best_of_base`` that of the base.
+    stable, with the interval of the mean of each seed's. ``best`` is the best cell here, ``best_of_base`` the
+    base's.
     """
 
     num_pairs: int
@@ -97,24 +88,40 @@ def gains(base: Trials, new: Trials, rule: StableRule) -> Gains | None:
     unstable = sum(not before for before, _ in before_after)
     harmed, stable = before_after.count((True, False)), len(pairs) - unstable
     both = [pair for pair, turned in zip(pairs, before_after, strict=True) if all(turned)]
-    changes = [b - a for a, b in [(_loss(before), _loss(after)) for before, after in both] if math.isfinite(b - a)]
+    by_seed: dict[int, list[float]] = {}
+    for a, b in both:
+        if math.isfinite(change := _loss(b) - _loss(a)):
+            by_seed.setdefault(a.seed, []).append(change)
+    changes = [change for of_seed in by_seed.values() for change in of_seed]
     saved_losses = [loss for row in saved if math.isfinite(loss := _loss(row))]
     return Gains(
         num_pairs=len(pairs),
         unstable=unstable,
         saved=len(saved),
         saved_degraded=sum(row.is_degraded for row in saved),
-        saved_interval=wilson(len(saved), unstable) if unstable else None,
+        saved_interval=_interval(pairs, before_after, (False, True)),
         saved_loss=median(saved_losses) if saved_losses else None,
         stable=stable,
         harmed=harmed,
-        harmed_interval=wilson(harmed, stable) if stable else None,
+        harmed_interval=_interval(pairs, before_after, (True, False)),
         num_losses=len(changes),
         loss_change=median(changes) if changes else None,
-        loss_change_interval=median_interval(changes),
+        loss_change_interval=mean_interval([median(each) for each in by_seed.values()]),
         best=best_cell(new, rule),
         best_of_base=best_cell(base, rule),
     )
+
+
+def _interval(
+    pairs: Sequence[tuple[TrialResult, TrialResult]], before_after: Sequence[tuple[bool, bool]], turn: tuple[bool, bool]
+) -> tuple[float, float] | None:
+    """The interval of the share of runs with the first outcome of ``turn`` that have the second."""
+    counts: dict[int, tuple[int, int]] = {}
+    for (trial, _), sides in zip(pairs, before_after, strict=True):
+        if sides[0] == turn[0]:
+            hits, num = counts.get(trial.seed, (0, 0))
+            counts[trial.seed] = hits + (sides == turn), num + 1
+    return share_interval([*counts.values()]) if counts else None
 
 
 def _loss(row: TrialResult) -> float:

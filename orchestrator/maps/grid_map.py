@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-import numpy as np
-
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.intervals import wilson
 from orchestrator.base.space import Axis, Cell, is_ordered
@@ -41,9 +39,6 @@ from orchestrator.maps.regions import (
     worst_state,
 )
 from orchestrator.maps.table import SweepTable, by_cell
-
-_NUM_DRAWS = 4000
-_DRAWS_AT_ONCE = 100
 
 
 @dataclass(frozen=True)
@@ -276,39 +271,13 @@ class GridMap:
             shares.append(Interval(num / len(judged), *wilson(num, len(judged))) if judged else None)
         return shares
 
-    @property
-    def noise(self) -> tuple[int, ...] | None:
-        """What the noise of the area depends on: the seeds, None if there is only one."""
-        return self._stable_CS[1] if len(self._stable_CS[1]) > 1 else None
-
     def area(self) -> float:
         """The stable share of the region: the mean of its cells' fractions of stable seeds."""
-        stable_CS, _ = self._stable_CS
-        return float(_areas(stable_CS[:, None, :])[0])
-
-    def area_draws(self, number: int) -> np.ndarray:
-        """The area under resampled seeds, (draws,); equal numbers resample alike, as maps with the same seeds should.
-
-        A seed is resampled with all its cells: the runs of one seed have the same data and initial weights.
-        """
-        stable_CS, seeds = self._stable_CS
-        picks = np.random.default_rng(number).integers(len(seeds), size=(_NUM_DRAWS, len(seeds)))
-        pieces = np.array_split(picks, _NUM_DRAWS // _DRAWS_AT_ONCE)
-        return np.concatenate([_areas(stable_CS[:, pick]) for pick in pieces])
-
-    @cached_property
-    def _stable_CS(self) -> tuple[np.ndarray, tuple[int, ...]]:
-        """1.0 if stable, 0.0 if not, NaN without a result, for each cell of the region and seed; and the seeds."""
         region = self.region
         if region is None:
             region = [cell for cell, state in self.states.items() if is_known(state)]
-        place = {cell: i for i, cell in enumerate(region)}
-        seeds = tuple(sorted({trial.seed for trial in self.table.runs}))
-        stable_CS = np.full((len(region), len(seeds)), np.nan)
-        for trial in self.table.runs:
-            if trial.is_judged and trial.cell in place:
-                stable_CS[place[trial.cell], seeds.index(trial.seed)] = self.rule.of_trial(trial) is True
-        return stable_CS, seeds
+        shares = [share.at for share in self.p_stable(region) if share is not None]
+        return sum(shares) / len(shares) if shares else math.nan
 
 
 def row_of(
@@ -340,13 +309,3 @@ def _nearest(axis: Axis, value: Any) -> tuple[Any, ...]:
         return (value,)
     below, above = sides(axis, value)
     return (*below[:1], *above[:1])
-
-
-def _areas(stable_CDS: np.ndarray) -> np.ndarray:
-    """Mean fraction of stable seeds over cells (C, draws, seeds) with a result, one for each draw; NaN without any."""
-    known = ~np.isnan(stable_CDS)
-    num = known.sum(axis=2)
-    fraction = np.where(num > 0, np.where(known, stable_CDS, 0).sum(axis=2) / np.maximum(num, 1), np.nan)
-    has_result = ~np.isnan(fraction)
-    total = np.where(has_result, fraction, 0).sum(axis=0)
-    return np.where(has_result.any(axis=0), total / np.maximum(has_result.sum(axis=0), 1), np.nan)

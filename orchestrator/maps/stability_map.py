@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis, Cell
 from orchestrator.maps.cell_map import CellMap
@@ -55,15 +53,8 @@ class StabilityMap(Protocol):
     def p_stable(self, cells: Sequence[Mapping[str, Any]]) -> Sequence[Interval | None]:
         """P(stable) of each cell with its 95 % interval; None if nothing is known."""
 
-    @property
-    def noise(self) -> object | None:
-        """What the noise of the area depends on; None if there are too few seeds to know it."""
-
     def area(self) -> float:
         """The stable share of the map."""
-
-    def area_draws(self, number: int) -> np.ndarray:
-        """Draws of the area, whose scatter is its uncertainty."""
 
 
 def map_of(

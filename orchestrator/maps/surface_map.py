@@ -43,10 +43,8 @@ _ROWS = {1: 9, 2: 5}  # rows that are shown on a range across, by the number of 
 _FEW_ROWS = 3
 _DIGITS = 3
 _MESH = 81  # points on each axis of a picture
-_MOST_POINTS = 1500  # of the area's mesh, whose covariance is factored once for each surface
+_MOST_POINTS = 1500  # of the area's mesh
 _ALONG, _ALONG_ALONE = 65, 257  # points of it on a range along, with other axes and without
-_NUM_DRAWS = 1000
-_JITTER = 1e-4  # added to variances of logits, so that rounding leaves the covariance positive
 
 
 @dataclass(frozen=True)
@@ -182,23 +180,16 @@ class SurfaceMap:
         ends = zip(*(expit(x_M).tolist() for x_M in (latent.mean_M, low_M, high_M)), strict=True)
         return [Interval(*values) for values in ends]
 
-    @property
-    def noise(self) -> object:
-        """What the noise of the area depends on: this fit alone."""
-        return id(self)
-
     def area(self) -> float:
         """The mean of P(stable) over the region."""
         return float(self.probability(self._mesh()).mean())
 
-    def area_draws(self, number: int) -> np.ndarray:
-        """The area in draws from the posterior, (S,); ``number`` is their seed."""
-        cells = self._mesh()
-        latent = self.latent(cells)
-        covariance_MM = self.surface.covariance(latent, latent)
-        root_MM = np.linalg.cholesky(covariance_MM + _JITTER * np.eye(len(cells)))
-        normal_MS = np.random.default_rng(number).standard_normal((len(cells), _NUM_DRAWS))
-        return np.asarray(expit(latent.mean_M[:, None] + root_MM @ normal_MS).mean(axis=0))
+    def area_deviation(self) -> float:
+        """The standard deviation of the area over the posterior, which knows nothing of seeds."""
+        latent = self.latent(self._mesh())
+        p_M = expit(latent.mean_M)
+        slope_M = p_M * (1 - p_M) / len(p_M)
+        return math.sqrt(max(0.0, float(slope_M @ self.surface.covariance(latent, latent) @ slope_M)))
 
     def _mesh(self) -> list[Cell]:
         return mesh_cells(self.region, self.along.name)

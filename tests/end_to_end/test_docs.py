@@ -321,7 +321,7 @@ def test_the_example_of_what_a_change_saves_has_the_values_of_its_axis_and_count
     (shown,) = blocks(GAINS, "text")
     assert max(map(len, shown.splitlines())) <= 80
     assert f"Against interventions={base}, on {len(sweep.trials) // 5} trials" in shown
-    rows = re.findall(r"^(.+?) +(\d+)/(\d+) +\S+% +(\d+)/(\d+) ", shown, re.MULTILINE)
+    rows = re.findall(r"^(.+?) +(\d+)/(\d+) +\S+ +(\d+)/(\d+) ", shown, re.MULTILINE)
     assert sorted(row[0] for row in rows) == sorted(labels)
     assert {int(unstable) + int(stable) for _, _, unstable, _, stable in rows} == {len(sweep.trials) // 5}
     saved = [int(row[1]) for row in rows]

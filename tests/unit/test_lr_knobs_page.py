@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import lr_knobs
-from benchmarks.lr_knobs import Effect, Span, best_losses, cells_of, edge_factor, factor_text, loss_factor
+from benchmarks.lr_knobs import Effect, Span, best_losses, cells_of, edge_factor, factor_ends, factor_text, loss_factor
 from orchestrator.base.space import Axis, Cell
 from orchestrator.maps.edges import Edge, Row
 from orchestrator.sweepfile.spec import load_sweep
@@ -125,6 +125,13 @@ def test_the_factor_of_an_edge_is_that_of_two_edges_and_a_bound_where_one_is_not
     assert edge_factor(base, nowhere, SURFACE) == pytest.approx((None, None, 0.01 / 0.09))
     in_doubt = Row(Cell(), "crosses", (Edge(None, 0.02, 0.03, True, "fit"),), p_stable=0.1)
     assert edge_factor(base, in_doubt, SURFACE) == pytest.approx((None, None, 0.03 / 0.09))
+
+
+def test_the_interval_of_a_factor_adds_the_squares_of_both_sides_and_has_no_end_where_an_edge_has_none() -> None:
+    first, new = Edge(0.1, 0.1 / 2, 0.1 * 3, True, "fit"), Edge(0.4, 0.4 / 5, 0.4 * 7, True, "fit")
+    low, high = 4 * math.exp(-math.hypot(math.log(5), math.log(3))), 4 * math.exp(math.hypot(math.log(7), math.log(2)))
+    assert factor_ends(first, new) == pytest.approx((low, high))
+    assert factor_ends(Edge(0.1, None, 0.3, True, "fit"), new) == (pytest.approx(low), None)
 
 
 def test_a_factor_is_bold_where_its_interval_excludes_one() -> None:

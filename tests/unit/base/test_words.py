@@ -5,7 +5,6 @@ from orchestrator.base.words import (
     count,
     counts_line,
     format_seconds,
-    interval,
     joined,
     listed,
     plural,
@@ -39,12 +38,6 @@ def test_columns_are_as_wide_as_their_widest_word_and_end_without_spaces() -> No
 
 def test_long_text_goes_on_in_lines_that_are_indented() -> None:
     assert wrapped("aaa bbb ccc-ddd", indent=2, width=9) == ["aaa bbb", "  ccc-ddd"]
-
-
-def test_an_interval_may_be_open() -> None:
-    assert interval(0.12345, 2) == "0.123 to 2"
-    assert interval(0.1, 0.2, ".0%", "-") == "10%-20%"
-    assert [interval(1, None), interval(None, 1), interval(None, None)] == ["at least 1", "at most 1", "open"]
 
 
 def test_time_reads_as_a_clock() -> None:
