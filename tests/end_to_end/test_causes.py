@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.api.running import run
+from orchestrator.api.running import run_lines
 from orchestrator.base.files import LEDGER
 from orchestrator.causes.diagnosis import examine
-from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.render.text import show
 from orchestrator.sweepfile.spec import load_sweep
@@ -37,7 +36,7 @@ def test_every_planted_sweep_is_tested_here() -> None:
 @pytest.mark.timeout(900)
 def test_the_planted_cause_is_named_in_every_trial_that_is_not_stable_and_no_other(name: str, tmp_path: Path) -> None:
     sweep = load_sweep(CAUSES / f"{name}.yaml")
-    assert show(run(sweep, tmp_path, lambda: InlineExecutor, False)) == 0
+    assert show(run_lines(sweep, tmp_path, "inline")) == 0
     with LedgerReader(tmp_path / sweep.name / LEDGER) as ledger:
         rows = ledger.trials()
         unstable = [row for row in rows if row.outcome != "stable"]

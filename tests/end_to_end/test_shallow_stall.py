@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.api.running import run
+from orchestrator.api.running import run_lines
 from orchestrator.base.files import LEDGER
 from orchestrator.causes.advice import advise
 from orchestrator.causes.diagnosis import Diagnosis, examine
-from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.render.text import show
 from orchestrator.sweepfile.overrides import Overrides
@@ -28,7 +27,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerReader]:
     folder = tmp_path_factory.mktemp("results")
     both = Overrides(axes=("norm_place=values:post,pre",))
     sweep = load_sweep(FILE, both)
-    assert show(run(sweep, folder, lambda: InlineExecutor, False)) == 0
+    assert show(run_lines(sweep, folder, "inline")) == 0
     with LedgerReader(folder / sweep.name / LEDGER) as ledger:
         yield ledger
 
