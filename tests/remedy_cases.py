@@ -11,15 +11,15 @@ from diagnosis_cases import row_of
 
 from orchestrator.base.space import Cell
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.causes.remedies.cells import CellRemedies, Region
 from orchestrator.causes.remedies.reading import current_remedies, tallies
-from orchestrator.causes.remedies.remedy import Entry, Fork, Remedy
+from orchestrator.causes.remedies.remedy import FIRST_FRESH, Entry, Fork, Remedy
 from orchestrator.causes.remedies.request import RemedyRequest
-from orchestrator.causes.remedies.results import CellRemedies, Region, Remedies
+from orchestrator.causes.remedies.results import Remedies
 from orchestrator.causes.remedies.training import (
     diagnose_unstable,
     region_to_remedy,
     remedies_after,
-    train_latest_first,
     train_remedies,
 )
 from orchestrator.executors.inline import InlineExecutor
@@ -30,10 +30,15 @@ CLIP = Remedy(({"at": 0, "set": {"clip": 0.3}},))
 
 
 def forked(
-    remedy: Remedy, step: int, outcomes: Sequence[str], losses: Sequence[float] | None = None, own: Sequence[Entry] = ()
+    remedy: Remedy,
+    step: int,
+    outcomes: Sequence[str],
+    losses: Sequence[float] | None = None,
+    own: Sequence[Entry] = (),
+    first: int | None = None,
 ) -> list[TrialResult]:
     """A row for each replicate of a remedy from a step; other data alone starts with the replicate 1."""
-    first = 0 if remedy.entries else 1
+    first = first if first is not None else 0 if remedy.entries else 1
     rows = []
     for k, outcome in enumerate(outcomes, first):
         changes: dict[str, Any] = {"config": {"interventions": Fork(remedy, step, k).interventions(own)}}
@@ -55,12 +60,14 @@ def answer(rows: Sequence[TrialResult], cause: str | None = None, onset: int | N
         control=trial,
         control_repeats=True,
         control_differs={},
-        tallies=tuple(tally for tally in counted if tally.remedy.entries),
+        tallies=tuple(tally for tally in counted if tally.remedy.entries and not tally.is_fresh),
+        fresh=tuple(tally for tally in counted if tally.is_fresh),
         unchanged=tuple(tally for tally in counted if not tally.remedy.entries),
         stable_cells=(),
         neighbour=None,
         costs=(),
         num_missing=0,
+        num_tried=len({tally.name for tally in counted if tally.remedy.entries}),
     )
     return replace(found, **changes)
 
@@ -75,14 +82,28 @@ def all_cells(cells: Sequence[Remedies]) -> CellRemedies:
     return CellRemedies(Region("case", tuple(cell.trial for cell in cells), len(cells) + 2, 1), tuple(cells))
 
 
-ALL, SOME, NONE = ["stable"] * 3, ["stable", "diverged", "diverged"], ["diverged"] * 3
+ALL, NONE = ["stable"] * 3, ["diverged"] * 3
+# Enough replicates to tell a remedy from chance.
+TEN, NINE, LOST = ["stable"] * 10, ["diverged", *["stable"] * 9], ["diverged"] * 10
+
+
+def others(*steps: int) -> list[TrialResult]:
+    """Forks with other data alone, which are all lost, each at another step."""
+    forks = (enumerate(forked(Remedy(), step, LOST)) for step in steps)
+    return [replace(row, steps_done=400 - k) for rows in forks for k, row in rows]
+
+
+def fresh(remedy: Remedy, step: int, outcomes: Sequence[str], loss: float = 1.0) -> list[TrialResult]:
+    """Replicates of a named remedy that chose nothing."""
+    return forked(remedy, step, outcomes, [loss] * len(outcomes), first=FIRST_FRESH)
 
 
 def three_cells() -> CellRemedies:
-    """A cell that clipping saves and a lower rate too, one that only spikes, and one that nothing saves."""
+    """A cell that clipping saves and a lower rate too, one that only spikes, and one that nothing saves for certain."""
     first = answer([*forked(CLIP, 100, ALL, [1.0] * 3), *forked(LOWER, 100, ALL, [2.0] * 3), *forked(SKIP, 100, NONE)])
-    second = answer([*forked(SKIP, 90, ALL, [3.0] * 3), *forked(LOWER, 90, SOME)], trial=row_of("spiked", 100))
-    third = answer([*forked(LOWER, 90, SOME), *forked(Remedy(), 90, NONE)])
+    skipped = [*forked(SKIP, 90, TEN, [3.0] * 10), *fresh(SKIP, 90, NINE, 3.0)]
+    second = answer([*skipped, *forked(LOWER, 90, LOST), *others(90)], trial=row_of("spiked", 100))
+    third = answer([*forked(LOWER, 90, NINE), *fresh(LOWER, 90, NINE), *others(90)])
     return all_cells(
         [
             in_cell(first, 1),
@@ -105,6 +126,6 @@ def find_cell_remedies(folder: Path, where: Mapping[str, Any], request: RemedyRe
     region, cells = region_to_remedy(folder, where, request), []
     for trial in region.trials:
         diagnosis = diagnose_unstable(folder, trial.trial_id, {})
-        summaries = list(train_latest_first(folder, diagnosis, request, InlineExecutor, ()))
+        summaries = [summary for _, summary in train_remedies(folder, diagnosis, request, InlineExecutor, ())]
         cells.append(remedies_after(folder, diagnosis, summaries))
     return CellRemedies(region, tuple(cells))

@@ -25,7 +25,8 @@ from orchestrator.render.blocks import Block, Figure, File, Line, Table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from orchestrator.causes.remedies.results import CellRemedies, KindCount, Region, Remedies
+    from orchestrator.causes.remedies.cells import CellRemedies, KindCount, Region
+    from orchestrator.causes.remedies.results import Remedies
     from orchestrator.driver.progress import Summary
     from orchestrator.maps.cell_map import CellMap
     from orchestrator.maps.table import SweepTable
@@ -37,7 +38,8 @@ _MAX_NAMED = 6  # cells that nothing saves
 class RemediesQuery(Query["SweepTable"]):
     """Find the cheapest remedy of each unstable cell: the one that saves every replicate from the latest step.
 
-    Forks the most typical trial of each cell, from the latest step back until something saves it. The usual remedies
+    Forks the most typical trial of each cell. A remedy is named if it beats other data by more than chance, and is then
+    trained again on ten replicates with fresh data. The usual remedies
     are the learning rate x0.5 and x0.1, beta1, beta2, eps, clip, 5 batches skipped, moments reset, and the values of
     neighbouring stable cells. For example `sweep remedies lr_warmup --cell warmup=10`.
     """
@@ -57,15 +59,15 @@ class RemediesQuery(Query["SweepTable"]):
         """Train the missing forks cell by cell, and read the cheapest remedy of each."""
         from orchestrator.answers._forks import ProgressLines, resources_of
         from orchestrator.base.environment import check_installed
+        from orchestrator.causes.remedies.cells import CellRemedies
         from orchestrator.causes.remedies.reading import forks_folder
         from orchestrator.causes.remedies.request import RemedyRequest
-        from orchestrator.causes.remedies.results import CellRemedies
         from orchestrator.causes.remedies.training import (
             diagnose_unstable,
             is_stopped,
             region_to_remedy,
             remedies_after,
-            train_latest_first,
+            train_remedies,
         )
         from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
         from orchestrator.maps.cell_map import cell_map
@@ -87,7 +89,7 @@ class RemediesQuery(Query["SweepTable"]):
             diagnosis = diagnose_unstable(folder, trial.trial_id, {})
             progress = ProgressLines(say, f"cell {number} of {len(region.trials)}, {trial.cell.name}: ")
             make_executor = executor_loader(self.executor, ExecutorOptions(forks, resources))()
-            parts = list(train_latest_first(folder, diagnosis, request, make_executor, [progress]))
+            parts = [part for _, part in train_remedies(folder, diagnosis, request, make_executor, [progress])]
             summaries += parts
             if is_stopped(parts):
                 break
@@ -131,7 +133,8 @@ class CellRow:
     @classmethod
     def of(cls, remedy: Remedies) -> CellRow:
         """The row of a cell."""
-        trial, cheapest, partial, shown = remedy.trial, remedy.cheapest, remedy.best_partial, remedy.shown
+        trial, cheapest, partial = remedy.trial, remedy.cheapest, remedy.best_partial
+        measured = remedy.measured(remedy.shown)
         return cls(
             cell=trial.cell,
             trial_id=trial.trial_id,
@@ -145,9 +148,9 @@ class CellRow:
             most=getattr(partial, "name", None),
             most_step=getattr(partial, "fork_step", None),
             from_onset=remedy.from_onset,
-            saved=0 if shown is None else shown.saved,
-            tried=0 if shown is None else shown.tried,
-            final_loss=getattr(shown, "final_loss", None),
+            saved=0 if measured is None else measured.saved,
+            tried=0 if measured is None else measured.tried,
+            final_loss=getattr(measured, "final_loss", None),
             alone_loss=remedy.alone_loss,
             agrees_with_diagnosis=remedy.agrees,
             control_repeats=remedy.control_repeats,
@@ -239,18 +242,17 @@ class RemediesAnswer(Answer):
         results, num = self.result, len(self.cells)
         if num < self.num_unstable:
             yield f"{num} of {self.num_unstable} cells have been tried"
-        yield f"a remedy saves every replicate in {self.num_saved} of {num} cells"
+        yield f"a remedy saves every replicate, and more than chance does, in {self.num_saved} of {num} cells"
         if self.by_remedy:
             cheapest = [f"{kind} {count.cheapest}" for kind, count in self.by_remedy.items() if count.cheapest]
             yield f"cells by the kind of their cheapest remedy: {', '.join(cheapest)}"
             saving = sorted(self.by_remedy.items(), key=lambda item: -item[1].saves)
             counts = ", ".join(f"{kind} {count.saves}" for kind, count in saving)
-            yield f"cells that a kind saves from the same step: {counts}"
-            lower = f"{self.num_saved_by_lower_lr} of {num} cells"
-            yield f"a lower learning rate saves {lower} from the step of their cheapest remedy"
+            yield f"cells that a kind saves: {counts}"
+            yield f"a lower learning rate saves {self.num_saved_by_lower_lr} of {num} cells"
         if unsaved := [cell for cell in results.cells if cell.cheapest is None]:
             names = listed([cell.trial.cell.name for cell in unsaved], _MAX_NAMED)
-            yield f"nothing saves {count(len(unsaved), 'cell')}: {names}"
+            yield f"no remedy is named in {count(len(unsaved), 'cell')}: {names}"
         spiked = [cell for cell in results.saved if cell.trial.outcome == "spiked"]
         if lower_alone := sum(cell.is_lower_alone(cell.cheapest) for cell in spiked):
             yield f"in {lower_alone} of the {len(spiked)} spiked cells that are saved the run ends lower if left alone"
@@ -269,16 +271,16 @@ def _headline(region: Region) -> str:
 
 
 def _table(results: CellRemedies) -> Table:
-    title = "the cheapest remedy of each cell: saved replicates, its fork step from the onset, and final loss:"
+    title = "the cheapest remedy of each cell: saved of fresh replicates, its fork step from the onset, and loss:"
     head = ("cell", "outcome", "onset", "saved", "fork", "loss", "remedy")
     return Table(head, tuple(map(_row, results.cells)), (2, 3, 4, 5), title=title)
 
 
 def _row(cell: Remedies) -> tuple[str, ...]:
-    shown = cell.shown
+    measured = cell.measured(cell.shown)
     onset = "-" if cell.onset is None else str(cell.onset)
-    saved = f"{shown.saved}/{shown.tried}" if shown is not None else "0" if cell.fork_steps else "-"
-    loss = (shown.short_loss if shown is not None else "") or "-"
+    saved = "-" if measured is None else f"{measured.saved}/{measured.tried}"
+    loss = (measured.short_loss if measured is not None else "") or "-"
     return cell.trial.cell.name, cell.trial.outcome or "", onset, saved, _fork(cell), loss, _remedy(cell)
 
 

@@ -87,9 +87,10 @@ class RemedyQuery(Query["SweepTable"]):
 
 @dataclass(frozen=True, slots=True)
 class TriedRemedy:
-    """A remedy from a fork step; ``called_for`` if the diagnosis calls for it."""
+    """A remedy from a fork step; ``called_for`` if the diagnosis calls for it. ``p_value`` is that of all its steps."""
 
     helped: bool
+    p_value: float | None
     called_for: bool
     tally: Tally = flat()
 
@@ -130,8 +131,13 @@ class RemedyAnswer(Answer):
         """The answer with these results of forks."""
         control, cheapest, best = results.control, results.cheapest, results.best
 
+        p_values = results.p_values
+
         def tried(tallies: Sequence[Tally]) -> tuple[TriedRemedy, ...]:
-            return tuple(TriedRemedy(results.helped(tally), results.is_called_for(tally), tally) for tally in tallies)
+            return tuple(
+                TriedRemedy(results.helped(tally), p_values.get(tally.name), results.is_called_for(tally), tally)
+                for tally in tallies
+            )
 
         return cls(
             result=results,
@@ -221,21 +227,27 @@ def _counts(tally: Tally | None) -> str:
 
 
 def _verdict(results: Remedies) -> Iterator[str]:
-    """The cheapest remedy, the one with the lowest loss, and the step from which it was too late."""
+    """The cheapest remedy, the one with the lowest loss, and the last step from which one is known to help."""
     cheapest, lowest, partial = results.cheapest, results.best, results.best_partial
     if cheapest is not None:
-        saved = f"saved {_saved(results, cheapest)}, final loss {_loss(cheapest.final_loss)}"
-        yield f"cheapest: {cheapest.name} from {_step(results, cheapest)}: {saved}"
+        yield f"cheapest: {cheapest.name} from {_step(results, cheapest)}: {_saved(results, cheapest)}"
         if lowest is not None and lowest != cheapest:
-            saved = f"saved {lowest.saved} of {lowest.tried}, final loss {_loss(lowest.final_loss)}"
-            yield f"lowest loss: {lowest.name} from {_step(results, lowest)}: {saved}"
+            yield f"lowest loss: {lowest.name} from {_step(results, lowest)}: {_saved(results, lowest)}"
         if results.is_lower_alone(lowest):
             yield "left alone, it ends lower than with any remedy that saves it: a spike is not a failure"
     elif partial is not None:
         best = f"{partial.name} from {_step(results, partial)}"
-        yield f"no remedy saved every replicate; at most {_saved(results, partial)}: {best}"
+        yield f"no remedy saved every replicate; the best is {best}: {_saved(results, partial)}"
+    elif results.is_stable_alone:
+        yield "no remedy is named: left alone, the run is stable now"
     elif any(tally.saved for tally in results.tallies):
-        yield f"no remedy saved more replicates than {_alone(results)} alone"
+        lowest_p = min(results.p_values.values())
+        single = results.is_custom and all(tally.tried == 1 for tally in results.tallies)
+        more = "a trainer that takes data_seed gets" if single else "see --replicates for"
+        yield (
+            f"no remedy is named: none of {results.num_tried} did better than {_alone(results)} alone by more than "
+            f"chance (the lowest p is {lowest_p:.2g}); {more} more replicates, which can tell more"
+        )
     else:
         yield "no remedy saved any replicate"
     passed = [tally for tally in results.tallies if tally.own_passed]
@@ -243,13 +255,12 @@ def _verdict(results: Remedies) -> Iterator[str]:
         last = max(tally.fork_step for tally in passed)
         names = _some([tally.name for tally in passed if tally.fork_step == last])
         yield f"got past this spike, though others follow: with the trial's own data {names} from step {last}"
-    last_helpful, late = results.last_helpful_step, results.too_late_step
-    if last_helpful is None:
-        yield f"nothing helped more than {_alone(results)} alone, from any of these steps"
-    elif late is None:
-        yield f"no step was too late: something helped even from the last fork, at step {last_helpful}"
+    if (last_helpful := results.last_helpful_step) is None:
+        return
+    if (late := results.too_late_step) is None:
+        yield f"no step was too late: this helped even from the last fork, at step {last_helpful}"
     else:
-        yield f"too late from step {late}: the last fork that helped is at step {last_helpful}"
+        yield f"a remedy is known to help from step {last_helpful}; from step {late} on it may be too late"
 
 
 def _alone(results: Remedies) -> str:
@@ -296,16 +307,13 @@ def _diagnosis(results: Remedies) -> str:
         return f"diagnosis: {title}; no remedy against it was tried"
     if results.agrees is None:
         return f"diagnosis: {title}; nothing helped, so the forks neither confirm nor contradict it"
-    if results.agrees and results.last_helpful_step is None:
-        passed = [tally.name for tally in called_for if tally.own_passed]
-        return f"diagnosis: {title}; remedies against it got past this spike: {_some(passed)}"
     if results.agrees:
         helped = [tally.name for tally in called_for if results.helped(tally)]
         return f"diagnosis: {title}; remedies against it helped: {_some(helped)}"
     tried, others = [tally.name for tally in called_for], [t.name for t in results.tallies if results.helped(t)]
     return (
-        f"the remedies CONTRADICT the diagnosis: against {title}, {_some(tried)} did not help from any step, while "
-        f"{_some(others)} did"
+        f"the remedies do NOT support the diagnosis: against {title}, {_some(tried)} helped no more than chance, "
+        f"while {_some(others)} did"
     )
 
 
@@ -314,9 +322,14 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _saved(results: Remedies, tally: Tally) -> str:
-    """The saved replicates, with an interval if replicates are different runs."""
-    counts = f"{tally.saved} of {tally.tried}"
-    return f"{counts} (95 % interval {tally.low:.0%} to {tally.high:.0%})" if results.replicates_differ else counts
+    """How many fresh replicates the remedy saved."""
+    measured = results.measured(tally)
+    if measured is None:
+        return "not trained with fresh data yet"
+    counts = f"saved {measured.saved} of {measured.tried}"
+    if results.replicates_differ:
+        counts += f" with fresh data (95 % interval {measured.low:.0%} to {measured.high:.0%})"
+    return f"{counts}, final loss {_loss(measured.final_loss)}"
 
 
 def _step(results: Remedies, tally: Tally) -> str:

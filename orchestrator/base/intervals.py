@@ -24,6 +24,23 @@ def wilson(num_hits: float, num: float) -> tuple[float, float]:
     return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
 
+def exact_interval(num_hits: int, num: int) -> tuple[float, float]:
+    """The interval of Clopper and Pearson of the share ``num_hits / num``, at ``CONFIDENCE`` or above."""
+    from scipy.special import betaincinv
+
+    half = (1 - CONFIDENCE) / 2
+    low = float(betaincinv(num_hits, num - num_hits + 1, half)) if num_hits else 0.0
+    return low, float(betaincinv(num_hits + 1, num - num_hits, 1 - half)) if num_hits < num else 1.0
+
+
+def fisher(num_hits: int, num: int, other_hits: int, other_num: int) -> float:
+    """Fisher's exact p-value that a share of ``num_hits / num`` is higher than ``other_hits / other_num`` by chance."""
+    all_hits = num_hits + other_hits
+    more = range(num_hits, min(num, all_hits) + 1)
+    ways = sum(math.comb(num, hits) * math.comb(other_num, all_hits - hits) for hits in more)
+    return ways / math.comb(num + other_num, all_hits)
+
+
 def mean_interval(values: Sequence[float], deviation: float = 0.0) -> tuple[float, float] | None:
     """Student's interval of the mean of one number for each seed; None for too few, and if none differs.
 

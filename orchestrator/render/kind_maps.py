@@ -12,9 +12,9 @@ from matplotlib.patches import Patch
 
 from orchestrator.causes.diagnosis import UNEXPLAINED, Explanation, Key
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
+from orchestrator.causes.remedies.cells import CellRemedies
 from orchestrator.causes.remedies.reading import Remedies
 from orchestrator.causes.remedies.remedy import KINDS
-from orchestrator.causes.remedies.results import CellRemedies
 from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.cells import CellSummary
 from orchestrator.render.labels import legend_below, plain
@@ -143,7 +143,8 @@ def _kind(remedy: Remedies) -> str:
 def _words(remedy: Remedies) -> str:
     """The remedy in a line or two, and its fork step."""
     if remedy.cheapest is None:
-        return f"none\n{remedy.best_partial.saved}/{remedy.best_partial.tried}" if remedy.best_partial else "none"
+        measured = remedy.measured(remedy.best_partial)
+        return f"none\n{measured.saved}/{measured.tried}" if measured else "none"
     lines = textwrap.wrap(remedy.cheapest.remedy.name, _LETTERS)[:2]
     step = f"at {remedy.cheapest.fork_step}" if remedy.from_onset is None else f"{remedy.from_onset:+d}"
     return plain("\n".join([*lines, step]))
@@ -151,7 +152,7 @@ def _words(remedy: Remedies) -> str:
 
 def _legend(cells: Mapping[Key, Remedies], stability: CellMap) -> list[Any]:
     counts = {kind: sum(_kind(remedy) == kind for remedy in cells.values()) for kind in _COLOURS}
-    titles = {**KINDS, NONE: "no remedy saves every replicate (saved/tried by the best)"}
+    titles = {**KINDS, NONE: "no remedy is named, or none that saves all (saved/tried)"}
     patches = [
         Patch(facecolor=_COLOURS[kind], label=f"{titles[kind]}: {num} cell{'s' if num > 1 else ''}")
         for kind, num in counts.items()

@@ -59,8 +59,8 @@ def _metrics(results: Remedies) -> Iterator[tuple[str, float]]:
     for name, tally in (("cheapest", results.cheapest), ("best", results.best)):
         if tally is not None:
             yield f"remedy_{name}_step", tally.fork_step
-            if tally.final_loss is not None:
-                yield f"remedy_{name}_loss", tally.final_loss
+            if (measured := results.measured(tally)) is not None and measured.final_loss is not None:
+                yield f"remedy_{name}_loss", measured.final_loss
     if results.too_late_step is not None:
         yield "remedy_too_late_step", results.too_late_step
 

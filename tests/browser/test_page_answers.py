@@ -43,7 +43,7 @@ def sweeps(train, tmp_path: Path) -> Path:
     """A real sweep with telemetry, some of it beyond the edge, and one beside it with twice the curvature."""
     train(sweep_of(BODY, f"name: asked\n{BASE}"))
     find_remedies(
-        tmp_path / "asked", None, {"lr": "9", "beta1": "0"}, RemedyRequest(("lr=x0.1",), ("0",), 1, pairs=False)
+        tmp_path / "asked", None, {"lr": "9", "beta1": "0"}, RemedyRequest(("lr=x0.1",), ("0",), 2, pairs=False)
     )
     train(sweep_of(BODY.replace("sgd}", "sgd, curvature: 2.0}"), f"name: sharper\n{BASE}"))
     export_all(tmp_path / "asked")

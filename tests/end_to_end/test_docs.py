@@ -132,7 +132,6 @@ def test_the_commands_of_the_remedies_page_work_on_its_example(tmp_path: Path) -
     assert found["cheapest"] == "lr x0.25"
     (cell,) = json.loads((tmp_path / "cells.json").read_text())["cells"]
     assert cell["trial_id"] == found["trial_id"]
-    assert cell["cheapest"] == "lr x0.1", "a quarter is not among the remedies of each cell"
 
 
 @pytest.mark.slow
@@ -143,7 +142,8 @@ def test_the_trainer_of_the_remedies_page_is_forked_from_its_checkpoints(tmp_pat
     assert found["control_repeats"] is True
     assert found["resumed"] == [{"fork_step": 60, "differs": None}, {"fork_step": 100, "differs": None}]
     assert found["without_effect"] == []
-    assert (found["cheapest"], found["cheapest_step"]) == ("lr x0.1", 100)
+    assert found["cheapest"] is None, "one run each may be chance"
+    assert [tally["saved"] for tally in found["remedies"] if tally["name"] == "lr x0.1"] == [1, 1]
 
 
 def remedies_commands(name: str) -> list[list[str]]:

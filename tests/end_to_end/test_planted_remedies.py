@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from remedy_cases import find_remedies
 
-from orchestrator.api.running import run
+from orchestrator.api.running import run_lines
 from orchestrator.causes.remedies.request import RemedyRequest
-from orchestrator.executors.inline import InlineExecutor
 from orchestrator.render.text import show
 from orchestrator.sweepfile.spec import load_sweep
 
@@ -24,11 +23,11 @@ PLANTED = {
 
 @pytest.mark.parametrize("name", PLANTED)
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_remedy_with_the_lowest_loss_makes_a_move_against_the_planted_cause(name: str, tmp_path: Path) -> None:
     sweep = load_sweep(CAUSES / f"{name}.yaml")
-    assert show(run(sweep, tmp_path, lambda: InlineExecutor, False)) == 0
-    found = find_remedies(tmp_path / sweep.name, None, {}, RemedyRequest(at=("0",), replicates=2, pairs=False))
+    assert show(run_lines(sweep, tmp_path, "inline")) == 0
+    found = find_remedies(tmp_path / sweep.name, None, {}, RemedyRequest(at=("0",), replicates=6, pairs=False))
     assert found.control_repeats is True
     assert found.cause == PLANTED[name]
     assert found.best is not None

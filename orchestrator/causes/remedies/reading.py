@@ -18,17 +18,9 @@ from orchestrator.base.space import on_natural_scale
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import is_known, is_over_edge
 from orchestrator.causes.diagnosis import Diagnosis, most_typical
+from orchestrator.causes.remedies.cells import Region
 from orchestrator.causes.remedies.remedy import NO_CHANGE, Entry, Fork, fork_of, own_interventions
-from orchestrator.causes.remedies.results import (
-    Cost,
-    Difference,
-    Ignored,
-    Region,
-    Remedies,
-    Resumed,
-    StableCell,
-    Tally,
-)
+from orchestrator.causes.remedies.results import Cost, Difference, Ignored, Remedies, Resumed, StableCell, Tally
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.neighbours import above, below, neighbours, trials_of
 from orchestrator.maps.table import axes_of, by_cell, read_table, with_relative_results
@@ -87,6 +79,7 @@ def read_remedies(ledger: LedgerReader, diagnosis: Diagnosis) -> Remedies:
         return results
     with LedgerReader(forks / LEDGER) as trained:
         fork_rows = _trials(trained)
+        tried = {fork.remedy.name for fork, _ in _forks(trained.trials(removed=True), own) if fork.remedy.entries}
         if (control := _control(fork_rows, own)) is not None:
             results = replace(results, control=control, **_repetition(ledger, trial, trained, control))
         if results.is_custom:
@@ -100,9 +93,13 @@ def read_remedies(ledger: LedgerReader, diagnosis: Diagnosis) -> Remedies:
         tallies=tuple(
             tally
             for tally in counted
-            if tally.name != NO_CHANGE and Ignored(tally.name, tally.fork_step) not in results.without_effect
+            if tally.name != NO_CHANGE
+            and not tally.is_fresh
+            and Ignored(tally.name, tally.fork_step) not in results.without_effect
         ),
         unchanged=tuple(tally for tally in counted if tally.name == NO_CHANGE),
+        fresh=tuple(tally for tally in counted if tally.is_fresh),
+        num_tried=len(tried),
         costs=tuple(cost for cost in costs if (cost.name, cost.fork_step) in fork_names),  # not of earlier requests
         num_missing=sum(row.outcome is None for row in fork_rows),
     )
@@ -151,12 +148,12 @@ def tallies(rows: Iterable[TrialResult], own: Sequence[Entry] = (), over: int | 
     """The tally of each remedy and fork step of ``rows``, in their order; trials without a result do not count.
 
     ``own`` are the interventions of the original, whose first spike was ``over`` at that step. The original has no fork
-    and no tally. Forks without a remedy have nothing but other data.
+    and no tally. Forks without a remedy have nothing but other data. Fresh replicates have a tally of their own.
     """
-    groups: dict[tuple[str, int], list[tuple[Fork, TrialResult]]] = {}
+    groups: dict[tuple[str, int, bool], list[tuple[Fork, TrialResult]]] = {}
     for fork, row in _forks(rows, own):
         if row.is_judged:
-            groups.setdefault((fork.remedy.name, fork.step), []).append((fork, row))
+            groups.setdefault((fork.remedy.name, fork.step, fork.is_fresh), []).append((fork, row))
     return [_tally(group, over) for group in groups.values()]
 
 
@@ -175,6 +172,7 @@ def _tally(group: Sequence[tuple[Fork, TrialResult]], over: int | None) -> Tally
         spent_steps=sum(max(0, (row.steps_done or 0) - first.step) for row in rows),
         own_passed=None if own_row is None or over is None else _has_passed(own_row, over),
         outcomes=dict(sorted(Counter(row.label for row in rows).items())),
+        is_fresh=first.is_fresh,
         different=len({(row.outcome, row.steps_done, row.final_loss) for row in rows}),
     )
 

@@ -15,6 +15,7 @@ from orchestrator.sweepfile.entries import INTERVENTIONS
 # An entry of `interventions`, without the features that are off.
 Entry = Mapping[str, Any]
 NO_CHANGE = "no change"
+FIRST_FRESH = 1000  # the number of the first replicate that chooses nothing
 # The setting that moves name for the quality of batches: skipping batches amounts to lowering it.
 BATCH = "corrupted"
 _CLIPPING = ("clip", "zclip", "adagc")
@@ -80,11 +81,19 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A remedy from a step, in one replicate: 0 has the data of the original, the others have other batches."""
+    """A remedy from a step, in one replicate: 0 has the data of the original, the others have other batches.
+
+    Those from FIRST_FRESH on are trained after they were chosen by the others.
+    """
 
     remedy: Remedy
     step: int
     replicate: int
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the replicate has no part in choosing a remedy."""
+        return self.replicate >= FIRST_FRESH
 
     def interventions(self, own: Sequence[Entry] = ()) -> list[dict[str, Any]]:
         """The ``interventions`` of the forked run, including the original's ``own``."""

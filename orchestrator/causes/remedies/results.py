@@ -1,19 +1,20 @@
-"""What forks came to: how many replicates each remedy saved, from which step, at what cost; by trial and by cell."""
+"""What forks came to: how many replicates each remedy saved, from which step, at what cost; of one trial."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.base.intervals import wilson
+from orchestrator.base.intervals import CONFIDENCE, exact_interval, fisher
 from orchestrator.base.query import hidden, reported
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
-from orchestrator.causes.remedies.remedy import KINDS, NO_CHANGE, Remedy
+from orchestrator.causes.remedies.remedy import NO_CHANGE, Remedy
+from orchestrator.maps.chance import holm
 
 _LONGEST_LOSS = 6  # characters
 
@@ -27,7 +28,7 @@ class Tally:
     ``own_loss`` is the final loss of the replicate with the original's data, and ``own_passed`` says whether it was
     still on its trend when the original's first spike was over, None if that spike never ended. ``spent_steps`` were
     trained after the fork. ``different`` counts replicates that ended differently: 1 if the data play no part in
-    training. ``outcomes`` counts the replicates by their label.
+    training. ``outcomes`` counts the replicates by their label. Replicates that are ``fresh`` chose nothing.
     """
 
     remedy: Remedy = hidden()
@@ -41,6 +42,7 @@ class Tally:
     different: int = hidden()
     own_passed: bool | None
     outcomes: Mapping[str, int]
+    is_fresh: bool = hidden(default=False)
 
     @reported
     def name(self) -> str:
@@ -49,13 +51,13 @@ class Tally:
 
     @reported
     def low(self) -> float:
-        """The lower end of Wilson's 95 % interval of ``share``."""
-        return wilson(self.saved, self.tried)[0]
+        """The lower end of the exact 95 % interval of ``share``."""
+        return exact_interval(self.saved, self.tried)[0]
 
     @reported
     def high(self) -> float:
-        """The upper end of Wilson's 95 % interval of ``share``."""
-        return wilson(self.saved, self.tried)[1]
+        """The upper end of the exact 95 % interval of ``share``."""
+        return exact_interval(self.saved, self.tried)[1]
 
     @property
     def share(self) -> float:
@@ -142,9 +144,11 @@ class Remedies:
     ``control`` is the trial trained again and left alone. ``control_repeats`` says whether its curve equals the
     original's bit for bit, None without a result; otherwise ``control_differs`` are the facts of the two processes that
     differ, and ``control_difference`` says how the losses differ. ``tallies`` are the remedies, ``unchanged`` the forks
-    with nothing but other data. ``cause`` is the mechanism of the diagnosis. ``costs`` were measured on the stable
-    trial ``neighbour``. ``num_missing`` forks have no result yet. The forks of a custom trainer are resumed:
-    ``resumed`` says how forks that were left alone differ, and remedies ``without_effect`` have no tally.
+    with nothing but other data, ``fresh`` what named remedies came to with data that had no part in naming them.
+    ``num_tried`` remedies were tried on the trial in all requests. ``cause`` is the mechanism of the diagnosis.
+    ``costs`` were measured on the stable trial ``neighbour``. ``num_missing`` forks have no result yet. The forks of a
+    custom trainer are resumed: ``resumed`` says how forks that were left alone differ, and remedies ``without_effect``
+    have no tally.
     """
 
     sweep: str
@@ -159,6 +163,8 @@ class Remedies:
     control_difference: Difference | None = None
     tallies: tuple[Tally, ...] = hidden(default=())
     unchanged: tuple[Tally, ...] = hidden(default=())
+    fresh: tuple[Tally, ...] = ()
+    num_tried: int = 0
     costs: tuple[Cost, ...] = ()
     num_missing: int = 0
     resumed: tuple[Resumed, ...] = ()
@@ -182,27 +188,36 @@ class Remedies:
     @property
     def names(self) -> list[str]:
         """The names of the remedies, in the order of the trials."""
-        return list(dict.fromkeys(tally.name for tally in self.tallies))
+        return list(self.by_name)
+
+    @property
+    def by_name(self) -> dict[str, list[Tally]]:
+        """The tallies of each remedy, in the order of the trials."""
+        groups: dict[str, list[Tally]] = {}
+        for tally in self.tallies:
+            groups.setdefault(tally.name, []).append(tally)
+        return groups
 
     @property
     def all_tallies(self) -> tuple[Tally, ...]:
-        """The tallies of the remedies, and of the forks without one."""
-        return (*self.tallies, *self.unchanged)
+        """The tallies of the remedies, of the forks without one, and of fresh replicates."""
+        return (*self.tallies, *self.unchanged, *self.fresh)
 
     def at(self, name: str, step: int) -> Tally | None:
         """The tally at a fork step of a remedy, or of NO_CHANGE."""
-        return next((tally for tally in self.all_tallies if (tally.name, tally.fork_step) == (name, step)), None)
+        return _at((*self.tallies, *self.unchanged), name, step)
 
     @reported
     def replicates_differ(self) -> bool:
         """Whether other data make another run; if not, replicates repeat each other."""
-        several = [tally for tally in self.tallies if tally.tried > 1]
+        several = [tally for tally in self.all_tallies if tally.tried > 1]
         return any(tally.different > 1 for tally in several) or not several
 
     @property
     def saving(self) -> list[Tally]:
-        """The remedies that save every replicate, and more replicates than other data alone, by fork step."""
-        saving = [tally for tally in self.tallies if tally.saves_all and self.helped(tally)]
+        """The remedies that help and save every replicate, by fork step."""
+        helpful = self.helpful
+        saving = [tally for tally in self.tallies if tally.saves_all and tally.name in helpful]
         return sorted(saving, key=lambda tally: tally.fork_step)
 
     @property
@@ -225,6 +240,12 @@ class Remedies:
             return None
         helped = [tally for tally in self.tallies if tally.saved and self.helped(tally)]
         return max(helped, key=lambda tally: (tally.share, tally.fork_step), default=None)
+
+    def measured(self, tally: Tally | None) -> Tally | None:
+        """The fresh replicates of a named remedy, None without any; the ``tally`` itself if replicates are alike."""
+        if tally is None or not self.replicates_differ:
+            return tally
+        return _at(self.fresh, tally.name, tally.fork_step)
 
     @property
     def shown(self) -> Tally | None:
@@ -258,15 +279,50 @@ class Remedies:
             return False
         return self.alone_loss < remedy.comparable_loss
 
+    @property
+    def p_values(self) -> dict[str, float]:
+        """For each remedy the chance to end well as often with other data alone, corrected for the number tried.
+
+        Fork steps are pooled. Replicates that were left out after a failure with the trial's own data count as failed.
+        """
+        planned = max((tally.tried for tally in self.tallies), default=0)
+        chances = {name: self._chance(group, planned * len(group)) for name, group in self.by_name.items()}
+        untested = [1.0] * (self.num_tried - len(chances))
+        corrected = holm([*chances.values(), *untested])
+        return {name: p for name, p in zip(chances, corrected, strict=False) if p is not None}
+
+    @property
+    def helpful(self) -> frozenset[str]:
+        """The names of the remedies that end well more often than chance explains; none if the control is stable.
+
+        If replicates are alike there is no chance in them, and every remedy that saves the run is helpful.
+        """
+        if self.control is None or self.is_stable_alone:
+            return frozenset()
+        if not self.replicates_differ:
+            return frozenset(tally.name for tally in self.tallies if self._ended_well(tally))
+        return frozenset(name for name, chance in self.p_values.items() if chance <= 1 - CONFIDENCE)
+
+    @property
+    def is_stable_alone(self) -> bool:
+        """Whether the control is stable, so that there is nothing to remedy."""
+        return self.control is not None and self.control.outcome == "stable"
+
     def helped(self, tally: Tally) -> bool:
-        """Whether more of its replicates ended well than of the forks with other data alone and the control.
+        """Whether a helpful remedy made a replicate end well from this step.
 
         A replicate ends well if it is stable, or recovers from a spike that the trial did not recover from.
         """
-        alone = self.at(NO_CHANGE, tally.fork_step)
-        control = self.control is not None and self.control.outcome == "stable"
-        well, tried = (self._ended_well(alone), alone.tried) if alone is not None else (0, 0)
-        return self._ended_well(tally) / tally.tried > (well + control) / (tried + 1)
+        return self._ended_well(tally) > 0 and tally.name in self.helpful
+
+    def _chance(self, tallies: Sequence[Tally], tried: int) -> float:
+        """Fisher's p-value of ``tallies`` against the control and other data from the same steps."""
+        steps = {tally.fork_step for tally in tallies}
+        others = [other for other in self.unchanged if other.fork_step in steps]
+        # A resumed trainer that repeats the trial is the control once more.
+        copies = {fork.fork_step for fork in self.resumed if fork.differs is None}
+        num = sum(other.tried - (other.fork_step in copies) for other in others) + (self.control is not None)
+        return fisher(sum(map(self._ended_well, tallies)), tried, sum(map(self._ended_well, others)), num)
 
     def _ended_well(self, tally: Tally) -> int:
         return tally.saved + (tally.recovered if self.trial.outcome != "spiked" else 0)
@@ -283,28 +339,27 @@ class Remedies:
 
     @reported
     def last_helpful_step(self) -> int | None:
-        """The last fork step with a remedy that helped; None if none did."""
-        return max((tally.fork_step for tally in self.tallies if self.helped(tally)), default=None)
+        """The last fork step from which a remedy is known to help: its fresh replicates alone beat other data.
+
+        If replicates are alike, the last step from which a remedy saved the run. None if there is none.
+        """
+        if self.replicates_differ:
+            steps = [tally.fork_step for tally in self.fresh if self._chance([tally], tally.tried) <= 1 - CONFIDENCE]
+        else:
+            steps = [tally.fork_step for tally in self.tallies if self.helped(tally)]
+        return max(steps, default=None)
 
     @reported
     def too_late_step(self) -> int | None:
-        """The first fork step after the last helpful one; None if there is none."""
+        """The first fork step after ``last_helpful_step``; None if there is none."""
         last = self.last_helpful_step
         return None if last is None else next((step for step in self.fork_steps if step > last), None)
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the remedies that the diagnosis calls for helped; None if none was tried, or nothing helped.
-
-        If nothing helped to the end of the run, whether they at least got it past its first spike.
-        """
-        called_for = [tally for tally in self.tallies if self.is_called_for(tally)]
-        if not called_for:
-            return None
-        if self.last_helpful_step is not None:
-            return any(map(self.helped, called_for))
-        got_past = [tally for tally in self.tallies if tally.own_passed]
-        return any(tally in called_for for tally in got_past) if got_past else None
+        """Whether the remedies that the diagnosis calls for helped; None if none was tried, or nothing helped."""
+        called_for, helpful = [tally.name for tally in self.tallies if self.is_called_for(tally)], self.helpful
+        return not helpful.isdisjoint(called_for) if called_for and helpful else None
 
     def is_called_for(self, tally: Tally) -> bool:
         """Whether a remedy makes one of the moves against the mechanism of the diagnosis."""
@@ -314,53 +369,5 @@ class Remedies:
         return bool(moves & tally.remedy.moves(self.trial.config))
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
-    """The unstable region of a sweep's map: the most typical trial of each of its cells, in the order of the axes.
-
-    ``num_known`` cells of the map have a state, ``num_unknown`` have none yet.
-    """
-
-    sweep: str
-    trials: tuple[TrialResult, ...]
-    num_known: int
-    num_unknown: int
-
-
-@dataclass(frozen=True, slots=True)
-class KindCount:
-    """In how many cells a kind of remedy is the ``cheapest``, and in how many it ``saves`` every replicate."""
-
-    cheapest: int
-    saves: int
-
-
-@dataclass(frozen=True, slots=True)
-class CellRemedies:
-    """The remedies of the most typical trial of each unstable cell of a map; ``cells`` are the ones tried so far."""
-
-    region: Region
-    cells: tuple[Remedies, ...]
-
-    @property
-    def saved(self) -> list[Remedies]:
-        """The cells that a remedy saves."""
-        return [cell for cell in self.cells if cell.cheapest is not None]
-
-    @property
-    def by_kind(self) -> dict[str, KindCount]:
-        """The counts of each kind, without kinds that save nowhere; the most frequent cheapest kind comes first."""
-        counts = {
-            kind: KindCount(
-                sum(cell.kind == kind for cell in self.cells),
-                sum(any(tally.remedy.kind == kind for tally in cell.saving) for cell in self.cells),
-            )
-            for kind in KINDS
-        }
-        saving = [(kind, count) for kind, count in counts.items() if count.saves]
-        return dict(sorted(saving, key=lambda pair: (-pair[1].cheapest, -pair[1].saves)))
-
-    @property
-    def spent_steps(self) -> int:
-        """Steps trained after the forks of all cells."""
-        return sum(cell.spent_steps for cell in self.cells)
+def _at(tallies: Sequence[Tally], name: str, step: int) -> Tally | None:
+    return next((tally for tally in tallies if (tally.name, tally.fork_step) == (name, step)), None)

@@ -11,6 +11,7 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import Diagnosis, diagnose
+from orchestrator.causes.remedies.cells import Region
 from orchestrator.causes.remedies.forking import (
     accepted_forks,
     acting_forks,
@@ -30,7 +31,7 @@ from orchestrator.causes.remedies.reading import (
     nearest_stable_cells,
     unstable_region,
 )
-from orchestrator.causes.remedies.remedy import Fork, Remedy
+from orchestrator.causes.remedies.remedy import FIRST_FRESH, Fork, Remedy
 from orchestrator.causes.remedies.request import (
     RemedyRequest,
     core_remedies,
@@ -39,7 +40,7 @@ from orchestrator.causes.remedies.request import (
     usual_remedies,
     usual_steps,
 )
-from orchestrator.causes.remedies.results import Region, Remedies, Tally
+from orchestrator.causes.remedies.results import Remedies, Tally
 from orchestrator.driver.planning import check_runnable
 from orchestrator.driver.progress import Observer, Summary
 from orchestrator.driver.runner import run_sweep
@@ -48,7 +49,8 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
 
 MAX_FORKS = 5000
-_MAX_PAIRS = 3  # of a fork step
+_MAX_PAIRS = 3
+_NUM_FRESH = 10  # replicates of a remedy that is named
 # Forks of a trial to train in a folder; a custom trainer's control keeps checkpoints for the steps.
 _Part = tuple[str, TrialResult, Path, Sequence[Fork], Sequence[int]]
 
@@ -79,13 +81,18 @@ def train_remedies(
 
 def _parts(folder: Path, diagnosis: Diagnosis, request: RemedyRequest) -> Iterator[_Part]:
     """What to train; later parts depend on the results of the earlier ones."""
+    steps = requested_steps(diagnosis, request)
+    if request.each_cell and not (
+        (is_custom(diagnosis.trial) and steps) or forks_to_try(folder, diagnosis, request, steps)
+    ):
+        return  # too late in the run for anything to act
     neighbour_folder = forks_folder(folder, diagnosis.trial.trial_id) / NEIGHBOUR
     trial, allow_import = diagnosis.trial, request.allow_import
     request = replace(request, replicates=replicates_of(trial, request.replicates))
     target = forks_folder(folder, trial.trial_id)
     if is_custom(trial):
         forks_to_try(folder, diagnosis, request, [0])  # refuses what has to be refused before the control trains
-        if steps := unknown_steps(target, requested_steps(diagnosis, request)):
+        if steps := unknown_steps(target, steps):
             yield f"the control, which keeps checkpoints for {len(steps)} steps", trial, target, (), steps
     singles = single_forks(folder, diagnosis, request)
     if request.each_cell and request.replicates > 1:
@@ -100,11 +107,16 @@ def _parts(folder: Path, diagnosis: Diagnosis, request: RemedyRequest) -> Iterat
         both = [Fork(*pair, replicate) for pair in pairs for replicate in range(request.replicates)]
         both = accepted_forks(folder, trial, both, allow_import=allow_import)
         if both:
-            yield f"{len(both)} forks of two remedies", trial, target, [*singles, *both], ()
+            singles = [*singles, *both]
+            yield f"{len(both)} forks of two remedies", trial, target, singles, ()
+    if fresh := fresh_forks(current_remedies(folder, diagnosis), request):
+        yield f"{len(fresh)} forks with fresh data", trial, target, [*singles, *fresh], ()
     if request.each_cell:
         return
     remedies = current_remedies(folder, diagnosis)
-    neighbour, saving = remedies.neighbour, last_saving(remedies)
+    by_step = sorted(remedies.tallies, key=lambda tally: tally.fork_step)
+    saving = {tally.name: tally for tally in by_step if tally.saves_all}.values()  # from the last step where it did
+    neighbour = remedies.neighbour
     if neighbour is None or not saving:
         return
     forks = [Fork(tally.remedy, tally.fork_step, 0) for tally in saving]
@@ -185,23 +197,29 @@ def forks_to_try(folder: Path, diagnosis: Diagnosis, request: RemedyRequest, ste
     return forks
 
 
-def last_saving(remedies: Remedies) -> list[Tally]:
-    """Each remedy that saved every replicate, at the last step where it did."""
-    by_step = sorted(remedies.tallies, key=lambda tally: tally.fork_step)
-    return list({tally.name: tally for tally in by_step if tally.saves_all}.values())
+def fresh_forks(remedies: Remedies, request: RemedyRequest) -> list[Fork]:
+    """Forks of the named remedies, with data that had no part in naming them."""
+    named = [remedies.shown, *([] if request.each_cell else [remedies.best])]
+    chosen = {(tally.name, tally.fork_step): tally for tally in named if tally is not None}
+    numbers = range(FIRST_FRESH, FIRST_FRESH + _NUM_FRESH if remedies.replicates_differ else FIRST_FRESH)
+    return [Fork(tally.remedy, tally.fork_step, number) for tally in chosen.values() for number in numbers]
 
 
 def best_pairs(remedies: Remedies) -> Iterator[tuple[Remedy, int]]:
-    """Pairs of the best single remedies with their fork step, for steps where none saves every replicate.
+    """Pairs of the best single remedies, with each fork step before the onset; none if a single one is named.
 
-    Only steps before the onset: later forks have left their trend already.
+    Later forks have left their trend already.
     """
-    for step in remedies.fork_steps:
-        tallies = [tally for tally in remedies.tallies if tally.fork_step == step]
-        is_too_late = remedies.onset is not None and step >= remedies.onset
-        if not is_too_late and not any(tally.saves_all for tally in tallies):
-            ranked = sorted(tallies, key=lambda tally: (-tally.share, -tally.recovered, tally.comparable_loss))
-            yield from ((pair, step) for pair in _first_pairs([tally.remedy for tally in ranked]))
+    if remedies.cheapest is not None or remedies.is_stable_alone:
+        return
+
+    def order(group: Sequence[Tally]) -> tuple[float, float]:
+        tried = sum(tally.tried for tally in group)
+        return -sum(tally.saved for tally in group) / tried, -sum(tally.recovered for tally in group) / tried
+
+    ranked = [group[0].remedy for group in sorted(remedies.by_name.values(), key=order)]
+    steps = [step for step in remedies.fork_steps if remedies.onset is None or step < remedies.onset]
+    yield from ((pair, step) for step in steps for pair in _first_pairs(ranked))
 
 
 def _first_pairs(ranked: Sequence[Remedy]) -> list[Remedy]:
@@ -213,35 +231,8 @@ def _first_pairs(ranked: Sequence[Remedy]) -> list[Remedy]:
 # --- each unstable cell of a map ---
 
 
-def train_latest_first(
-    folder: Path,
-    diagnosis: Diagnosis,
-    request: RemedyRequest,
-    make_executor: Callable[[], Executor],
-    observers: Sequence[Observer],
-) -> Iterator[Summary]:
-    """Train forks at the latest requested step, then also at earlier ones until a remedy saves every replicate.
-
-    Pairs of remedies come last. A custom trainer trains all steps at once, as its control keeps their checkpoints. Ends
-    after a part that was stopped. Running it again trains nothing. Raises InputError as ``train_remedies`` does.
-    """
-    steps = requested_steps(diagnosis, request)
-    firsts = [0] if is_custom(diagnosis.trial) and steps else reversed(range(len(steps)))
-    for first in firsts:
-        at = [str(step) for step in steps[first:]]
-        part = replace(request, at=at, pairs=request.pairs and first == 0)
-        if not is_custom(diagnosis.trial) and not forks_to_try(folder, diagnosis, part, steps[first:]):
-            continue  # too late in the run for anything to act
-        for _, summary in train_remedies(folder, diagnosis, part, make_executor, observers):
-            yield summary
-            if summary.stopped_by is not None:
-                return
-        if current_remedies(folder, diagnosis).cheapest is not None:
-            return
-
-
 def remedies_after(folder: Path, diagnosis: Diagnosis, summaries: Sequence[Summary]) -> Remedies:
-    """The results after ``train_latest_first`` yielded ``summaries``.
+    """The results after ``train_remedies`` yielded ``summaries``.
 
     Without summaries nothing that was requested can be tried on this trial, and any forks belong to earlier requests.
     """

@@ -505,7 +505,7 @@ axes: {lr: {values: [0.5, 3.0]}}
 fixed: {optimizer: sgd, beta1: 0.0, warmup: 40}
 tracking: {to: [mlflow]}
 """
-ASKED = ("--fork", "0", "--replicates", "1", "--no-pairs")
+ASKED = ("--fork", "0", "--replicates", "2", "--no-pairs")
 
 
 @pytest.fixture
@@ -547,7 +547,7 @@ def test_the_run_of_the_trial_has_its_remedies_and_another_question_replaces_the
     table = json.loads(Path(client.download_artifacts(run.info.run_id, "remedies.json")).read_text())
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
     found = [(row["remedy"], row["saved"], row["helped"]) for row in rows]
-    assert found == [("lr x0.5", 1, True), ("lr x0.99", 0, False)]
+    assert found == [("no change", 0, False), ("lr x0.5", 2, True), ("lr x0.99", 0, False)]
 
     call("sync", "beyond")
     assert len(client.get_metric_history(run.info.run_id, "remedies_tried")) == 1, "it is there already"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from remedy_cases import CLIP, LOWER, SKIP, all_cells, answer, forked, in_cell, three_cells
+from remedy_cases import CLIP, LOWER, SKIP, TEN, all_cells, answer, forked, fresh, in_cell, three_cells
 
 from orchestrator.answers.remedies import RemediesAnswer
 from orchestrator.answers.remedy import RemedyAnswer
+from orchestrator.causes.remedies.cells import CellRemedies
 from orchestrator.causes.remedies.remedy import Remedy
-from orchestrator.causes.remedies.results import CellRemedies, Cost, Difference, Ignored, Resumed, StableCell
+from orchestrator.causes.remedies.results import Cost, Difference, Ignored, Resumed, StableCell
 from orchestrator.render.text import WIDTH
 
 ALL, NONE = ["stable"] * 3, ["diverged"] * 3
@@ -23,7 +24,7 @@ def test_the_text_fits_eighty_columns_and_has_every_remedy_and_step() -> None:
         row for step in steps for one in (LOWER, long) for row in forked(one, step, ALL, [1.2345e-5, 1.2345e-5, 1.3e-5])
     ]
     found = answer(
-        [*rows, *forked(Remedy(), 0, ["stable", "diverged"])],
+        [*rows, *fresh(LOWER, 60, TEN), *forked(Remedy(), 0, ["stable", "diverged"])],
         "over_the_threshold",
         stable_cells=(StableCell("lr", 0.001, 1.0), StableCell("beta2", 0.99, None)),
         costs=(Cost("lr x0.5", 60, "stable", 1.5, 1.0),),
@@ -36,7 +37,7 @@ def test_the_text_fits_eighty_columns_and_has_every_remedy_and_step() -> None:
     assert "1/2" in text
     assert "3/3 1.2e-5" in text
     assert "lr x0.5 from step 60: final loss 1.5 (+50.0%)" in text
-    assert "cheapest: lr x0.5 from step 60 (40 before the onset): saved 3 of 3 (95 %" in text
+    assert "cheapest: lr x0.5 from step 60 (40 before the onset): saved 10 of 10 with fresh data (95 %" in text
 
 
 def test_the_json_has_each_remedy_and_the_cheapest() -> None:
@@ -95,7 +96,7 @@ def test_runs_of_a_custom_trainer_that_repeat_the_trial_are_counted() -> None:
 
 
 def test_the_text_speaks_of_resuming_where_a_trainer_is_resumed_and_of_other_data_elsewhere() -> None:
-    packed = answer(forked(LOWER, 50, ["diverged"]))
+    packed = answer(forked(LOWER, 50, ["stable"]))
     assert "other data alone" in str(RemedyAnswer.of(packed))
     resumed = str(RemedyAnswer.of(replace(packed, trial=replace(packed.trial, objective="command"))))
     assert "being resumed alone" in resumed
@@ -109,18 +110,18 @@ def answer_of(results: CellRemedies) -> RemediesAnswer:
 def test_the_answer_has_a_summary_and_a_row_for_each_cell() -> None:
     assert answer_of(three_cells()).lines() == [
         "case: 3 of 5 known cells are not stable, 1 more unknown",
-        "a remedy saves every replicate in 2 of 3 cells",
+        "a remedy saves every replicate, and more than chance does, in 2 of 3 cells",
         "cells by the kind of their cheapest remedy: clip 1, skip 1",
-        "cells that a kind saves from the same step: clip 1, skip 1, lr 1",
-        "a lower learning rate saves 1 of 3 cells from the step of their cheapest remedy",
-        "nothing saves 1 cell: lr=3 beta2=0",
+        "cells that a kind saves: clip 1, skip 1, lr 1",
+        "a lower learning rate saves 1 of 3 cells",
+        "no remedy is named in 1 cell: lr=3 beta2=0",
         "in 1 of the 1 spiked cells that are saved the run ends lower if left alone",
-        "the cheapest remedy of each cell: saved replicates, its fork step from the onset, and final loss:",
+        "the cheapest remedy of each cell: saved of fresh replicates, its fork step from the onset, and loss:",
         "cell          outcome   onset  saved  fork  loss  remedy",
         "lr=1 beta2=0  diverged    100    3/3    +0     1  clip 0.3",
-        "lr=2 beta2=0  spiked      100    3/3   -10     3  skip 5",
-        "lr=3 beta2=0  diverged    100    1/3   -10     -  none; at most lr x0.5",
-        "steps trained after the forks: 6,420",
+        "lr=2 beta2=0  spiked      100   9/10   -10     3  skip 5",
+        "lr=3 beta2=0  diverged    100   9/10   -10     1  none; at most lr x0.5",
+        "steps trained after the forks: 24,310",
         "table: results/case/remedies.csv",
         "`sweep remedy case --trial ID` tries more on one trial; the table has the ids",
     ]
@@ -140,5 +141,5 @@ def test_json_and_table_have_the_same_rows() -> None:
     assert plain["num_saved"] == 2
     assert plain["by_remedy"]["clip"] == {"cheapest": 1, "saves": 1}
     assert list(table["lr"]) == [1, 2, 3]
-    assert list(table["saved"]) == [cell["saved"] for cell in plain["cells"]] == [3, 3, 1]
+    assert list(table["saved"]) == [cell["saved"] for cell in plain["cells"]] == [3, 9, 9]
     assert table["saves"][0] == "clip 0.3; lr x0.5"

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from matplotlib.colors import to_hex
-from remedy_cases import CLIP, LOWER, all_cells, answer, forked, in_cell
+from remedy_cases import CLIP, LOWER, NINE, all_cells, answer, forked, fresh, in_cell, others
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
 from orchestrator.base.files import LEDGER
 from orchestrator.base.space import Cell
+from orchestrator.causes.remedies.cells import CellRemedies
 from orchestrator.causes.remedies.remedy import KINDS
-from orchestrator.causes.remedies.results import CellRemedies
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cell_map import CellMap, cell_map
 from orchestrator.maps.table import read_table
@@ -36,7 +36,8 @@ def stability(tmp_path: Path) -> CellMap:
 @pytest.fixture
 def found() -> CellRemedies:
     """Clipping saves one cell, a lower rate another, and nothing saves the third."""
-    answers = [forked(CLIP, 100, ALL), forked(LOWER, 50, ALL), forked(LOWER, 50, ["stable", *NONE[1:]])]
+    unsure = [*forked(LOWER, 50, NINE), *fresh(LOWER, 50, ["stable", *NONE[1:]]), *others(50)]
+    answers = [forked(CLIP, 100, ALL), forked(LOWER, 50, ALL), unsure]
     cells = [in_cell(answer(rows), lr) for lr, rows in zip((1.0, 2.0, 3.0), answers, strict=True)]
     return all_cells([replace(one, trial=replace(one.trial, cell=one.trial.cell.moved("beta1", 0.5))) for one in cells])
 
@@ -51,7 +52,7 @@ def test_each_cell_has_the_colour_of_its_kind_and_says_remedy_and_step(found: Ce
     assert labels[:3] == [
         "learning rate: 1 cell",
         "clipping: 1 cell",
-        "no remedy saves every replicate (saved/tried by the best): 1 cell",
+        "no remedy is named, or none that saves all (saved/tried): 1 cell",
     ]
     assert "stable: nothing to remedy" in labels
     assert "edge of stability" in labels

@@ -5,23 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from remedy_cases import LOWER, SKIP, answer, forked
+from remedy_cases import LOST, LOWER, SKIP, TEN, answer, forked, fresh, others
 
 from orchestrator.base.files import REMEDIES_PICTURE
 from orchestrator.causes.remedies.reading import forks_folder
-from orchestrator.causes.remedies.remedy import Remedy
 from orchestrator.render.tags import tags_of
 
-ALL, NONE = ["stable"] * 3, ["diverged"] * 3
+NONE = ["diverged"] * 3
 
 
 def test_trackers_get_the_cheapest_and_the_best_remedy_and_a_row_for_each(tmp_path: Path) -> None:
     rows = [
-        *forked(Remedy(), 50, ["stable", "diverged"]),
-        *forked(LOWER, 20, ALL, [0.5] * 3),
-        *forked(LOWER, 50, ALL),
-        *forked(SKIP, 50, NONE),
-        *forked(SKIP, 90, NONE),
+        *others(50),
+        *forked(LOWER, 20, TEN, [0.5] * 10),
+        *forked(LOWER, 50, TEN),
+        *forked(SKIP, 50, LOST),
+        *forked(SKIP, 90, LOST),
+        *fresh(LOWER, 20, TEN, 0.6),
+        *fresh(LOWER, 50, TEN, 1.1),
     ]
     found = answer(rows, "over_the_threshold")
     tags = tags_of(tmp_path, found)
@@ -36,15 +37,15 @@ def test_trackers_get_the_cheapest_and_the_best_remedy_and_a_row_for_each(tmp_pa
         "remedies_tried": 2,
         "remedies_helped": 1,
         "remedy_cheapest_step": 50,
-        "remedy_cheapest_loss": 1.0,
+        "remedy_cheapest_loss": 1.1,
         "remedy_best_step": 20,
-        "remedy_best_loss": 0.5,
+        "remedy_best_loss": 0.6,
         "remedy_too_late_step": 90,
     }
     assert [(row["remedy"], row["fork_step"], row["saved"], row["helped"]) for row in tags.table] == [
-        ("no change", 50, 1, False),
-        ("lr x0.5", 20, 3, True),
-        ("lr x0.5", 50, 3, True),
+        ("no change", 50, 0, False),
+        ("lr x0.5", 20, 10, True),
+        ("lr x0.5", 50, 10, True),
         ("skip 5", 50, 0, False),
         ("skip 5", 90, 0, False),
     ]

@@ -88,8 +88,8 @@ def test_the_answer_says_what_saves_the_run_beside_a_control_and_forks_that_are_
     assert [(one.fork_step, one.saved, one.tried) for one in found.unchanged] == [(30, 0, 1), (50, 0, 1)]
     assert found.control_repeats is True
     assert found.resumed == (Resumed(30, None), Resumed(50, None))
-    assert found.cheapest is not None
-    assert (found.cheapest.remedy.name, found.cheapest.fork_step) == ("lr x0.25", 50)
+    assert found.cheapest is None, "one run each may be chance"
+    assert "a trainer that takes data_seed gets more replicates" in said(found)
     assert {harm.name for harm in found.costs} == {"lr x0.5", "lr x0.25"}
     assert "3 of 3 runs left alone had the trial's losses bit for bit: from its seed and steps 30, 50" in said(found)
     assert "no change, resumed" in said(found)

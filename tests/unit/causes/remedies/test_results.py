@@ -12,16 +12,17 @@ import pytest
 from diagnosis_cases import row_of
 from hypothesis import given
 from hypothesis import strategies as st
-from remedy_cases import CLIP, LOWER, SKIP, answer, forked, three_cells
+from remedy_cases import CLIP, LOST, LOWER, NINE, SKIP, TEN, answer, forked, fresh, others, three_cells
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
 from orchestrator.answers.remedy import RemedyAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
-from orchestrator.base.intervals import wilson
+from orchestrator.base.intervals import exact_interval
+from orchestrator.causes.remedies.cells import KindCount, Region
 from orchestrator.causes.remedies.reading import difference, different_facts, tallies, unstable_region
 from orchestrator.causes.remedies.remedy import KINDS, Entry, Remedy
-from orchestrator.causes.remedies.results import Difference, KindCount, Region
+from orchestrator.causes.remedies.results import Difference
 from orchestrator.causes.remedies.training import best_pairs
 from orchestrator.ledger.reader import LedgerReader
 
@@ -32,7 +33,7 @@ def test_replicates_of_a_remedy_and_a_step_are_counted_together() -> None:
     rows = [*forked(LOWER, 50, ["stable", "spiked", "diverged"], [1.0, 2.0, 0.0]), *forked(LOWER, 90, ALL)]
     first, second = tallies(rows)
     assert (first.tried, first.saved, first.recovered, first.final_loss, first.own_loss) == (3, 1, 1, 2.0, 1.0)
-    assert (first.low, first.high) == wilson(1, 3)
+    assert (first.low, first.high) == exact_interval(1, 3)
     assert second.fork_step == 90
     assert second.saves_all
     assert first.spent_steps == 3 * 350, "of 400 steps each, those after the fork at 50"
@@ -55,7 +56,9 @@ def test_what_saves_no_more_than_other_data_alone_is_not_named() -> None:
     assert found.cheapest is None
     assert found.best is None
     some = answer([*alone, *forked(SKIP, 50, ["stable", *NONE[1:]])])
-    assert "no remedy saved more replicates than other data alone" in str(RemedyAnswer.of(some))
+    assert "none of 1 did better than other data alone by more than chance (the lowest p is 0.95)" in str(
+        RemedyAnswer.of(some)
+    )
 
 
 def test_a_control_that_does_not_repeat_says_what_was_another() -> None:
@@ -79,10 +82,11 @@ def test_the_control_and_forks_without_a_result_do_not_count() -> None:
 
 def test_the_cheapest_remedy_saves_all_from_the_last_step_then_with_the_lowest_loss() -> None:
     rows = [
-        *forked(LOWER, 50, ALL, [0.1] * 3),
-        *forked(LOWER, 90, ALL, [2.0] * 3),
-        *forked(CLIP, 90, ALL, [1.0] * 3),
-        *forked(SKIP, 99, ["stable", "stable", "diverged"], [0.0] * 3),
+        *forked(LOWER, 50, TEN, [0.1] * 10),
+        *forked(LOWER, 90, TEN, [2.0] * 10),
+        *forked(CLIP, 90, TEN, [1.0] * 10),
+        *forked(SKIP, 99, NINE, [0.0] * 10),
+        *others(50, 90, 99),
     ]
     best = answer(rows).cheapest
     assert best is not None
@@ -92,9 +96,10 @@ def test_the_cheapest_remedy_saves_all_from_the_last_step_then_with_the_lowest_l
 
 def test_the_best_remedy_saves_all_with_the_lowest_loss_from_whatever_step() -> None:
     rows = [
-        *forked(LOWER, 50, ALL, [0.1] * 3),
-        *forked(CLIP, 90, ALL, [1.0] * 3),
-        *forked(SKIP, 99, ["stable", "stable", "diverged"], [0.0] * 3),
+        *forked(LOWER, 50, TEN, [0.1] * 10),
+        *forked(CLIP, 90, TEN, [1.0] * 10),
+        *forked(SKIP, 99, NINE, [0.0] * 10),
+        *others(50, 90, 99),
     ]
     best = answer(rows).best
     assert best is not None
@@ -102,19 +107,25 @@ def test_the_best_remedy_saves_all_with_the_lowest_loss_from_whatever_step() -> 
 
 
 def test_too_late_is_the_first_step_after_the_last_from_which_anything_helped() -> None:
-    rows = [*forked(LOWER, 50, ALL), *forked(LOWER, 90, ["stable", *NONE[1:]]), *forked(LOWER, 100, NONE)]
-    found = answer(rows)
+    rows = [*forked(LOWER, 50, TEN), *forked(LOWER, 90, TEN), *forked(LOWER, 100, LOST), *others(50, 90, 100)]
+    found = answer([*rows, *fresh(LOWER, 90, NINE)])
     assert (found.last_helpful_step, found.too_late_step) == (90, 100)
+    assert "cheapest: lr x0.5 from step 90 (10 before the onset): saved 9 of 10 with fresh data (95 %" in " ".join(
+        str(RemedyAnswer.of(found)).split()
+    )
+    for unproven in (answer(rows), answer([*rows, *fresh(LOWER, 90, LOST)])):
+        assert (unproven.last_helpful_step, unproven.too_late_step) == (None, None)
+        assert "too late" not in str(RemedyAnswer.of(unproven))
     assert answer(forked(LOWER, 50, ALL)).too_late_step is None
     assert answer(forked(LOWER, 50, NONE)).last_helpful_step is None
 
 
 def test_a_remedy_helps_only_where_it_saves_more_than_other_data_alone() -> None:
-    alone = forked(Remedy(), 50, ["stable", "stable"])
-    lucky = forked(SKIP, 50, ["diverged", "stable", "stable"])
-    found = answer([*alone, *lucky, *forked(LOWER, 50, ALL)])
+    alone = forked(Remedy(), 50, TEN[:5] + LOST[:4])
+    lucky = forked(SKIP, 50, TEN[:8] + LOST[:2])
+    found = answer([*alone, *lucky, *forked(LOWER, 50, TEN)])
     helped = {one.remedy.name: found.helped(one) for one in found.tallies}
-    assert helped == {"skip 5": False, "lr x0.5": True}, "the control and its two replicates save two of three as well"
+    assert helped == {"skip 5": False, "lr x0.5": True}, "8 and 10 of 10, where other data and the control save 5"
 
 
 def test_remedies_agree_with_the_diagnosis_or_contradict_it() -> None:
@@ -126,8 +137,8 @@ def test_remedies_agree_with_the_diagnosis_or_contradict_it() -> None:
     assert answer(forked(SKIP, 50, ALL), "over_the_threshold").agrees is None, "what it calls for was not tried"
     assert answer(forked(LOWER, 50, NONE), "over_the_threshold").agrees is None, "nothing helped"
     text = str(RemedyAnswer.of(answer(skip_helps, "over_the_threshold")))
-    assert "CONTRADICT the diagnosis" in text
-    assert "lr x0.5 did not help from any step" in " ".join(text.split())
+    assert "do NOT support the diagnosis" in text
+    assert "lr x0.5 helped no more than chance, while skip 5 did" in " ".join(text.split())
 
 
 def test_a_later_spike_does_not_hide_that_this_one_was_avoided() -> None:
@@ -151,7 +162,7 @@ def test_replicates_that_repeat_each_other_are_said_to_be_one_run() -> None:
     assert "each count is of one run" in str(RemedyAnswer.of(answer(alike)))
 
 
-def test_pairs_are_of_the_best_and_only_where_no_single_remedy_saves_all_before_the_onset() -> None:
+def test_pairs_are_of_the_best_from_each_step_before_the_onset_where_no_single_remedy_is_named() -> None:
     some = ["stable", "diverged", "diverged"]
     rows = [
         *(row for one in (LOWER, SKIP, CLIP) for row in forked(one, 100, NONE)),
@@ -162,9 +173,10 @@ def test_pairs_are_of_the_best_and_only_where_no_single_remedy_saves_all_before_
         *forked(LOWER, 20, ALL),
     ]
     names = [(pair.name, step) for pair, step in best_pairs(answer(rows))]
-    assert names[0] in {("lr x0.5 + skip 5", 50), ("skip 5 + lr x0.5", 50)}
-    assert len(names) == 3
-    assert {step for _, step in names} == {50}
+    assert names[0] == ("lr x0.5 + skip 5", 20)
+    assert len(names) == 6
+    assert {step for _, step in names} == {20, 50}
+    assert list(best_pairs(answer(forked(LOWER, 20, ALL)))) == []
 
 
 LOSSES = st.lists(st.floats(), min_size=1, max_size=20)
