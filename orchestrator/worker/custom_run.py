@@ -124,6 +124,8 @@ class CustomRun:
             is_informed = self.source.uses_watch and not self.is_pruned
             yield from self._wait_for_end(started, self.launch.grace_s, is_informed=is_informed)
         else:
+            for child in self._children[1:]:
+                child.read()  # what it wrote between the last look and its end, which a pipe holds and one read takes
             self._take(self.source.finish(self._children[0]))
         yield self._last_report(started)
 
