@@ -42,7 +42,7 @@ HEATMAP = "heatmap.png"  # the picture of the stability map
 EXPORTED = "exported"  # the state of the ledger that the exports show
 MIRRORED = "mirrored"  # the tracker's store that has the sweep, and the state of the ledger in it
 _LOCK = "lock"
-PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s]+@")  # in an address
+_USER = re.compile(r"(?<=://)[^/\s]*@")  # of an address, with the password
 
 
 @contextlib.contextmanager
@@ -146,14 +146,22 @@ def check_output(path: Path | None, option: str = "--output") -> None:
 
 
 def frozen_text(folder: Path) -> str:
-    """Return the sweep file in ``folder`` as it was run, to be shown: without the passwords of addresses.
-
-    Empty without one, as with imported results.
-    """
+    """Return the sweep file in ``folder`` as it was run, ``without_users``; empty for imported results."""
     path = folder / FROZEN_SWEEP
     with storage_errors(path):
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    return PASSWORD.sub(r"\1***@", text)
+    return without_users(text)
+
+
+def has_password(address: str) -> bool:
+    """Return whether ``address`` has a password."""
+    user = _USER.search(address)
+    return user is not None and ":" in user[0]
+
+
+def without_users(text: str) -> str:
+    """Return ``text`` to be shown: its addresses without user and password."""
+    return _USER.sub("", text)
 
 
 def write_checkpoint(folder: Path, content: bytes) -> tuple[str, str]:

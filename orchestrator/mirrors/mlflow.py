@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import SweepError
-from orchestrator.base.files import FROZEN_SWEEP
+from orchestrator.base.files import FROZEN_SWEEP, without_users
 from orchestrator.mirrors.mlflow_runs import (
     ATTEMPT,
     MIRRORED,
@@ -36,7 +36,6 @@ from orchestrator.mirrors.mlflow_store import (
     folder_tag,
     prepare_database,
     rehome,
-    shown_uri,
     sqlite_file,
     tracking_uri,
 )
@@ -81,7 +80,7 @@ class MlflowTracker:
         """Connect to the store; a missing SQLite file is created. Raises TrackingError."""
         self.folder, self.tracking = folder, tracking
         self.uri = tracking_uri(tracking, folder.parent)
-        self.where = shown_uri(self.uri)
+        self.where = without_users(self.uri)
         self._machine: MachineReadings | None = None
         self._on_response = on_response
         with self._tracking_errors():
@@ -90,7 +89,7 @@ class MlflowTracker:
     @classmethod
     def shown_store(cls, folder: Path, tracking: TrackingConfig) -> str:
         """Return the tracking URI, without a password."""
-        return shown_uri(tracking_uri(tracking, folder.parent))
+        return without_users(tracking_uri(tracking, folder.parent))
 
     @classmethod
     def may_exist(cls, folder: Path, tracking: TrackingConfig) -> bool:
@@ -382,7 +381,7 @@ def _start_ms(started_s: float | None, position: int) -> int | None:
 
 def _cause(error: Exception) -> str:
     """Return the first line of an error, without passwords."""
-    return shown_uri((str(error).strip() or type(error).__name__).splitlines()[0][:200])
+    return without_users((str(error).strip() or type(error).__name__).splitlines()[0][:200])
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import sqlite3
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.files import database_copy, make_folder, make_private, waiting_lock
+from orchestrator.base.files import database_copy, make_folder, make_private, waiting_lock, without_users
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.tables import Log, Table, make_log
 from orchestrator.mirrors.tracker import MAP_AXES
@@ -43,11 +42,6 @@ _MOST_NAMES = 8  # of experiments in an error
 def tracking_uri(tracking: TrackingConfig, results: Path) -> str:
     """Return the URI of the store for sweeps under ``results``: the configured one, or mlflow.db there."""
     return tracking.uri or f"sqlite:///{(results / STORE).absolute()}"
-
-
-def shown_uri(uri: str) -> str:
-    """Return a tracking URI for display: without user and password."""
-    return re.sub(r"//[^/@]*@", "//", uri)
 
 
 def sqlite_file(uri: str) -> Path | None:
@@ -212,7 +206,7 @@ def _connection(source: str, results: Path) -> Iterator[tuple[MlflowClient, str]
     have them all. Raises InputError if the store's file is missing, and in place of MLflow's errors.
     """
     uri = os.environ.get("MLFLOW_TRACKING_URI") or tracking_uri(TrackingConfig(), results)
-    where = shown_uri(uri)
+    where = without_users(uri)
     if (path := sqlite_file(uri)) is not None and not path.is_file():
         raise InputError(Problem(source, "", f"no MLflow store at {where}", "set MLFLOW_TRACKING_URI"))
     from mlflow import MlflowClient
@@ -231,7 +225,7 @@ def _connection(source: str, results: Path) -> Iterator[tuple[MlflowClient, str]
         raise InputError(Problem(source, "", f"cannot be read: {error}", f"looked in {where}")) from None
     except MlflowException as error:
         cause = str(error).splitlines()[0]
-        raise InputError(Problem(source, "", shown_uri(cause), f"looked in {where}")) from None
+        raise InputError(Problem(source, "", without_users(cause), f"looked in {where}")) from None
 
 
 def _check_tables(uri: str, source: str, where: str) -> None:
@@ -242,7 +236,7 @@ def _check_tables(uri: str, source: str, where: str) -> None:
     try:
         is_current = set(Base.metadata.tables) <= set(sqlalchemy.inspect(engine).get_table_names())
     except sqlalchemy.exc.SQLAlchemyError as error:
-        raise InputError(Problem(source, "", shown_uri(str(error).splitlines()[0]), f"looked in {where}")) from None
+        raise InputError(Problem(source, "", without_users(str(error).splitlines()[0]), f"looked in {where}")) from None
     finally:
         engine.dispose()
     if not is_current:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from objectives.base import OBJECTIVES, Objective, Rounding, load_objective
 from orchestrator.base.errors import InputError, Problem, did_you_mean
-from orchestrator.base.files import PASSWORD
+from orchestrator.base.files import has_password
 from orchestrator.base.space import Axis, Trial, to_hashable, to_plain
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.config import StoppingConfig
@@ -258,7 +258,7 @@ def _validated(document: Document) -> SweepFile:
         raise InputError(*dict.fromkeys(problems)) from None
     if problems:
         raise InputError(*problems)
-    if PASSWORD.search(file.tracking.uri or ""):
+    if has_password(file.tracking.uri or ""):
         message = "has a password, which sweep.yaml and its copies would keep"
         remedy = "leave it out, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or PGPASSWORD"
         raise InputError(document.problem(("tracking", "uri"), message, remedy))

@@ -31,7 +31,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.logs.columns import Columns
 from orchestrator.mirrors.mirror import BackgroundMirror, Mirror
-from orchestrator.mirrors.mlflow_store import folder_tag, read_run, rehome, server_command, shown_uri
+from orchestrator.mirrors.mlflow_store import folder_tag, read_run, rehome, server_command
 from orchestrator.mirrors.records import MOST_POINTS
 from orchestrator.mirrors.tracker import TrackingError
 from orchestrator.render.text import show
@@ -478,10 +478,6 @@ def test_a_store_that_is_down_costs_one_warning_and_no_result(tmp_path: Path, ca
         assert {row.status for row in ledger.trials()} == {"finished"}
         with pytest.raises(TrackingError, match="MLflow at sqlite"):
             Mirror(tmp_path / "results" / "edge", tracked_sweep(f"tracking.uri=sqlite:///{broken}").tracking)
-
-
-def test_passwords_in_a_tracking_uri_are_not_shown() -> None:
-    assert shown_uri("https://user:secret@host/path") == "https://host/path"
 
 
 def test_pages_are_served_on_loopback_only(tmp_path: Path) -> None:
