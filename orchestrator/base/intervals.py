@@ -1,4 +1,4 @@
-"""Confidence intervals of what maps, audits and comparisons show: of fractions, medians, and means over seeds."""
+"""Confidence intervals of fractions and of means over seeds, and exact tests, of what answers show."""
 
 from __future__ import annotations
 
@@ -39,6 +39,15 @@ def fisher(num_hits: int, num: int, other_hits: int, other_num: int) -> float:
     more = range(num_hits, min(num, all_hits) + 1)
     ways = sum(math.comb(num, hits) * math.comb(other_num, all_hits - hits) for hits in more)
     return ways / math.comb(num + other_num, all_hits)
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """The p-values corrected for their number (S. Holm, Scand. J. Stat. 6 (1979) 65); None stays."""
+    known = sorted((p_value, i) for i, p_value in enumerate(p_values) if p_value is not None)
+    corrected, highest = list(p_values), 0.0
+    for rank, (p_value, i) in enumerate(known):
+        corrected[i] = highest = max(highest, min(1.0, p_value * (len(known) - rank)))
+    return corrected
 
 
 def mean_interval(values: Sequence[float], deviation: float = 0.0) -> tuple[float, float] | None:

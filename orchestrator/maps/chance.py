@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import stdev
 from typing import Any
 
@@ -45,15 +45,6 @@ def tested(
     interval = Interval(change, change - half, change + half) if num >= FEWEST_SEEDS and half else None
     least = 2.0 ** (1 - num) if shared else 2 / math.comb(total, num)
     return interval, float(p_value), least, num, bool(shared)
-
-
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """The p-values corrected for their number (S. Holm, Scand. J. Stat. 6 (1979) 65); None stays."""
-    known = sorted((p_value, i) for i, p_value in enumerate(p_values) if p_value is not None)
-    corrected, highest = list(p_values), 0.0
-    for rank, (p_value, i) in enumerate(known):
-        corrected[i] = highest = max(highest, min(1.0, p_value * (len(known) - rank)))
-    return corrected
 
 
 def by_seed(values: Mapping[tuple[Cell, int], float]) -> dict[int, float]:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.intervals import mean_interval
+from orchestrator.base.intervals import holm, mean_interval
 from orchestrator.base.space import Axis, Cell, is_ordered
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, is_known
 from orchestrator.maps.axes import led, ordered, together
 from orchestrator.maps.cell_map import CellMap, check_two_axes, map_of_trials
-from orchestrator.maps.chance import by_seed, holm, tested
+from orchestrator.maps.chance import by_seed, tested
 from orchestrator.maps.edges import STABLE, Edge, Interval, Row, StableRule
 from orchestrator.maps.gains import Gains, Pairs, gains, paired
 from orchestrator.maps.grid_map import GridMap
@@ -202,14 +202,9 @@ def _difference(first: Side, new: Side, pairs: Pairs | None, along: Axis | None)
     if along is not None:
         after = {row.setting: row for row in new.stability.rows()}
         rows = tuple(row_shift(row, after[row.setting], along) for row in first.stability.rows())
-    change = new.area - first.area
-    return Difference(
-        new.name,
-        change,
-        *tested(first.by_seed, new.by_seed, change, math.hypot(first.deviation, new.deviation)),
-        pairs,
-        rows,
-    )
+    change, fits = new.area - first.area, math.hypot(first.deviation, new.deviation)
+    interval, p_value, least_p, num_seeds, is_paired = tested(first.by_seed, new.by_seed, change, fits)
+    return Difference(new.name, change, interval, p_value, least_p, num_seeds, is_paired, pairs, rows)
 
 
 def _fitted_by_seed(surface: SurfaceMap, runs: Iterable[TrialResult]) -> dict[int, float]:

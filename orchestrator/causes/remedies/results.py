@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.base.intervals import CONFIDENCE, exact_interval, fisher
+from orchestrator.base.intervals import CONFIDENCE, exact_interval, fisher, holm
 from orchestrator.base.query import hidden, reported
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.remedies.remedy import NO_CHANGE, Remedy
-from orchestrator.maps.chance import holm
 
 _LONGEST_LOSS = 6  # characters
 
