@@ -39,9 +39,9 @@ class RemediesQuery(Query["SweepTable"]):
     """Find the cheapest remedy of each unstable cell: the one that saves every replicate from the latest step.
 
     Forks the most typical trial of each cell. A remedy is named if it beats other data by more than chance, and is then
-    trained again on ten replicates with fresh data. The usual remedies
-    are the learning rate x0.5 and x0.1, beta1, beta2, eps, clip, 5 batches skipped, moments reset, and the values of
-    neighbouring stable cells. For example `sweep remedies lr_warmup --cell warmup=10`.
+    trained again on ten replicates with fresh data. The usual remedies are the learning rate x0.5 and x0.1, beta1,
+    beta2, eps, clip, 5 batches skipped, moments reset, and the values of neighbouring stable cells. For example
+    `sweep remedies lr_warmup --cell warmup=10`.
     """
 
     panel: ClassVar[str] = "explain"

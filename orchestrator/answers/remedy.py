@@ -39,8 +39,8 @@ _MAX_NAMED = 3  # remedies in a sentence
 class RemedyQuery(Query["SweepTable"]):
     """Find what would have saved a run: try remedies on forks of it, and show which ones save it, and how late.
 
-    Without --trial and --cell it takes the unstable trial that a diagnosis takes; without --fork and --try
-    the usual steps and remedies. The same command trains nothing twice, and continues where it was stopped. For example
+    Without --trial and --cell it takes the unstable trial that a diagnosis takes; without --fork and --try the usual
+    steps and remedies. The same command trains nothing twice, and continues where it was stopped. For example
     `sweep remedy lr_warmup --fork -50 --try lr=x0.5 --try skip=5`.
     """
 

@@ -72,8 +72,8 @@ def recommend(
 
     The ``metric`` is by default the usual loss. A direction in which every cell up to the axis's end is stable is open,
     and passes; an unknown cell is no margin. A degraded cell is never chosen, nor one outside of the largest connected
-    stable region. Raises InputError for a metric that is
-    not a loss, a factor below 1, and too few scattered cells to fit a surface to.
+    stable region. Raises InputError for a metric that is not a loss, a factor below 1, and too few scattered cells to
+    fit a surface to.
     """
     if not at_least >= 1:
         raise InputError(

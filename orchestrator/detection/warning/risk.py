@@ -229,11 +229,12 @@ def _logit(telemetry: Telemetry) -> np.ndarray:
     return np.log10(np.maximum(_column(telemetry, "attention_logit"), 1.0))
 
 
+TREND_NAME = "edge_ahead"  # 0 if the trend reaches the threshold 2 / lr
 FEATURES: tuple[Feature, ...] = (
     Feature("edge_near", "the curvature at its threshold", _near, True),
     Feature("edge", "the curvature over its threshold", lambda t: _mean(t, "lambda_max"), True),
     Feature("edge_peak", "a recent high curvature", lambda t: _peak(t, "lambda_max"), True),
-    Feature("edge_ahead", "the trend of the curvature", _ahead, True),
+    Feature(TREND_NAME, "the trend of the curvature", _ahead, True),
     Feature("gradient_edge", "the curvature along the gradient", lambda t: _mean(t, "lambda_grad"), True),
     Feature("gradient_peak", "a recent high curvature along the gradient", lambda t: _peak(t, "lambda_grad"), True),
     Feature("v_decayed", "a second moment that only decays", _decayed),
@@ -245,7 +246,6 @@ FEATURES: tuple[Feature, ...] = (
     Feature("logit", "large attention logits", _logit),
     Feature("logit_rise", "growing attention logits", lambda t: _rise(t, "attention_logit")),
 )
-TREND_NAME = "edge_ahead"  # 0 if the trend reaches the threshold 2 / lr
 NAMES = tuple(feature.name for feature in FEATURES)
 # Columns of telemetry that features use.
 COLUMNS = (
