@@ -32,7 +32,8 @@ from orchestrator.base.files import (
     sweep_lock,
     unneeded_checkpoints,
 )
-from orchestrator.base.processes import MARK, dead_scratch, new_mark
+from orchestrator.base.processes import MARK, dead_scratch, end_marked, new_mark
+from orchestrator.driver.progress import stop_signals
 from orchestrator.ledger.reader import LedgerReader, is_imported
 from orchestrator.mirrors.mirror import Mirror, has_been_mirrored
 from orchestrator.mirrors.mlflow_store import STORE, rehome, run_pages, server_command, tracking_uri
@@ -163,7 +164,7 @@ _SHOWN_LINES = 15  # of a server that has failed
 
 
 def ui(results: Path, uri: str | None, port: int) -> Lines:
-    """Serve MLflow's pages on loopback until Ctrl-C. Raises InputError, SweepError."""
+    """Serve MLflow's pages on loopback until Ctrl-C or SIGTERM. Raises InputError, SweepError."""
     store = tracking_uri(TrackingConfig(uri=uri), results)
     if uri is None:
         if not (results / STORE).is_file():
@@ -173,25 +174,30 @@ def ui(results: Path, uri: str | None, port: int) -> Lines:
     address = f"http://127.0.0.1:{port}"
     yield f"MLflow at {address} (Ctrl-C ends it)"
     yield "note: every user of this machine can open it, and create and delete experiments there"
-    try:
-        marked = {**os.environ, MARK: new_mark()}
-        command = server_command(store, results, port, sys.executable)
-        log = tempfile.TemporaryFile()  # noqa: SIM115 - MLflow logs every request; shown only where it fails
-        # Files that it writes are private to this user.
-        server = subprocess.Popen(command, env=marked, umask=0o077, stdout=log, stderr=log)
-    except OSError as error:
-        raise SweepError(f"cannot start MLflow: {error}") from error
-    try:
-        yield from run_pages(store, address)
-        code = server.wait()
-        log.seek(0)
-        yield from log.read().decode(errors="replace").splitlines()[-_SHOWN_LINES:]
-        return code
-    except KeyboardInterrupt:
-        return EXIT_OK
-    finally:
-        server.terminate()  # no effect if it has ended
-        server.wait()
+    mark = new_mark()
+    # MLflow's workers judge chats, which sweeps do not have.
+    environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ, MARK: mark}
+    command = server_command(store, results, port, sys.executable)
+    # MLflow logs every request; its log is shown only if it fails. Files that it writes are private to this user.
+    with tempfile.TemporaryFile() as log:
+        try:
+            with stop_signals(_interrupt):
+                server = subprocess.Popen(command, env=environment, umask=0o077, stdout=log, stderr=log)
+                yield from run_pages(store, address)
+                code = server.wait()
+            log.seek(0)
+            yield from log.read().decode(errors="replace").splitlines()[-_SHOWN_LINES:]
+            return code
+        except OSError as error:
+            raise SweepError(f"cannot start MLflow: {error}") from error
+        except KeyboardInterrupt:
+            return EXIT_OK
+        finally:
+            end_marked(mark)
+
+
+def _interrupt(_: int) -> None:
+    raise KeyboardInterrupt
 
 
 def page(results: Path, name: str | None, port: int | None, opens: bool) -> Lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import signal
@@ -17,6 +18,7 @@ import pytest
 from local_server import free_port
 from mlflow import MlflowClient
 
+from orchestrator.base.processes import is_alive, tree_of
 from orchestrator.detection.run_monitor import is_audited
 
 SWEEP = str(Path(sys.executable).with_name("sweep"))
@@ -153,7 +155,8 @@ tracking: {enabled: false}
 
 
 @pytest.mark.slow
-def test_the_pages_are_served_on_this_machine_to_this_machine(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["INT", "TERM"])
+def test_the_pages_are_served_on_this_machine_to_this_machine(tmp_path: Path, number: int) -> None:
     (tmp_path / "small.yaml").write_text(LONG.replace("steps: 600", "steps: 5").replace("enabled: false", ""))
     assert sweep(tmp_path, "run", "small.yaml", "--executor", "inline").returncode == 0
     port = free_port()
@@ -172,7 +175,12 @@ def test_the_pages_are_served_on_this_machine_to_this_machine(tmp_path: Path) ->
     try:
         wait_until(lambda: status(f"127.0.0.1:{port}") == 200)
         assert status("evil.example") == 403
+        started = tree_of(server.pid)
+        assert len(started) == 2, "MLflow and its server, without workers that judge chats"
+        os.kill(server.pid, number)
+        assert server.wait(30) == 0
+        assert [process for process in started if is_alive(process.pid)] == []
     finally:
-        os.killpg(server.pid, signal.SIGINT)
+        with contextlib.suppress(ProcessLookupError):  # all have ended
+            os.killpg(server.pid, signal.SIGKILL)
         server.wait(30)
-    wait_until(lambda: status(f"127.0.0.1:{port}") is None, 10)
