@@ -160,15 +160,16 @@ class SweepResults:
 
     def compare(
         self,
-        other: SweepResults | None = None,
-        *others: SweepResults,
+        *others: SweepResults | str | Path,
         **options: Any,
     ) -> Any:
         """Return how other sweeps differ from this one, or the values of the axis ``by`` of this one.
 
+        A name is that of a sweep in the same folder of results.
         ``options`` are the options of `sweep compare`. Raises InputError if the sweeps share nothing.
         """
-        sweeps = [each for each in (self, other, *others) if each is not None]
+        named = (each if isinstance(each, SweepResults) else load(each, self.folder.parent) for each in others)
+        sweeps = [self, *named]
         with ExitStack() as stack:
             ledgers = [stack.enter_context(LedgerReader(each.folder / LEDGER)) for each in sweeps]
             return query_class("compare")(**options).ask(list(map(read_table, ledgers)), print)

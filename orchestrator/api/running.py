@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -137,7 +136,7 @@ def run_lines(
         return executor
 
     try:
-        with beside, _without_receiver(sweep):
+        with beside:
             summary = run_sweep(sweep, folder, announced, observers, retry_errored=retry_errored)
     except Exception:
         yield from _warnings(notifiers)  # an error ends the command, and its message must be out before
@@ -173,18 +172,6 @@ def _notifiers(sweep: Sweep, folder: Path) -> list[Notifier]:
 
     sender = Sender(service_of(sweep.notify, sweep.notify_place))
     return [Notifier(News(sweep.notify.on, folder), sender)]
-
-
-@contextlib.contextmanager
-def _without_receiver(sweep: Sweep) -> Iterator[None]:
-    """Take the URL that receives messages out of the environment, which trainers inherit."""
-    name = "" if sweep.notify is None else sweep.notify.url_from
-    url = os.environ.pop(name, None)
-    try:
-        yield
-    finally:
-        if url is not None:
-            os.environ[name] = url
 
 
 def _warnings(notifiers: Sequence[Notifier]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.base.environment import hidden_variable
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import (
     FROZEN_SWEEP,
@@ -72,7 +73,7 @@ def run_sweep(
     measures durations and ``wall_clock`` dates records, both in seconds. Raises InputError if another driver has the
     sweep, StorageError if results cannot be written.
     """
-    with sweep_lock(folder), LedgerWriter(folder / LEDGER, clock=wall_clock) as ledger:
+    with sweep_lock(folder), hidden_variable(sweep.receiver), LedgerWriter(folder / LEDGER, clock=wall_clock) as ledger:
         write_if_changed(folder / FROZEN_SWEEP, sweep.text)
         sweep = packing.with_numerics(sweep, ledger)
         proposer = Proposer(sweep, ledger)

@@ -115,6 +115,11 @@ class Sweep:
         return rules_of(self.stopping, self.validation)
 
     @property
+    def receiver(self) -> str:
+        """The environment variable with the URL that receives messages, or ""."""
+        return "" if self.notify is None else self.notify.url_from
+
+    @property
     def is_open(self) -> bool:
         """Whether trials are proposed while results come in."""
         return self.max_trials is not None

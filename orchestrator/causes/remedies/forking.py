@@ -27,7 +27,7 @@ from orchestrator.worker.forked_run import KEPT, ResumeSteps
 
 _NAME = "remedies"
 _SEE_DIAGNOSIS = "`sweep diagnose` gives advice on it"
-_UNUSED = ("notify", "refine", INTERVENTIONS)  # keys of a sweep file that a sweep of forks has no use for
+_UNUSED = ("refine", INTERVENTIONS)  # keys of a sweep file that a sweep of forks has no use for
 
 
 def fork_sweep(

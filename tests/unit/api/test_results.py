@@ -143,6 +143,7 @@ def test_answers_are_those_of_the_commands(results, tmp_path: Path) -> None:
         record(ledger, sweep_of(GRID, "name: wider\nobjective: quadratic\nsteps: 20\n"), ["stable"] * 12)
     (difference,) = results.compare(orchestrator.load(tmp_path / "wider")).result.differences
     assert difference.area_change > 0
+    assert results.compare("wider").result.differences == (difference,), "a name, of the same folder of results"
     unstable = results.trials[results.trials.outcome == "diverged"].trial_id.iloc[0]
     assert results.diagnose(unstable[:8]).trial.trial_id == unstable
     assert len(results.explain().result.causes) == 2

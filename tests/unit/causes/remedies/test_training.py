@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ from remedy_cases import find_cell_remedies, find_remedies
 from sweep_cases import sweep_of
 
 import orchestrator
+from objectives.models import quadratic
 from orchestrator.answers.remedy import RemedyAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
@@ -67,6 +69,21 @@ def test_half_the_learning_rate_saves_a_run_beyond_the_edge_and_hardly_less_does
     assert [(one.setting, one.value) for one in found.stable_cells] == [("lr", 0.5)]
     assert {harm.name for harm in found.costs} == {"lr x0.5"}
     assert found.agrees in (True, None)
+
+
+def test_forks_do_not_inherit_the_url_that_receives_messages(train, tmp_path, monkeypatch) -> None:
+    train(sweep_of(f"{BEYOND}notify: {{url_from: NOTIFY_URL}}\n", HEAD))
+    seen, start = [], quadratic.start
+
+    def watched(*arguments):
+        seen.append(os.environ.get("NOTIFY_URL"))
+        return start(*arguments)
+
+    monkeypatch.setattr(quadratic, "start", watched)
+    monkeypatch.setenv("NOTIFY_URL", "json://secret")
+    find_remedies(tmp_path / "beyond", None, {}, REQUEST)
+    assert set(seen) == {None}
+    assert os.environ["NOTIFY_URL"] == "json://secret"
 
 
 def test_the_same_question_trains_nothing_twice_and_another_one_only_what_is_new(beyond: Path) -> None:
