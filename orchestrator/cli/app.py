@@ -85,7 +85,11 @@ def single_command(name: str, function: Callable[..., None], panel: str | None =
     """Return the command ``name`` that calls ``function``, whose annotations and docstring are its options and help."""
     one = typer.Typer(rich_markup_mode="markdown", add_completion=False, pretty_exceptions_enable=False)
     one.command(name, rich_help_panel=panel)(function)
-    return get_command(one)
+    command = get_command(one)
+    for parameter in command.params:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""  # a flag takes no value, where Typer would show <bool>
+    return command
 
 
 class SweepGroup(TyperGroup):

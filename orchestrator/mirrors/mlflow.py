@@ -30,6 +30,8 @@ from orchestrator.mirrors.mlflow_runs import (
     log_table,
     log_texts,
     make_artifacts_folder,
+    sweep_note,
+    trial_note,
 )
 from orchestrator.mirrors.mlflow_store import (
     artifacts_folder,
@@ -105,7 +107,7 @@ class MlflowTracker:
     def write_trial(self, trial: TrialRecord) -> None:
         """Write a trial's run."""
         with self._tracking_errors():
-            tags = {**self._identity(trial), MIRRORED: trial.version, **trial.tags}
+            tags = {**self._identity(trial), MIRRORED: trial.version, **trial.tags, **trial_note(trial)}
             run_id = self._run_of_attempt(trial, tags)
             # ``_write_shares`` changes the shares that the run already has: two values at one time would be ambiguous.
             known = self._runs.shares.get(trial.trial_id, {})
@@ -344,7 +346,7 @@ class MlflowTracker:
         known = self._runs.params.get(self._runs.parent_id, {})
         if any(wanted.get(key) != value for key, value in known.items()):
             self._replace_parent()  # the user has edited the sweep, and params cannot change
-        tags = {**sweep.tags, "sweep.level": "sweep", "mlflow.source.type": "LOCAL"}
+        tags = {**sweep.tags, "sweep.level": "sweep", "mlflow.source.type": "LOCAL", **sweep_note(sweep)}
         tags["mlflow.source.name"] = f"sweep run {self.folder / FROZEN_SWEEP}"  # includes changes by the command line
         tags |= {"mlflow.source.git.commit": sweep.git_commit} if sweep.git_commit else {}
         entities, now_ms = self._entities, int(1000 * sweep.finished_s)

@@ -89,6 +89,8 @@ def test_the_mirror_says_what_the_ledger_says(results: Path) -> None:
             cell = client.get_run(child.data.tags["mlflow.parentRunId"])
             assert cell.data.tags["mlflow.parentRunId"] == parent.info.run_id
             assert child.data.tags["outcome"] == row.outcome
+            note = f"{row.outcome}: {row.reason}" if row.reason else row.outcome
+            assert child.data.tags["mlflow.note.content"] == note
             assert {name for name in ("stable", "spiked", "diverged", "stalled") if child.data.metrics[name]} == {
                 row.outcome
             }
@@ -113,6 +115,8 @@ def test_the_mirror_says_what_the_ledger_says(results: Path) -> None:
     assert sorted(row[at] for row in table["data"]) == sorted(fractions)
     assert json.loads(parent.data.tags["mlflow.loggedArtifacts"]) == [{"path": "cells.json", "type": "table"}]
     assert parent.info.status == "FINISHED"
+    for part in ("12 trials have finished.", "**83% of the seeds are stable**", "Edge: between", "Recommended: lr = "):
+        assert part in parent.data.tags["mlflow.note.content"]
     assert parent.data.metrics["num_diverged"] == sum(row.outcome == "diverged" for row in rows)
     assert parent.data.tags["environment.torch"]
     assert parent.data.tags["mlflow.source.name"] == f"sweep run {results / 'edge' / FROZEN_SWEEP}"
