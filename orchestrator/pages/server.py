@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from time import sleep as rest
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -218,6 +219,7 @@ def serve(listener: Listener, results: Path, until: Callable[[], object] | None 
 
 
 _GRACE_S = 5.0  # for the server to end
+_LAST_NEWS_S = 2.5  # after the run, in which pages that ask every second get its end
 # Ends with its standard input, whose other end the run holds: also where the run is killed.
 _BESIDE = "import sys; from orchestrator.pages.server import serve_beside; serve_beside(*sys.argv[1:])"
 
@@ -242,16 +244,21 @@ def page_beside(listener: Listener, results: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        server.terminate()
+        server.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(_GRACE_S)
+            server.wait(_GRACE_S + _LAST_NEWS_S)
         server.kill()  # no effect if it has ended
-        server.communicate()
+        server.wait()
 
 
 def serve_beside(handle: str, results: str) -> None:
-    """Serve on the open socket ``handle`` until standard input ends."""
+    """Serve on the open socket ``handle`` until standard input ends and pages have had the last news."""
     os.nice(10)
     listener = Listener(fileno=int(handle))
     listener.token = sys.stdin.readline().strip()
-    serve(listener, Path(results), sys.stdin.read)
+
+    def run_is_over() -> None:
+        sys.stdin.read()
+        rest(_LAST_NEWS_S)
+
+    serve(listener, Path(results), run_is_over)

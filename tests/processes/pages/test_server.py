@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +17,8 @@ from local_server import wait_for
 from sweep_cases import ledger_at, record, sweep_of
 
 from orchestrator.base.files import FROZEN_SWEEP
-from orchestrator.pages.server import address_of, listening_socket, page_beside
+from orchestrator.pages import server as server_module
+from orchestrator.pages.server import address_of, listening_socket, page_beside, serve_beside
 
 GRID = "axes: {lr: {values: [0.1, 0.2]}}\n"
 KILLED = """
@@ -67,6 +70,20 @@ def test_a_page_beside_a_run_is_served_and_ends_with_it(results: Path) -> None:
         wait_for(address)
     assert psutil.Process().children() == []
     listening_socket(port).close()  # which raises an error where something still listens
+
+
+def test_an_open_page_gets_the_end_of_its_run(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener, rests = listening_socket(None), []
+    address = address_of(listener, "case")
+
+    def asks_once_more(seconds: float) -> None:
+        rests.append((seconds, urllib.request.urlopen(address, timeout=30).status))
+
+    monkeypatch.setattr(os, "nice", lambda _: None)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{listener.token}\n"))  # it has ended after the token
+    monkeypatch.setattr(server_module, "rest", asks_once_more)
+    serve_beside(str(listener.detach()), str(results))
+    assert rests == [(2.5, 200)], "longer than the second between two questions of a page"
 
 
 @pytest.mark.slow
