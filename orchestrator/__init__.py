@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
+import objectives
 from orchestrator.base import __version__
 
 if TYPE_CHECKING:
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     from orchestrator.detection.config import StoppingConfig
     from orchestrator.detection.detector import SpikeDetector
     from orchestrator.detection.watch import TrainingLost, Watch
+
+if not os.path.samefile(objectives.__file__, f"{__path__[0]}/../objectives/__init__.py"):
+    raise ImportError(f"{objectives.__file__} hides sweep's package of this name: rename yours")
 
 __all__ = [
     "SpikeDetector", "StoppingConfig", "SweepResults", "TrainingLost", "Watch", "__version__", "load", "run",

@@ -13,6 +13,7 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator.base.environment import install_command
 from orchestrator.base.errors import EXIT_OK, InputError, Problem, SweepError
 from orchestrator.base.files import (
     DIAGNOSES,
@@ -87,7 +88,7 @@ def export_optuna(folder: Path) -> Lines:
     """Write the study of the sweep in ``folder``, and say how to open it. Raises InputError."""
     path = export_study(folder)
     yield f"wrote {path}"
-    yield f"optuna-dashboard sqlite:///{path} shows it (pip install 'sweep-stability[optuna-dashboard]')"
+    yield f"optuna-dashboard sqlite:///{path} shows it ({install_command('optuna-dashboard')})"
     return EXIT_OK
 
 

@@ -10,10 +10,19 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import shlex
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.machinery import PathFinder
+from pathlib import Path
 
 from orchestrator.base.errors import InputError, Problem
+
+_NAME, _PACKAGES = "sweep-stability", ("objectives", "orchestrator")
+PLACE = Path(__file__).parents[2]  # of sweep's packages
+# Runs -m MODULE of sweep, also where a folder of the user has the name of one of its packages.
+OWN_PYTHON = (sys.executable, "-P", str(PLACE / "sweep_stability.py"))
 
 # The extra that installs each library, by the name of its module.
 EXTRAS = {"mlflow": "run", "optuna": "run", "ray": "run", "sklearn": "run", "torch": "run"}
@@ -44,9 +53,23 @@ def is_installed(library: str) -> bool:
     return importlib.util.find_spec(library) is not None
 
 
+def are_first(path: Sequence[str]) -> bool:
+    """Whether sweep's packages are those with their names that a process with this sys.path would import."""
+    specs = {name: PathFinder.find_spec(name, path) for name in _PACKAGES}
+    return all(spec and spec.origin == str(PLACE / name / "__init__.py") for name, spec in specs.items())
+
+
+def clash_remedy(error: ImportError) -> str | None:
+    """Return what to do if a user's own module was not found since one of sweep's packages has its name."""
+    name = (error.name or "").partition(".")[0]
+    return f"sweep's package {PLACE / name} has this name too: rename yours" if name in _PACKAGES else None
+
+
 def install_command(library: str) -> str:
-    """Return the command that installs ``library``: through its extra, or an extra of its own name."""
-    return f"pip install 'sweep-stability[{EXTRAS.get(library, library)}]'"
+    """Return the command that installs the packages of a library's extra, which may have the library's name."""
+    end = f"; extra == '{EXTRAS.get(library, library)}'"
+    needs = (installed_version(_NAME) and importlib.metadata.requires(_NAME)) or ()
+    return shlex.join(["pip", "install", *([n.removesuffix(end) for n in needs if n.endswith(end)] or [library])])
 
 
 def check_installed(what: str, library: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from orchestrator.base.environment import install_command
 from orchestrator.base.errors import InputError
 from orchestrator.callbacks import gradient_norm, reported
 from orchestrator.detection.config import StoppingConfig
@@ -16,7 +17,7 @@ try:
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
 except ImportError as error:
-    raise ImportError("this callback needs Lightning: pip install 'sweep-stability[lightning]'") from error
+    raise ImportError(f"this callback needs Lightning: {install_command('lightning')}") from error
 
 if TYPE_CHECKING:
     import torch

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from orchestrator.base.environment import install_command
 from orchestrator.base.errors import InputError
 from orchestrator.callbacks import reported
 from orchestrator.detection.config import StoppingConfig
@@ -17,9 +18,7 @@ from orchestrator.detection.watch import Watch
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 except ImportError as error:
-    raise ImportError(
-        "this callback needs Hugging Face's transformers: pip install 'sweep-stability[transformers]'"
-    ) from error
+    raise ImportError(f"this callback needs Hugging Face's transformers: {install_command('transformers')}") from error
 
 logger = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ import json
 import logging
 import math
 import os
+import shlex
 import shutil
 import time
 import uuid
@@ -26,6 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.base.environment import OWN_PYTHON, install_command
 from orchestrator.base.errors import ExecutorError, InputError, Problem, StorageError, printable
 from orchestrator.base.files import JOBS, atomic_write, check_no_links, remove, withdraw_jobs
 from orchestrator.base.packs import Event, LaunchedPack, Pack, PackLost
@@ -49,8 +51,7 @@ from orchestrator.executors.slurm_worker import REPORTS, TrialJob
 try:
     import submitit
 except ImportError as _error:
-    _remedy = "pip install 'sweep-stability[slurm]'"
-    raise InputError(Problem("--executor", "slurm", f"needs submitit: {_error}", _remedy)) from None
+    raise InputError(Problem("--executor", "slurm", f"needs submitit: {_error}", install_command("slurm"))) from None
 
 _JOBS = "jobs"
 # Slurm's default MaxArraySize.
@@ -125,7 +126,9 @@ class SlurmExecutor:
         self._write_jobs()
         atomic_write(self._permission, "")
         kind = "local" if here else "slurm"
-        self._submitit = submitit.AutoExecutor(self._folder, cluster=kind, **{f"{kind}_max_num_timeout": _MAX_TIMEOUTS})
+        python = shlex.join([OWN_PYTHON[0], "-u", *OWN_PYTHON[1:]])  # submitit's own -u follows the script
+        settings = {f"{kind}_max_num_timeout": _MAX_TIMEOUTS, f"{kind}_python": python}
+        self._submitit = submitit.AutoExecutor(self._folder, cluster=kind, **settings)
         defaults = {"name": f"sweep-{folder.name}", "slurm_array_parallelism": self.slots}
         # Ctrl-C signals the driver's whole process group, which includes submitit's local jobs.
         ignoring = {"local_setup": ["trap '' INT"]} if here else {}

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any, BinaryIO
 
+from orchestrator.base.environment import OWN_PYTHON, PLACE, are_first
 from orchestrator.base.errors import ExecutorError, SweepError
 from orchestrator.base.packs import Event, Pack
 from orchestrator.base.processes import MARK, end_all, end_marked, leftovers, new_mark, scratch_of, tree_of
@@ -57,10 +58,12 @@ class SubprocessExecutor:
         ours, theirs = socket.socketpair()
         # For Ray's own messages, since the last one may be the only hint why Ray died.
         self._log: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
-        command = [sys.executable, "-m", "orchestrator.executors.subprocess_executor", str(theirs.fileno())]
+        command = [*OWN_PYTHON, "-m", "orchestrator.executors.subprocess_executor", str(theirs.fileno())]
         with theirs:
             self._process = subprocess.Popen(
                 command,
+                # Ray's workers look for modules in the folder where Ray starts, and then where this process does.
+                cwd=None if are_first([os.getcwd(), *sys.path]) else PLACE,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from orchestrator.base.environment import install_command
 from orchestrator.base.errors import InputError, Problem, SweepError
 from orchestrator.base.space import Cell, Trial
 from orchestrator.base.trial_result import MemberResult
@@ -297,7 +298,7 @@ def _missing(variable: str, url: str, where: str) -> Iterator[Problem]:
         yield Problem(where, "notify.url_from", message, remedy)
     if importlib.util.find_spec("apprise") is None:
         message = "messages need the package apprise, which is not installed"
-        remedy = "pip install 'sweep-stability[notify]', or leave messages out: --set notify=null"
+        remedy = f"{install_command('notify')}, or leave messages out: --set notify=null"
         yield Problem(where, "notify", message, remedy)
 
 

@@ -20,6 +20,7 @@ from time import sleep as rest
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+from orchestrator.base.environment import OWN_PYTHON
 from orchestrator.base.errors import InputError, Problem, SweepError
 from orchestrator.base.files import LEDGER
 from orchestrator.base.processes import MARK, new_mark
@@ -220,14 +221,12 @@ def serve(listener: Listener, results: Path, until: Callable[[], object] | None 
 
 _GRACE_S = 5.0  # for the server to end
 _LAST_NEWS_S = 2.5  # after the run, in which pages that ask every second get its end
-# Ends with its standard input, whose other end the run holds: also where the run is killed.
-_BESIDE = "import sys; from orchestrator.pages.server import serve_beside; serve_beside(*sys.argv[1:])"
 
 
 @contextlib.contextmanager
 def page_beside(listener: Listener, results: Path) -> Iterator[None]:
     """Serve the pages of ``results`` on ``listener`` from a process of its own, of low priority, during the block."""
-    command = [sys.executable, "-c", _BESIDE, str(listener.fileno()), str(results.absolute())]
+    command = [*OWN_PYTHON, "-m", "orchestrator.pages.server", str(listener.fileno()), str(results.absolute())]
     with listener:
         server = subprocess.Popen(
             command,
@@ -262,3 +261,7 @@ def serve_beside(handle: str, results: str) -> None:
         rest(_LAST_NEWS_S)
 
     serve(listener, Path(results), run_is_over)
+
+
+if __name__ == "__main__":
+    serve_beside(*sys.argv[1:])

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from objectives.base import OBJECTIVES, Objective, Rounding, load_objective
+from orchestrator.base.environment import clash_remedy
 from orchestrator.base.errors import InputError, Problem, did_you_mean
 from orchestrator.base.files import has_password
 from orchestrator.base.space import Axis, Trial, to_hashable, to_plain
@@ -352,7 +353,9 @@ def _objective(file: SweepFile, document: Document, allow_import: bool) -> Objec
     except (Exception, SystemExit) as error:  # whatever the user's module raises
         cause = (str(error).strip() or type(error).__name__).splitlines()[0]
         message = f"{section.packed!r} cannot be loaded: {type(error).__name__}: {cause}"
-        raise InputError(Problem(where, "objective.packed", message, "modules are found in objective.folder")) from None
+        clash = isinstance(error, ImportError) and clash_remedy(error)
+        remedy = clash or "modules are found in objective.folder"
+        raise InputError(Problem(where, "objective.packed", message, remedy)) from None
 
 
 def _checked_fixed(file: SweepFile, fields: Fields, document: Document, problems: list[Problem]) -> dict[str, Any]:

@@ -7,14 +7,13 @@ import json
 import math
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.base.environment import describe_process
+from orchestrator.base.environment import OWN_PYTHON, describe_process
 from orchestrator.base.files import atomic_write
 from orchestrator.base.packs import Completed, Ending, Failed, LaunchedPack, Lost, Paused, Report
 from orchestrator.base.trial_result import MemberResult
@@ -190,7 +189,7 @@ class CustomRun:
             skips_existing=self.skips_existing,
         )
         if is_function:
-            command = [sys.executable, "-m", "orchestrator.worker.function", config["python"]]
+            command = [*OWN_PYTHON, "-m", "orchestrator.worker.function", config["python"]]
         else:
             own = [filled(word) for word in config["command"]]
             command = command_of([*own, *(self._resume_arguments(filled) if is_resumed else ())])

@@ -1,9 +1,9 @@
 """A process that has imported the modules of a custom trainer, and forks a process for each of its trials.
 
-Run as `python -m orchestrator.worker.fork_server SOCKET SETTINGS`. Each request brings three descriptors: a file with
-the command, folder and environment, the pipe for the output, and a line that returns the process id and the exit
-status. Closing the line kills the process. A request that cannot be served by a fork is served by a new interpreter:
-the results of a trial do not depend on how it was started.
+Run as `python fork_server.py SOCKET SETTINGS`, without sweep's packages, since the user's modules may have their names.
+Each request brings three descriptors: a file with the command, folder and environment, the pipe for the output, and a
+line that returns the process id and the exit status. Closing the line kills the process. A request that cannot be
+served by a fork is served by a new interpreter: the results of a trial do not depend on how it was started.
 
 The server imports the installed modules that a script imports at its top. Each trial executes the user's own modules
 itself, so their state is the state of a fresh process.
@@ -50,9 +50,10 @@ def main() -> None:
     """Import, then serve; a fork returns from serving to run its trial's command."""
     control, settings = socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2])
     os.chdir(settings["folder"])
-    _search_modules_as(settings["command"])
+    command = _after_start(settings["command"])
+    _search_modules_as(command)
     gc.disable()  # a collection would touch, and so copy, memory that is shared with the forks
-    for name in modules_to_preload(settings["command"], settings["preload"]):
+    for name in modules_to_preload(command, settings["preload"]):
         # A trial that needs it fails at its own import, with its own message.
         with contextlib.suppress(Exception):
             importlib.import_module(name)
@@ -68,6 +69,7 @@ def main() -> None:
 
 def run_as_main(command: Sequence[str]) -> None:
     """Run ``command``, python SCRIPT ... or python -m MODULE ..., in this process."""
+    command = _after_start(command)
     _search_modules_as(command)
     if command[1] == "-m":
         sys.argv = list(command[2:])
@@ -110,6 +112,14 @@ def _finish() -> None:
         with contextlib.suppress(Exception):
             stream.flush()
     _LIBC.fflush(None)
+
+
+def _after_start(command: Sequence[str]) -> Sequence[str]:
+    """Return ``command``, for a Python function without sweep_stability.py, which this imports instead."""
+    if list(command[3:5]) != ["-m", FUNCTION]:
+        return command
+    runpy.run_path(command[2])
+    return [command[0], *command[3:]]
 
 
 def _search_modules_as(command: Sequence[str]) -> None:

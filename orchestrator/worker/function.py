@@ -8,6 +8,7 @@ import os
 import sys
 from typing import Any
 
+from orchestrator.base.environment import clash_remedy
 from orchestrator.detection.watch import TrainingLost, Watch
 
 
@@ -32,9 +33,15 @@ def main() -> None:
     module_name, _, name = sys.argv[1].partition(":")
     sys.path.insert(0, os.getcwd())
     watch = Watch(raises=True)
+    try:
+        function = getattr(importlib.import_module(module_name), name)
+    except ImportError as error:
+        if (remedy := clash_remedy(error)) is None:
+            raise
+        raise ImportError(f"{error}: {remedy}") from None
     # The worker sees the same losses and reaches the same verdict.
     with contextlib.suppress(TrainingLost):
-        getattr(importlib.import_module(module_name), name)(dict(watch.config), Reporter(watch))
+        function(dict(watch.config), Reporter(watch))
 
 
 if __name__ == "__main__":

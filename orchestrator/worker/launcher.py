@@ -20,6 +20,7 @@ from pathlib import Path
 
 from orchestrator.base.processes import MARK, end_marked, new_mark
 from orchestrator.detection.watch import TRIAL_VARIABLE
+from orchestrator.worker import fork_server
 from orchestrator.worker.fork_server import MARK_TO_REPLACE, MAX_MESSAGE, SET_PARENT_DEATH_SIGNAL
 from orchestrator.worker.points import OutputLog, Process
 
@@ -302,7 +303,7 @@ class ForkServer:
             "folder": folder,
             "mark_variable": TRIAL_MARK,
         }
-        program = [sys.executable, "-m", "orchestrator.worker.fork_server", str(theirs.fileno()), json.dumps(settings)]
+        program = [sys.executable, fork_server.__file__, str(theirs.fileno()), json.dumps(settings)]
         started = threading.Event()
 
         def keep() -> None:

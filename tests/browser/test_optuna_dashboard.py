@@ -24,7 +24,7 @@ def dashboard(tmp_path: Path) -> Iterator[str]:
     """The address of a dashboard of 24 trials, of which those of the highest lr diverged."""
     program = Path(sys.executable).with_name("optuna-dashboard")
     if not program.exists():
-        pytest.fail("no optuna-dashboard: pip install 'sweep-stability[optuna-dashboard]'")
+        pytest.fail("no optuna-dashboard: make test-browser installs it")
     with ledger_at(tmp_path / "case") as ledger:
         record(ledger, sweep_of(GRID), ["stable"] * 18 + ["diverged"] * 6, [1 / (1 + i) for i in range(24)])
     path = export_study(tmp_path / "case")

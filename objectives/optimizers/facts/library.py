@@ -19,7 +19,7 @@ from objectives.optimizers.facts.optimizer import Optimizer
 _WITH_AVERAGED_SQUARES = ("Adam", "AdamW", "NAdam", "StableAdamW")
 # The package in which each library lists its optimizers, and what to install for it.
 _LISTS = {"torch": "optim", "pytorch_optimizer": "optimizer"}
-_INSTALL = {"torch": "torch", "pytorch_optimizer": "sweep-stability[optimizers]"}
+_INSTALL = {"torch": "torch", "pytorch_optimizer": "pytorch-optimizer"}
 _BASES = ("Optimizer", "BaseOptimizer")
 # Constructor arguments that sweep has values for.
 _GIVEN = ("params", "lr", "betas", "eps", "momentum", "weight_decay")

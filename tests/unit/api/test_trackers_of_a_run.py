@@ -62,5 +62,5 @@ def test_a_tracker_without_its_library_is_refused_before_training(sweep_command,
     code, text = sweep_command("run", *TO_TENSORBOARD[:-1], "tracking.to=[wandb]")
     assert code == 2
     assert "tracking.to: Weights & Biases needs the package wandb, which is not installed" in text
-    assert "pip install 'sweep-stability[wandb]'" in text
+    assert "pip install 'wandb" in text
     assert not (tmp_path / "results").exists()

@@ -524,5 +524,5 @@ def test_a_callback_without_its_library_says_how_to_get_it(library: str, monkeyp
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(sys.modules, f"orchestrator.callbacks.{library}", raising=False)
-    with pytest.raises(ImportError, match=rf"pip install 'sweep-stability\[{library}\]'"):
+    with pytest.raises(ImportError, match=rf"pip install .*{library}"):
         importlib.import_module(f"orchestrator.callbacks.{library}")

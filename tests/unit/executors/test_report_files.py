@@ -148,8 +148,8 @@ def test_options_are_read_from_the_command_line() -> None:
         read_options(["partition"])
 
 
-def test_without_submitit_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_submitit_what_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "submitit", None)
     monkeypatch.delitem(sys.modules, "orchestrator.executors.slurm", raising=False)
-    with pytest.raises(InputError, match=r"pip install 'sweep-stability\[slurm\]'"):
+    with pytest.raises(InputError, match=r"pip install '?submitit"):
         importlib.import_module("orchestrator.executors.slurm")

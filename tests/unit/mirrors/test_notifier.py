@@ -97,11 +97,11 @@ def test_a_variable_that_is_not_set_is_refused_with_two_remedies(monkeypatch, va
     )
 
 
-def test_without_apprise_the_extra_is_named_and_the_variable_too_where_it_is_not_set(monkeypatch) -> None:
+def test_without_apprise_what_to_install_is_named_and_the_variable_too_where_it_is_not_set(monkeypatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "apprise" else find(name))
     monkeypatch.setenv("NOTIFY_TEST_URL", "json://127.0.0.1")
-    assert "pip install 'sweep-stability[notify]'" in refusal()
+    assert "pip install 'apprise" in refusal()
     monkeypatch.delenv("NOTIFY_TEST_URL")
     assert "NOTIFY_TEST_URL is not set" in refusal()
     assert "needs the package" not in refusal()

@@ -294,7 +294,7 @@ def test_a_library_that_is_not_installed_is_told_with_what_to_install(monkeypatc
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert problem_with("pytorch_optimizer.ADOPT") == (
         "pytorch_optimizer is not installed",
-        "pip install 'sweep-stability[optimizers]'",
+        "pip install 'pytorch-optimizer'",
     )
     problem_with.cache_clear()
 

@@ -1,0 +1,27 @@
+"""The command `sweep`, and its processes: `python -P sweep_stability.py -m MODULE ...`.
+
+A folder of the user may have the name of one of sweep's packages. They are imported from beside this file, which no
+entry of sys.path precedes; then sys.path is as it was, so the user's own modules are found where they always are.
+"""
+
+import os
+import runpy
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import objectives  # noqa: F401
+import orchestrator  # noqa: F401
+
+del sys.path[0]
+
+
+def main() -> None:
+    """Run the command line."""
+    from orchestrator.cli import main
+
+    main()
+
+
+if __name__ == "__main__":
+    sys.argv = sys.argv[sys.argv.index("-m") + 1 :]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
