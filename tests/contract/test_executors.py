@@ -253,7 +253,7 @@ def test_closing_leaves_no_process_within_seconds_whatever_runs(kind: Kind, tmp_
         made.close()
         seconds = time.monotonic() - began
     assert seconds < 20
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while (left := {pid for pid in set(all_marked()) - before if _is_ours(pid)}) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert left == set()

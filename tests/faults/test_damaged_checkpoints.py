@@ -136,7 +136,7 @@ def test_a_checkpoint_that_belongs_elsewhere_but_passes_its_checksum_is_refused_
     assert results_of(rows("edge")) == undisturbed
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_damage_passes_the_checksum(tmp_path: Path, data: st.DataObject) -> None:
     content = os.urandom(3000)

@@ -44,7 +44,7 @@ GPT = "name: case\nobjective: gpt\nsteps: 20\n"
 
 
 def fuzz(max_examples: int) -> settings:
-    return settings(derandomize=True, deadline=None, max_examples=max_examples, database=None)
+    return settings(derandomize=True, max_examples=max_examples, database=None)
 
 
 def assert_clear(error: SweepError) -> None:

@@ -44,16 +44,11 @@ def results(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start a Python process that Ctrl-C ends; whatever a test leaves ends with it."""
+    """Start a Python process; whatever a test leaves ends with it."""
     processes = []
 
     def start(*arguments: str) -> subprocess.Popen[str]:
-        # A shell ignores Ctrl-C for its jobs in the background, and children inherit that, but no handler.
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            processes.append(subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True))
-        finally:
-            signal.signal(signal.SIGINT, before)
+        processes.append(subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True))
         return processes[-1]
 
     yield start

@@ -124,7 +124,7 @@ def test_outcomes_of_curves_that_anyone_can_judge(curve: str) -> None:
 # Who else is in the pack, and when.
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.permutations(list(CURVES)), st.integers(1, len(CURVES)))
 def test_members_are_judged_as_if_alone(names: list[str], count: int) -> None:
     together = watch(np.stack([CURVES[name] for name in names[:count]], axis=1))
@@ -142,7 +142,7 @@ def test_members_that_stay_are_judged_as_before() -> None:
     assert [detector.record(k) for k in range(2)] == [alone(name)[-1] for name in ("one spike", "two spikes")]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.data(), st.lists(st.sampled_from(list(CURVES)), min_size=2, max_size=8), st.integers(1, 4))
 def test_members_of_different_ages_get_the_record_that_they_would_get_alone(data, names: list[str], width: int) -> None:
     """Members take free places in any order, and some leave before their end."""
@@ -232,7 +232,7 @@ def test_anyone_can_stop_a_loop_with_it() -> None:
     assert alone("lost")[steps - 1].lost is None
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.lists(st.integers(1, 500), min_size=NUM_STEPS, max_size=NUM_STEPS), st.integers(0, 10**9))
 def test_steps_are_names_in_the_record_and_change_no_judgement(gaps: list[int], first: int) -> None:
     names = list(CURVES)
@@ -256,7 +256,7 @@ def test_steps_are_names_in_the_record_and_change_no_judgement(gaps: list[int], 
         assert detector.record(k) == replace(found, episodes=episodes, **steps)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.integers(-100, 0))  # a blow-up by 20 points of a cross-entropy has a unit
 def test_the_unit_of_the_loss_does_not_matter(exponent: int) -> None:
     factor = 2.0**exponent  # exact
@@ -269,7 +269,7 @@ def test_the_unit_of_the_loss_does_not_matter(exponent: int) -> None:
         assert found == replace(expected, episodes=episodes, **levels)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.integers(0, 2**32 - 1))
 def test_finite_gradients_change_nothing(seed: int) -> None:
     norm_TK = 10.0 ** np.random.default_rng(seed).uniform(-300, 300, (NUM_STEPS, len(CURVES)))
@@ -286,7 +286,7 @@ SEGMENT = st.tuples(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @example([(252036.0, 64, 0.5), (650737.0, 14, 0.5)], 169, None)  # a loss back on the trend is higher than the peak
 @given(st.lists(SEGMENT, min_size=1, max_size=8), st.integers(0, 2**32 - 1), st.sampled_from([None, 1, 7, 50]))
 def test_whatever_the_losses_the_record_makes_sense_and_nothing_said_is_taken_back(
@@ -330,7 +330,7 @@ def test_whatever_the_losses_the_record_makes_sense_and_nothing_said_is_taken_ba
 # Noise and other things that are no episodes.
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.lists(st.one_of(st.just(0.0), st.floats(-1e300, 1e300)), min_size=1, max_size=20))
 def test_a_constant_loss_never_alarms(levels: list[float]) -> None:
     levels = [0.0, -3.0, *levels]
@@ -404,7 +404,7 @@ def test_odd_losses_that_are_common_lose_nobody() -> None:
 ODD_PLACES = st.lists(st.integers(0, 1), min_size=1, max_size=3, unique=True).map(lambda i: 60 + np.array(i) * 150)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.lists(st.tuples(ODD_PLACES, st.floats(0.1, 1.8), st.integers(0, 99)), min_size=1, max_size=20))
 def test_a_single_odd_loss_is_no_episode_before_it_has_doubled(cases: list[tuple]) -> None:
     curves = []
@@ -415,7 +415,7 @@ def test_a_single_odd_loss_is_no_episode_before_it_has_doubled(cases: list[tuple
     assert all(is_quiet(one) and outcome(one) == "stable" for one in records(curves))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.lists(st.tuples(st.integers(25, 290), st.floats(0.55, 6), st.integers(0, 99)), min_size=1, max_size=20))
 def test_one_tall_loss_is_a_spike(cases: list[tuple[int, float, int]]) -> None:
     curves = []
@@ -437,7 +437,7 @@ def test_an_odd_loss_hides_no_spike_and_makes_none() -> None:
     assert {tuple(spans(one)) for one in records(curves)} == {((150, 160),)}
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.lists(st.tuples(st.floats(0.3, 0.5), st.integers(150, 280), st.integers(0, 99)), min_size=1, max_size=20))
 def test_a_shift_of_level_is_no_episode_and_the_next_spike_is_told_from_the_new_level(cases: list[tuple]) -> None:
     shifted = []
@@ -506,7 +506,7 @@ def test_a_spike_that_follows_a_slow_rise_lasts_until_it_is_back_however_wide_th
         assert outcome(one) == "diverged"
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.lists(st.floats(1.0, 1e12), min_size=1, max_size=20))
 def test_how_high_a_spike_goes_changes_nothing_but_its_peak(rises: list[float]) -> None:
     for found in records([learning(300, changes=[(150, 160, rise)]) for rise in rises]):
@@ -795,7 +795,7 @@ def test_no_finite_loss_raises_a_warning(first: float, then: float) -> None:
 NUMBERS = st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=60)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(NUMBERS, st.integers(1, 20))
 def test_a_window_holds_the_last_numbers_in_order_and_sorted(numbers: list[float], size: int) -> None:
     window = Window(size)
@@ -809,7 +809,7 @@ def test_a_window_holds_the_last_numbers_in_order_and_sorted(numbers: list[float
     assert again == window
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(NUMBERS)
 def test_the_middle_is_the_median_and_never_overflows(numbers: list[float]) -> None:
     ordered = sorted(numbers)

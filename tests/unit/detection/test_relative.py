@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.detection.relative import (
@@ -164,7 +164,6 @@ def test_curves_are_read_only_where_the_final_loss_leaves_the_label_open() -> No
     assert set(asked) == {1, 2, 3}, "the first is too slow, and the last oscillates by its final loss"
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0.5, 3.5), min_size=2, max_size=6), st.floats(0.5, 100.0))
 def test_labels_are_the_same_in_other_units_of_the_rate_and_the_lowest_loss_is_never_to_be_left(
     losses: list[float], factor: float

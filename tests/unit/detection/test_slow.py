@@ -77,7 +77,7 @@ def told(study: optuna.Study, slow: SlowConfig, losses: Sequence[float]) -> Refe
     return ReferenceTrial(tuple(losses), ran_to_its_end=True)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(RULES, st.data())
 def test_trials_one_after_the_other_are_pruned_where_optuna_prunes_them(slow: SlowConfig, data: st.DataObject) -> None:
     num_rungs = len(rungs_of(slow, STEPS))
@@ -116,7 +116,6 @@ def test_without_enough_earlier_trials_there_is_no_threshold_but_still_a_rung() 
     assert rung_thresholds(slow, 40, [*trials, fifth]) == (RungThreshold(10, 1.0, 5), RungThreshold(30, 0.5, 5))
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(LOSSES, min_size=3, max_size=3), min_size=1, max_size=9), st.randoms())
 def test_the_order_of_earlier_trials_changes_no_threshold(curves: list[list[float]], random) -> None:
     trials = [ReferenceTrial(tuple(losses), ran_to_its_end=True) for losses in curves]

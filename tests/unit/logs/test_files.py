@@ -547,7 +547,7 @@ def assert_log_or_refused(path: Path) -> None:
     assert str(path) in refused
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     content=st.one_of(
         st.lists(st.sampled_from(PIECES), min_size=1).map("".join).map(str.encode), st.binary(min_size=1)
@@ -562,7 +562,7 @@ def test_any_file_is_a_log_or_is_refused(tmp_path_factory, content: bytes, suffi
     assert_log_or_refused(path)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(content=st.binary(max_size=200), cut=st.integers(0, 2000))
 def test_any_event_file_is_a_log_or_is_refused(tmp_path_factory, content: bytes, cut: int) -> None:
     path = tmp_path_factory.getbasetemp() / "events.out.tfevents.any"

@@ -159,7 +159,7 @@ ANY_METRICS = st.sampled_from([
 ])  # fmt: skip
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(
     content=ANY_CONTENT,
     metrics=ANY_METRICS,
@@ -783,7 +783,7 @@ def test_metrics_beside_a_loss_are_read_at_its_step_and_what_is_not_finite_is_le
     assert readings_of(text, also=["acc"]) == [(i, {"acc": i / 10}) for i in (0, 1, 2, 4, 5)]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 200))
 def test_it_makes_no_difference_how_the_output_is_split(pieces: int) -> None:
     assert readings_of(VALIDATED, also=["accuracy"], pieces=pieces) == readings_of(VALIDATED, also=["accuracy"])

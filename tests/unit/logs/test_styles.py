@@ -393,7 +393,7 @@ def fed(content: bytes, sizes: list[int], metrics: MetricsConfig) -> list[Point]
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rows=curves(), sizes=st.lists(st.integers(1, 300), min_size=1, max_size=6), is_named=st.booleans())
 def test_a_log_gives_the_same_points_as_a_whole_and_in_any_pieces(
     tmp_path_factory: pytest.TempPathFactory, name: str, rows: Rows, sizes: list[int], is_named: bool

@@ -174,7 +174,7 @@ def some_curve(draw, num_steps: int) -> np.ndarray:
     return curve
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, database=None)
+@settings(max_examples=80, derandomize=True, database=None)
 @given(st.data(), st.sampled_from([(2, 1), (7, 2), (20, 4)]), st.integers(1, 2))
 def test_the_score_is_what_exact_arithmetic_makes_of_the_definition(data, rule, num_curves) -> None:
     window, sigmas = rule

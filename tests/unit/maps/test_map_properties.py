@@ -52,7 +52,7 @@ POOLS = {
     "eps": (1e-12, 1e-8, 1e-4),
 }
 Cell = tuple[Any, ...]
-some = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+some = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @dataclass(frozen=True)

@@ -264,7 +264,7 @@ def test_trials_that_never_finished_are_left_out(tmp_path: Path) -> None:
     assert [trial.trial_id for trial in trials] == [sweep.trials[0].trial_id]
 
 
-@settings(derandomize=True, deadline=None, database=None)
+@settings(derandomize=True, database=None)
 @given(st.lists(st.integers(1, 50), max_size=200), st.integers(1, 200))
 def test_trials_are_judged_in_parts_that_fit_into_memory(lengths: list[int], most: int) -> None:
     rows = [trial_row(trial_id=str(number), steps_done=length) for number, length in enumerate(lengths)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sweep_cases import finished, ledger_at, map_ledger, sweep_of, trial_row
 
@@ -43,7 +43,6 @@ def life(steps: int, has_onset: bool = True, **cell) -> Lifetime:
 watched = st.lists(st.builds(life, st.integers(1, 30), st.booleans()), min_size=1, max_size=12)
 
 
-@settings(deadline=None)  # the first call imports scipy.stats
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(1, 40))
 def test_without_censoring_it_is_the_share_that_lasted_with_wilson_s_interval(times: list[int], step: int) -> None:
     (found,) = kaplan_meier([life(time) for time in times], [step])
@@ -52,14 +51,12 @@ def test_without_censoring_it_is_the_share_that_lasted_with_wilson_s_interval(ti
     assert (found.share, found.low, found.high) == pytest.approx((num / len(times), *wilson(num, len(times))))
 
 
-@settings(deadline=None)
 @given(watched, st.integers(1, 40), st.randoms())
 def test_the_order_of_the_runs_does_not_matter(lives: list[Lifetime], step: int, order: random.Random) -> None:
     shuffled = order.sample(lives, len(lives))
     assert kaplan_meier(shuffled, [step]) == kaplan_meier(lives, [step])
 
 
-@settings(deadline=None)
 @given(watched)
 def test_the_share_falls_stays_in_its_interval_and_ends_where_nothing_was_watched(lives: list[Lifetime]) -> None:
     shares = kaplan_meier(lives, range(1, 40))

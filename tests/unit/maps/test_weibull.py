@@ -76,7 +76,7 @@ def test_survival_falls_with_time_and_rises_with_what_was_survived() -> None:
     assert by_past == sorted(by_past)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(1, 10**6), st.booleans(), st.integers(0, 2)), min_size=1, max_size=12).filter(
         lambda rows: any(row[1] for row in rows)

@@ -199,7 +199,7 @@ def plays(draw) -> list[tuple[float, str, int]]:
 
 
 @given(plays())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_messages_are_a_minute_apart_but_for_the_last_and_report_everything_once(play) -> None:
     run, sent, times = Run(), [], []
     for seconds, kind, i in play:

@@ -119,7 +119,7 @@ def test_more_episodes_than_points_keep_their_peaks() -> None:
     assert set(spikes) <= kept
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(1, 700), st.data())
 def test_lowest_highest_first_and_last_finite_values_are_always_there(num: int, data) -> None:
     finite = st.floats(-1e6, 1e6)

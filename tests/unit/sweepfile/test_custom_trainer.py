@@ -203,7 +203,7 @@ FORMATS = st.text("0123456789<>^=+-# ,._%sdxXobcnNeEfFgGaz!{}", max_size=12)
 ANY_VALUE = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.sampled_from(":!"), FORMATS, ANY_VALUE)
 def test_any_format_fills_a_short_text_or_is_refused(begin: str, form: str, value) -> None:
     text = f"{{lr{begin}{form}}}"

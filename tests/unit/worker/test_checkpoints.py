@@ -84,7 +84,7 @@ def test_checkpoints_of_every_objective_hold_nothing_that_torch_would_have_to_tr
         torch.load(io.BytesIO(going_on.resume.content), weights_only=True)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.data())
 def test_a_damaged_checkpoint_is_refused_or_read_whole(data) -> None:
     """The checksum comes first; this is what stands behind it."""

@@ -210,7 +210,7 @@ RUNS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     RUNS,
     st.integers(1, 8),
