@@ -153,11 +153,6 @@ def _how_sure(comparison: Comparison, new: Difference) -> str:
     return f"No more than chance would give ({p_value}): more seeds would tell."
 
 
-def _degraded_text(side: Side, noun: str, comparison: Comparison) -> str:
-    how = "not counted as stable" if comparison.rule.counts_degraded else "counted as stable"
-    return f"{count(side.num_degraded, noun)} degraded, {how}"
-
-
 # --- cells of grids -----------------------------------------------------------------------------------
 
 
@@ -172,9 +167,7 @@ def _lines_of_cells(comparison: Comparison) -> Iterator[str]:
         yield f"  not compared: {cells} with seeds that have no result in one of them"
     yield from _differs_lines(comparison.changed, "cells left out")
     for side in comparison.sides:
-        yield _stable_text(side, "shared map")
-        if side.num_degraded:
-            yield f"  of it {_degraded_text(side, 'cell', comparison)}"
+        yield from _stable_lines(side, "shared map", "cell")
     yield from (_paragraph_of_cells(comparison, difference) for difference in comparison.differences)
     yield from _gains_of_values(comparison)
 
@@ -186,12 +179,14 @@ def _gains_of_values(comparison: Comparison) -> Iterator[str]:
     prefix = f"{comparison.by}="
     gains = [(new.name.removeprefix(prefix), new.gains) for new in comparison.differences if new.gains is not None]
     base = comparison.sides[0].name.removeprefix(prefix)
-    yield from gains_lines(comparison.by, base, gains, comparison.axes, comparison.rule)
+    yield from gains_lines(comparison.by, base, gains, comparison.axes)
 
 
-def _stable_text(side: Side, of: str) -> str:
+def _stable_lines(side: Side, of: str, noun: str) -> Iterator[str]:
     ends = _interval_text(side.area_interval, len(side.by_seed), ".1f")
-    return f"stable:  {side.area:.1%} of the {of} in {side.name} ({ends})"
+    yield f"stable:  {side.area:.1%} of the {of} in {side.name} ({ends})"
+    if side.num_degraded:
+        yield f"  not counted: {count(side.num_degraded, noun)} degraded"
 
 
 def _paragraph_of_cells(comparison: Comparison, new: Difference) -> str:
@@ -237,9 +232,7 @@ def _lines_of_surfaces(comparison: Comparison) -> Iterator[str]:
             yield f"  left out: the rest of {side.name}, which covers {also}"
     yield from _differs_lines(comparison.changed, "trials")
     for side in comparison.sides:
-        yield _stable_text(side, "region")
-        if side.num_degraded:
-            yield f"  {_degraded_text(side, 'trial', comparison)}"
+        yield from _stable_lines(side, "region", "trial")
     for side, difference in zip(comparison.sides[1:], comparison.differences, strict=True):
         yield _paragraph_of_surfaces(comparison, side, difference)
         yield from _row_lines(comparison, side, difference)

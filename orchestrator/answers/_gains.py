@@ -10,7 +10,6 @@ from typing import Any
 from orchestrator.base.space import Axis
 from orchestrator.base.words import WIDTH, count, wrapped
 from orchestrator.maps.axes import value_label
-from orchestrator.maps.edges import StableRule
 from orchestrator.maps.gains import Gains, LowestLoss
 
 _GAP = 2  # characters between the columns of a table
@@ -34,7 +33,6 @@ def gains_content(found: Gains | None) -> dict[str, Any] | None:
         "saved": found.saved,
         "saved_low": saved_low,
         "saved_high": saved_high,
-        "saved_degraded": found.saved_degraded,
         "saved_loss": found.saved_loss,
         "stable": found.stable,
         "harmed": found.harmed,
@@ -51,7 +49,7 @@ def gains_content(found: Gains | None) -> dict[str, Any] | None:
     }
 
 
-def gains_lines(along: str, base: str, found: Sequence[Named], axes: Sequence[Axis], rule: StableRule) -> Iterator[str]:
+def gains_lines(along: str, base: str, found: Sequence[Named], axes: Sequence[Axis]) -> Iterator[str]:
     """The values of the axis ``along`` against ``base``, the best first: runs saved and harmed, losses, best cells."""
     if not found:
         return
@@ -63,8 +61,6 @@ def gains_lines(along: str, base: str, found: Sequence[Named], axes: Sequence[Ax
         "stable, each with its interval of 95 % over seeds, from six seeds on."
     )
     yield from _table([(along, "saved", "harmed", "change of loss"), *(_turned(*row) for row in rows)])
-    if not rule.counts_degraded and (degraded := _degraded(rows)):
-        yield from wrapped(degraded)
     yield ""
     yield from wrapped(
         "Median final loss: of the saved runs, and of the best cell, which has the lowest of all cells that are stable "
@@ -140,15 +136,6 @@ def _cell(best: LowestLoss | None, axes: Sequence[Axis]) -> str:
         return "no cell is stable on every seed"
     wide = [axis for axis in axes if len(axis.values) > 1]
     return " ".join(f"{axis.name}={value_label(axis, best.cell[axis.name])}" for axis in wide) or _NONE
-
-
-def _degraded(rows: Sequence[Named]) -> str:
-    """Which of the saved runs hardly learned; empty if none did."""
-    told = [f"{found.saved_degraded} of {found.saved} with {label}" for label, found in rows if found.saved_degraded]
-    if not told:
-        return ""
-    what = "learned less than half of what the best run of the sweep did, and do not count as saved with --degraded"
-    return f"Degraded among the saved: {'; '.join(told)}. They {what}."
 
 
 def _table(rows: Sequence[tuple[str, ...]], tails: Sequence[str] = ()) -> Iterator[str]:

@@ -28,7 +28,7 @@ def _on_grid(margin: Margin, axis: Axis) -> str:
     direction = f"{margin.axis} {'up' if margin.is_upwards else 'down'}"
     stable = f"stable to {labels[margin.last_stable]}{factor_text(margin.known)}"
     if margin.first_degraded is not None:
-        stable += f", degraded from {labels[margin.first_degraded]}"
+        stable = f"inside the edge{stable.removeprefix('stable')}, degraded from {labels[margin.first_degraded]}"
     if margin.is_open:
         at_end = margin.known == 1
         return f"{direction}: open: " + ("it is the axis's end" if at_end else f"{stable}, where what was tried ends")

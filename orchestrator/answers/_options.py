@@ -21,7 +21,9 @@ where_option = partial(
     option, {}, "only cells with this value of another axis; repeatable", metavar="AXIS=VALUE", read=conditions
 )
 reduce_option = partial(option, "worst", "for axes that are not shown: take their worst, median or best cell")
-degraded_option = partial(option, False, "count degraded cells as over the edge: stable, but learned less than half")
+degraded_option = partial(
+    option, False, "count degraded cells as over the edge: none unstable, but learned less than half"
+)
 trial_option = partial(option, None, "the trial's id, or an unambiguous prefix", metavar="ID")
 
 # How a log is read.

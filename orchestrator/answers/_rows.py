@@ -66,14 +66,16 @@ def _grid_row_text(row: Row, cells: CellMap, rule: EdgeRule, labels: Mapping[Any
     shown = listed(missing, _SHOWN)
     if row.kind == "not known":
         return f"not known at {x.name} {shown}"
-    edges = "; ".join(_bracket_text(edge, x.name, rule, labels) for edge in row.edges)
+    degraded = () if rule == StableRule(True) else row.degraded
+    edges = "; ".join(_bracket_text(edge, x.name, rule, labels, degraded) for edge in row.edges)
     text = edges if len(row.edges) == 1 else f"crosses {count(len(row.edges), 'time')}: {edges}"
     if not row.edges:
-        text = row.kind.replace("throughout", "wherever it is known") if missing else row.kind
+        kind = row.kind.replace("stable", "inside the edge") if degraded else row.kind
+        text = kind.replace("throughout", "wherever it is known") if missing else kind
     text += f" (not known at {shown})" if missing else ""
     if not isinstance(rule, StableRule):
         return text
-    places: dict[str, Sequence[Any]] = {} if rule.counts_degraded else {DEGRADED: row.degraded}
+    places: dict[str, Sequence[Any]] = {DEGRADED: degraded}
     if x.name in LR_NAMES:
         places |= {label: _lr_places(row, cells, label) for label in (TOO_SLOW, OSCILLATING)}
     where = (f"{label} at {listed([labels[x] for x in xs], _SHOWN)}" for label, xs in places.items() if xs)
@@ -97,8 +99,9 @@ def _results(cell: CellSummary | None) -> str:
     return f" ({', '.join(f'{num} {label}' for label, num in sorted(cell.outcomes.items()))})"
 
 
-def _bracket_text(edge: Edge, x: str, rule: EdgeRule, labels: Mapping[Any, str]) -> str:
-    bracket = f"{x} {labels[edge.stable]} is {rule.inner}, {labels[edge.not_stable]} is not"
+def _bracket_text(edge: Edge, x: str, rule: EdgeRule, labels: Mapping[Any, str], degraded: Sequence[Any]) -> str:
+    inner = "inside the edge" if edge.stable in degraded else rule.inner
+    bracket = f"{x} {labels[edge.stable]} is {inner}, {labels[edge.not_stable]} is not"
     if edge.at is None:
         return bracket
     what = "edge" if isinstance(rule, StableRule) else "level passed"

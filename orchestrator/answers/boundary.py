@@ -127,6 +127,7 @@ def _boundary(stability: GridMap | SurfaceMap, where: Mapping[str, Any]) -> Boun
 def _row(row: Row, stability: GridMap | SurfaceMap) -> dict[str, Any]:
     """Return a row as it is written."""
     from orchestrator.answers._rows import lr_labels
+    from orchestrator.base.vocabulary import DEGRADED
     from orchestrator.maps.edges import LevelRule
     from orchestrator.maps.grid_map import GridMap
 
@@ -143,13 +144,13 @@ def _row(row: Row, stability: GridMap | SurfaceMap) -> dict[str, Any]:
         "kind": row.kind,
         "edges": [{"at": edge.at, inner: edge.stable, outer: edge.not_stable} for edge in row.edges],
         "not_known": row.not_known,
-        **({} if is_level else lr_labels(row, stability.cells)),
+        **({} if is_level else {DEGRADED: row.degraded, **lr_labels(row, stability.cells)}),
     }
 
 
 def _head(stability: GridMap | SurfaceMap, where: Mapping[str, Any]) -> str:
     """Say what the edge is."""
-    from orchestrator.maps.edges import LevelRule
+    from orchestrator.maps.edges import LevelRule, StableRule
     from orchestrator.maps.grid_map import GridMap
 
     name, along, rule = stability.name, stability.along.name, stability.rule
@@ -157,10 +158,11 @@ def _head(stability: GridMap | SurfaceMap, where: Mapping[str, Any]) -> str:
         note = f" ({stability.cells.note})" if stability.cells.note else ""
         if isinstance(rule, LevelRule):
             return f"{name}: where the median {rule.metric} passes {rule.level:g} along {along}{note}"
-        counted = " and none is degraded" if stability.cells.rule.counts_degraded else ""
+        counted = ", and degraded cells are over the edge" if stability.cells.rule.counts_degraded else ""
         return f"{name}: the edge along {along}{note}; a cell is stable when all its seeds are{counted}"
     shown = "".join(f", {axis} = {value}" for axis, value in where.items())
-    are = f"have {rule.metric} below {rule.level:g}" if isinstance(rule, LevelRule) else "are stable"
+    degraded = " or degraded" if rule == StableRule(True) else ""
+    are = f"have {rule.metric} below {rule.level:g}" if isinstance(rule, LevelRule) else f"are unstable{degraded}"
     return (
         f"{name}: the edge along {along}{shown}, where half of the trials {are}, with an interval of 95 %; a fit to "
         f"{stability.num_trials} trials in {stability.num_cells} cells"

@@ -112,7 +112,7 @@ class DiagnoseAnswer(Answer):
     def blocks(self) -> Iterator[Block]:
         """Yield what happened, the cause with its numbers, what else was examined, and the advice."""
         if self.result is None or self.folder is None:
-            yield Line(f"{self.sweep}: all trials are stable, there is nothing to diagnose")
+            yield Line(f"{self.sweep}: no trial is unstable, there is nothing to diagnose")
             yield Line("`--trial ID` diagnoses a stable trial anyway")
             return
         yield from _history(self.result)

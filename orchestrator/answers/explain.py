@@ -103,7 +103,7 @@ class ExplainAnswer(Answer):
         explanation, stability = self.result, self.result.stability
         num_known = sum(is_known(cell.state) for cell in stability.cells.values())
         note = f" ({self.note})" if self.note else ""
-        yield Line(f"{self.sweep}: {len(explanation.causes)} of {num_known} known cells are not stable{note}")
+        yield Line(f"{self.sweep}: {len(explanation.causes)} of {num_known} known cells are over the edge{note}")
         by_mechanism: dict[str, list[Key]] = {key: [] for key in (*MECHANISMS, UNEXPLAINED)}
         for key, cause in explanation.causes.items():
             by_mechanism[cause.mechanism].append(key)

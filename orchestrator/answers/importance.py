@@ -69,11 +69,11 @@ class ImportanceAnswer(Answer):
         yield Table(head, tuple(rows), indent=1)
         loss = result.loss.replace("_", " ")
         yield Line(
-            f"stability: {result.num_stable} of {result.num_trials} trials are stable; loss: rank of the {loss}, "
-            "diverged ones last"
+            f"stability: {result.num_inside} of {result.num_trials} trials are inside the edge (stable or degraded); "
+            f"loss: rank of the {loss}, diverged ones last"
         )
         yield Line(
-            f"PED-ANOVA: how the values of the {result.num_stable} stable trials, or of the {result.num_best} with the "
+            f"PED-ANOVA: how the values of these {result.num_inside} trials, or of the {result.num_best} with the "
             "lowest loss, differ from all; fANOVA: the share of the variance that an axis explains on its own"
         )
         yield Line("surface: how much P(stable) of a fitted surface changes when the values of an axis are shuffled")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListQuery(Query["Path"]):
-    """List the sweeps that were run: axes, outcomes, the stable share of the trials, the edge, and their age.
+    """List the sweeps that were run: axes, outcomes, the stable share, the edge, and their age.
 
     For example `sweep list --results elsewhere`.
     """

@@ -148,10 +148,13 @@ class LocateAnswer(Answer):
             return
         num, degraded = result.num_cells_around, result.num_degraded_around
         cells = "its cell is" if num == 1 else f"the {num} cells around it are"
-        learned = f"; {degraded} of {num} {'is' if degraded == 1 else 'are'} degraded" if degraded else ""
+        stable = f"inside stable territory: {cells} stable on all seeds"
+        if degraded:
+            around = "its cell" if num == 1 else f"{degraded} of the {num} cells around it"
+            stable = f"inside the edge, with {around} degraded"
         none = f"{cells} not stable" if num == 1 else f"none of the {num} cells around it is stable"
         words = {
-            "stable": f"inside stable territory: {cells} stable on all seeds{learned}",
+            "stable": stable,
             "not stable": f"outside stable territory: {none}",
             "at the edge": f"at the edge: of the {num} cells around it some are stable and some are not",
             "not known": "not known: a cell around it has no outcome on all seeds",
@@ -194,6 +197,5 @@ def _setting(setting: Mapping[str, Any]) -> str:
 
 def _seeds(cell: NearCell) -> str:
     num_seeds = sum(cell.outcomes.values())
-    num_stable = cell.outcomes.get("stable", 0) + cell.outcomes.get("degraded", 0)
     loss = "none" if cell.median_final_loss is None else f"{cell.median_final_loss:.4g}"
-    return f"{cell.state}, {num_stable} of {num_seeds} seeds stable, median final loss {loss}"
+    return f"{cell.state}, {cell.outcomes.get('stable', 0)} of {num_seeds} seeds stable, median final loss {loss}"

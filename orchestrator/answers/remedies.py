@@ -267,7 +267,7 @@ class RemediesAnswer(Answer):
 
 def _headline(region: Region) -> str:
     unknown = f", {region.num_unknown} more unknown" if region.num_unknown else ""
-    return f"{region.sweep}: {len(region.trials)} of {region.num_known} known cells are not stable{unknown}"
+    return f"{region.sweep}: {len(region.trials)} of {region.num_known} known cells are over the edge{unknown}"
 
 
 def _table(results: CellRemedies) -> Table:

@@ -79,7 +79,7 @@ def _state(table: SweepTable) -> Status:
         is_running=is_locked(folder),
         num_trials=len(rows),
         statuses=Counter(row.status for row in rows),
-        outcomes=Counter(row.outcome for row in rows if row.outcome is not None),
+        outcomes=Counter(row.label for row in rows if row.outcome is not None),
         labels=Counter(row.label for row in rows),
         failures=tuple(row for row in rows if row.status in ("errored", "lost")),
         origin=long_note(facts) or "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cached_property
@@ -20,6 +21,7 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER, sweep_folder
 from orchestrator.base.query import Query
 from orchestrator.base.space import Axis
+from orchestrator.base.words import counts_line
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.curve_metrics import CURVE_METRICS, Measured, measured
@@ -66,8 +68,8 @@ class SweepResults:
 
     def _repr_html_(self) -> str:
         """For a notebook: outcomes, the map, and what to call next."""
-        outcomes = self.trials.outcome.dropna().value_counts()
-        counts = ", ".join(f"{num} {outcome}" for outcome, num in outcomes.items()) or "no trial is over"
+        labels = self._of_table(lambda table: Counter(row.label for row in table.trials if row.outcome is not None))
+        counts = counts_line(labels) if labels else "no trial is over"
         picture = base64.b64encode(self._of_table(lambda table: heatmap(cell_map(table), "png"))).decode()
         return (
             f"<p><b>{html.escape(self.name)}</b>: axes {html.escape(self._axes_text())}; {counts}</p>"

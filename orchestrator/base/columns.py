@@ -91,10 +91,10 @@ MAP_COLUMNS = (
         "cell_lr_health", "",
         "majority label of its seeds' learning rates; on disagreement right if any seed says so, else unknown",
     ),
-    Column("fraction_stable", "share", "stable seeds of the finished ones"),
+    Column("fraction_stable", "share", "stable seeds of the finished ones; degraded ones are not stable"),
     Column("fraction_low", "share", "lower end of the 95 % Wilson interval of fraction_stable"),
     Column("fraction_high", "share", "upper end of the 95 % Wilson interval of fraction_stable"),
-    Column("num_stable", "", "seeds with the outcome stable, and degraded ones"),
+    Column("num_stable", "", "seeds with the outcome stable, without degraded ones"),
     Column(
         "num_degraded", "",
         "seeds that learned less than half of what the sweep's best trial did: stable ones, and stalled ones with too "

@@ -13,6 +13,7 @@ from orchestrator.base.files import FROZEN_SWEEP, LEDGER, frozen_text, is_locked
 from orchestrator.base.query import hidden, reported
 from orchestrator.ledger.facts import IMPORTED_FACT
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.cells import stable_share
 from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.sweepfile.strict_yaml import question_of
@@ -38,8 +39,8 @@ class ListedSweep:
     """One sweep: ``axes`` have their numbers of values, 0 if cells are scattered.
 
     ``changed_at`` is the time of its last change in seconds since 1970. ``question`` is what its file asks, and
-    ``edge`` where the edge lies on a grid. ``num_over`` of its trials are finished or errored. ``stable_share`` is that
-    of the trials with an outcome, None without one. ``problem`` says why its ledger cannot be read. One that
+    ``edge`` where the edge lies on a grid. ``num_over`` of its trials are finished or errored. ``stable_share`` is
+    None without an outcome. ``problem`` says why its ledger cannot be read. One that
     ``is_imported`` was trained elsewhere.
     """
 
@@ -95,7 +96,7 @@ def _listed(folder: Path) -> ListedSweep:
         len(table.trials),
         sum(row.status in ("finished", "errored") for row in table.trials),
         {str(outcome): num for outcome, num in outcomes.items()},
-        outcomes["stable"] / outcomes.total() if outcomes else None,
+        stable_share(table.by_cell().values()),
         is_imported=IMPORTED_FACT in table.facts,
         question=question,
         edge=edge,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from orchestrator.base.columns import METRICS
@@ -25,10 +25,10 @@ class CellSummary:
     """One cell, with its ``state`` by ``cell_state``: stable only if all its seeds are.
 
     ``outcomes`` counts the labels of its seeds: outcomes, degraded, or statuses of seeds without an outcome. All else
-    is about the ``num_finished`` of ``num_seeds`` seeds that have a result: ``fraction_stable`` with its 95 % Wilson
-    ``interval``, ``medians`` of METRICS and ``value`` of the map's metric, each None if no seed has it;
-    ``total_spikes`` of all seeds; ``num_risen`` seeds that gave up much of what they had learned in a slow rise.
-    ``lr_health`` is the majority label of their learning rates.
+    is about the ``num_finished`` of ``num_seeds`` seeds that have a result: ``fraction_stable``, of which degraded ones
+    are no part, with its 95 % Wilson ``interval``; ``medians`` of METRICS and ``value`` of the map's metric, each None
+    if no seed has it; ``total_spikes`` of all seeds; ``num_risen`` seeds that gave up much of what they had learned in
+    a slow rise. ``lr_health`` is the majority label of their learning rates.
     """
 
     x: Any
@@ -47,8 +47,8 @@ class CellSummary:
 
     @property
     def num_stable(self) -> int:
-        """Number of stable seeds, including degraded ones."""
-        return self.outcomes.get("stable", 0) + self.outcomes.get(DEGRADED, 0)
+        """Number of stable seeds, without degraded ones."""
+        return self.outcomes.get("stable", 0)
 
 
 def cell_summary(
@@ -63,7 +63,6 @@ def cell_summary(
     labels = [trial.label for trial in trials]
     finished = [trial for trial in trials if trial.is_judged]
     counts = Counter(labels)
-    num_stable = counts["stable"] + counts[DEGRADED]
     medians = {name: _median_of(name, finished, measured) for name in dict.fromkeys([*METRICS, *measured, metric])}
     return CellSummary(
         x=x,
@@ -71,8 +70,8 @@ def cell_summary(
         num_seeds=len(trials),
         num_finished=len(finished),
         outcomes=dict(counts),
-        fraction_stable=num_stable / len(finished) if finished else None,
-        interval=wilson(num_stable, len(finished)) if finished else None,
+        fraction_stable=counts["stable"] / len(finished) if finished else None,
+        interval=wilson(counts["stable"], len(finished)) if finished else None,
         medians=medians,
         total_spikes=sum(trial.num_spikes or 0 for trial in finished),
         num_risen=sum(trial.risen_share is not None for trial in finished),
@@ -80,6 +79,12 @@ def cell_summary(
         state=cell_state(labels),
         lr_health=_majority([trial.lr_health for trial in finished if trial.lr_health is not None]),
     )
+
+
+def stable_share(cells: Iterable[Sequence[TrialResult]]) -> float | None:
+    """Return the stable share of a sweep: the mean fraction of stable seeds of its cells, or None without a result."""
+    judged = [labels for runs in cells if (labels := [run.label for run in runs if run.is_judged])]
+    return mean(labels.count("stable") / len(labels) for labels in judged) if judged else None
 
 
 def _majority(labels: Sequence[str]) -> str | None:

@@ -114,7 +114,7 @@ class Comparison:
 
 
 def compare(tables: Sequence[SweepTable], x: str | None = None, rule: StableRule = STABLE) -> Comparison:
-    """Compare each further sweep with the first; ``x`` is the axis of the edge.
+    """Compare each further sweep with the first; ``x`` is the axis of the edge, which ``rule`` defines.
 
     Raises InputError if the sweeps share nothing, for an unknown axis, and for too few scattered cells to fit a surface
     to.
@@ -137,7 +137,7 @@ def _on_cells(tables: Sequence[SweepTable], x: str | None, rule: StableRule) -> 
     along = None if edge_axis is None else edge_axis.name
     maps = [GridMap(table, rule, along, reduce=None, region=compared) for table in shared.tables]
     known = [_by_cell_and_seed(run for run in table.runs if run.cell in {*compared}) for table in shared.tables]
-    stable = [_stable(trials, rule) for trials in known]
+    stable = [_stable(trials) for trials in known]
     sides = tuple(
         Side(
             name=name,
@@ -159,7 +159,7 @@ def _on_cells(tables: Sequence[SweepTable], x: str | None, rule: StableRule) -> 
             replace(
                 _difference(sides[0], sides[i], paired(stable[0], stable[i]), edge_axis),
                 num_turned=_num_turned(stable[0], stable[i]),
-                gains=gains(known[0], known[i], rule) if train_the_same else None,
+                gains=gains(known[0], known[i]) if train_the_same else None,
             )
         )
     return Comparison(
@@ -180,20 +180,23 @@ def _on_surfaces(tables: Sequence[SweepTable], x: str | None, rule: StableRule) 
     names = unique_names([table.name for table in tables])
     region = shared_region(tables, names)
     along = _ordered_axis(names, region, x)
-    fitted = [surface_map(table, along.name, rule=rule, fills_grids=True) for table in tables]
-    surfaces = [replace(surface, region=region) for surface in fitted]
-    sides = tuple(
-        Side(
-            name, table.runs, surface, surface.area(), _fitted_by_seed(surface, table.runs),
-            sum(run.is_degraded for run in table.runs), deviation=surface.area_deviation(),
-        )
-        for name, table, surface in zip(names, tables, surfaces, strict=True)
-    )  # fmt: skip
+    sides = tuple(_fitted_side(name, table, region, along, rule) for name, table in zip(names, tables, strict=True))
     order = [axis.name for axis in region]
-    stable = [_stable(_by_cell_and_seed([with_cell_of(run, order) for run in table.runs]), rule) for table in tables]
+    stable = [_stable(_by_cell_and_seed([with_cell_of(run, order) for run in table.runs])) for table in tables]
     differences = [_difference(sides[0], sides[i], paired(stable[0], stable[i]), along) for i in range(1, len(sides))]
     changed = changed_fields(tables, order)
     return Comparison(region, along, sides, tuple(differences), changed, rule, is_fitted=True, by=common_axis(tables))
+
+
+def _fitted_side(name: str, table: SweepTable, region: tuple[Axis, ...], along: Axis, rule: StableRule) -> Side:
+    """One sweep, its edge by ``rule``, and its area by a surface of what is stable, which degraded trials are not."""
+    num_degraded = sum(run.is_degraded for run in table.runs)
+    surface = replace(surface_map(table, along.name, rule=rule, fills_grids=True), region=region)
+    stable = surface
+    if num_degraded and not rule.counts_degraded:
+        stable = replace(surface_map(table, along.name, rule=StableRule(True), fills_grids=True), region=region)
+    by_seed = _fitted_by_seed(stable, table.runs)
+    return Side(name, table.runs, surface, stable.area(), by_seed, num_degraded, deviation=stable.area_deviation())
 
 
 def _difference(first: Side, new: Side, pairs: Pairs | None, along: Axis | None) -> Difference:
@@ -235,9 +238,9 @@ def _by_cell_and_seed(trials: Iterable[TrialResult]) -> dict[tuple[Cell, int], T
     return {(trial.cell, trial.seed): trial for trial in trials}
 
 
-def _stable(trials: Mapping[tuple[Cell, int], TrialResult], rule: StableRule) -> Stable:
+def _stable(trials: Mapping[tuple[Cell, int], TrialResult]) -> Stable:
     """Whether each trial with an outcome is stable."""
-    return {place: rule.of_trial(trial) is True for place, trial in trials.items() if trial.is_judged}
+    return {place: trial.label == "stable" for place, trial in trials.items() if trial.is_judged}
 
 
 def _num_turned(before: Stable, after: Stable) -> int:

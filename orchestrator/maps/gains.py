@@ -11,7 +11,6 @@ from orchestrator.base.intervals import mean_interval, share_interval
 from orchestrator.base.space import Cell
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import cell_state
-from orchestrator.maps.edges import StableRule
 from orchestrator.maps.table import by_cell
 
 Trials = Mapping[tuple[Cell, int], TrialResult]  # by cell and seed
@@ -49,8 +48,8 @@ class LowestLoss:
 class Gains:
     """What became of the runs of the base, on ``num_pairs`` trials that have an outcome in both.
 
-    Of ``unstable`` runs of the base ``saved`` are stable here, ``saved_degraded`` of these degraded; of ``stable`` ones
-    ``harmed`` are not stable here. Intervals are over seeds, None with few. ``saved_loss`` is the median final loss of
+    Of ``unstable`` runs of the base ``saved`` are stable here; of ``stable`` ones ``harmed`` are not. Degraded runs are
+    not stable. Intervals are over seeds, None with few. ``saved_loss`` is the median final loss of
     the saved runs.
 
     ``loss_change`` is the median of the change of the final loss over the ``num_losses`` pairs of which both are
@@ -61,7 +60,6 @@ class Gains:
     num_pairs: int
     unstable: int
     saved: int
-    saved_degraded: int
     saved_interval: tuple[float, float] | None
     saved_loss: float | None
     stable: int
@@ -74,7 +72,7 @@ class Gains:
     best_of_base: LowestLoss | None
 
 
-def gains(base: Trials, new: Trials, rule: StableRule) -> Gains | None:
+def gains(base: Trials, new: Trials) -> Gains | None:
     """What ``new`` gains over ``base``, or None if no trial has an outcome in both.
 
     Trials without a partner only count for the best cells.
@@ -83,7 +81,7 @@ def gains(base: Trials, new: Trials, rule: StableRule) -> Gains | None:
     pairs = [(before, after) for before, after in pairs if before.is_judged and after.is_judged]
     if not pairs:
         return None
-    before_after = [(bool(rule.of_trial(a)), bool(rule.of_trial(b))) for a, b in pairs]
+    before_after = [(a.label == "stable", b.label == "stable") for a, b in pairs]
     saved = [after for (_, after), turned in zip(pairs, before_after, strict=True) if turned == (False, True)]
     unstable = sum(not before for before, _ in before_after)
     harmed, stable = before_after.count((True, False)), len(pairs) - unstable
@@ -98,7 +96,6 @@ def gains(base: Trials, new: Trials, rule: StableRule) -> Gains | None:
         num_pairs=len(pairs),
         unstable=unstable,
         saved=len(saved),
-        saved_degraded=sum(row.is_degraded for row in saved),
         saved_interval=_interval(pairs, before_after, (False, True)),
         saved_loss=median(saved_losses) if saved_losses else None,
         stable=stable,
@@ -107,8 +104,8 @@ def gains(base: Trials, new: Trials, rule: StableRule) -> Gains | None:
         num_losses=len(changes),
         loss_change=median(changes) if changes else None,
         loss_change_interval=mean_interval([median(each) for each in by_seed.values()]),
-        best=best_cell(new, rule),
-        best_of_base=best_cell(base, rule),
+        best=best_cell(new),
+        best_of_base=best_cell(base),
     )
 
 
@@ -129,19 +126,15 @@ def _loss(row: TrialResult) -> float:
     return math.nan if row.final_loss is None else row.final_loss
 
 
-def best_cell(trials: Trials, rule: StableRule) -> LowestLoss | None:
+def best_cell(trials: Trials) -> LowestLoss | None:
     """The first of the cells with the lowest median final loss whose seeds are all stable; None without any.
 
     A cell of which half of the seeds have no finite loss has no median.
     """
     cells = by_cell(trials.values())
-    found = [LowestLoss(cell, _middle(rows)) for cell, rows in cells.items() if _all_stable(rows, rule)]
+    stable = [(cell, rows) for cell, rows in cells.items() if cell_state([row.label for row in rows]) == "stable"]
+    found = [LowestLoss(cell, _middle(rows)) for cell, rows in stable]
     return min((cell for cell in found if math.isfinite(cell.loss)), key=lambda cell: cell.loss, default=None)
-
-
-def _all_stable(rows: Sequence[TrialResult], rule: StableRule) -> bool:
-    state = cell_state([row.label for row in rows])
-    return rule.of_state(state) is True
 
 
 def _middle(rows: Sequence[TrialResult]) -> float:

@@ -10,18 +10,16 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.intervals import wilson
 from orchestrator.base.space import Axis, Cell, is_ordered
 from orchestrator.base.vocabulary import DEGRADED, cell_state, is_known
 from orchestrator.maps.axes import existing, sides
 from orchestrator.maps.cell_map import CellMap, cell_map
-from orchestrator.maps.cells import cell_summary
+from orchestrator.maps.cells import cell_summary, stable_share
 from orchestrator.maps.edges import (
     STABLE,
     Edge,
     EdgeRule,
     Escape,
-    Interval,
     LevelRule,
     Margin,
     Position,
@@ -260,24 +258,16 @@ class GridMap:
     def _state_beside(self, cell: Cell, axis: Axis, value: Any) -> str:
         return state_beside(cell, axis, value, self.axes, self.states)
 
-    # --- shares -----------------------------------------------------------------------------------------
-
-    def p_stable(self, cells: Iterable[Mapping[str, Any]]) -> list[Interval | None]:
-        """The share of stable seeds of each cell, with its Wilson interval; None without a result."""
-        trials, shares = by_cell(self.table.runs), []
-        for cell in cells:
-            judged = [trial for trial in trials.get(Cell(cell), ()) if trial.is_judged]
-            num = sum(self.rule.of_trial(trial) is True for trial in judged)
-            shares.append(Interval(num / len(judged), *wilson(num, len(judged))) if judged else None)
-        return shares
+    # --- share -----------------------------------------------------------------------------------------
 
     def area(self) -> float:
         """The stable share of the region: the mean of its cells' fractions of stable seeds."""
         region = self.region
         if region is None:
             region = [cell for cell, state in self.states.items() if is_known(state)]
-        shares = [share.at for share in self.p_stable(region) if share is not None]
-        return sum(shares) / len(shares) if shares else math.nan
+        trials = by_cell(self.table.runs)
+        share = stable_share(trials.get(cell, []) for cell in region)
+        return math.nan if share is None else share
 
 
 def row_of(

@@ -34,12 +34,13 @@ class Importance:
     """The share of each axis in what moves stability and the loss, by evaluator, from ``num_trials`` trials.
 
     The ``loss`` is the one by which settings are compared. It is taken by its rank, with the diverged trials tied for
-    the last place, so that the size of a blow-up does not matter. ``num_best`` trials are what PED-ANOVA takes as good.
+    the last place, so that the size of a blow-up does not matter. ``num_inside`` trials are inside the edge: stable or
+    degraded. ``num_best`` trials are what PED-ANOVA takes as good.
     """
 
     sweep: str
     num_trials: int
-    num_stable: int
+    num_inside: int
     num_best: int
     loss: str
     shares: Shares
@@ -63,24 +64,24 @@ def importance(table: SweepTable) -> Importance:
     parameters = [_parameter(axis) for axis in axes]
     rows = [{axis.name: _value(axis, trial.cell[axis.name]) for axis in axes} for trial in trials]
     unstable = [float(is_over_edge(trial.label)) for trial in trials]
-    num, num_stable = len(trials), unstable.count(0.0)
+    num, num_inside = len(trials), unstable.count(0.0)
     loss = usual_loss(trials)
     num_best = min(num - 1, max(_FEWEST, math.ceil(_BEST * num)))
     # Half a trial less than the number, since Optuna rounds up the number that is meant.
     of_loss = importances(parameters, rows, loss_ranks(trials, loss), (num_best - 0.5) / num)
     of_stability: Mapping[str, Mapping[str, float] | None] = dict.fromkeys(EVALUATORS)
-    if 0 < num_stable < num:
-        of_stability = importances(parameters, rows, unstable, (num_stable - 0.5) / num)
-    on_surface = surface_shares(table) if 0 < num_stable < num else None
+    if 0 < num_inside < num:
+        of_stability = importances(parameters, rows, unstable, (num_inside - 0.5) / num)
+    on_surface = surface_shares(table) if 0 < num_inside < num else None
     return Importance(
         sweep=name,
         axes=tuple(axis.name for axis in axes),
         shares={"stability": {**of_stability, _SURFACE: on_surface}, "loss": of_loss},
         loss=loss,
         num_trials=num,
-        num_stable=num_stable,
+        num_inside=num_inside,
         num_best=num_best,
-        doubts=tuple(_doubts(num, num_stable)),
+        doubts=tuple(_doubts(num, num_inside)),
     )
 
 
@@ -111,12 +112,12 @@ def _value(axis: Axis, value: Any) -> float | str:
     return axis.position(value) if all(map(is_number, axis.values)) else value_label(axis, value)
 
 
-def _doubts(num: int, num_stable: int) -> list[str]:
-    if num_stable in (0, num):
-        return [f"{'all' if num_stable else 'none'} of the trials are stable: nothing moves stability here"]
-    fewer = min(num_stable, num - num_stable)
-    kind = "stable" if num_stable == fewer else "not stable"
-    return [f"only {fewer} of {num} trials are {kind}: too few to compare"] if fewer < _FEWEST else []
+def _doubts(num: int, num_inside: int) -> list[str]:
+    if num_inside in (0, num):
+        return [f"{'all' if num_inside else 'none'} of the trials are inside the edge: nothing moves stability here"]
+    fewer = min(num_inside, num - num_inside)
+    kind = "inside" if num_inside == fewer else "over"
+    return [f"only {fewer} of {num} trials are {kind} the edge: too few to compare"] if fewer < _FEWEST else []
 
 
 def surface_shares(table: SweepTable) -> Mapping[str, float] | None:

@@ -18,8 +18,8 @@ from orchestrator.sweepfile.settings import settings_of
 class Neighbour:
     """A cell with ``value`` of one setting: how many of its finished seeds are stable, and their median final loss.
 
-    ``state`` is that of ``cell_state``. ``loss`` is None if no seed has a finite final loss. ``onsets`` are those of
-    the seeds that are not stable.
+    Degraded seeds are not stable. ``state`` is that of ``cell_state``. ``loss`` is None if no seed has a finite final
+    loss. ``onsets`` are those of the seeds that left their trend.
     """
 
     value: Any
@@ -81,10 +81,11 @@ def above(cells: Iterable[Neighbour], value: Any) -> list[Neighbour]:
 def _neighbour(value: Any, trials: Sequence[TrialResult]) -> Neighbour:
     finished = [trial for trial in trials if trial.is_judged]
     onsets = tuple(trial.onset_step for trial in finished if trial.outcome != "stable")
+    num_stable = sum(trial.label == "stable" for trial in finished)
     losses = [trial.final_loss for trial in finished if trial.final_loss is not None]
     loss = median(losses) if losses else None
     state = cell_state([trial.label for trial in trials])
-    return Neighbour(value, len(finished), len(finished) - len(onsets), loss, onsets, state)
+    return Neighbour(value, len(finished), num_stable, loss, onsets, state)
 
 
 def _settings(row: TrialResult) -> Mapping[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis, Cell
 from orchestrator.maps.cell_map import CellMap
-from orchestrator.maps.edges import STABLE, EdgeRule, Escape, Interval, Margin, Position, Row
+from orchestrator.maps.edges import STABLE, EdgeRule, Escape, Margin, Position, Row
 from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.surface_map import Mesh, SurfaceMap, mesh_of, surface_map
 from orchestrator.maps.table import SweepTable
@@ -49,9 +49,6 @@ class StabilityMap(Protocol):
 
     def escapes(self, setting: Mapping[str, Any]) -> list[Escape]:
         """The changes of one axis that lead from ``setting`` to what is stable."""
-
-    def p_stable(self, cells: Sequence[Mapping[str, Any]]) -> Sequence[Interval | None]:
-        """P(stable) of each cell with its 95 % interval; None if nothing is known."""
 
     def area(self) -> float:
         """The stable share of the map."""

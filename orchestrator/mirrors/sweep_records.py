@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from statistics import median
 from typing import Any
@@ -16,7 +17,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.schema import PackRow
 from orchestrator.maps.audit import Audit, audit
 from orchestrator.maps.axes import led
-from orchestrator.maps.cells import CellSummary, cell_summary
+from orchestrator.maps.cells import CellSummary, cell_summary, stable_share
 from orchestrator.maps.curve_metrics import OF_TELEMETRY, measured
 from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.recommendation import recommend
@@ -116,9 +117,8 @@ def _cells(table: SweepTable) -> list[CellRecord]:
 
 
 def _cell_metrics(cell: CellSummary, rows: Sequence[TrialResult], sweep: str) -> dict[str, float]:
-    metrics: dict[str, float] = {f"num_{outcome}": float(cell.outcomes.get(outcome, 0)) for outcome in OUTCOMES}
-    metrics["num_stable"] += cell.outcomes.get(DEGRADED, 0)
-    metrics |= {f"num_{DEGRADED}": float(cell.outcomes.get(DEGRADED, 0)), "num_risen": float(cell.num_risen)}
+    metrics = {f"num_{label}": float(cell.outcomes.get(label, 0)) for label in (*OUTCOMES, DEGRADED)}
+    metrics["num_risen"] = float(cell.num_risen)
     if cell.lr_health is not None:
         metrics |= {name: float(cell.lr_health == word) for name, word in _LR_METRICS.items()}
     if cell.fraction_stable is not None and cell.interval is not None:
@@ -158,17 +158,17 @@ def _sensitivities(table: SweepTable) -> Callable[[Cell], dict[str, float]]:
 
 
 def _counts(rows: Sequence[TrialResult]) -> dict[str, float]:
-    counts: dict[str, float] = {f"num_{outcome}": sum(row.outcome == outcome for row in rows) for outcome in OUTCOMES}
-    counts[f"num_{DEGRADED}"] = sum(row.is_degraded for row in rows)
+    labels = Counter(row.label for row in rows)
+    counts = {f"num_{label}": float(labels[label]) for label in (*OUTCOMES, DEGRADED)}
     return counts | {"num_trials": len(rows)} | _audit_counts(audit(rows, None))
 
 
 def _map_metrics(table: SweepTable, cells: Sequence[CellRecord]) -> dict[str, float]:
     """Return the size of the stable region, the edge, the recommendation and the cost of a wrong learning rate."""
     metrics: dict[str, float] = {}
-    fractions = [cell.metrics["stable_fraction"] for cell in cells if "stable_fraction" in cell.metrics]
-    if fractions:
-        metrics["stable_fraction"] = sum(fractions) / len(fractions)
+    share = stable_share(table.by_cell().values())
+    if share is not None:
+        metrics["stable_fraction"] = share
         states = list(table.states().values())
         metrics["stable_cells"] = sum(state == "stable" for state in states) / len(states)
     metrics |= _edges(table)

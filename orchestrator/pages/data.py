@@ -28,7 +28,7 @@ from orchestrator.pages.curves import (
     reading_names,
 )
 from orchestrator.render import style
-from orchestrator.render.labels import axis_place, fraction_text, short_number, tick_texts
+from orchestrator.render.labels import axis_place, fraction_shown, fraction_text, short_number, tick_texts
 from orchestrator.render.style import colour_table, fraction_colours, ink, value_colours
 
 # Columns shown for the seeds of a cell, by their headings.
@@ -174,7 +174,7 @@ def cells_and_panels(
     found = {} if known is None else known
     cells = [_cell(at, [rows[i] for i in trials], measured, found) for at, trials in members.items()]
     is_reduced = len(axes) > 2
-    fractions = [cell.fraction_stable for cell in cells]
+    fractions = [fraction_shown(cell) for cell in cells]
     texts = [fraction_text(cell) for cell in cells]
     means = "stable seeds, of all with a result"
     panels = [_panel("fraction", FRACTION_TITLE, means, fractions, texts, cells, is_reduced)]

@@ -10,6 +10,7 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from orchestrator.base.vocabulary import DEGRADED
 from orchestrator.causes.diagnosis import UNEXPLAINED, Explanation, Key
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.remedies.cells import CellRemedies
@@ -129,7 +130,7 @@ def draw_remedies(results: CellRemedies, stability: CellMap) -> Figure:
     width, height = panel_size(stability)
     wider, higher = (_WIDER, _HIGHER) if stability.is_grid else (1.0, 1.0)
     size = (max(wider * width, 6.5), higher * height + 2.2)
-    figure = _map_of_kinds(stability, size, kinds, texts, _COLOURS, (_STABLE, ["stable", "degraded"]))
+    figure = _map_of_kinds(stability, size, kinds, texts, _COLOURS, (_STABLE, ["stable", DEGRADED]))
     title = f"{stability.name}: the cheapest remedy of {len(results.cells)} unstable cells{_note(stability)}"
     figure.suptitle(plain(textwrap.fill(title, max(30, int(13 * figure.get_figwidth())))), fontsize=11)
     legend_below(figure, _legend(cells, stability), most_columns=2)
@@ -163,7 +164,8 @@ def _legend(cells: Mapping[Key, Remedies], stability: CellMap) -> list[Any]:
         patches.append(Patch(facecolor="none", edgecolor="none", label="-50: forked 50 steps before the onset"))
     drawn = {EDGE_LABEL, STATES["not_run"].label, *(look.label for look in STATES.values() if look.marker)}
     marks = [remedy for remedy in outcome_legend([stability]) if remedy.get_label() in drawn]
-    return [*patches, Patch(facecolor=_STABLE, label="stable: nothing to remedy"), *marks]
+    inside = "stable or degraded" if any(cell.state == DEGRADED for cell in stability.cells.values()) else "stable"
+    return [*patches, Patch(facecolor=_STABLE, label=f"{inside}: nothing to remedy"), *marks]
 
 
 # --- both ---

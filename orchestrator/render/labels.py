@@ -17,6 +17,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from orchestrator.base.errors import printable
 from orchestrator.base.space import Axis, is_number, number_text, on_natural_scale
+from orchestrator.base.vocabulary import DEGRADED
 from orchestrator.maps.axes import value_labels
 from orchestrator.maps.cells import CellSummary
 from orchestrator.render.style import LR_SIGNS, RISE_SIGN
@@ -48,6 +49,11 @@ def distinct_numbers(values: Sequence[float]) -> list[str]:
             break
         texts = [f"{value:.{digits}g}" for value in values]
     return texts
+
+
+def fraction_shown(cell: CellSummary) -> float | None:
+    """The fraction of stable seeds as a colour; None for a degraded cell, which is neither stable nor over the edge."""
+    return None if cell.state == DEGRADED else cell.fraction_stable
 
 
 def fraction_text(cell: CellSummary) -> str:

@@ -28,6 +28,7 @@ from orchestrator.maps.surface_map import Mesh
 from orchestrator.render.labels import (
     axis_place,
     distinct_numbers,
+    fraction_shown,
     fraction_text,
     label_positions,
     label_ranks,
@@ -72,9 +73,7 @@ class Panel:
     has_edge: bool = False
 
 
-FRACTION = Panel(
-    FRACTION_TITLE, fraction_colours(), Normalize(0, 1), attrgetter("fraction_stable"), fraction_text, has_edge=True
-)
+FRACTION = Panel(FRACTION_TITLE, fraction_colours(), Normalize(0, 1), fraction_shown, fraction_text, has_edge=True)
 _ARROWS = {"↑": r"\uparrow", "↓": r"\downarrow"}  # the signs of LR_SIGNS as markers
 
 

@@ -86,7 +86,7 @@ def _values(row: TrialResult, loss: str) -> tuple[float, ...] | None:
         return None
     found = getattr(row, loss) if getattr(row, loss) is not None else row.final_loss
     capped = _capped(None if row.outcome == "diverged" else found, row.initial_loss)
-    return None if capped is None else (capped, float(row.outcome != "stable"))
+    return None if capped is None else (capped, float(row.label != "stable"))
 
 
 def _capped(loss: float | None, initial: float | None) -> float | None:

@@ -52,7 +52,7 @@ STATES: Mapping[str, StateLook] = {
     ),
     "stalled": StateLook("stalled (never learned)", "_", "▬", "-", "magenta", "stalled", sets_colours=True),
     "degraded": StateLook(
-        "degraded (stable, but learned less than half of what the best did)",
+        "degraded (learned less than half of what the best did)",
         "v", "▽", "v", "cyan", "degraded", sets_colours=True,
     ),
     "pruned": StateLook("pruned (stopped because it was slower than others)", "$s$", "s", "s", "default", "pruned"),

@@ -110,7 +110,7 @@ def test_every_cell_that_a_sweep_plans_is_finished(path: Path) -> None:
     ]
     assert sorted(cells, key=str) == sorted(planned, key=str)
     for row in rows:
-        outcomes = [int(row[f"num_{outcome}"]) for outcome in ("stable", "spiked", "diverged", "stalled")]
+        outcomes = [int(row[f"num_{outcome}"]) for outcome in ("stable", "degraded", "spiked", "diverged", "stalled")]
         assert sum(outcomes) == int(row["num_finished"]) == int(row["num_seeds"]) == len(sweep.seeds), row
 
 

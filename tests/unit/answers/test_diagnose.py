@@ -219,7 +219,7 @@ def test_a_sweep_without_a_result_or_without_an_unstable_trial_is_told_so(tmp_pa
     record_cases(tmp_path / "results" / "calm", sweep, [calm(), calm()])
     assert "no trial has finished yet" in invoke(tmp_path, "diagnose", "empty")[1]
     code, said = invoke(tmp_path, "diagnose", "calm")
-    assert (code, "all trials are stable" in said) == (0, True)
+    assert (code, "no trial is unstable" in said) == (0, True)
 
 
 QUADRATIC = """

@@ -14,12 +14,11 @@ from sweep_cases import ledger_at, map_ledger, sweep_of
 import orchestrator
 from orchestrator.answers._gains import gains_lines
 from orchestrator.base.space import Axis, Cell
-from orchestrator.maps.edges import StableRule
 from orchestrator.maps.gains import Gains, LowestLoss
 
 AXES = (Axis("lr", "log", (0.1, 1.0)), Axis("beta1", "linear", (0.9,)))
 HALF = Gains(
-    num_pairs=36, unstable=20, saved=10, saved_degraded=0, saved_interval=(0.3, 0.7), saved_loss=0.5,
+    num_pairs=36, unstable=20, saved=10, saved_interval=(0.3, 0.7), saved_loss=0.5,
     stable=16, harmed=0, harmed_interval=(0.0, 0.19), num_losses=16, loss_change=-0.0123,
     loss_change_interval=(-0.25, 1.5e-4), best=LowestLoss(Cell(lr=0.1, beta1=0.9), 0.0321),
     best_of_base=LowestLoss(Cell(lr=1.0, beta1=0.9), 0.04),
@@ -35,8 +34,8 @@ axes:
 """
 
 
-def lines_of(*found: tuple[str, Gains], counts_degraded: bool = False) -> list[str]:
-    return list(gains_lines("interventions", "none", found, AXES, StableRule(counts_degraded)))
+def lines_of(*found: tuple[str, Gains]) -> list[str]:
+    return list(gains_lines("interventions", "none", found, AXES))
 
 
 def rows_of(lines: list[str]) -> list[list[str]]:
@@ -87,15 +86,9 @@ def test_many_values_with_long_names_fit_80_columns_and_keep_their_names() -> No
 def test_a_cell_of_many_axes_goes_on_below_itself() -> None:
     axes = [Axis(f"a_setting_{i}", "linear", (1.5, 2.5)) for i in range(8)]
     best = LowestLoss(Cell((axis.name, 1.5) for axis in axes), 1.0)
-    lines = list(gains_lines("clip", "1", [("2", replace(HALF, best=best, best_of_base=best))], axes, StableRule()))
+    lines = list(gains_lines("clip", "1", [("2", replace(HALF, best=best, best_of_base=best))], axes))
     assert max(map(len, lines)) <= 80
     assert " ".join(" ".join(lines).split()).count(" ".join(f"{axis.name}=1.5" for axis in axes)) == 2
-
-
-def test_degraded_runs_among_the_saved_are_named() -> None:
-    found = ("still", replace(HALF, saved_degraded=4)), ("x", HALF)
-    assert "Degraded among the saved: 4 of 10 with still. They" in " ".join(lines_of(*found))
-    assert not any("Degraded" in line for line in lines_of(*found, counts_degraded=True))
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ def answer_of(results: CellRemedies) -> RemediesAnswer:
 
 def test_the_answer_has_a_summary_and_a_row_for_each_cell() -> None:
     assert answer_of(three_cells()).lines() == [
-        "case: 3 of 5 known cells are not stable, 1 more unknown",
+        "case: 3 of 5 known cells are over the edge, 1 more unknown",
         "a remedy saves every replicate, and more than chance does, in 2 of 3 cells",
         "cells by the kind of their cheapest remedy: clip 1, skip 1",
         "cells that a kind saves: clip 1, skip 1, lr 1",

@@ -148,7 +148,7 @@ def test_every_cell_that_is_not_stable_has_the_mechanism_that_rules_it(explained
 
 def test_the_lines_say_which_part_of_the_map_each_mechanism_rules(explained) -> None:
     assert lines_of(explained) == [
-        "planted: 6 of 9 known cells are not stable",
+        "planted: 6 of 9 known cells are over the edge",
         "step over the threshold from the start: 4 cells",
         "  lr 1 .. 3 at warmup 40 .. 150",
         "epsilon floor: 1 cell",
@@ -249,7 +249,7 @@ def test_the_command_prints_the_parts_and_writes_the_picture(tmp_path: Path) -> 
 def test_a_sweep_that_is_stable_throughout_has_nothing_to_explain(tmp_path: Path) -> None:
     with LedgerReader(grid(tmp_path / "calm", {}) / LEDGER) as ledger:
         found = explain(read_table(ledger))
-    assert lines_of(found) == ["planted: 0 of 10 known cells are not stable"]
+    assert lines_of(found) == ["planted: 0 of 10 known cells are over the edge"]
     assert explanation_figure(found, "png").startswith(b"\x89PNG")
 
 

@@ -3,9 +3,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
+from orchestrator.answers.status import StatusQuery
+from orchestrator.base.vocabulary import OUTCOMES, is_known
 from orchestrator.maps.all_sweeps import EdgeRange, all_sweeps
+from orchestrator.maps.cell_map import cell_map
+from orchestrator.maps.comparison import compare
+from orchestrator.maps.edges import StableRule
+from orchestrator.maps.table import read_table
+from orchestrator.mirrors.sweep_records import sweep_record
 from orchestrator.pages.report import index_html
 from orchestrator.sweepfile.strict_yaml import question_of
 
@@ -38,7 +47,34 @@ def test_trials_that_learned_too_little_are_counted_apart_from_stable_ones(tmp_p
         map_ledger(ledger, sweep, ["degraded", *["stable"] * (num - 1)])
     (found,) = all_sweeps(tmp_path)
     assert found.outcomes == {"stable": num - 1, "degraded": 1}
-    assert found.stable_share == (num - 1) / num
+
+
+LABELS = (*["stable"] * 3, "degraded", "spiked", "diverged", "pruned", "planned")
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(LABELS), min_size=12, max_size=12), st.booleans())
+def test_all_that_states_the_stable_share_of_a_sweep_leaves_degraded_trials_out(
+    tmp_path_factory: pytest.TempPathFactory, labels: list[str], counts_degraded: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("share")
+    sweep = sweep_of("seeds: [0, 1]\n" + AXES)
+    with ledger_at(folder / "case") as ledger:
+        map_ledger(ledger, sweep, labels)
+        table, record = read_table(ledger), sweep_record(ledger)
+        status = StatusQuery().ask(table)
+    (listed,) = all_sweeps(folder)
+    shown = [trial.label for trial in table.trials]
+    of_cells = [[label for label in shown[i : i + 2] if label in (*OUTCOMES, "degraded")] for i in range(0, 12, 2)]
+    shares = [labels.count("stable") / len(labels) for labels in of_cells if labels]
+    share = pytest.approx(sum(shares) / len(shares)) if shares else None
+    assert listed.stable_share == record.metrics.get("stable_fraction") == share
+    assert record.metrics["num_stable"] == status.outcomes.get("stable", 0) == listed.outcomes.get("stable", 0)
+    assert record.metrics["num_stable"] == sum(cell.metrics["num_stable"] for cell in record.cells)
+    drawn = [cell.fraction_stable for cell in cell_map(table).cells.values()]
+    assert sorted(fraction for fraction in drawn if fraction is not None) == sorted(shares)
+    if all(map(is_known, table.states().values())):
+        assert compare([table, table], rule=StableRule(counts_degraded)).sides[0].area == share
 
 
 def test_where_all_is_stable_there_is_no_edge_and_where_rows_agree_it_is_one_number(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from sweep_cases import trial_row
 
 from orchestrator.base.space import Cell
 from orchestrator.base.vocabulary import PRUNED
-from orchestrator.maps.edges import STABLE, StableRule
 from orchestrator.maps.gains import Gains, LowestLoss, Trials, gains
 
 
@@ -28,8 +27,8 @@ def trials(*outcomes: str | None, losses: tuple[float | None, ...] = (), seeds: 
     return found
 
 
-def told(base: Trials, new: Trials, counts_degraded: bool = False) -> Gains:
-    found = gains(base, new, StableRule(counts_degraded))
+def told(base: Trials, new: Trials) -> Gains:
+    found = gains(base, new)
     assert found is not None
     return found
 
@@ -55,8 +54,8 @@ def test_trials_without_a_partner_that_has_a_result_are_left_out() -> None:
     new = {**trials("stable", None, "stable", PRUNED), (Cell(lr=9), 0): trial_row(cell=Cell(lr=9), outcome="diverged")}
     found = told(base, new)
     assert (found.num_pairs, found.unstable, found.saved, found.stable, found.harmed) == (1, 1, 1, 0, 0)
-    assert gains(trials(None), trials("stable"), STABLE) is None
-    assert gains({}, trials("stable"), STABLE) is None
+    assert gains(trials(None), trials("stable")) is None
+    assert gains({}, trials("stable")) is None
 
 
 def test_where_all_runs_are_stable_none_can_be_saved() -> None:
@@ -104,12 +103,9 @@ def test_losses_that_are_missing_or_not_finite_are_left_out() -> None:
     assert found.best == LowestLoss(Cell(lr=0), 0.5)
 
 
-def test_a_degraded_run_counts_as_saved_and_is_named_unless_degraded_runs_count_as_unstable() -> None:
-    base, new = trials("diverged", "diverged", "stable"), trials("degraded", "stable", "degraded")
-    found = told(base, new)
-    assert (found.saved, found.saved_degraded, found.harmed, found.best) == (2, 1, 0, LowestLoss(Cell(lr=0), 1.0))
-    strict = told(base, new, counts_degraded=True)
-    assert (strict.saved, strict.saved_degraded, strict.harmed, strict.best) == (1, 0, 1, LowestLoss(Cell(lr=1), 1.0))
+def test_a_degraded_run_is_not_saved_and_a_stable_one_that_becomes_degraded_is_harmed() -> None:
+    found = told(trials("diverged", "diverged", "stable"), trials("degraded", "stable", "degraded"))
+    assert (found.saved, found.harmed, found.best) == (1, 1, LowestLoss(Cell(lr=1), 1.0))
 
 
 def test_the_best_cell_has_the_lowest_median_of_those_that_are_stable_on_every_seed() -> None:

@@ -54,16 +54,16 @@ def test_the_words_name_the_strongest_axis_first_and_what_was_compared(tmp_path:
         lines = ImportanceAnswer(importance(read_table(ledger))).lines()
     assert "from 30 trials" in lines[0]
     assert [line.split()[0] for line in lines[2:4]] == ["lr", "clip"]
-    assert lines[4] == "stability: 18 of 30 trials are stable; loss: rank of the final loss, diverged ones last"
-    assert "the 18 stable trials, or of the 5 with the lowest loss" in lines[5]
+    assert lines[4].startswith("stability: 18 of 30 trials are inside the edge (stable or degraded); loss: rank of the")
+    assert "these 18 trials, or of the 5 with the lowest loss" in lines[5]
 
 
 @pytest.mark.parametrize(
     ("labels", "doubt"),
     [
-        (["stable"] * 9, "all of the trials are stable: nothing moves stability here"),
-        (["diverged"] * 9, "none of the trials are stable: nothing moves stability here"),
-        (["stable"] * 8 + ["spiked"], "only 1 of 9 trials are not stable: too few to compare"),
+        (["stable"] * 9, "all of the trials are inside the edge: nothing moves stability here"),
+        (["diverged"] * 9, "none of the trials are inside the edge: nothing moves stability here"),
+        (["stable"] * 8 + ["spiked"], "only 1 of 9 trials are over the edge: too few to compare"),
     ],
 )
 def test_what_cannot_be_told_is_said(tmp_path: Path, labels: list[str], doubt: str) -> None:

@@ -149,6 +149,7 @@ def test_degraded_cells_count_as_the_edge_where_that_is_asked_for(tmp_path: Path
     labels = ["degraded" if lr < 5e-3 else "stable" for lr in LR for _ in BETA2]
     as_stable = located(tmp_path / "a", SMALL, labels, lr=2e-3, beta2=0.99)
     assert (as_stable.side, as_stable.num_degraded_around) == ("stable", 1)
+    assert "inside the edge, with 1 of the 2 cells around it degraded" in lines_of(as_stable)
     assert located(tmp_path / "b", SMALL, labels, degraded=True, lr=2e-3, beta2=0.99).side == "at the edge"
 
 

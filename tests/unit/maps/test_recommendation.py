@@ -45,7 +45,10 @@ def test_a_stable_direction_says_from_where_on_little_is_learned(tmp_path: Path)
     down, up = found.chosen.margins
     assert (down.first_degraded, up.first_degraded) == (pytest.approx(1e-5), None)
     lines = lines_of(found)
-    assert "  lr down: open: stable to 1e-6 (factor 1e+03), degraded from 1e-5, where what was tried ends" in lines
+    assert (
+        "  lr down: open: inside the edge to 1e-6 (factor 1e+03), degraded from 1e-5, where what was tried ends"
+        in lines
+    )
     counted = recommended(tmp_path / "counted", labels, losses, body, rule=StableRule(True))
     assert all(margin.first_degraded is None for margin in counted.chosen.margins), "there it is the edge"
 

@@ -68,7 +68,7 @@ def test_a_rate_that_is_too_low_to_learn_is_no_edge_and_no_end_of_the_margin(tmp
         (row,) = grid.rows()
         assert (row.kind, row.edges, row.degraded) == ("stable throughout", (), (0.01,))
         ((_, text),) = named_rows(grid)
-        assert text.endswith("stable throughout; degraded at 0.01; too slow at 0.01")
+        assert text.startswith("inside the edge throughout; degraded at 0.01; too slow at 0.01")
         chosen = recommend(read_table(ledger)).chosen
         assert chosen is not None
         assert chosen.setting != {"lr": 0.01}

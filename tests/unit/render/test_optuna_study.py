@@ -58,6 +58,13 @@ def test_a_study_has_every_trial_with_its_axes_result_and_outcome(folder: Path) 
     assert trials[2].user_attrs["reason"] == "because"
 
 
+def test_a_degraded_trial_is_not_stable(tmp_path: Path) -> None:
+    with ledger_at(tmp_path / "case") as ledger:
+        record(ledger, sweep_of(GRID), ["degraded", *["stable"] * 15])
+    with opened(export_study(tmp_path / "case")) as study:
+        assert [trial.values[1] for trial in study.trials] == [1, *[0] * 15]
+
+
 def test_ranges_are_on_the_scale_of_their_axis(folder: Path) -> None:
     with opened(export_study(folder)) as study:
         found = study.trials[0].distributions
