@@ -14,8 +14,9 @@ from benchmarks.search_truths import Truth
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.search.edge import EdgeOptions, EdgeSearch
 from orchestrator.search.protocol import CellResult, InBatches, SeedResult
+from orchestrator.surface.fitting import fit_surface
 from orchestrator.surface.gaussian import Layout
-from orchestrator.surface.surface import Surface, fit_surface
+from orchestrator.surface.surface import Surface
 
 BATCH = 4  # trials between two looks at the results
 Cell = tuple[int, ...]

@@ -38,7 +38,7 @@ from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.trend import Trend
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import edge_crossings, spike_score
-from orchestrator.surface.surface import fit_surface
+from orchestrator.surface.fitting import fit_surface
 
 BUDGETS = (48, 64, 96, 128)
 ARMS = (*((name,) for name in READINGS), ("peak_factor", "largest_rise"))

@@ -32,8 +32,9 @@ from orchestrator.maps.edges import (
     kind_of,
 )
 from orchestrator.maps.table import SweepTable, axis_named
+from orchestrator.surface.fitting import fit_surface
 from orchestrator.surface.lattice import Lattice, lattice_of
-from orchestrator.surface.surface import CONFIDENCE, Crossing, Latent, Surface, fit_surface
+from orchestrator.surface.surface import CONFIDENCE, Crossing, Latent, Surface
 
 LEVEL = 0.5  # the share of stable trials at the edge
 _FEWEST = 8  # trials with an outcome
@@ -104,11 +105,10 @@ class SurfaceMap:
 
     def position(self, setting: Mapping[str, Any]) -> Position:
         """The side of ``setting``: at the edge if the interval of its P(stable) has the level."""
-        latent = self.latent([setting])
-        middle, spread = float(latent.mean_M[0]), CONFIDENCE * float(latent.sd_M[0])
-        low, at, high = (float(expit(logit)) for logit in (middle - spread, middle, middle + spread))
-        side: Side = "stable" if low > self.level else "not stable" if high < self.level else "at the edge"
-        return Position(side, middle > _logit(self.level), p_stable=Interval(at, low, high))
+        (p_stable,) = self.p_stable([setting])
+        is_sure = p_stable.low > self.level, p_stable.high < self.level
+        side: Side = "stable" if is_sure[0] else "not stable" if is_sure[1] else "at the edge"
+        return Position(side, p_stable.at > self.level, p_stable=p_stable)
 
     def margins(self, setting: Mapping[str, Any]) -> list[Margin]:
         """The margins of a ``setting`` along each ordered axis, with the other axes fixed."""
@@ -117,15 +117,15 @@ class SurfaceMap:
     def islands(self, cells: Iterable[Cell]) -> set[Cell]:
         """The ``cells`` that are over the fitted edge."""
         listed = list(cells)
-        means = self.latent(listed).mean_M.tolist() if listed else []
-        return {cell for cell, mean in zip(listed, means, strict=True) if mean < _logit(self.level)}
+        above = self.latent(listed).above(self.level).tolist() if listed else []
+        return {cell for cell, surely in zip(listed, above, strict=True) if surely < 0}
 
     def escapes(self, setting: Mapping[str, Any]) -> list[Escape]:
         """Where P(stable) first reaches the level in each direction from ``setting``, with the other axes fixed."""
         escapes = []
         for axis, is_upwards in self._directions():
             values, latent = self._beyond(setting, axis, is_upwards)
-            first = _first(latent.mean_M > _logit(self.level))
+            first = _first(latent.above(self.level) > 0)
             if first is not None:
                 factor = axis.factor(setting[axis.name], values[first])
                 escapes.append(Escape(axis.name, is_upwards, values[first], factor))
@@ -148,8 +148,8 @@ class SurfaceMap:
 
     def _margin(self, setting: Mapping[str, Any], axis: Axis, is_upwards: bool) -> Margin:
         values, latent = self._beyond(setting, axis, is_upwards)
-        above_M = latent.mean_M - _logit(self.level)
-        unsure, below = _first(above_M < CONFIDENCE * latent.sd_M), _first(above_M < 0)
+        above_M = latent.above(self.level)
+        unsure, below = _first(above_M < CONFIDENCE), _first(above_M < 0)
         here = values[0]
         last_stable = values[-1] if unsure is None else values[max(0, unsure - 1)]
         edge = None if below is None else values[below]
@@ -174,11 +174,10 @@ class SurfaceMap:
         return self.latent(cells).probability()
 
     def p_stable(self, cells: Sequence[Mapping[str, Any]]) -> list[Interval]:
-        """P(stable) at ``cells``, by the mean of the posterior, with its 95 % interval."""
+        """P(stable) at ``cells``, by the median of the posterior, with its 95 % interval."""
         latent = self.latent(cells)
-        low_M, high_M = (latent.mean_M + sign * CONFIDENCE * latent.sd_M for sign in (-1, 1))
-        ends = zip(*(expit(x_M).tolist() for x_M in (latent.mean_M, low_M, high_M)), strict=True)
-        return [Interval(*values) for values in ends]
+        ends = (expit(latent.quantile(z)).tolist() for z in (0.0, -CONFIDENCE, CONFIDENCE))
+        return [Interval(*values) for values in zip(*ends, strict=True)]
 
     def area(self) -> float:
         """The mean of P(stable) over the region."""
@@ -186,10 +185,7 @@ class SurfaceMap:
 
     def area_deviation(self) -> float:
         """The standard deviation of the area over the posterior, which knows nothing of seeds."""
-        latent = self.latent(self._mesh())
-        p_M = expit(latent.mean_M)
-        slope_M = p_M * (1 - p_M) / len(p_M)
-        return math.sqrt(max(0.0, float(slope_M @ self.surface.covariance(latent, latent) @ slope_M)))
+        return self.surface.mean_deviation(self.latent(self._mesh()))
 
     def _mesh(self) -> list[Cell]:
         return mesh_cells(self.region, self.along.name)
@@ -319,10 +315,6 @@ def setting_text(setting: Mapping[str, Any], axes: Sequence[Axis]) -> str:
     return " ".join(f"{name}={value_text(by_name[name], value)}" for name, value in setting.items()) or "all cells"
 
 
-def _logit(level: float) -> float:
-    return math.log(level / (1 - level))
-
-
 def _first(is_so_M: np.ndarray) -> int | None:
     return int(np.argmax(is_so_M)) if is_so_M.any() else None
 
@@ -353,5 +345,5 @@ def mesh_of(surface: SurfaceMap, x: Axis, y: Axis) -> Mesh:
         np.array([x.position(value) for value in xs]),
         np.array([y.position(value) for value in ys]),
         latent.probability().reshape(_MESH, _MESH),
-        ((latent.mean_M - _logit(surface.level)) / (CONFIDENCE * latent.sd_M)).reshape(_MESH, _MESH),
+        (latent.above(surface.level) / CONFIDENCE).reshape(_MESH, _MESH),
     )

@@ -16,8 +16,9 @@ from scipy.special import log_ndtr, logit
 
 from orchestrator.base.space import Axis
 from orchestrator.search.protocol import CellResult, Proposal
+from orchestrator.surface.fitting import fit_surface
 from orchestrator.surface.lattice import Lattice, lattice_of
-from orchestrator.surface.surface import Crossing, Latent, Surface, fit_surface
+from orchestrator.surface.surface import Crossing, Latent, Surface
 
 # Trials of the initial design, before the first surface, by the number of numeric axes.
 _NUM_INITIAL = {0: 1, 1: 4, 2: 12, 3: 24, 4: 48}
@@ -135,6 +136,7 @@ class EdgeSearch:
         index_of |= {cell: len(cells) + i for i, cell in enumerate(missing)}
         cells += missing
         room_C = np.array([self._room(tallies.get(cell, Tally())) for cell in cells[: len(cells_CD)]])
+        surface = surface.best  # a mixture has no one scale of logits for the values of trials
         latent = surface.latent(self.lattice.points(np.array(cells)))
         row_length = 1 if self.lattice.along is None else self.lattice.sizes[self.lattice.along]
         chosen = choose(

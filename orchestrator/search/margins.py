@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import logit
 
 from orchestrator.base.space import Axis
 from orchestrator.search.protocol import CellResult
+from orchestrator.surface.fitting import fit_surface
 from orchestrator.surface.lattice import Lattice, lattice_of
-from orchestrator.surface.surface import Crossing, Surface, fit_surface
+from orchestrator.surface.surface import Crossing, Surface
 
 LEVEL = 0.5  # P(stable) at the edge
 OPEN = 1.0  # the margin without an edge in sight: the whole axis
@@ -80,7 +80,7 @@ def _margins(surface: Surface, lattice: Lattice, points_RD: np.ndarray) -> list[
     assert along is not None
     units_L = np.array(lattice.columns[along].units)
     rows = surface.crossings(points_RD, units_L, LEVEL)
-    is_stable_R = surface.latent(points_RD).mean_M > logit(LEVEL)
+    is_stable_R = surface.latent(points_RD).above(LEVEL) > 0
     return [
         _distance(float(point_D[along]), row) * (1 if is_stable else -1)
         for point_D, row, is_stable in zip(points_RD, rows, is_stable_R, strict=True)

@@ -55,9 +55,9 @@ class Layout:
         """The columns that are indices of categories."""
         return [i for i, is_category in enumerate(self.is_categorical) if is_category]
 
-    def with_edge_position(self) -> Layout:
-        """Append a numeric column for the position of the edge."""
-        return replace(self, is_categorical=(*self.is_categorical, False))
+    def with_category(self) -> Layout:
+        """Append a column of categories."""
+        return replace(self, is_categorical=(*self.is_categorical, True))
 
 
 @dataclass(frozen=True, slots=True)

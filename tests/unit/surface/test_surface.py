@@ -9,8 +9,9 @@ import pytest
 from scipy.optimize import approx_fprime
 from scipy.special import expit
 
+from orchestrator.surface.fitting import fit_surface
 from orchestrator.surface.gaussian import Field, Layout, Shape, evidence_gradient, find_mode, matched
-from orchestrator.surface.surface import Surface, fit_surface
+from orchestrator.surface.surface import Surface
 
 ALONG_Y = Layout((False, False), along=1)
 PLAIN = Layout((False, False))
@@ -64,7 +65,8 @@ def test_without_cells_it_is_the_prior() -> None:
     latent = surface.latent(np.array([[0.2, 0.5], [0.9, 0.0], [0.9, 1.0]]))
     np.testing.assert_allclose(latent.mean_M[0], 0, atol=1e-6)
     assert latent.mean_M[1] == pytest.approx(-latent.mean_M[2])
-    np.testing.assert_allclose(latent.sd_M, math.sqrt(surface.field.variance()), rtol=1e-6)
+    for fit, part in zip(surface.fits, latent.parts, strict=True):
+        np.testing.assert_allclose(part.sd_M, math.sqrt(fit.field.variance()), rtol=1e-6)
 
 
 def test_far_from_cells_it_returns_to_the_prior() -> None:
