@@ -88,12 +88,13 @@ class Told(Surface):
 
     def latent(self, points_MD: np.ndarray) -> Latent:
         """The posterior at points, by the rule for normal observations of normal values."""
-        plain = Surface.latent(self, points_MD)
-        cross_KM = self.slope_K[:, None] * self.covariance(self.seen, plain)
+        (plain,) = Surface.latent(self, points_MD).parts
+        cross_KM = self.slope_K[:, None] * self.covariance(self.seen, Latent(self.weight_P, (plain,)))
         told_KM = solve_triangular(self.factor_KK, cross_KM, lower=True)
         sd_M = np.sqrt(np.maximum(plain.sd_M**2 - (told_KM**2).sum(axis=0), _LEAST))
-        explained_NM = np.vstack([plain.explained_NM, told_KM])
-        return replace(plain, mean_M=plain.mean_M + told_KM.T @ self.surprise_K, sd_M=sd_M, explained_NM=explained_NM)
+        explained_KM = np.vstack([plain.explained_KM, told_KM])
+        mean_M = plain.mean_M + told_KM.T @ self.surprise_K
+        return Latent(self.weight_P, (replace(plain, mean_M=mean_M, sd_M=sd_M, explained_KM=explained_KM),))
 
 
 class ToldSearch(EdgeSearch):
@@ -127,7 +128,8 @@ def result_of(grid: Grid, cell: Cell, num: int) -> CellResult:
 
 
 def told(surface: Surface, grid: Grid, names: Sequence[str], counts: Mapping[Cell, int]) -> Surface:
-    """The surface given the readings of the first ``counts`` seeds of each cell, too."""
+    """The likeliest fit of the surface given the readings of the first ``counts`` seeds of each cell, too."""
+    best = surface.best
     trials = [(*cell, seed) for cell, num in counts.items() for seed in range(num)]
     places_T = np.array(trials)[:, :-1] / (np.array(grid.sizes) - 1)
     found = []
@@ -137,7 +139,7 @@ def told(surface: Surface, grid: Grid, names: Sequence[str], counts: Mapping[Cel
         if len(having) < FEWEST or np.ptp(values_K) == 0:
             continue
         score_K = norm.ppf((rankdata(values_K) - 0.5) / len(having))
-        mean_K = surface.latent(places_T[having]).mean_M
+        mean_K = best.latent(places_T[having]).mean_M
         slope, level = np.polyfit(mean_K, score_K, 1)
         off_K = score_K - level - slope * mean_K
         noise = (off_K**2).sum() / (len(having) - 2)
@@ -145,8 +147,8 @@ def told(surface: Surface, grid: Grid, names: Sequence[str], counts: Mapping[Cel
     if not found:
         return surface
     having_K, slope_K, noise_K, off_K = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    seen = surface.latent(places_T[having_K])
-    system_KK = slope_K[:, None] * surface.covariance(seen, seen) * slope_K + np.diag(noise_K)
+    seen = best.latent(places_T[having_K])
+    system_KK = slope_K[:, None] * best.covariance(seen, seen) * slope_K + np.diag(noise_K)
     factor_KK = cholesky(system_KK, lower=True)
     surprise_K = solve_triangular(factor_KK, off_K, lower=True)
-    return Told(*(getattr(surface, one.name) for one in fields(Surface)), seen, slope_K, factor_KK, surprise_K)
+    return Told(*(getattr(best, one.name) for one in fields(Surface)), seen, slope_K, factor_KK, surprise_K)

@@ -1,6 +1,6 @@
 """Fit a surface of P(stable) to the outcomes of scattered cells.
 
-Letters of shapes: N known cells, D columns of a point, P fits.
+Letters of shapes: N known cells, K of them that express the others, D columns of a point, P fits.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import softmax
 
-from orchestrator.surface.gaussian import Field, Layout, Mode, Shape, evidence_gradient, find_mode, matched
+from orchestrator.surface.gaussian import Field, Layout, Shape
+from orchestrator.surface.posterior import Counts, Mode, evidence_gradient, find_mode, matched
 from orchestrator.surface.surface import JITTER, RESOLUTION, Fit, Jump, Surface
 
 _MAX_ITERATIONS = 15  # of the fit of the field's shape
@@ -31,39 +33,79 @@ _MAX_GAPS = 64  # of an axis, that a jump may lie in
 _LIKELY_PLACES = 6  # of a jump, that are tried with every steepness
 _SCREENED = (20.0, 100.0)  # steepnesses by which these places are chosen
 _NEGLIGIBLE = 0.004  # a weight
+_MOST_EXACT = 256  # cells by which the latent values of all are expressed
+_HOPELESS = 12.0  # a logarithm of weights: less likely by a few of many cells than the likeliest
+_RELATIVE_JITTER = 1e-10  # of a variance
 
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """The cells that a surface is fitted to."""
+    """The cells that a surface is fitted to, and those of them by which its latent values are expressed."""
 
     points_ND: np.ndarray
-    stable_N: np.ndarray
-    trials_N: np.ndarray
+    counts: Counts
+    points_KD: np.ndarray
 
-    def lifted(self, jump: Jump) -> _Cells:
-        return replace(self, points_ND=jump.lifted(self.points_ND))
+    @classmethod
+    def of(cls, points_ND: np.ndarray, stable_N: np.ndarray, trials_N: np.ndarray) -> _Cells:
+        """Add up the counts of equal points. Of many, ``_MOST_EXACT`` drawn at random express the others."""
+        points_ND, of_point_N = np.unique(points_ND, axis=0, return_inverse=True)
+        stable_N, trials_N = (np.bincount(of_point_N.ravel(), x_N, len(points_ND)) for x_N in (stable_N, trials_N))
+        drawn = np.sort(np.random.default_rng(0).permutation(len(points_ND))[:_MOST_EXACT])
+        return cls(points_ND, Counts(stable_N, trials_N), points_ND[drawn])
 
-    def prior(self, field: Field) -> tuple[np.ndarray, np.ndarray]:
-        """Return the prior covariance of the cells and their mean."""
-        kernel_NN = field.kernel(self.points_ND, self.points_ND)
-        return kernel_NN + JITTER * np.eye(len(kernel_NN)), field.mean(self.points_ND)
+    def few(self) -> _Cells:
+        """The cells by which the others are expressed, alone."""
+        if len(self.points_KD) == len(self.points_ND):
+            return self
+        is_kept_N = (self.points_ND[:, None] == self.points_KD).all(axis=2).any(axis=1)
+        counts = Counts(self.counts.stable_N[is_kept_N], self.counts.trials_N[is_kept_N])
+        return _Cells(self.points_KD, counts, self.points_KD)
+
+    def lifted(self, jump: Jump | None) -> _Cells:
+        if jump is None:
+            return self
+        return replace(self, points_ND=jump.lifted(self.points_ND), points_KD=jump.lifted(self.points_KD))
+
+    def prior(self, field: Field) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the basis of the latent values, their prior mean, and the factor that whitens the basis."""
+        factor_KK = _factor(field.kernel(self.points_KD, self.points_KD))
+        if len(self.points_KD) == len(self.points_ND):
+            return factor_KK, field.mean(self.points_ND), factor_KK
+        cross_KN = field.kernel(self.points_KD, self.points_ND)
+        basis_KN = solve_triangular(factor_KK, cross_KN, lower=True, check_finite=False)
+        return basis_KN.T, field.mean(self.points_ND), factor_KK
 
     def mode(self, field: Field) -> Mode:
-        return find_mode(*self.prior(field), self.stable_N, self.trials_N, np.zeros(len(self.points_ND)))
-
-    def fit(self, field: Field, mode: Mode, jump: Jump | None = None) -> Fit:
-        return Fit(field, self.points_ND, matched(mode, *self.prior(field), self.stable_N, self.trials_N), jump)
+        basis_NK, mean_N, _ = self.prior(field)
+        return find_mode(basis_NK, mean_N, self.counts, np.zeros(basis_NK.shape[1]))
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A field that may be the true one, with the mode given the cells and the logarithm of its prior probability."""
+    """A field that may be the true one, with the logarithms of its prior probability and of its evidence."""
 
     field: Field
-    mode: Mode
+    evidence: float
     log_prior: float
     jump: Jump | None = None
+
+    @property
+    def log_weight(self) -> float:
+        return self.evidence + self.log_prior
+
+    def given(self, cells: _Cells) -> _Candidate:
+        """The candidate with the evidence of other cells."""
+        return replace(self, evidence=cells.lifted(self.jump).mode(self.field).evidence)
+
+    def fit(self, cells: _Cells) -> Fit:
+        lifted = cells.lifted(self.jump)
+        basis_NK, mean_N, factor_KK = lifted.prior(self.field)
+        mode = find_mode(basis_NK, mean_N, lifted.counts, np.zeros(basis_NK.shape[1]))
+        posterior = matched(mode, basis_NK, mean_N, lifted.counts)
+        whitening_KK = solve_triangular(factor_KK, np.eye(len(factor_KK)), lower=True, check_finite=False)
+        weight_K = whitening_KK.T @ posterior.coefficient_K
+        return Fit(self.field, lifted.points_KD, weight_K, posterior.explained() @ whitening_KK, self.jump)
 
 
 def fit_surface(
@@ -78,35 +120,40 @@ def fit_surface(
 
     ``resolution`` is the smallest distance along the axis that the fit resolves: no edge is assumed to be steeper.
     ``has_one_edge`` says whether each row along the axis has exactly one edge. If it is None, the evidence decides, and
-    the cells must not have been chosen for lying at an edge.
+    the cells must not have been chosen for lying at an edge. Which of the fits are likely is first judged by a few of
+    many cells.
     """
     lengths = (_LENGTH,) * len(layout.numeric)
-    points_ND, of_point_N = np.unique(points_ND, axis=0, return_inverse=True)
-    stable_N, trials_N = (np.bincount(of_point_N.ravel(), x_N, len(points_ND)) for x_N in (stable_N, trials_N))
-    cells = _Cells(points_ND, stable_N, trials_N)
+    cells = _Cells.of(points_ND, stable_N, trials_N)
+    few = cells.few()
     if layout.along is None or not has_one_edge:
-        plain = _learned(
-            Field(replace(layout, along=None), Shape(lengths, 1.0, _PLAIN_SPREAD, 0.0), 0), cells, math.inf
-        )
-        any_edges = Surface(layout, np.ones(1), (cells.fit(plain, cells.mode(plain)),))
+        prior = Field(replace(layout, along=None), Shape(lengths, 1.0, _PLAIN_SPREAD, 0.0), 0)
+        learned = _learned(prior, few, math.inf)
+        any_edges = _Candidate(learned, few.mode(learned).evidence, 0.0)
         if layout.along is None or has_one_edge is False:
-            return any_edges
+            return Surface(layout, np.ones(1), (any_edges.fit(cells),))
     shape = Shape(lengths, _STEEPNESS, _SPREAD, _ROUGHNESS)
-    prior = max((Field(layout, shape, sign) for sign in (-1, 1)), key=lambda field: cells.mode(field).evidence)
-    candidates = [
-        *_smooth(prior, cells, _MAX_STEEPNESS / resolution),
-        *_jumping(prior, cells, _MAX_STEEPNESS / resolution),
-    ]
-    if not has_one_edge and max(one.mode.evidence for one in candidates) < any_edges.fits[0].mode.evidence:
-        return any_edges
-    weight_P = softmax([one.mode.evidence + one.log_prior for one in candidates])
+    prior = max((Field(layout, shape, sign) for sign in (-1, 1)), key=lambda field: few.mode(field).evidence)
+    steepest = _MAX_STEEPNESS / resolution
+    candidates = [*_smooth(prior, few, steepest), *_jumping(prior, few, steepest)]
+    if not has_one_edge and max(one.evidence for one in candidates) < any_edges.evidence:
+        return Surface(layout, np.ones(1), (any_edges.fit(cells),))
+    if few is not cells:
+        least = max(one.log_weight for one in candidates) - _HOPELESS
+        candidates = [one.given(cells) for one in candidates if one.log_weight > least]
+    weight_P = softmax([one.log_weight for one in candidates])
     kept = np.flatnonzero(weight_P > _NEGLIGIBLE)
-    fits = (candidates[i] for i in kept)
-    return Surface(
-        layout,
-        weight_P[kept] / weight_P[kept].sum(),
-        tuple((cells.lifted(one.jump) if one.jump else cells).fit(one.field, one.mode, one.jump) for one in fits),
-    )
+    return Surface(layout, weight_P[kept] / weight_P[kept].sum(), tuple(candidates[i].fit(cells) for i in kept))
+
+
+def _factor(kernel_KK: np.ndarray) -> np.ndarray:
+    kernel_KK.flat[:: len(kernel_KK) + 1] += _jitter(kernel_KK)
+    return cholesky(kernel_KK, lower=True, check_finite=False, overwrite_a=True)
+
+
+def _jitter(kernel_KK: np.ndarray) -> float:
+    """Return what is added to variances, so that rounding does not make them negative."""
+    return JITTER + (_RELATIVE_JITTER * float(kernel_KK[0, 0]) if len(kernel_KK) else 0.0)
 
 
 def _smooth(prior: Field, cells: _Cells, steepest: float) -> Iterator[_Candidate]:
@@ -119,7 +166,8 @@ def _smooth(prior: Field, cells: _Cells, steepest: float) -> Iterator[_Candidate
         for steepness in _steepnesses(steepest):
             shape = replace(learned.shape, lengths=tuple(lengths.tolist()), steepness=steepness)
             field = replace(learned, shape=shape)
-            yield _Candidate(field, cells.mode(field), _log_prior(field, prior) + math.log((1 - _JUMP) / len(steps)))
+            log_prior = _log_prior(field, prior) + math.log((1 - _JUMP) / len(steps))
+            yield _Candidate(field, cells.mode(field).evidence, log_prior)
 
 
 def _jumping(prior: Field, cells: _Cells, steepest: float) -> Iterator[_Candidate]:
@@ -134,12 +182,12 @@ def _jumping(prior: Field, cells: _Cells, steepest: float) -> Iterator[_Candidat
 
     def candidate(jump: Jump, log_prior: float, steepness: float) -> _Candidate:
         field = replace(prior, shape=replace(prior.shape, steepness=steepness))
-        jumping = replace(field, layout=layout)
-        return _Candidate(jumping, cells.lifted(jump).mode(jumping), _log_prior(field, prior) + log_prior, jump)
+        jumping = _Candidate(replace(field, layout=layout), 0.0, _log_prior(field, prior) + log_prior, jump)
+        return jumping.given(cells)
 
     def screened(place: tuple[Jump, float]) -> float:
         tried = (candidate(*place, steepness) for steepness in _SCREENED if steepness <= steepest)
-        return max((one.mode.evidence + one.log_prior for one in tried), default=0.0)
+        return max((one.log_weight for one in tried), default=0.0)
 
     for place in sorted(places, key=screened, reverse=True)[:_LIKELY_PLACES]:
         for steepness in _steepnesses(steepest):
@@ -175,18 +223,17 @@ def _learned(prior: Field, cells: _Cells, steepest: float) -> Field:
     lowest, highest = medians - 3 * deviations, medians + 3 * deviations
     if prior.layout.along is not None:
         highest[steepness] = math.log(steepest)
-    weight_N = np.zeros(len(cells.points_ND))
+    coefficient_K = np.zeros(len(cells.points_ND))
 
     def loss(logs: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal weight_N
+        nonlocal coefficient_K
         field = prior.with_logs(logs)
         kernel_NN, derivatives = field.kernel_with_derivatives(cells.points_ND)
-        kernel_NN.flat[:: len(kernel_NN) + 1] += JITTER
         mean_N = field.mean(cells.points_ND)
-        mode = find_mode(kernel_NN, mean_N, cells.stable_N, cells.trials_N, weight_N)
-        weight_N = mode.weight_N
+        mode = find_mode(_factor(kernel_NN.copy()), mean_N, cells.counts, coefficient_K)
+        coefficient_K = mode.coefficient_K
         changes = [(derivative, mean_N if i == steepness else None) for i, derivative in enumerate(derivatives)]
-        gradient = evidence_gradient(mode, kernel_NN, cells.stable_N, cells.trials_N, changes)
+        gradient = evidence_gradient(mode, kernel_NN, cells.counts, changes)
         z = (logs - medians) / deviations
         return 0.5 * float(z @ z) - mode.evidence, z / deviations - gradient
 

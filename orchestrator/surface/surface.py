@@ -1,6 +1,6 @@
 """A surface of P(stable) over the unit cube of one to four axes: its posterior at points, and its edges.
 
-Letters of shapes: N known cells, M points, R rows, L points along a row, D columns of a point.
+Letters of shapes: K known points, M points, R rows, L points along a row, D columns of a point, P fits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit, logit, ndtr, ndtri
 
-from orchestrator.surface.gaussian import Field, Layout, Mode
+from orchestrator.surface.gaussian import Field, Layout
 
 CONFIDENCE = 1.96  # standard deviations around the mean that hold 95 % of a normal distribution
 RESOLUTION = 1 / 32  # smallest distance along the axis that a fit resolves, as a fraction of the axis
@@ -28,12 +28,12 @@ class LatentPart:
     mean_M: np.ndarray
     sd_M: np.ndarray
     lifted_MD: np.ndarray
-    explained_NM: np.ndarray
+    explained_KM: np.ndarray
 
     def at(self, index_T: np.ndarray) -> LatentPart:
         """Select some of the points."""
         return LatentPart(
-            self.mean_M[index_T], self.sd_M[index_T], self.lifted_MD[index_T], self.explained_NM[:, index_T]
+            self.mean_M[index_T], self.sd_M[index_T], self.lifted_MD[index_T], self.explained_KM[:, index_T]
         )
 
 
@@ -112,21 +112,26 @@ class Jump:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A field with the cells that it was fitted to, and its mode."""
+    """A field with its posterior, in terms of covariances with K points.
+
+    ``weight_K`` times them is the mean's distance to the prior mean; the products ``A.T @ A`` of ``explaining_KK``
+    times them are the covariance that the counts explain.
+    """
 
     field: Field
-    points_ND: np.ndarray
-    mode: Mode
+    points_KD: np.ndarray
+    weight_K: np.ndarray
+    explaining_KK: np.ndarray
     jump: Jump | None = None
 
     def latent(self, points_MD: np.ndarray) -> LatentPart:
         """Return the posterior at points."""
         lifted_MD = self.jump.lifted(points_MD) if self.jump else points_MD
-        cross_NM = self.field.kernel(self.points_ND, lifted_MD)
-        explained_NM = self.mode.explained(cross_NM)
-        variance_M = self.field.variance() - np.einsum("ij,ij->j", explained_NM, explained_NM)
-        mean_M = self.field.mean(lifted_MD) + cross_NM.T @ self.mode.weight_N
-        return LatentPart(mean_M, np.sqrt(np.maximum(variance_M, JITTER)), lifted_MD, explained_NM)
+        cross_KM = self.field.kernel(self.points_KD, lifted_MD)
+        explained_KM = self.explaining_KK @ cross_KM
+        variance_M = self.field.variance() - np.einsum("ij,ij->j", explained_KM, explained_KM)
+        mean_M = self.field.mean(lifted_MD) + cross_KM.T @ self.weight_K
+        return LatentPart(mean_M, np.sqrt(np.maximum(variance_M, JITTER)), lifted_MD, explained_KM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +199,7 @@ class Surface:
     def _covariances(self, some: Latent, others: Latent) -> list[np.ndarray]:
         """Return the covariance of points with others if each of the fits is true."""
         return [
-            fit.field.kernel(a.lifted_MD, b.lifted_MD) - a.explained_NM.T @ b.explained_NM
+            fit.field.kernel(a.lifted_MD, b.lifted_MD) - a.explained_KM.T @ b.explained_KM
             for fit, a, b in zip(self.fits, some.parts, others.parts, strict=True)
         ]
 

@@ -79,7 +79,7 @@ def test_too_few_readings_tell_nothing(grid: Grid) -> None:
 
 
 def test_what_is_told_is_the_posterior_of_normal_observations(grid: Grid, far: Counter[Cell]) -> None:
-    plain = surface_of(grid, far)
+    plain = surface_of(grid, far).best
     after = told(plain, grid, BOTH, far)
     assert isinstance(after, Told)
     before, points = plain.latent(POINTS), after.latent(POINTS)

@@ -10,7 +10,8 @@ from scipy.optimize import approx_fprime
 from scipy.special import expit
 
 from orchestrator.surface.fitting import fit_surface
-from orchestrator.surface.gaussian import Field, Layout, Shape, evidence_gradient, find_mode, matched
+from orchestrator.surface.gaussian import Field, Layout, Shape
+from orchestrator.surface.posterior import Counts, evidence_gradient, find_mode, matched
 from orchestrator.surface.surface import Surface
 
 ALONG_Y = Layout((False, False), along=1)
@@ -37,6 +38,10 @@ def field(layout: Layout) -> Field:
     return Field(
         layout, Shape(lengths, 20.0, 0.3, 1.5) if layout.along is not None else Shape(lengths, 1.0, 3.0, 0.0), -1
     )
+
+
+def basis(at: Field, points: np.ndarray) -> np.ndarray:
+    return np.linalg.cholesky(at.kernel(points, points) + 1e-6 * np.eye(len(points)))
 
 
 @pytest.mark.parametrize("layout", [ALONG_Y, PLAIN])
@@ -89,15 +94,14 @@ def test_the_gradient_of_the_evidence_is_the_numeric_one(layout) -> None:
 
     def evidence(logs: np.ndarray) -> float:
         at = prior.with_logs(logs)
-        kernel = at.kernel(points, points) + 1e-6 * np.eye(num)
-        return find_mode(kernel, at.mean(points), stable, trials, np.zeros(num)).evidence
+        return find_mode(basis(at, points), at.mean(points), Counts(stable, trials), np.zeros(num)).evidence
 
     kernel, derivatives = prior.kernel_with_derivatives(points)
     kernel += 1e-6 * np.eye(num)
-    mode = find_mode(kernel, prior.mean(points), stable, trials, np.zeros(num))
+    mode = find_mode(np.linalg.cholesky(kernel), prior.mean(points), Counts(stable, trials), np.zeros(num))
     steepness = len(layout.numeric) + 1
     changes = [(d, prior.mean(points) if i == steepness else None) for i, d in enumerate(derivatives)]
-    gradient = evidence_gradient(mode, kernel, stable, trials, changes)
+    gradient = evidence_gradient(mode, kernel, Counts(stable, trials), changes)
     np.testing.assert_allclose(gradient, approx_fprime(prior.logs(), evidence, 1e-5), rtol=2e-3, atol=2e-3)
 
 
@@ -113,16 +117,15 @@ def test_the_mode_solves_its_equation_beside_a_steep_mean() -> None:
     """Whole steps of Newton's method diverge here."""
     points, stable = outcomes(60)
     steep = Field(ALONG_Y, Shape((0.3, 0.3), 400.0, 0.25, 1.0), -1)
-    kernel = steep.kernel(points, points) + 1e-6 * np.eye(60)
-    mode = find_mode(kernel, steep.mean(points), stable, np.ones(60), np.zeros(60))
-    np.testing.assert_allclose(mode.weight_N, stable - expit(mode.latent_N), atol=1e-3)
+    root = basis(steep, points)
+    mode = find_mode(root, steep.mean(points), Counts(stable, np.ones(60)), np.zeros(60))
+    np.testing.assert_allclose(mode.coefficient_K, root.T @ (stable - expit(mode.latent_N)), atol=1e-3)
 
 
 def test_the_start_does_not_change_the_mode() -> None:
     points, stable = outcomes(30)
-    kernel = field(ALONG_Y).kernel(points, points) + 1e-6 * np.eye(30)
-    mean = field(ALONG_Y).mean(points)
-    modes = [find_mode(kernel, mean, stable, np.ones(30), start) for start in (np.zeros(30), 0.1 * (stable - 0.5))]
+    root, mean, counts = basis(field(ALONG_Y), points), field(ALONG_Y).mean(points), Counts(stable, np.ones(30))
+    modes = [find_mode(root, mean, counts, start) for start in (np.zeros(30), 0.1 * (stable - 0.5))]
     np.testing.assert_allclose(modes[0].latent_N, modes[1].latent_N, atol=1e-3)
 
 
@@ -209,14 +212,26 @@ def test_it_has_one_edge_where_the_cells_do_not_contradict_that() -> None:
 
 
 def test_the_moments_of_one_cell_are_those_of_its_posterior() -> None:
-    kernel, mean, counts = np.array([[30.0**2]]), np.array([4.0]), (np.array([1.0]), np.array([3.0]))
-    mode = matched(find_mode(kernel, mean, *counts, np.zeros(1)), kernel, mean, *counts)
+    basis_11, mean, counts = np.array([[30.0]]), np.array([4.0]), Counts(np.array([1.0]), np.array([3.0]))
+    found = matched(find_mode(basis_11, mean, counts, np.zeros(1)), basis_11, mean, counts)
     latent = np.linspace(-400, 400, 80001)
     log = latent - 3 * np.logaddexp(0, latent) - 0.5 * ((latent - 4) / 30) ** 2
     weight = np.exp(log - log.max()) / np.exp(log - log.max()).sum()
-    assert mode.latent_N[0] == pytest.approx(weight @ latent, abs=0.05)
-    variance = 900 - (mode.explained(kernel) ** 2).sum()
+    assert 4 + 30 * found.coefficient_K[0] == pytest.approx(weight @ latent, abs=0.05)
+    variance = found.variance(basis_11)[0]
     assert variance == pytest.approx(weight @ latent**2 - (weight @ latent) ** 2, rel=0.05)
+    assert 1 - (found.explained() ** 2).sum() == pytest.approx(variance / 900)
+
+
+@pytest.mark.parametrize("layout", [ALONG_Y, PLAIN])
+def test_fewer_coefficients_than_cells_give_nearly_the_exact_posterior(layout, monkeypatch) -> None:
+    points, stable = outcomes(150)
+    probes = np.random.default_rng(1).random((50, 2))
+    exact = fit_surface(points, stable, np.ones(150), layout, has_one_edge=True).latent(probes)
+    monkeypatch.setattr("orchestrator.surface.fitting._MOST_EXACT", 75)
+    fewer = fit_surface(points, stable, np.ones(150), layout, has_one_edge=True).latent(probes)
+    np.testing.assert_allclose(fewer.probability(), exact.probability(), atol=0.05)
+    assert np.median(np.abs(fewer.mean_M - exact.mean_M) / exact.sd_M) < 0.4
 
 
 def test_between_a_stable_cell_and_an_unstable_one_the_edge_is_in_the_middle() -> None:
