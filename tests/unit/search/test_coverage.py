@@ -1,0 +1,88 @@
+"""How often the interval of an edge that was searched for contains the planted one; docs/edge.md has the figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from scipy.stats import binom
+
+from orchestrator.base.space import Axis
+from orchestrator.search.edge import EdgeOptions, EdgeSearch
+from orchestrator.search.protocol import CellResult, SeedResult
+from orchestrator.surface.fitting import fit_surface
+from orchestrator.surface.gaussian import Layout
+from orchestrator.surface.surface import Crossing
+
+AXES = (Axis("lr", "linear", (), (0.0, 1.0)), Axis("other", "linear", (), (0.0, 1.0)))
+BATCH = 8
+ROWS = {1: [0.0], 2: np.linspace(0, 1, 9).tolist()}  # by the number of axes
+INDEPENDENT = {1: 1, 2: 3}  # rows of one edge that count as independent: errors of neighbouring rows are alike
+FIRST_SEED = 2000
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("width", [0.005, 0.02, 0.04, 0.1])
+@pytest.mark.parametrize(("num_axes", "num_trials", "num_edges"), [(1, 32, 100), (2, 64, 12)])
+def test_the_interval_contains_the_planted_edge(num_axes: int, num_trials: int, num_edges: int, width: float) -> None:
+    """P(stable) is the logistic function of the distance to the edge in units of ``width``, a part of the axis."""
+    seeds = range(FIRST_SEED, FIRST_SEED + num_edges)
+    covered = np.mean([covered_rows(seed, width, num_trials, num_axes) for seed in seeds])
+    num = num_edges * INDEPENDENT[num_axes]
+    assert covered >= binom.ppf(0.001, num, 0.9) / num
+
+
+def covered_rows(seed: int, width: float, num_trials: int, num_axes: int) -> list[bool]:
+    """Whether the interval of each row contains the edge, after a search."""
+    rng = np.random.default_rng((seed, int(width * 1e4), num_trials))
+    edge = planted_edge(rng) if num_axes == 2 else constant_edge(rng)
+    axes, cells = AXES[:num_axes], {}
+    search = EdgeSearch(axes, EdgeOptions("lr", num_trials, 4, seed), lambda outcome: outcome == "over")
+    while proposals := search.propose([result_of(*item) for item in cells.items()], BATCH):
+        for proposal in proposals:
+            at = tuple(proposal.cell.values())
+            outcomes = cells.setdefault(at, [])
+            while len(outcomes) < proposal.num_seeds:
+                p_stable = expit((edge(at[-1]) - at[0]) / width)
+                outcomes.append("over" if rng.random() > p_stable else "stable")
+    points_ND = np.array(list(cells))
+    stable_N = np.array([float(outcomes.count("stable")) for outcomes in cells.values()])
+    trials_N = np.array([float(len(outcomes)) for outcomes in cells.values()])
+    layout = Layout((False,) * num_axes, along=0)
+    surface = fit_surface(points_ND, stable_N, trials_N, layout, 1 / 64, has_one_edge=True)
+    rows_RD = np.array([[0.0, other][:num_axes] for other in ROWS[num_axes]])
+    crossings = surface.crossings(rows_RD, np.linspace(0, 1, 257))
+    return [contains(found, edge(other)) for found, other in zip(crossings, ROWS[num_axes], strict=True)]
+
+
+def planted_edge(rng: np.random.Generator) -> Callable[[float], float]:
+    """A line with a wave on it."""
+    at, slope, height = rng.uniform(0.3, 0.7), rng.uniform(-0.35, 0.35), rng.uniform(0, 0.1)
+    frequency, phase = rng.uniform(0.5, 1.5), rng.uniform(0, 6.28)
+
+    def edge(other: float) -> float:
+        wave = height * math.sin(2 * math.pi * frequency * other + phase)
+        return min(max(at + slope * (other - 0.5) + wave, 0.08), 0.92)
+
+    return edge
+
+
+def constant_edge(rng: np.random.Generator) -> Callable[[float], float]:
+    at = rng.uniform(0.15, 0.85)
+    return lambda _: at
+
+
+def result_of(at: tuple[float, ...], outcomes: list[str]) -> CellResult:
+    names = (axis.name for axis in AXES)
+    results = tuple(SeedResult(i, outcome, True) for i, outcome in enumerate(outcomes))
+    return CellResult(dict(zip(names, at, strict=False)), results)
+
+
+def contains(found: tuple[Crossing, ...], edge: float) -> bool:
+    """Whether the only crossing of a row, or the first at which trials become unstable, may be at the edge."""
+    falling = found if len(found) == 1 else [crossing for crossing in found if not crossing.rises]
+    return bool(falling) and falling[0].low <= edge <= falling[0].high
