@@ -5,7 +5,6 @@ The package by itself reads logs and finished sweeps; training needs the librari
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -13,7 +12,7 @@ import platform
 import shlex
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -86,14 +85,3 @@ def missing_library_error(error: ModuleNotFoundError) -> InputError | None:
 
 def _problem(needs: str, library: str) -> Problem:
     return Problem("", "", f"{needs}, which is not installed", install_command(library))
-
-
-@contextlib.contextmanager
-def hidden_variable(name: str) -> Iterator[None]:
-    """Take a variable out of the environment during the block: trainers inherit the rest. "" hides nothing."""
-    value = os.environ.pop(name, None)
-    try:
-        yield
-    finally:
-        if value is not None:
-            os.environ[name] = value

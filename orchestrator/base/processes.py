@@ -26,6 +26,24 @@ def new_mark() -> str:
     return f"{os.getpid()}.{_started(os.getpid())}.{uuid.uuid4().hex[:8]}.{os.getuid()}"
 
 
+@contextlib.contextmanager
+def inherited(name: str, value: str | None) -> Iterator[None]:
+    """Set an environment variable during the block, for processes that it starts too; None removes the variable."""
+    before = os.environ.get(name)
+    _put(name, value)
+    try:
+        yield
+    finally:
+        _put(name, before)
+
+
+def _put(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
 def all_marked(variable: str = MARK) -> dict[int, str]:
     """Return the marks in ``variable`` of all other processes that this user may inspect, by process id."""
     return {process.pid: mark for process, mark in _with_marks(variable)}

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.base.environment import hidden_variable
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import (
     FROZEN_SWEEP,
@@ -39,6 +38,7 @@ from orchestrator.base.packs import (
     cause_of,
     last_line,
 )
+from orchestrator.base.processes import inherited
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.driver import packing
 from orchestrator.driver.packing import dispatched, make_packs, pack_of, plan_text, resumed_pack, trials_at_a_time
@@ -73,7 +73,7 @@ def run_sweep(
     measures durations and ``wall_clock`` dates records, both in seconds. Raises InputError if another driver has the
     sweep, StorageError if results cannot be written.
     """
-    with sweep_lock(folder), hidden_variable(sweep.receiver), LedgerWriter(folder / LEDGER, clock=wall_clock) as ledger:
+    with sweep_lock(folder), inherited(sweep.receiver, None), LedgerWriter(folder / LEDGER, clock=wall_clock) as ledger:
         write_if_changed(folder / FROZEN_SWEEP, sweep.text)
         sweep = packing.with_numerics(sweep, ledger)
         proposer = Proposer(sweep, ledger)

@@ -31,7 +31,7 @@ from orchestrator.base.environment import OWN_PYTHON, install_command
 from orchestrator.base.errors import ExecutorError, InputError, Problem, StorageError, printable
 from orchestrator.base.files import JOBS, atomic_write, check_no_links, remove, withdraw_jobs
 from orchestrator.base.packs import Event, LaunchedPack, Pack, PackLost
-from orchestrator.base.processes import MARK, end_marked, new_mark
+from orchestrator.base.processes import MARK, end_marked, inherited, new_mark
 from orchestrator.executors.slurm_cluster import (
     HELD,
     LOCAL_PACE,
@@ -213,7 +213,7 @@ class SlurmExecutor:
             part = ready[: self._largest_array]
             sent = [replace(pack, launch=replace(pack.launch, report_s=report_s)) for pack in part]
             try:
-                with _environment(self._mark), contextlib.redirect_stderr(io.StringIO()):
+                with inherited(MARK, self._mark or os.environ.get(MARK)), contextlib.redirect_stderr(io.StringIO()):
                     jobs: list[Any] = self._submitit.map_array(self._job, sent)
             except OSError as error:
                 raise StorageError(f"{self._folder}: {error.strerror or error}") from error
@@ -363,17 +363,3 @@ def _leftover_jobs(folder: Path) -> tuple[str, set[str]]:
             if registered["cluster"] == "slurm":
                 job_ids.add(str(registered["job"]))
     return mark, job_ids
-
-
-@contextlib.contextmanager
-def _environment(mark: str) -> Iterator[None]:
-    """Set the ``mark`` for processes that are started inside; an empty mark changes nothing."""
-    before = os.environ.get(MARK)
-    if mark:
-        os.environ[MARK] = mark
-    try:
-        yield
-    finally:
-        if mark:
-            os.environ.pop(MARK)
-            os.environ.update({MARK: before} if before is not None else {})

@@ -13,11 +13,13 @@ import netrc
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from orchestrator.base.files import atomic_write, check_no_links, make_folder, open_private
+from orchestrator.base.processes import inherited
 from orchestrator.mirrors.records import logs_as_numbers
 from orchestrator.mirrors.tracker import SweepRecord, TrackingError, TrialRecord, table_of
 from orchestrator.mirrors.wandb_service import (
@@ -218,17 +220,9 @@ class WandbTracker:
             [run_folder] = self._store.glob(f"offline-run-*-{run_id}")
             wait_for_end(run_folder / f"run-{run_id}.wandb", _FLUSH_S)
 
-    @contextlib.contextmanager
-    def _table_copies_in_store(self) -> Iterator[None]:
+    def _table_copies_in_store(self) -> AbstractContextManager[None]:
         """Make the library copy tables into the store, not into the home folder: the copies must move with it."""
-        own = not os.environ.get("WANDB_DATA_DIR")
-        if own:
-            os.environ["WANDB_DATA_DIR"] = str(self._store / _DATA)
-        try:
-            yield
-        finally:
-            if own:
-                del os.environ["WANDB_DATA_DIR"]
+        return inherited("WANDB_DATA_DIR", os.environ.get("WANDB_DATA_DIR") or str(self._store / _DATA))
 
     def _add_file(self, run: Any, path: Path) -> None:
         """Add a copy of a file, so that the run can be uploaded after the file has changed."""
