@@ -22,6 +22,7 @@ from orchestrator.base.files import FROZEN_SWEEP, without_users
 from orchestrator.mirrors.mlflow_runs import (
     ATTEMPT,
     MIRRORED,
+    NOTE,
     MachineReadings,
     find_runs,
     log_answer,
@@ -30,7 +31,6 @@ from orchestrator.mirrors.mlflow_runs import (
     log_table,
     log_texts,
     make_artifacts_folder,
-    sweep_note,
     trial_note,
 )
 from orchestrator.mirrors.mlflow_store import (
@@ -346,26 +346,24 @@ class MlflowTracker:
         known = self._runs.params.get(self._runs.parent_id, {})
         if any(wanted.get(key) != value for key, value in known.items()):
             self._replace_parent()  # the user has edited the sweep, and params cannot change
-        tags = {**sweep.tags, "sweep.level": "sweep", "mlflow.source.type": "LOCAL", **sweep_note(sweep)}
-        tags["mlflow.source.name"] = f"sweep run {self.folder / FROZEN_SWEEP}"  # includes changes by the command line
+        tags = {**sweep.tags, "sweep.level": "sweep", "mlflow.source.type": "LOCAL"}
+        source = f"sweep run {self.folder / FROZEN_SWEEP}"  # includes changes by the command line
+        tags |= {"mlflow.source.name": source, NOTE: "\n\n".join(sweep.description)}
         tags |= {"mlflow.source.git.commit": sweep.git_commit} if sweep.git_commit else {}
-        entities, now_ms = self._entities, int(1000 * sweep.finished_s)
-        self._client.log_batch(
-            self._runs.parent_id,
-            params=self._new_params(self._runs.parent_id, wanted),
-            tags=[entities.RunTag(key, value[:5000]) for key, value in tags.items()],
-        )
-        self._write_metrics(self._runs.parent_id, sweep.metrics, now_ms)
-        local_artifacts = make_artifacts_folder(self._client, self._runs.parent_id)
-        log_texts(self._client, self._runs.parent_id, sweep.texts)
-        log_table(self._client, self._runs.parent_id, sweep.cells)
+        run_id = self._runs.parent_id
+        run_tags = [self._entities.RunTag(key, value[:5000]) for key, value in tags.items()]
+        self._client.log_batch(run_id, params=self._new_params(run_id, wanted), tags=run_tags)
+        self._write_metrics(run_id, sweep.metrics, int(1000 * sweep.finished_s))
+        local_artifacts = make_artifacts_folder(self._client, run_id)
+        log_texts(self._client, run_id, sweep.texts)
+        log_table(self._client, run_id, sweep.cells)
         for path in artifacts:
-            self._client.log_artifact(self._runs.parent_id, str(path))
+            self._client.log_artifact(run_id, str(path))
             self._on_response()
             if path.suffix == ".png":
-                log_map(self._client, self._runs.parent_id, path, sweep.num_finished, local_artifacts)
+                log_map(self._client, run_id, path, sweep.num_finished, local_artifacts)
                 self._on_response()
-        self._client.set_terminated(self._runs.parent_id, status="FINISHED" if sweep.is_over else "KILLED")
+        self._client.set_terminated(run_id, status="FINISHED" if sweep.is_over else "KILLED")
 
     def _replace_parent(self) -> None:
         old = self._runs.parent_id

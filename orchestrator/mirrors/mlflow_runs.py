@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.base.files import make_folder, open_private
 from orchestrator.mirrors.mlflow_store import all_runs, local_folder
-from orchestrator.mirrors.tracker import CellRecord, SweepRecord, Text, TrialAnswer, TrialRecord, table_of
+from orchestrator.mirrors.tracker import CellRecord, Text, TrialAnswer, TrialRecord, table_of
 
 ATTEMPT = "sweep.attempt"  # tag: the attempt at training that the points belong to
 MIRRORED = "sweep.mirrored"  # tag: the version of the trial, once it is complete
@@ -131,7 +131,7 @@ def _differences(names: list[str], sweep: Any) -> str:
     return f"{', '.join(names)} at {sweep.data.metrics.get('steps_trained', 0):g} steps"[:5000]
 
 
-# --- descriptions, texts, images, tables, answers, machine load --------------------------------------------------
+# --- descriptions, texts, images, tables, answers, machine load ------------------------------------
 
 TABLE, ANSWER_TABLE = "cells.json", "remedies.json"
 ANSWERED = "sweep.answered"  # tag: the version of the answer, once it is complete
@@ -146,20 +146,6 @@ def trial_note(trial: TrialRecord) -> dict[str, str]:
     """Return the tag with a trial's description: its outcome and the reason."""
     parts = (trial.tags.get("outcome") or trial.status, trial.tags.get("reason"))
     return {NOTE: ": ".join(part for part in parts if part)}
-
-
-def sweep_note(sweep: SweepRecord) -> dict[str, str]:
-    """Return the tag with a sweep's description: how much of it is stable, its edge and the recommended setting."""
-    metrics, start = sweep.metrics, "recommended_"
-    lines = [f"{sweep.num_finished} trials have finished."]
-    if "stable_fraction" in metrics:
-        lines.append(f"**{metrics['stable_fraction']:.0%} of the seeds are stable**, the mean of the cells.")
-    if "edge_low" in metrics and "edge_high" in metrics:
-        lines.append(f"Edge: between {metrics['edge_low']:.3g} and {metrics['edge_high']:.3g}, the median of the rows.")
-    setting = [f"{name.removeprefix(start)} = {value:.4g}" for name, value in metrics.items() if name.startswith(start)]
-    if setting:
-        lines.append(f"Recommended: {', '.join(setting)}.")
-    return {NOTE: "\n\n".join(lines)}
 
 
 def log_texts(client: Any, run_id: str, texts: Sequence[Text]) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from orchestrator.base.errors import InputError
-from orchestrator.base.space import Axis, Cell, format_value, is_number
+from orchestrator.base.space import Axis, Cell, format_value, is_number, number_text
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, OSCILLATING, OUTCOMES, RIGHT, TOO_SLOW
+from orchestrator.base.words import count
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.schema import PackRow
 from orchestrator.maps.audit import Audit, audit
@@ -20,10 +21,9 @@ from orchestrator.maps.axes import led
 from orchestrator.maps.cells import CellSummary, cell_summary, stable_share
 from orchestrator.maps.curve_metrics import OF_TELEMETRY, measured
 from orchestrator.maps.grid_map import GridMap
-from orchestrator.maps.recommendation import recommend
+from orchestrator.maps.recommendation import Recommendation, recommend
 from orchestrator.maps.sensitivity import sensitivity_of_values
-from orchestrator.maps.stability_map import map_of
-from orchestrator.maps.surface_map import SurfaceMap
+from orchestrator.maps.stability_map import StabilityMap
 from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.mirrors.records import cell_key, loss_columns, map_params, shown_value
 from orchestrator.mirrors.tracker import MAP_AXES, CellKey, CellRecord, SweepRecord, Text
@@ -52,7 +52,9 @@ def sweep_record(ledger: LedgerReader) -> SweepRecord:
         **{f"fixed.{key}": shown_value(value) for key, value in fixed.items()},
         **{f"environment.{key}": value for key, value in environment.items() if key != "pid"},
     }
-    cells = _cells(table)
+    cells, advice = _cells(table), _advice(table)
+    num_finished = sum(row.status == "finished" for row in rows)
+    metrics = {**_counts(rows), **_map_metrics(table, cells, advice), **_costs(ledger, packs)}
     return SweepRecord(
         tags=tags,
         git_commit=facts.get("git_commit", ""),
@@ -64,13 +66,35 @@ def sweep_record(ledger: LedgerReader) -> SweepRecord:
             **{f"tie.{name}": text for name, text in ties.items()},
             **{key: shown_value(value) for key, value in fixed.items()},
         },
-        metrics={**_counts(rows), **_map_metrics(table, cells), **_costs(ledger, packs)},
+        metrics=metrics,
         cells=cells,
         finished_s=max((row.finished_at or 0 for row in rows), default=0),
         is_over=not any(row.status in _UNFINISHED for row in rows),
-        num_finished=sum(row.status == "finished" for row in rows),
+        num_finished=num_finished,
         texts=_texts(packs),
+        description=_description(num_finished, metrics, advice),
     )
+
+
+def _advice(table: SweepTable) -> Recommendation | None:
+    """Return the recommended setting with the map that it was chosen from, or None if there is no map."""
+    try:
+        return recommend(table)
+    except InputError:
+        return None
+
+
+def _description(num_finished: int, metrics: Mapping[str, float], advice: Recommendation | None) -> list[str]:
+    """Say how much of the sweep is stable, where its edge is, and which setting to take."""
+    lines = [f"{count(num_finished, 'trial')} finished."]
+    if "stable_fraction" in metrics:
+        lines.append(f"**{metrics['stable_fraction']:.0%} of the seeds are stable**, the mean of the cells.")
+    if advice is not None and "edge_low" in metrics:
+        low, high = (number_text(metrics[end], 3) for end in ("edge_low", "edge_high"))
+        lines.append(f"Edge along {advice.stability.along.name}: between {low} and {high}, the median of the rows.")
+    if advice is not None and advice.chosen is not None:
+        lines.append(f"Recommended: {advice.chosen.name}.")
+    return lines
 
 
 def _shares(row: TrialResult) -> dict[str, float]:
@@ -163,7 +187,7 @@ def _counts(rows: Sequence[TrialResult]) -> dict[str, float]:
     return counts | {"num_trials": len(rows)} | _audit_counts(audit(rows, None))
 
 
-def _map_metrics(table: SweepTable, cells: Sequence[CellRecord]) -> dict[str, float]:
+def _map_metrics(table: SweepTable, cells: Sequence[CellRecord], advice: Recommendation | None) -> dict[str, float]:
     """Return the size of the stable region, the edge, the recommendation and the cost of a wrong learning rate."""
     metrics: dict[str, float] = {}
     share = stable_share(table.by_cell().values())
@@ -171,12 +195,9 @@ def _map_metrics(table: SweepTable, cells: Sequence[CellRecord]) -> dict[str, fl
         metrics["stable_fraction"] = share
         states = list(table.states().values())
         metrics["stable_cells"] = sum(state == "stable" for state in states) / len(states)
-    metrics |= _edges(table)
-    try:
-        chosen = recommend(table).chosen
-    except InputError:
-        chosen = None
-    if chosen is not None:
+    if advice is not None:
+        metrics |= _edges(advice.stability)
+    if advice is not None and (chosen := advice.chosen) is not None:
         metrics |= {f"recommended_{name}": float(v) for name, v in chosen.setting.items() if is_number(v)}
         metrics["recommended_loss"] = chosen.loss
         if math.isfinite(chosen.margin):
@@ -185,17 +206,16 @@ def _map_metrics(table: SweepTable, cells: Sequence[CellRecord]) -> dict[str, fl
     return metrics | ({"lr_sensitivity": median(costs)} if costs else {})
 
 
-def _edges(table: SweepTable) -> dict[str, float]:
-    """Return the bracket of each row's outermost edge along the first axis, and their median on the axis's scale.
+def _edges(stability: StabilityMap) -> dict[str, float]:
+    """Return the bracket of each row's outermost edge along the map's axis, and their median on the axis's scale.
 
     For scattered cells, return the median 95 % interval of the fitted edge.
     """
+    if not isinstance(stability, GridMap):
+        return _fitted_edges(stability)
     try:
-        stability = map_of(table)
-        if isinstance(stability, SurfaceMap):
-            return _fitted_edges(stability)
         rows = stability.rows()
-    except InputError:
+    except InputError:  # its axes have no order
         return {}
     cells = stability.cells
     brackets = {
@@ -220,7 +240,7 @@ def _plain(text: str) -> str:
     return re.sub(r"[^\w./: -]", "_", text, flags=re.ASCII)
 
 
-def _fitted_edges(surface: SurfaceMap) -> dict[str, float]:
+def _fitted_edges(surface: StabilityMap) -> dict[str, float]:
     last = [row.edges[-1] for row in surface.rows() if row.edges]
     ends = [(edge.low, edge.high) for edge in last if edge.at is not None]
     known = [(low, high) for low, high in ends if low is not None and high is not None]

@@ -113,6 +113,7 @@ class SweepRecord:
     texts: Sequence[Text] = ()
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     answers: Sequence[TrialAnswer] = ()
+    description: Sequence[str] = ()  # sentences: how much is stable, the edge, and the setting to take
 
 
 class Tracker(Protocol):

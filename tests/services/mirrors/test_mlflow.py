@@ -115,7 +115,9 @@ def test_the_mirror_says_what_the_ledger_says(results: Path) -> None:
     assert sorted(row[at] for row in table["data"]) == sorted(fractions)
     assert json.loads(parent.data.tags["mlflow.loggedArtifacts"]) == [{"path": "cells.json", "type": "table"}]
     assert parent.info.status == "FINISHED"
-    for part in ("12 trials have finished.", "**83% of the seeds are stable**", "Edge: between", "Recommended: lr = "):
+    for part in (
+        "12 trials finished.", "**83% of the seeds are stable**", "Edge along lr: between", "Recommended: lr",
+    ):  # fmt: skip
         assert part in parent.data.tags["mlflow.note.content"]
     assert parent.data.metrics["num_diverged"] == sum(row.outcome == "diverged" for row in rows)
     assert parent.data.tags["environment.torch"]
