@@ -180,21 +180,20 @@ def ui(results: Path, uri: str | None, port: int) -> Lines:
     environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ, MARK: mark}
     command = server_command(store, results, port, sys.executable)
     # MLflow logs every request; its log is shown only if it fails. Files that it writes are private to this user.
-    with tempfile.TemporaryFile() as log:
-        try:
-            with stop_signals(_interrupt):
-                server = subprocess.Popen(command, env=environment, umask=0o077, stdout=log, stderr=log)
-                yield from run_pages(store, address)
-                code = server.wait()
+    try:
+        with tempfile.TemporaryFile() as log, stop_signals(_interrupt):
+            server = subprocess.Popen(command, env=environment, umask=0o077, stdout=log, stderr=log)
+            yield from run_pages(store, address)
+            code = server.wait()
             log.seek(0)
             yield from log.read().decode(errors="replace").splitlines()[-_SHOWN_LINES:]
             return code
-        except OSError as error:
-            raise SweepError(f"cannot start MLflow: {error}") from error
-        except KeyboardInterrupt:
-            return EXIT_OK
-        finally:
-            end_marked(mark)
+    except OSError as error:
+        raise SweepError(f"cannot start MLflow: {error}") from error
+    except KeyboardInterrupt:
+        return EXIT_OK
+    finally:
+        end_marked(mark)
 
 
 def _interrupt(_: int) -> None:

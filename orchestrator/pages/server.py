@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import math
 import os
 import re
 import secrets
@@ -12,11 +13,11 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from time import sleep as rest
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -85,6 +86,11 @@ class PageServer(ThreadingHTTPServer):
         self._pages: dict[str, LivePage] = {}
         self._lock, self._lock_of_answers = threading.Lock(), threading.Lock()  # several browsers may ask
         self._places = threading.BoundedSemaphore(_MOST_ANSWERS)
+        self._last_answer_s = -math.inf
+
+    def is_open_somewhere(self) -> bool:
+        """Whether a browser has a page open: it asked for news a moment ago."""
+        return time.monotonic() - self._last_answer_s < _LAST_NEWS_S
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a browser that left before it had its answer."""
@@ -96,6 +102,7 @@ class PageServer(ThreadingHTTPServer):
 
         Raises SweepError where a ledger cannot be read.
         """
+        self._last_answer_s = time.monotonic()
         parts = urlsplit(target)
         if parts.path == "/":
             with self._lock:
@@ -208,7 +215,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def serve(listener: Listener, results: Path, until: Callable[[], object] | None = None) -> None:
-    """Serve the pages of ``results`` until ``until`` returns, or for ever. Closes ``listener``."""
+    """Serve the pages of ``results`` for ever, or until ``until`` returns and open pages have had the last news.
+
+    Closes ``listener``.
+    """
     with PageServer(listener, results) as server:
         if until is None:
             server.serve_forever()
@@ -216,11 +226,13 @@ def serve(listener: Listener, results: Path, until: Callable[[], object] | None 
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         until()
+        if server.is_open_somewhere():
+            time.sleep(_LAST_NEWS_S)
         server.shutdown()
 
 
 _GRACE_S = 5.0  # for the server to end
-_LAST_NEWS_S = 2.5  # after the run, in which pages that ask every second get its end
+_LAST_NEWS_S = 2.5  # in which each open page asks for news: they ask every second
 
 
 @contextlib.contextmanager
@@ -251,16 +263,11 @@ def page_beside(listener: Listener, results: Path) -> Iterator[None]:
 
 
 def serve_beside(handle: str, results: str) -> None:
-    """Serve on the open socket ``handle`` until standard input ends and pages have had the last news."""
+    """Serve on the open socket ``handle`` until standard input ends."""
     os.nice(10)
     listener = Listener(fileno=int(handle))
     listener.token = sys.stdin.readline().strip()
-
-    def run_is_over() -> None:
-        sys.stdin.read()
-        rest(_LAST_NEWS_S)
-
-    serve(listener, Path(results), run_is_over)
+    serve(listener, Path(results), sys.stdin.read)
 
 
 if __name__ == "__main__":

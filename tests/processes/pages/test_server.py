@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +17,7 @@ from local_server import wait_for
 from sweep_cases import ledger_at, record, sweep_of
 
 from orchestrator.base.files import FROZEN_SWEEP
-from orchestrator.pages import server as server_module
-from orchestrator.pages.server import address_of, listening_socket, page_beside, serve_beside
+from orchestrator.pages.server import address_of, listening_socket, page_beside, serve
 
 GRID = "axes: {lr: {values: [0.1, 0.2]}}\n"
 KILLED = """
@@ -67,18 +66,17 @@ def test_a_page_beside_a_run_is_served_and_ends_with_it(results: Path) -> None:
     listening_socket(port).close()  # which raises an error where something still listens
 
 
-def test_an_open_page_gets_the_end_of_its_run(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    listener, rests = listening_socket(None), []
+@pytest.mark.parametrize("is_open", [True, False])
+def test_only_an_open_page_keeps_the_server_after_its_run(results: Path, monkeypatch, is_open: bool) -> None:
+    listener, after = listening_socket(None), []
     address = address_of(listener, "case")
 
-    def asks_once_more(seconds: float) -> None:
-        rests.append((seconds, urllib.request.urlopen(address, timeout=30).status))
+    def status() -> int:
+        return urllib.request.urlopen(address, timeout=30).status
 
-    monkeypatch.setattr(os, "nice", lambda _: None)
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{listener.token}\n"))  # it has ended after the token
-    monkeypatch.setattr(server_module, "rest", asks_once_more)
-    serve_beside(str(listener.detach()), str(results))
-    assert rests == [(2.5, 200)], "longer than the second between two questions of a page"
+    monkeypatch.setattr(time, "sleep", lambda seconds: after.append((seconds, status())))
+    serve(listener, results, status if is_open else lambda: None)
+    assert after == ([(2.5, 200)] if is_open else []), "longer than the second between two questions of a page"
 
 
 @pytest.mark.slow
