@@ -160,15 +160,11 @@ class SweepResults:
         """
         return self._of_table(lambda table: query.ask(table, print))
 
-    def compare(
-        self,
-        *others: SweepResults | str | Path,
-        **options: Any,
-    ) -> Any:
-        """Return how other sweeps differ from this one, or the values of the axis ``by`` of this one.
+    def compare(self, *others: SweepResults | str | Path, **options: Any) -> Any:
+        """Return how other sweeps differ from this one, or how the values of an axis of this one differ.
 
-        A name is that of a sweep in the same folder of results.
-        ``options`` are the options of `sweep compare`. Raises InputError if the sweeps share nothing.
+        A name means a sweep in the same folder of results. ``options`` are the options of `sweep compare`. Raises
+        InputError if the sweeps share nothing.
         """
         named = (each if isinstance(each, SweepResults) else load(each, self.folder.parent) for each in others)
         sweeps = [self, *named]

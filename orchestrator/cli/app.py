@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from orchestrator import answers
@@ -84,15 +84,31 @@ def _action(name: str) -> Any:
 def single_command(name: str, function: Callable[..., None], panel: str | None = None) -> Any:
     """Return the command ``name`` that calls ``function``, whose annotations and docstring are its options and help."""
     one = typer.Typer(rich_markup_mode="markdown", add_completion=False, pretty_exceptions_enable=False)
-    one.command(name, rich_help_panel=panel)(function)
-    command = get_command(one)
-    for parameter in command.params:
-        if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""  # a flag takes no value, where Typer would show <bool>
-    return command
+    one.command(name, cls=PlainCommand, rich_help_panel=panel)(function)
+    return get_command(one)
 
 
-class SweepGroup(TyperGroup):
+class _PlainFlags:
+    """Show flags without a value, where Typer shows <bool>."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, with the option for help."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in params:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return params
+
+
+class PlainCommand(_PlainFlags, TyperCommand):
+    """A command."""
+
+
+class PlainGroup(_PlainFlags, TyperGroup):
+    """A group of commands."""
+
+
+class SweepGroup(PlainGroup):
     """The group of all commands."""
 
     def __init__(self, **options: Any) -> None:

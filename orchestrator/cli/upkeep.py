@@ -9,6 +9,7 @@ import typer
 
 from orchestrator.answers import query_class
 from orchestrator.base.files import sweep_folder
+from orchestrator.cli.app import PlainCommand, PlainGroup
 from orchestrator.cli.options import (
     RESULTS,
     JsonOption,
@@ -95,6 +96,7 @@ def page_command(
 
 
 export_command = typer.Typer(
+    cls=PlainGroup,
     help="Write a sweep's map to a file, or the sweep for another product. For example `sweep export heatmap fit`.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -103,10 +105,10 @@ export_command = typer.Typer(
 )
 
 
-export_command.command("heatmap")(command_of(query_class("map")))
+export_command.command("heatmap", cls=PlainCommand)(command_of(query_class("map")))
 
 
-@export_command.command("optuna")
+@export_command.command("optuna", cls=PlainCommand)
 def export_optuna(name: NameArgument, results: ResultsOption = RESULTS) -> None:
     """Write results/NAME/optuna.db: the sweep as an Optuna study, for optuna-dashboard.
 

@@ -232,7 +232,6 @@ def test_rendered_help_says_the_need_and_has_an_example_and_every_option(name: s
     assert code == 0
     assert f"sweep {name}" in shown
     assert all(part in shown for part in ("--json", "--output", "--results"))
-    assert shown.count("<bool>") == 1, "Typer's own --help; other flags are shown without a value"
     assert "(?P<step>" in shown if "pattern" in query.options() else True
 
 
