@@ -13,6 +13,7 @@ import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import softmax
+from threadpoolctl import threadpool_limits
 
 from orchestrator.surface.gaussian import Field, Layout, Shape
 from orchestrator.surface.posterior import Counts, Mode, evidence_gradient, find_mode, matched
@@ -123,9 +124,14 @@ def fit_surface(
     the cells must not have been chosen for lying at an edge. Which of the fits are likely is first judged by a few of
     many cells.
     """
-    lengths = (_LENGTH,) * len(layout.numeric)
     cells = _Cells.of(points_ND, stable_N, trials_N)
-    few = cells.few()
+    # Small matrices: several threads gain nothing, and wait for each other where trainers take the processors.
+    with threadpool_limits(limits=1, user_api="blas"):
+        return _fitted(cells, layout, resolution, has_one_edge)
+
+
+def _fitted(cells: _Cells, layout: Layout, resolution: float, has_one_edge: bool | None) -> Surface:
+    lengths, few = (_LENGTH,) * len(layout.numeric), cells.few()
     if layout.along is None or not has_one_edge:
         prior = Field(replace(layout, along=None), Shape(lengths, 1.0, _PLAIN_SPREAD, 0.0), 0)
         learned = _learned(prior, few, math.inf)

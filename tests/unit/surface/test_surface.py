@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 from scipy.special import expit
+from threadpoolctl import threadpool_info, threadpool_limits
 
+from orchestrator.surface import fitting
 from orchestrator.surface.fitting import fit_surface
 from orchestrator.surface.gaussian import Field, Layout, Shape
 from orchestrator.surface.posterior import Counts, evidence_gradient, find_mode, matched
@@ -53,6 +55,21 @@ def test_counts_give_the_posterior_of_repeated_rows(layout) -> None:
     repeated = fit_surface(np.repeat(points, 2, axis=0), np.repeat(stable, 2), np.ones(40), layout).latent(probes)
     np.testing.assert_allclose(repeated.mean_M, counted.mean_M, rtol=1e-2, atol=0.05)
     np.testing.assert_allclose(repeated.sd_M, counted.sd_M, rtol=1e-2, atol=0.05)
+
+
+def test_a_fit_has_one_thread_so_that_it_waits_for_no_trainer(monkeypatch) -> None:
+    counts = []
+
+    def watched(*arguments):
+        counts.append([one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"])
+        return find_mode(*arguments)
+
+    monkeypatch.setattr(fitting, "find_mode", watched)
+    with threadpool_limits(2, "blas"):
+        fitted()
+        after = [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
+    assert {num for each in counts for num in each} == {1}
+    assert set(after) == {2}
 
 
 @pytest.mark.parametrize("layout", [ALONG_Y, PLAIN])
