@@ -23,5 +23,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.argv = sys.argv[sys.argv.index("-m") + 1 :]
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    if "-m" in sys.argv:
+        sys.argv = sys.argv[sys.argv.index("-m") + 1 :]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        main()

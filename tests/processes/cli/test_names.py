@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import orchestrator
 import sweep_stability
 
 QUADRATIC = "objective: quadratic\n"
@@ -71,6 +72,14 @@ def trained(folder: Path, objective: str, *options: str, executor: str = "inline
     rest = "name: case\nsteps: 20\naxes: {lr: {values: [0.1, 3.0]}}\ntracking: {enabled: false}\n"
     (folder / "case.yaml").write_text(objective + rest)
     return sweep(folder, "run", "case.yaml", "--allow-import", "--executor", executor, *options, code=code)
+
+
+def test_the_entry_point_is_beside_the_packages() -> None:
+    assert Path(sweep_stability.__file__).parent == Path(orchestrator.__file__).parent.parent
+
+
+def test_the_entry_point_runs_as_a_module(folder: Path) -> None:
+    assert "sweep list" in run(folder, "-m", "sweep_stability", "list", "--help")
 
 
 def test_commands_and_the_server_of_a_run_are_of_sweep(folder: Path) -> None:
