@@ -53,7 +53,7 @@ def is_installed(library: str) -> bool:
 
 
 def are_first(path: Sequence[str]) -> bool:
-    """Whether sweep's packages are those with their names that a process with this sys.path would import."""
+    """Whether a process with this sys.path would import sweep's own packages."""
     specs = {name: PathFinder.find_spec(name, path) for name in _PACKAGES}
     return all(spec and spec.origin == str(PLACE / name / "__init__.py") for name, spec in specs.items())
 

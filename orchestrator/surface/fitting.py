@@ -41,7 +41,7 @@ _RELATIVE_JITTER = 1e-10  # of a variance
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """The cells that a surface is fitted to, and those of them by which its latent values are expressed."""
+    """The cells that a surface is fitted to, N, and the K cells that express its latent values."""
 
     points_ND: np.ndarray
     counts: Counts
@@ -56,7 +56,7 @@ class _Cells:
         return cls(points_ND, Counts(stable_N, trials_N), points_ND[drawn])
 
     def few(self) -> _Cells:
-        """The cells by which the others are expressed, alone."""
+        """The cells that express the others, alone."""
         if len(self.points_KD) == len(self.points_ND):
             return self
         is_kept_N = (self.points_ND[:, None] == self.points_KD).all(axis=2).any(axis=1)
