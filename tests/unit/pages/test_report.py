@@ -60,7 +60,7 @@ def test_text_from_configs_and_errors_is_escaped(tmp_path: Path) -> None:
 
 
 def test_the_page_says_what_stopping_early_saved_and_how_often_it_was_wrong(tmp_path: Path) -> None:
-    sweep = sweep_of(GRID + "stopping: {audit: 0.5}\n")
+    sweep = sweep_of(GRID + "stopping: {audit: 0.5}\nresources: {pack: 4}\n")  # no width that other tests measured
     results = {
         "stable": {},
         "diverged": {"steps_done": 8, "verdict_step": 7},
