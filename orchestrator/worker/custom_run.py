@@ -24,6 +24,7 @@ from orchestrator.detection.validations import Validations
 from orchestrator.logs.columns import MetricsConfig
 from orchestrator.logs.streams import VALIDATION, Point, Reading
 from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render
+from orchestrator.worker.fork_server import FUNCTION
 from orchestrator.worker.launcher import CannotStart, Launcher
 from orchestrator.worker.points import (
     Curve,
@@ -189,7 +190,7 @@ class CustomRun:
             skips_existing=self.skips_existing,
         )
         if is_function:
-            command = [*OWN_PYTHON, "-m", "orchestrator.worker.function", config["python"]]
+            command = [*OWN_PYTHON, "-m", FUNCTION, config["python"]]
         else:
             own = [filled(word) for word in config["command"]]
             command = command_of([*own, *(self._resume_arguments(filled) if is_resumed else ())])

@@ -45,4 +45,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    # Processes that the function spawns import the main module by name, which a package of the user may have.
+    del sys.modules["__main__"].__file__
+    sys.modules["__main__"].__spec__ = None
     main()

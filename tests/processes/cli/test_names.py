@@ -29,6 +29,15 @@ def run(config, report):
         report(step, x * x / 2 + 1)
         x -= config["lr"] * x
 """
+SPAWNING = """
+import multiprocessing
+import function
+
+def run(config, report):
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(abs, [-1]) == [1]
+    function.run(config, report)
+"""
 PACKED = """
 from dataclasses import replace
 from objectives.base import OBJECTIVES
@@ -46,6 +55,7 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / package / "mine.py").write_text("START = 2.0\n")
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "function.py").write_text(FUNCTION)
+    (tmp_path / "spawning.py").write_text(SPAWNING)
     (tmp_path / "clash.py").write_text("import objectives.mine\n")
     (tmp_path / "packed.py").write_text(PACKED)
     return tmp_path
@@ -103,7 +113,9 @@ def test_a_trainer_has_the_modules_of_its_user(folder: Path) -> None:
     assert OUTCOMES in trained(folder, COMMAND)
 
 
-@pytest.mark.parametrize("objective", ['{python: "function:run"}', '{packed: "packed:OBJECTIVE"}'])
+@pytest.mark.parametrize(
+    "objective", ['{python: "function:run"}', '{python: "spawning:run"}', '{packed: "packed:OBJECTIVE"}']
+)
 def test_a_function_and_an_objective_of_a_user_are_found(folder: Path, objective: str) -> None:
     assert OUTCOMES in trained(folder, f"objective: {objective}\n")
 
