@@ -49,8 +49,7 @@ class Gains:
     """What became of the runs of the base, on ``num_pairs`` trials that have an outcome in both.
 
     Of ``unstable`` runs of the base ``saved`` are stable here; of ``stable`` ones ``harmed`` are not. Degraded runs are
-    not stable. Intervals are over seeds, None with few. ``saved_loss`` is the median final loss of
-    the saved runs.
+    not stable. Intervals are over seeds, None with few. ``saved_loss`` is the median final loss of the saved runs.
 
     ``loss_change`` is the median of the change of the final loss over the ``num_losses`` pairs of which both are
     stable, with the interval of the mean of each seed's. ``best`` is the best cell here, ``best_of_base`` the

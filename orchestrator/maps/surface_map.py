@@ -106,8 +106,11 @@ class SurfaceMap:
     def position(self, setting: Mapping[str, Any]) -> Position:
         """The side of ``setting``: at the edge if the interval of its P(stable) has the level."""
         (p_stable,) = self.p_stable([setting])
-        is_sure = p_stable.low > self.level, p_stable.high < self.level
-        side: Side = "stable" if is_sure[0] else "not stable" if is_sure[1] else "at the edge"
+        side: Side = "at the edge"
+        if p_stable.low > self.level:
+            side = "stable"
+        elif p_stable.high < self.level:
+            side = "not stable"
         return Position(side, p_stable.at > self.level, p_stable=p_stable)
 
     def margins(self, setting: Mapping[str, Any]) -> list[Margin]:

@@ -167,11 +167,9 @@ class Surface:
         return Latent(self.weight_P, tuple(fit.latent(points_MD) for fit in self.fits))
 
     def covariance(self, some: Latent, others: Latent) -> np.ndarray:
-        """Return the posterior covariance of points with others, (M, M)."""
-        means = zip(some.parts, others.parts, strict=True)
-        total = _weighted(self.weight_P, [np.multiply.outer(a.mean_M, b.mean_M) for a, b in means])
-        total -= np.multiply.outer(some.mean_M, others.mean_M)
-        return total + _weighted(self.weight_P, self._covariances(some, others))
+        """Return the posterior covariance of points with others, (M, M). Raises ValueError for more than one fit."""
+        (covariance_MM,) = self._covariances(some, others)
+        return covariance_MM
 
     def mean_deviation(self, latent: Latent) -> float:
         """Return the standard deviation of the mean of P(stable) over points, to first order within each fit."""

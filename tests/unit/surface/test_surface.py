@@ -147,7 +147,7 @@ def test_the_start_does_not_change_the_mode() -> None:
 
 
 def test_the_covariance_of_a_point_with_itself_is_its_variance() -> None:
-    surface = fitted()
+    surface = fitted().best
     latent = surface.latent(np.random.default_rng(3).random((20, 2)))
     np.testing.assert_allclose(np.diag(surface.covariance(latent, latent)), latent.sd_M**2, rtol=1e-6, atol=1e-6)
 
