@@ -39,9 +39,8 @@ class ListedSweep:
     """One sweep: ``axes`` have their numbers of values, 0 if cells are scattered.
 
     ``changed_at`` is the time of its last change in seconds since 1970. ``question`` is what its file asks, and
-    ``edge`` where the edge lies on a grid. ``num_over`` of its trials are finished or errored. ``stable_share`` is
-    None without an outcome. ``problem`` says why its ledger cannot be read. One that
-    ``is_imported`` was trained elsewhere.
+    ``edge`` where the edge lies on a grid. ``num_over`` of its trials are finished or errored. ``stable_share`` is None
+    without an outcome. ``problem`` says why its ledger cannot be read. One that ``is_imported`` was trained elsewhere.
     """
 
     sweep: str
