@@ -51,7 +51,10 @@ STRAY = "(trial_id, pack_id) NOT IN (SELECT trial_id, pack_id FROM trials WHERE 
 
 
 class LedgerReader:
-    """The trials of one sweep, their history and their curves."""
+    """The trials of one sweep, their history and their curves.
+
+    In a ``with`` block it reads one state of the file, whatever a run writes meanwhile.
+    """
 
     def __init__(self, path: Path, schema: Schema = SCHEMA) -> None:
         """Open the ledger at ``path``.
@@ -81,6 +84,7 @@ class LedgerReader:
         self._db.close()
 
     def __enter__(self) -> Self:
+        self._db.execute("BEGIN")
         return self
 
     def __exit__(self, *_: object) -> None:

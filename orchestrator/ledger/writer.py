@@ -8,7 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from orchestrator.base.files import make_folder, make_private
 from orchestrator.base.packs import Pack, Report, Trace
@@ -61,6 +61,9 @@ class LedgerWriter(LedgerReader):
             make_or_upgrade(db, version, schema)
             check_columns(db, self.path, schema)
         return db, schema.version
+
+    def __enter__(self) -> Self:
+        return self
 
     def plan(self, objective: str, trials: Sequence[Trial], facts: Mapping[str, str]) -> None:
         """Make the sweep consist of ``trials``: new ones are planned, others leave the map."""

@@ -211,7 +211,7 @@ class BackgroundMirror:
     def _work(self) -> None:
         _lower_priority()
         self._mirror = self._new_mirror()
-        with LedgerReader(self.folder / LEDGER) as ledger:
+        with contextlib.closing(LedgerReader(self.folder / LEDGER)) as ledger:
             # Once the run waits for this thread, another one with normal priority writes the rest.
             pause_s = _LIVE_S
             while not self._is_ending:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.base.files import LEDGER, frozen_text
+from orchestrator.base.files import LEDGER, frozen_text, is_locked
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cell_map import cell_map
@@ -19,7 +19,7 @@ from orchestrator.maps.table import KnownNoise, read_table
 from orchestrator.pages.answers import answers_html
 from orchestrator.pages.curves import CURVES, POINTS, VALIDATION, curves_and_readings
 from orchestrator.pages.data import KnownCells, table_data
-from orchestrator.pages.report import page_html, summary_html
+from orchestrator.pages.report import num_ended, page_html, summary_html
 
 _SHORTEST_REST_S = 1.0
 _REST = 0.5  # the data rest so many times as long as they took
@@ -98,12 +98,13 @@ class LivePage:
         if self._versions and self._clock() < self._due:
             return
         began = self._clock()
+        is_running = is_locked(self._folder)  # before the ledger is read, so that it has all that an ended run wrote
         with LedgerReader(self._folder / LEDGER) as ledger:
             mark = (ledger.statuses(), ledger.facts())
             if mark != self._mark:
                 self._remake(ledger, mark[1])
                 self._mark = mark
-            self._summary = summary_html(self._folder, ledger, self._rows)
+            self._summary = summary_html(ledger, self._rows, is_running=is_running)
         self._due = self._next(began, _REST)
 
     def _remake(self, ledger: LedgerReader, facts: dict[str, str]) -> None:
@@ -130,6 +131,7 @@ class LivePage:
         return self._metrics[attempt]
 
     def _answers_of(self, ledger: LedgerReader) -> str:
+        """The answers, and of how many trials they are while some are missing: the map may be newer."""
         table = read_table(ledger, self._noise)
         stability = None
         if table.axes:
@@ -139,7 +141,9 @@ class LivePage:
                 for name in measured.keys() & of_row.keys():
                     measured[name][row.trial_id] = of_row[name]
             stability = cell_map(table, measured=measured)
-        return answers_html(table, stability, frozen_text(self._folder))
+        ended, num = num_ended(table.trials), len(table.trials)
+        moment = f"<p>The answers below are from when {ended} of {num} trials had ended.</p>\n" if ended < num else ""
+        return moment + answers_html(table, stability, frozen_text(self._folder))
 
 
 _MOST_CHANGED = 0.5  # of the entries of a column: beyond that all of it is sent

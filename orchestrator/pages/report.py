@@ -23,7 +23,6 @@ from orchestrator.base.files import (
     atomic_write,
     check_no_links,
     frozen_text,
-    is_locked,
     storage_errors,
 )
 from orchestrator.base.trial_result import TrialResult
@@ -155,20 +154,24 @@ _TROUBLES_SHOWN = 5
 _TROUBLES = ("lost", "errored")  # how an attempt ends that is tried again, or is not
 
 
-def summary_html(folder: Path, ledger: LedgerReader, rows: Sequence[TrialResult]) -> str:
-    """The summary of the sweep in ``folder``, whose trials are ``rows``."""
+def num_ended(rows: Sequence[TrialResult]) -> int:
+    """How many trials have a result, or will have none."""
+    return sum(row.outcome is not None or row.status == "errored" for row in rows)
+
+
+def summary_html(ledger: LedgerReader, rows: Sequence[TrialResult], *, is_running: bool) -> str:
+    """The summary of a sweep, whose trials are ``rows``."""
     running = [row for row in rows if row.status == "running"]
-    done = sum(row.outcome is not None or row.status == "errored" for row in rows)
     packs = ledger.packs()
-    if not is_locked(folder):
-        words = f"{done} of {len(rows)} trials have ended. No run is under way."
-        return f"{marked(ledger)}<p>{words}</p>\n{counts_table(rows)}{_troubles(rows, packs)}"
+    words = f"{num_ended(rows)} of {len(rows)} trials have ended"
+    if not is_running:
+        return f"{marked(ledger)}<p>{words}. No run is under way.</p>\n{counts_table(rows)}{_troubles(rows, packs)}"
     at_work = {row.pack_id for row in running}
     working = [pack for pack in packs if pack.pack_id in at_work]
     newest = {row.trial_id: ledger.newest_piece(row.trial_id) for row in running}
     steps = {identity: int(piece["step"][-1]) + 1 for identity, piece in newest.items() if "step" in piece}
     rate = sum(pack.member_steps / pack.seconds for pack in working if pack.seconds)
-    words = f"{done} of {len(rows)} trials have ended, {len(running)} train"
+    words += f", {len(running)} train"
     if rate:
         missing = [row for row in rows if row.status in ("planned", "running", "interrupted", "lost")]
         left = sum(row.steps - steps.get(row.trial_id, 0) for row in missing)

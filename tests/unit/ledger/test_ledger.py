@@ -200,3 +200,14 @@ def test_the_facts_of_an_objective_survive_the_ledger_with_the_fields_that_are_o
 def test_facts_that_are_damaged_raise_what_a_reader_reports_as_damage(text: str) -> None:
     with pytest.raises((ValueError, TypeError, LookupError)):
         packed_from_fact(text)
+
+
+def test_a_reader_sees_one_state_while_a_run_writes(tmp_path: Path) -> None:
+    sweep = sweep_of("axes: {lr: {values: [0.1]}}\n")
+    with ledger_at(tmp_path) as ledger:
+        with LedgerReader(ledger.path) as reader:
+            assert reader.statuses() == {}
+            record(ledger, sweep, ["stable"])
+            assert reader.trials() == []
+        with LedgerReader(ledger.path) as reader:
+            assert len(reader.trials()) == 1

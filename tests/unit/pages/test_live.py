@@ -18,7 +18,8 @@ from orchestrator.base.packs import Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.table import read_table
+from orchestrator.maps.table import SweepTable, read_table
+from orchestrator.pages import live as live_page
 from orchestrator.pages.curves import curves
 from orchestrator.pages.data import report_data
 from orchestrator.pages.live import LivePage, changes
@@ -108,6 +109,40 @@ def test_the_curves_of_a_trial_with_a_result_are_read_once(tmp_path: Path, monke
     monkeypatch.setattr(LedgerReader, "trace", refused)
     clock.now += 10
     assert data_of(live.page())["trials"]["outcome"] == ["stable", "planned"]
+
+
+def test_map_and_summary_are_of_one_state_of_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = sweep_of(GRID)
+    (tmp_path / FROZEN_SWEEP).write_text(sweep.text)
+    first, _ = [trial.trial_id for trial in sweep.trials]
+    with ledger_at(tmp_path) as ledger, sweep_lock(tmp_path):
+        pack = started(ledger, sweep, sweep.trials)
+
+        def read_while_a_trial_ends(*args: Any) -> SweepTable:
+            table = read_table(*args)
+            ledger.record(Report(pack.pack_id, 20, 0, 4.0, {first: curve(0, 20)}, (finished(first, "stable"),)))
+            return table
+
+        monkeypatch.setattr(live_page, "read_table", read_while_a_trial_ends)
+        page = LivePage(tmp_path).page()
+    assert data_of(page)["trials"]["outcome"] == ["running", "running"]
+    assert "<td>lr=0.1 seed=0</td><td>0 of 20</td>" in page, "not the 20 steps of a moment later"
+
+
+def test_the_answers_say_of_how_many_trials_they_are(tmp_path: Path) -> None:
+    sweep, clock = sweep_of(GRID), Clock()
+    (tmp_path / FROZEN_SWEEP).write_text(sweep.text)
+    first, second = [trial.trial_id for trial in sweep.trials]
+    with ledger_at(tmp_path) as ledger:
+        pack = started(ledger, sweep, sweep.trials)
+        ledger.record(Report(pack.pack_id, 20, 0, 4.0, {first: curve(0, 20)}, (finished(first, "stable"),)))
+        page = LivePage(tmp_path, clock)
+        assert "The answers below are from when 1 of 2 trials had ended." in page.answers()
+        ledger.record(Report(pack.pack_id, 20, 0, 4.0, {second: curve(0, 20)}, (finished(second, "diverged"),)))
+        assert "2 of 2 trials have ended" in page.page()
+        assert "from when 1 of 2 trials had ended" in page.page(), "they rest longer than the map"
+    clock.now += 1000
+    assert "had ended" not in page.answers()
 
 
 LEAVES = st.none() | st.integers(0, 3) | st.sampled_from(["a", "b"])
