@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -40,14 +39,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What is measured of this machine in tests stays out of the user's cache."""
-    before = os.environ.get("SWEEP_CACHE")
-    os.environ["SWEEP_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-    yield
-    os.environ.pop("SWEEP_CACHE")
-    if before is not None:
-        os.environ["SWEEP_CACHE"] = before
+def users_cache_untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fixtures of whole files do not write into the user's cache either."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SWEEP_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def own_cache(users_cache_untouched: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test measures of this machine does not set the width of another test's packs."""
+    monkeypatch.setenv("SWEEP_CACHE", str(tmp_path.parent / f"{tmp_path.name}.cache"))
 
 
 @pytest.fixture(autouse=True)
