@@ -17,7 +17,7 @@ from orchestrator.api.results import SweepResults
 from orchestrator.api.sweep_files import overrides, read_sweep
 from orchestrator.base.environment import check_installed
 from orchestrator.base.errors import EXIT_INTERRUPTED, EXIT_OK, InputError, Problem
-from orchestrator.base.files import FROZEN_SWEEP, LEDGER
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER, check_in_place
 from orchestrator.base.words import counts_line, length_text
 from orchestrator.driver.planning import check_runnable, refining_sweep
 from orchestrator.driver.progress import Observer, Summary
@@ -148,6 +148,7 @@ def run_lines(
     from orchestrator.pages.report import are_current, existing_exports, export_all  # by now ahead in a thread
     from orchestrator.render.tags import remedy_tags
 
+    check_in_place(folder)
     written = existing_exports(folder) if are_current(folder) else export_all(folder)
     warnings = []
     answers = remedy_tags(folder) if trackers else []

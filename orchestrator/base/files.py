@@ -42,6 +42,7 @@ HEATMAP = "heatmap.png"  # the picture of the stability map
 EXPORTED = "exported"  # the state of the ledger that the exports show
 MIRRORED = "mirrored"  # the tracker's store that has the sweep, and the state of the ledger in it
 _LOCK = "lock"
+_begun: set[Path] = set()  # folders of sweeps that this process writes to
 _USER = re.compile(r"(?<=://)[^/\s]*@")  # of an address, with the password
 
 
@@ -72,9 +73,27 @@ def check_no_links(*paths: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create ``folder`` and its missing parents, private to this user regardless of the umask."""
-    for missing in reversed([path for path in (folder, *folder.parents) if not path.is_dir()]):
-        missing.mkdir(mode=0o700, exist_ok=True)
+    """Create ``folder`` and its missing parents, private to this user regardless of the umask.
+
+    Raises StorageError rather than creating the folder of a sweep again that was moved while this process wrote to it.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.is_dir()]
+    for path in missing:
+        if path.absolute() in _begun:
+            raise _moved(path)
+    for path in reversed(missing):
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
+def check_in_place(folder: Path) -> None:
+    """Raise StorageError if the results of a run are no longer in ``folder``."""
+    if not (folder / LEDGER).exists():
+        raise _moved(folder)
+
+
+def _moved(folder: Path) -> StorageError:
+    remedy = "move it back, or name its new place with --results, and run the sweep again: it goes on"
+    return StorageError(f"{folder}: was moved or removed during the run\n    remedy: {remedy}")
 
 
 def open_private(path: Path, mode: str) -> IO[Any]:
@@ -225,9 +244,12 @@ def sweep_lock(folder: Path) -> Iterator[None]:
     Raises InputError with the holder if another process has it.
     """
     check_no_links(folder, folder / LEDGER, folder / _LOCK)
+    places = {path.absolute() for path in (folder, folder.parent)}
+    _begun.difference_update(places)
     with storage_errors(folder):
         make_folder(folder)
         file = open_private(folder / _LOCK, "a+")
+    _begun.update(places)
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -13,6 +13,7 @@ from orchestrator.base.errors import StorageError
 from orchestrator.base.files import (
     FROZEN_SWEEP,
     LEDGER,
+    check_in_place,
     remove,
     sweep_lock,
     unneeded_checkpoints,
@@ -48,8 +49,7 @@ from orchestrator.executors import Executor
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.sweepfile.spec import Sweep
 
-# Losses of a trial without progress in between, after which it is given up.
-MAX_LOSSES = 3
+MAX_LOSSES = 3  # of a trial without progress in between, after which it is given up
 _POLL_S = 0.25
 _OUT_OF_MEMORY_REMEDY = "lower batch_size, context or width, or --pack"
 # Packs queued beyond the running ones, so that no worker waits for the driver. Zero if slow trials are stopped, since
@@ -174,12 +174,8 @@ class _Run:
 
     def _ask_for_more(self, executor: Executor) -> None:
         """Ask an open search for trials if a whole pack fits, or if nothing else is running."""
-        progress = self.progress
-        if (
-            not self.sweep.is_open
-            or self.fail_fast.reason is not None
-            or (over := progress.num_over) == self.over_when_asked
-        ):
+        progress, over = self.progress, self.progress.num_over
+        if not self.sweep.is_open or self.fail_fast.reason is not None or over == self.over_when_asked:
             return
         width, at_a_time = trials_at_a_time(self.sweep, executor.slots)
         under_way = len(progress.statuses) - over
@@ -206,7 +202,9 @@ class _Run:
 
     def _poll(self, executor: Executor) -> None:
         """Handle new events, and notify the observers."""
-        finished = [new for event in executor.poll(_POLL_S) for new in self._handle(event, executor)]
+        events = executor.poll(_POLL_S)
+        check_in_place(self.folder)
+        finished = [new for event in events for new in self._handle(event, executor)]
         for observer in self.observers:
             observer.changed(self.progress, finished)
         self._kill_hung(executor)

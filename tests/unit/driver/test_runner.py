@@ -10,8 +10,8 @@ import pytest
 from sweep_cases import numbers, sweep_with
 
 from objectives.models import quadratic
-from orchestrator.base.errors import InputError
-from orchestrator.base.files import FROZEN_SWEEP, LEDGER, sweep_lock
+from orchestrator.base.errors import InputError, StorageError
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER, sweep_lock, write_checkpoint
 from orchestrator.base.packs import (
     Completed,
     Failed,
@@ -23,7 +23,7 @@ from orchestrator.base.packs import (
     Refused,
     Report,
 )
-from orchestrator.driver.runner import MAX_LOSSES
+from orchestrator.driver.runner import MAX_LOSSES, run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import load_sweep
@@ -48,6 +48,38 @@ class Dying(InlineExecutor):
             self._reports = None
             return [PackLost(events[0].pack_id, "it was killed")]
         return events
+
+
+class Moving(InlineExecutor):
+    """Moves a folder away after its first report."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def poll(self, timeout_s: float):
+        events = super().poll(timeout_s)
+        if self.folder.exists() and any(isinstance(event, Report) for event in events):
+            self.folder.rename(self.folder.with_name("moved"))
+        return events
+
+
+@pytest.mark.parametrize("moved", ["edge", "."], ids=["sweep", "results"])
+def test_results_that_are_moved_end_the_run_which_goes_on_in_the_new_place(
+    train, rows, tmp_path: Path, moved: str
+) -> None:
+    train(sweep_with())
+    results = tmp_path / "results"
+    with pytest.raises(StorageError, match="was moved or removed during the run\n.*--results"):
+        run_sweep(sweep_with(), results / "edge", lambda: Moving((results / moved).resolve()))
+    assert not (results / "edge").exists(), "nothing is written at the old place"
+    with pytest.raises(StorageError, match="was moved"):
+        write_checkpoint(results / "edge", b"late")
+    assert not (results / "edge").exists()
+    new = results / "moved" if moved == "edge" else tmp_path / "moved" / "edge"
+    assert run_sweep(sweep_with(), new, InlineExecutor).exit_code == 0
+    with LedgerReader(new / LEDGER) as ledger:
+        assert numbers(ledger.trials()) == numbers(rows("edge"))
 
 
 def test_every_trial_ends_finished_with_the_outcome_that_theory_knows(train, rows, quadratic_sweep) -> None:
