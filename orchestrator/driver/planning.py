@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from objectives.base import ExecutionPlan, Objective
 from objectives.optimizers.facts import OPTIMIZERS
@@ -20,7 +20,7 @@ from objectives.optimizers.facts.library import problem_with
 from orchestrator.base import __version__
 from orchestrator.base.columns import RESULTS
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.files import FROZEN_SWEEP, LEDGER
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER, storage_errors
 from orchestrator.base.query import hidden
 from orchestrator.base.space import Axis, Cell, Trial, canonical_text
 from orchestrator.driver.packing import (
@@ -43,8 +43,6 @@ from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import read_document
 from orchestrator.worker.machine import PlanChoice, cached_choice, plan_name
 
-if TYPE_CHECKING:
-    from orchestrator.ledger.writer import LedgerWriter
 # Room for a search that proposes all of its trials at once.
 _UNLIMITED = 10**9
 _OVER = ("finished", "errored")  # status of trials that will get no further result
@@ -199,15 +197,11 @@ def check_same_axes(sweep: Sweep, folder: Path) -> None:
 
 
 class Proposer:
-    """The trials of one run, in the order of the sweep; new ones are in the ledger before they are trained."""
+    """The trials of one run, in the order of the sweep: those in the ledger, and the search's next ones."""
 
-    def __init__(self, sweep: Sweep, ledger: LedgerWriter) -> None:
+    def __init__(self, sweep: Sweep, ledger: LedgerReader) -> None:
         self._sweep, self._ledger = sweep, ledger
         self._is_over = False  # whether the search has nothing more to propose
-        self.trials: dict[str, Trial] = {}
-
-    def begin(self, facts: Mapping[str, str]) -> None:
-        """Make the sweep in the ledger consist of its recorded trials and of the search's next ones."""
         self.trials = {trial.trial_id: trial for trial in self._recorded()}
         statuses = self._ledger.statuses(removed=True)
         is_waiting = self._sweep.is_open and any(statuses[trial_id][0] not in _OVER for trial_id in self.trials)
@@ -216,16 +210,11 @@ class Proposer:
         order = {trial.trial_id: i for i, trial in enumerate(self._sweep.trials)}
         trials = sorted([*self.trials.values(), *new], key=lambda trial: order.get(trial.trial_id, len(order)))
         self.trials = {trial.trial_id: trial for trial in trials}
-        self._ledger.plan(self._sweep.objective.name, trials, facts)
 
     def more(self, room: int) -> list[Trial]:
-        """Return further trials, recorded in the ledger; none while the search waits or when it is over."""
-        if not self._sweep.is_open:
-            return []
+        """Return further trials; none while the search waits or when it is over."""
         new = self._proposed(room)
-        if new:
-            self._ledger.propose(self._sweep.objective.name, new)
-            self.trials |= {trial.trial_id: trial for trial in new}
+        self.trials |= {trial.trial_id: trial for trial in new}
         return new
 
     def _proposed(self, room: int) -> list[Trial]:
@@ -280,6 +269,20 @@ def missing_trials(trials: Iterable[Trial], statuses: Mapping[str, tuple[str, in
     """Return the ``trials`` that a run would train: planned, interrupted or lost, and not given up."""
     again = ("planned", "interrupted", "lost")
     return [trial for trial in trials if statuses.get(trial.trial_id, ("planned", 0))[0] in again]
+
+
+def read_only_counts(sweep: Sweep, folder: Path, *, retry_errored: bool) -> Counter[str] | None:
+    """Count the trials of ``sweep`` by outcome if ``folder`` cannot be written and a run would not write there."""
+    path = folder / LEDGER
+    if os.access(folder, os.W_OK) or not path.is_file():
+        return None
+    with LedgerReader(path) as ledger, storage_errors(folder):
+        statuses, outcomes = ledger.statuses(), ledger.outcomes()
+        is_same = (folder / FROZEN_SWEEP).read_text(encoding="utf-8") == sweep.text
+        is_same = is_same and [*Proposer(with_numerics(sweep, ledger), ledger).trials] == [*statuses]
+    counts = Counter(outcomes.get(trial_id, status) for trial_id, (status, _) in statuses.items())
+    is_over = all(status in _OVER for status, _ in statuses.values()) and not (retry_errored and counts["errored"])
+    return counts if is_same and is_over else None
 
 
 def refining_sweep(

@@ -43,7 +43,7 @@ from orchestrator.base.processes import inherited
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.driver import packing
 from orchestrator.driver.packing import dispatched, make_packs, pack_of, plan_text, resumed_pack, trials_at_a_time
-from orchestrator.driver.planning import Proposer, driver_facts, missing_trials
+from orchestrator.driver.planning import Proposer, driver_facts, missing_trials, read_only_counts
 from orchestrator.driver.progress import PAUSE_S, Budget, FailFast, Observer, Progress, Summary, stop_signals
 from orchestrator.executors import Executor
 from orchestrator.ledger.writer import LedgerWriter
@@ -69,15 +69,16 @@ def run_sweep(
 ) -> Summary:
     """Train the missing trials of ``sweep`` and record them in the ledger under ``folder``.
 
-    The executor is created only if there is something to train, so running a finished sweep is a no-op. ``clock``
-    measures durations and ``wall_clock`` dates records, both in seconds. Raises InputError if another driver has the
-    sweep, StorageError if results cannot be written.
+    A finished sweep starts no executor, and may be on a read-only disk. ``clock`` measures durations and ``wall_clock``
+    dates records, in seconds. Raises InputError if another driver has the sweep, StorageError without room for results.
     """
+    if (counts := read_only_counts(sweep, folder, retry_errored=retry_errored)) is not None:
+        return Summary(counts, 0, 0.0, None)
     with sweep_lock(folder), inherited(sweep.receiver, None), LedgerWriter(folder / LEDGER, clock=wall_clock) as ledger:
         write_if_changed(folder / FROZEN_SWEEP, sweep.text)
         sweep = packing.with_numerics(sweep, ledger)
         proposer = Proposer(sweep, ledger)
-        proposer.begin(driver_facts(sweep))
+        ledger.plan(sweep.objective.name, list(proposer.trials.values()), driver_facts(sweep))
         ledger.release_abandoned()
         withdraw_jobs(folder)
         if retry_errored:
@@ -182,6 +183,7 @@ class _Run:
         if under_way and at_a_time - under_way < width:
             return
         new = self.proposer.more(at_a_time - under_way)
+        self.ledger.propose(self.sweep.objective.name, new)
         # A waiting search is asked again after the next result.
         self.over_when_asked = over if len(new) < width else None
         self._set_status([trial.trial_id for trial in new], "planned")

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import math
+import os
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -190,8 +191,13 @@ class CheckpointRow:
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Return a connection to the file at ``path``; ``mode`` is SQLite's: ro to read, rwc to write or create it."""
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT_S)
+    """Return a connection to the file at ``path``; ``mode`` is SQLite's: ro to read, rwc to write or create it.
+
+    In a folder that cannot be written, SQLite reads a file without journal only if it is said not to change.
+    """
+    is_fixed = mode == "ro" and not os.access(path.parent, os.W_OK) and not Path(f"{path}-wal").exists()
+    address = f"{path.absolute().as_uri()}?mode={mode}{'&immutable=1' if is_fixed else ''}"
+    return sqlite3.connect(address, uri=True, timeout=BUSY_TIMEOUT_S)
 
 
 @contextlib.contextmanager

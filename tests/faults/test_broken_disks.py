@@ -24,6 +24,7 @@ from fault_kit import (
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 RUN = " ".join(command("run", "edge.yaml", "--executor", "inline"))
+STATUS = " ".join(command("status", "edge"))
 EXIT_STORAGE = 4
 
 
@@ -32,7 +33,7 @@ def in_own_mounts(folder: Path, script: str) -> subprocess.CompletedProcess[str]
     need("unshare", "mount")
     return subprocess.run(
         ["unshare", "--mount", "sh", "-c", script],
-        cwd=folder, env={**os.environ, "RUN": RUN}, capture_output=True, text=True, timeout=240,
+        cwd=folder, env={**os.environ, "RUN": RUN, "STATUS": STATUS}, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
 
 
@@ -63,6 +64,18 @@ def test_a_full_disk_ends_the_run_with_its_cause_and_space_lets_it_go_on(
     (folder / "results" / "copy" / "edge").rename(folder / "results" / "edge")
     assert_sound(folder)
     assert results_of(folder) == undisturbed
+
+
+def test_a_finished_sweep_on_a_read_only_disk_has_nothing_to_do(folder: Path) -> None:
+    done = in_own_mounts(
+        folder,
+        "$RUN >&2; mount --bind results results; mount -o remount,ro,bind results; $RUN; echo exit $?;"
+        "$STATUS > /dev/null; echo exit $?; $RUN --set steps=61; echo exit $?; umount results",
+    )
+    assert done.stdout.count("nothing to train: every trial has run") == 1
+    assert [line for line in done.stdout.splitlines() if line.startswith("exit")] == ["exit 0", "exit 0", "exit 4"]
+    assert "Read-only" in done.stderr.splitlines()[-1]
+    assert_sound(folder)
 
 
 def test_a_disk_that_turns_read_only_ends_the_run_and_loses_nothing(folder: Path, undisturbed) -> None:

@@ -70,7 +70,7 @@ def test_results_that_are_moved_end_the_run_which_goes_on_in_the_new_place(
 ) -> None:
     train(sweep_with())
     results = tmp_path / "results"
-    with pytest.raises(StorageError, match="was moved or removed during the run\n.*--results"):
+    with pytest.raises(StorageError, match=r"was moved or removed during the run\n.*--results"):
         run_sweep(sweep_with(), results / "edge", lambda: Moving((results / moved).resolve()))
     assert not (results / "edge").exists(), "nothing is written at the old place"
     with pytest.raises(StorageError, match="was moved"):
