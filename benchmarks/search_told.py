@@ -86,9 +86,9 @@ class Told(Surface):
     factor_KK: np.ndarray
     surprise_K: np.ndarray
 
-    def latent(self, points_MD: np.ndarray) -> Latent:
+    def latent(self, points_MD: np.ndarray, has_covariance: bool = True) -> Latent:
         """The posterior at points, by the rule for normal observations of normal values."""
-        (plain,) = Surface.latent(self, points_MD).parts
+        (plain,) = Surface.latent(self, points_MD, has_covariance=True).parts
         cross_KM = self.slope_K[:, None] * self.covariance(self.seen, Latent(self.weight_P, (plain,)))
         told_KM = solve_triangular(self.factor_KK, cross_KM, lower=True)
         sd_M = np.sqrt(np.maximum(plain.sd_M**2 - (told_KM**2).sum(axis=0), _LEAST))
@@ -147,7 +147,7 @@ def told(surface: Surface, grid: Grid, names: Sequence[str], counts: Mapping[Cel
     if not found:
         return surface
     having_K, slope_K, noise_K, off_K = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    seen = best.latent(places_T[having_K])
+    seen = best.latent(places_T[having_K], has_covariance=True)
     system_KK = slope_K[:, None] * best.covariance(seen, seen) * slope_K + np.diag(noise_K)
     factor_KK = cholesky(system_KK, lower=True)
     surprise_K = solve_triangular(factor_KK, off_K, lower=True)

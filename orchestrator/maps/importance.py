@@ -130,7 +130,7 @@ def surface_shares(table: SweepTable) -> Mapping[str, float] | None:
     if not axes or len(table.trials) > _MOST_TRIALS:
         return None
     try:
-        surface = surface_map(table, axes[0].name)
+        surface = surface_map(table)
     except InputError:
         return None
     changes = _changes(surface)

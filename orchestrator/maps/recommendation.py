@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from typing import Any
 
@@ -17,9 +18,9 @@ from orchestrator.maps.table import SweepTable, tied_settings
 LOSSES = ("final_loss", "validation_loss", "best_loss")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Candidate:
-    """A cell whose seeds are all stable: its median loss, and its margins along the axes.
+    """A cell whose seeds are all stable: its median loss, and its margins along the axes of ``stability``.
 
     ``tied`` are the values that follow from the axes: values of tied fields, and ``effective_NAME`` of tied axes.
     """
@@ -27,8 +28,17 @@ class Candidate:
     setting: Cell
     loss: float
     num_seeds: int
-    margins: tuple[Margin, ...]
     tied: Mapping[str, Any]
+    stability: StabilityMap = hidden()
+
+    @cached_property
+    def _margins(self) -> tuple[Margin, ...]:
+        return tuple(self.stability.margins(self.setting))
+
+    @reported
+    def margins(self) -> tuple[Margin, ...]:
+        """The margins, which are computed when they are first asked for: thousands take a minute on a surface."""
+        return self._margins
 
     @reported
     def margin(self) -> float:
@@ -107,8 +117,7 @@ def candidates(table: SweepTable, metric: str, stability: StabilityMap) -> Itera
     for cell, runs in table.by_cell().items():
         loss = median_of_all(getattr(run, metric) for run in runs)
         if states[cell] == "stable" and loss is not None:
-            margins = tuple(stability.margins(cell))
-            yield Candidate(cell, loss, len(runs), margins, tied_settings(runs[0], table.ties))
+            yield Candidate(cell, loss, len(runs), tied_settings(runs[0], table.ties), stability)
 
 
 def smallest(margins: Iterable[Margin]) -> float:

@@ -20,6 +20,7 @@ from orchestrator.maps.table import SweepTable, usual_loss
 
 _PLACES = 129  # on a range
 _SMOOTHING = 1e-3
+_NEAREST = 200  # cells between which a loss is interpolated: the cost grows with the third power of their number
 _FEWEST = 8  # cells with a loss for each setting of names
 _PARTS, _FEWEST_IN_PART = 8, 4  # of a range
 
@@ -142,7 +143,8 @@ def _of_seeds(
 def _of_range(table: SweepTable, name: str, between: tuple[float, float] | None) -> Sensitivities:
     """``lr_sensitivity`` over a range, at settings that may lie between the cells.
 
-    The logarithm of the capped loss is interpolated between cells, linearly in the distance on the axes' scales.
+    The logarithm of the capped loss is interpolated between the nearest cells, linearly in the distance on the axes'
+    scales.
     """
     axes = {axis.name: as_range(axis) for axis in table.axes}
     if name not in axes or axes[name].values:
@@ -203,7 +205,7 @@ def _interpolated(
     units = np.linspace(first, last, _PLACES)
     points_ND = np.array([[_unit(axis, cell[axis.name]) for axis in ranges] for cell, _ in same])
     log_loss_N = np.log([loss for _, loss in same])
-    surface = RBFInterpolator(points_ND, log_loss_N, kernel="linear", smoothing=_SMOOTHING)
+    surface = RBFInterpolator(points_ND, log_loss_N, neighbors=_NEAREST, kernel="linear", smoothing=_SMOOTHING)
     line_LD = np.array(
         [[unit if axis.name == name else _unit(axis, setting[axis.name]) for axis in ranges] for unit in units]
     )

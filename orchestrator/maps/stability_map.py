@@ -10,7 +10,7 @@ from orchestrator.base.space import Axis, Cell
 from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.edges import STABLE, EdgeRule, Escape, Margin, Position, Row
 from orchestrator.maps.grid_map import GridMap
-from orchestrator.maps.surface_map import Mesh, SurfaceMap, mesh_of, surface_map
+from orchestrator.maps.surface_map import Mesh, SurfaceMap, as_range, mesh_of, surface_map
 from orchestrator.maps.table import SweepTable
 
 
@@ -80,15 +80,10 @@ def surface_mesh(table: SweepTable, cells: CellMap, where: Mapping[str, Any] | N
     if cells.is_grid or cells.y is None:
         return None
     fixed = {**(where or {}), **dict([cells.facet] if cells.facet else [])}
-    return _mesh(table, cells.x.name, cells.y.name, fixed, cells.rule)
-
-
-def _mesh(table: SweepTable, x: str, y: str, where: Mapping[str, Any], rule: EdgeRule) -> Mesh | None:
+    axes = {axis.name: as_range(axis) for axis in table.axes if axis.name not in fixed}
+    if set(axes) != {cells.x.name, cells.y.name} or any(axis.values for axis in axes.values()):
+        return None
     try:
-        surface = surface_map(table, x, where, rule)
+        return mesh_of(surface_map(table, where=fixed, rule=cells.rule), axes[cells.x.name], axes[cells.y.name])
     except InputError:
         return None
-    axes = {axis.name: axis for axis in surface.axes}
-    if set(axes) != {x, y} or any(axis.values for axis in surface.axes):
-        return None
-    return mesh_of(surface, axes[x], axes[y])

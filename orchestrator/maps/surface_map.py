@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,7 +33,7 @@ from orchestrator.maps.edges import (
     kind_of,
 )
 from orchestrator.maps.table import SweepTable, axis_named
-from orchestrator.surface.fitting import fit_surface
+from orchestrator.surface.fitting import Outcomes, surface_of
 from orchestrator.surface.lattice import Lattice, lattice_of
 from orchestrator.surface.surface import CONFIDENCE, Crossing, Latent, Surface
 
@@ -45,6 +46,7 @@ _FEW_ROWS = 3
 _DIGITS = 3
 _MESH = 81  # points on each axis of a picture
 _MOST_POINTS = 1500  # of the area's mesh
+_KEPT = 8  # fits: pictures, answers and trackers ask for the same ones
 _ALONG, _ALONG_ALONE = 65, 257  # points of it on a range along, with other axes and without
 
 
@@ -170,7 +172,10 @@ class SurfaceMap:
 
     def latent(self, cells: Sequence[Mapping[str, Any]]) -> Latent:
         """The posterior at ``cells``, which may have any values within the axes."""
-        return self.surface.latent(np.array([self.lattice.point(cell) for cell in cells]))
+        return self.surface.latent(self._points(cells))
+
+    def _points(self, cells: Iterable[Mapping[str, Any]]) -> np.ndarray:
+        return np.array([self.lattice.point(cell) for cell in cells])
 
     def probability(self, cells: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """P(stable) at ``cells``, averaged over the posterior, (M,)."""
@@ -188,7 +193,7 @@ class SurfaceMap:
 
     def area_deviation(self) -> float:
         """The standard deviation of the area over the posterior, which knows nothing of seeds."""
-        return self.surface.mean_deviation(self.latent(self._mesh()))
+        return self.surface.mean_deviation(self._points(self._mesh()))
 
     def _mesh(self) -> list[Cell]:
         return mesh_cells(self.region, self.along.name)
@@ -217,9 +222,13 @@ def surface_map(
         what = f"{len(runs)} trials with an outcome are too few to fit a surface to"
         raise InputError(Problem(table.name, "", what, f"train at least {_FEWEST}"))
     lattice = lattice_of(axes, chosen.name, None)
-    counts = _counts(runs, lattice, rule)
-    surface = fit_surface(*counts, lattice.layout, lattice.resolution, _has_one_edge(table, runs, lattice, rule))
-    return SurfaceMap(table.name, axes, chosen, rule, lattice, surface, len(counts[0]), len(runs), axes)
+    outcomes = _outcomes(runs, lattice, rule)
+    has_one_edge = _has_one_edge(table, runs, lattice, rule)
+    surface = _kept_surface(outcomes, lattice.layout, lattice.resolution, has_one_edge)
+    return SurfaceMap(table.name, axes, chosen, rule, lattice, surface, len(outcomes), len(runs), axes)
+
+
+_kept_surface = lru_cache(maxsize=_KEPT)(surface_of)
 
 
 def _along(axes: Sequence[Axis], name: str | None) -> Axis:
@@ -245,18 +254,15 @@ def _has_one_edge(table: SweepTable, runs: Sequence[TrialResult], lattice: Latti
     initial = [run for run in runs if tuple(lattice.point(run.cell)) in first]
     if 2 * len(initial) < num_initial:
         return True
-    return fit_surface(*_counts(initial, lattice, rule), lattice.layout, lattice.resolution).has_one_edge
+    return _kept_surface(_outcomes(initial, lattice, rule), lattice.layout, lattice.resolution).has_one_edge
 
 
-def _counts(runs: Sequence[TrialResult], lattice: Lattice, rule: EdgeRule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The points of the cells, and their numbers of stable and of all runs."""
-    counts: dict[tuple[float, ...], list[float]] = {}
+def _outcomes(runs: Sequence[TrialResult], lattice: Lattice, rule: EdgeRule) -> Outcomes:
+    """The points of the cells, with their numbers of stable and of all runs."""
+    sides: dict[tuple[float, ...], list[bool]] = {}
     for run in runs:
-        of_point = counts.setdefault(tuple(lattice.point(run.cell)), [0.0, 0.0])
-        of_point[0] += rule.of_trial(run) is True
-        of_point[1] += 1
-    counts_N2 = np.array(list(counts.values()))
-    return np.array(list(counts)), counts_N2[:, 0], counts_N2[:, 1]
+        sides.setdefault(tuple(lattice.point(run.cell)), []).append(rule.of_trial(run) is True)
+    return tuple((point, sum(of_point), len(of_point)) for point, of_point in sides.items())
 
 
 def as_range(axis: Axis) -> Axis:

@@ -137,7 +137,7 @@ class EdgeSearch:
         cells += missing
         room_C = np.array([self._room(tallies.get(cell, Tally())) for cell in cells[: len(cells_CD)]])
         surface = surface.best  # a mixture has no one scale of logits for the values of trials
-        latent = surface.latent(self.lattice.points(np.array(cells)))
+        latent = surface.latent(self.lattice.points(np.array(cells)), has_covariance=True)
         row_length = 1 if self.lattice.along is None else self.lattice.sizes[self.lattice.along]
         chosen = choose(
             surface, latent, row_length, room_C, [index_of[cell] for cell in pending], num, self._options.level

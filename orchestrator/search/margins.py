@@ -13,14 +13,12 @@ import numpy as np
 
 from orchestrator.base.space import Axis
 from orchestrator.search.protocol import CellResult
-from orchestrator.surface.fitting import fit_surface
+from orchestrator.surface.fitting import surface_of
 from orchestrator.surface.lattice import Lattice, lattice_of
 from orchestrator.surface.surface import Crossing, Surface
 
 LEVEL = 0.5  # P(stable) at the edge
 OPEN = 1.0  # the margin without an edge in sight: the whole axis
-
-Counts = tuple[tuple[tuple[float, ...], int, int], ...]  # points of cells, with their stable and all judged trials
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,8 @@ class EdgeMargins:
             # With all results on one side, an edge of the fit would come from the prior.
             margins = [OPEN if num_stable else -OPEN] * len(known)
         else:
-            margins = _margins(_surface(self.axes, self.along, tuple(sorted(set(seen)))), lattice, points_RD)
+            surface = _surface(tuple(sorted(set(seen))), lattice.layout, lattice.resolution)
+            margins = _margins(surface, lattice, points_RD)
         return [
             margin if stable == judged and has_learned else min(margin, 0.0)
             for margin, (stable, judged), has_learned in zip(margins, counts, self.have_learned(known), strict=True)
@@ -65,13 +64,7 @@ class EdgeMargins:
 
 
 # A search by generations replays all of them for each proposal.
-@lru_cache(maxsize=256)
-def _surface(axes: tuple[Axis, ...], along: str, seen: Counts) -> Surface:
-    lattice = lattice_of(axes, along, None)
-    points_ND = np.array([point for point, _, _ in seen])
-    stable_N = np.array([float(stable) for _, stable, _ in seen])
-    judged_N = np.array([float(judged) for _, _, judged in seen])
-    return fit_surface(points_ND, stable_N, judged_N, lattice.layout, lattice.resolution)
+_surface = lru_cache(maxsize=256)(surface_of)
 
 
 def _margins(surface: Surface, lattice: Lattice, points_RD: np.ndarray) -> list[float]:

@@ -38,6 +38,9 @@ _MOST_EXACT = 256  # cells by which the latent values of all are expressed
 _HOPELESS = 12.0  # a logarithm of weights: less likely by a few of many cells than the likeliest
 _RELATIVE_JITTER = 1e-10  # of a variance
 
+# Distinct points of cells, each with its stable and all judged trials.
+Outcomes = tuple[tuple[tuple[float, ...], int, int], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
@@ -128,6 +131,12 @@ def fit_surface(
     # Small matrices: several threads gain nothing, and wait for each other where trainers take the processors.
     with threadpool_limits(limits=1, user_api="blas"):
         return _fitted(cells, layout, resolution, has_one_edge)
+
+
+def surface_of(outcomes: Outcomes, layout: Layout, resolution: float, has_one_edge: bool | None = None) -> Surface:
+    """Return the fit to at least one cell; its arguments are hashable, so that a cache can keep it."""
+    points_ND, stable_N, trials_N = map(np.array, zip(*outcomes, strict=True))
+    return fit_surface(points_ND, stable_N.astype(float), trials_N.astype(float), layout, resolution, has_one_edge)
 
 
 def _fitted(cells: _Cells, layout: Layout, resolution: float, has_one_edge: bool | None) -> Surface:

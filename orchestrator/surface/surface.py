@@ -6,7 +6,7 @@ Letters of shapes: K known points, M points, R rows, L points along a row, D col
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,23 +18,26 @@ CONFIDENCE = 1.96  # standard deviations around the mean that hold 95 % of a nor
 RESOLUTION = 1 / 32  # smallest distance along the axis that a fit resolves, as a fraction of the axis
 JITTER = 1e-6  # added to variances
 _NUM_BISECTIONS = 40
+_BLOCK = 1024  # points that are read at once
 _MIN_SHARE = 1e-15
 
 
 @dataclass(frozen=True, slots=True)
 class LatentPart:
-    """The posterior at M points if one of the fields is true: means and standard deviations, (M,)."""
+    """The posterior at M points if one of the fields is true: means and standard deviations, (M,).
+
+    Covariances follow from ``lifted_MD`` and ``explained_KM``, which is None if it was not asked for.
+    """
 
     mean_M: np.ndarray
     sd_M: np.ndarray
     lifted_MD: np.ndarray
-    explained_KM: np.ndarray
+    explained_KM: np.ndarray | None = None
 
     def at(self, index_T: np.ndarray) -> LatentPart:
         """Select some of the points."""
-        return LatentPart(
-            self.mean_M[index_T], self.sd_M[index_T], self.lifted_MD[index_T], self.explained_KM[:, index_T]
-        )
+        explained_KM = None if self.explained_KM is None else self.explained_KM[:, index_T]
+        return LatentPart(self.mean_M[index_T], self.sd_M[index_T], self.lifted_MD[index_T], explained_KM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +127,20 @@ class Fit:
     explaining_KK: np.ndarray
     jump: Jump | None = None
 
-    def latent(self, points_MD: np.ndarray) -> LatentPart:
-        """Return the posterior at points."""
+    def latent(self, points_MD: np.ndarray, has_covariance: bool = False) -> LatentPart:
+        """Return the posterior at points, which are read in blocks: K values of many would not fit into memory."""
         lifted_MD = self.jump.lifted(points_MD) if self.jump else points_MD
-        cross_KM = self.field.kernel(self.points_KD, lifted_MD)
-        explained_KM = self.explaining_KK @ cross_KM
-        variance_M = self.field.variance() - np.einsum("ij,ij->j", explained_KM, explained_KM)
-        mean_M = self.field.mean(lifted_MD) + cross_KM.T @ self.weight_K
-        return LatentPart(mean_M, np.sqrt(np.maximum(variance_M, JITTER)), lifted_MD, explained_KM)
+        mean_M, variance_M = self.field.mean(lifted_MD), np.full(len(lifted_MD), self.field.variance())
+        kept = []
+        for start in range(0, len(lifted_MD), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            cross_KM = self.field.kernel(self.points_KD, lifted_MD[block])
+            explained_KM = self.explaining_KK @ cross_KM
+            mean_M[block] += cross_KM.T @ self.weight_K
+            variance_M[block] -= np.einsum("ij,ij->j", explained_KM, explained_KM)
+            kept += [explained_KM] if has_covariance else []
+        sd_M = np.sqrt(np.maximum(variance_M, JITTER))
+        return LatentPart(mean_M, sd_M, lifted_MD, np.hstack(kept) if kept else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,17 +171,18 @@ class Surface:
         """Whether each row has one edge along the axis; if False, rows may have more."""
         return self.field.layout.along is not None
 
-    def latent(self, points_MD: np.ndarray) -> Latent:
-        """Return the posterior at points."""
-        return Latent(self.weight_P, tuple(fit.latent(points_MD) for fit in self.fits))
+    def latent(self, points_MD: np.ndarray, has_covariance: bool = False) -> Latent:
+        """Return the posterior at points, ``has_covariance`` if that of points with each other is needed too."""
+        return Latent(self.weight_P, tuple(fit.latent(points_MD, has_covariance) for fit in self.fits))
 
     def covariance(self, some: Latent, others: Latent) -> np.ndarray:
         """Return the posterior covariance of points with others, (M, M). Raises ValueError for more than one fit."""
         (covariance_MM,) = self._covariances(some, others)
         return covariance_MM
 
-    def mean_deviation(self, latent: Latent) -> float:
+    def mean_deviation(self, points_MD: np.ndarray) -> float:
         """Return the standard deviation of the mean of P(stable) over points, to first order within each fit."""
+        latent = self.latent(points_MD, has_covariance=True)
         means, squares = [], []
         for part, covariance_MM in zip(latent.parts, self._covariances(latent, latent), strict=True):
             p_M = expit(part.mean_M)
@@ -194,12 +204,12 @@ class Surface:
         above_RL = self.latent(points_MD).above(level).reshape(len(rows_RD), -1)
         return [_crossings(units_L, above_L) for above_L in above_RL]
 
-    def _covariances(self, some: Latent, others: Latent) -> list[np.ndarray]:
-        """Return the covariance of points with others if each of the fits is true."""
-        return [
-            fit.field.kernel(a.lifted_MD, b.lifted_MD) - a.explained_KM.T @ b.explained_KM
-            for fit, a, b in zip(self.fits, some.parts, others.parts, strict=True)
-        ]
+    def _covariances(self, some: Latent, others: Latent) -> Iterator[np.ndarray]:
+        """Yield the covariance of points with others if each of the fits is true."""
+        for fit, a, b in zip(self.fits, some.parts, others.parts, strict=True):
+            assert a.explained_KM is not None, "read with has_covariance"
+            assert b.explained_KM is not None, "read with has_covariance"
+            yield fit.field.kernel(a.lifted_MD, b.lifted_MD) - a.explained_KM.T @ b.explained_KM
 
 
 def _weighted(weight_P: np.ndarray, values: Sequence[np.ndarray]) -> np.ndarray:

@@ -82,7 +82,7 @@ def test_what_is_told_is_the_posterior_of_normal_observations(grid: Grid, far: C
     plain = surface_of(grid, far).best
     after = told(plain, grid, BOTH, far)
     assert isinstance(after, Told)
-    before, points = plain.latent(POINTS), after.latent(POINTS)
+    before, points = plain.latent(POINTS, has_covariance=True), after.latent(POINTS)
     cross_MK = plain.covariance(before, after.seen) * after.slope_K
     system_KK = after.factor_KK @ after.factor_KK.T
     surprise_K = after.factor_KK @ after.surprise_K

@@ -44,6 +44,15 @@ def test_it_is_that_of_a_dense_grid(tmp_path: Path) -> None:
     assert math.log10(of_sample.best) == pytest.approx(-1.5, abs=0.1)
 
 
+def test_the_nearest_cells_say_what_all_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = SAMPLED + "  beta1: {linear: [0.0, 0.9]}\n"
+    nearest = []
+    for num in (96, 48):
+        monkeypatch.setattr("orchestrator.maps.sensitivity._NEAREST", num)
+        nearest.append([each.value for each in fitted(tmp_path / str(num), body).settings])
+    assert nearest[1] == pytest.approx(nearest[0], rel=0.02)
+
+
 def test_other_axes_are_told_apart_whether_words_or_ranges(tmp_path: Path) -> None:
     words = SAMPLED + "  optimizer: {values: [adamw, lion]}\n"
     found = fitted(tmp_path / "words", words, lambda cell: valley(cell) * (1 + (cell["optimizer"] == "lion")))

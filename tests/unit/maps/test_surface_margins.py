@@ -12,7 +12,7 @@ from orchestrator.answers.recommend import RecommendAnswer
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.edges import Margin
 from orchestrator.maps.recommendation import Recommendation, recommend
-from orchestrator.maps.surface_map import surface_map
+from orchestrator.maps.surface_map import SurfaceMap, surface_map
 from orchestrator.maps.table import read_table
 
 STEP = 1000 ** (1 / 16)
@@ -80,3 +80,14 @@ def test_scattered_cells_recommend_nearly_what_a_grid_does(tmp_path: Path) -> No
     assert lines[-2] == "margins by a surface fitted to 160 trials; surely: within its 95 % interval"
     assert few.is_fitted
     assert not grid.is_fitted
+
+
+def test_margins_of_cells_are_computed_until_one_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    margins = SurfaceMap.margins
+    monkeypatch.setattr(SurfaceMap, "margins", lambda self, setting: asked.append(setting) or margins(self, setting))
+    found = recommended(tmp_path / "few", SCATTERED)
+    assert found.chosen is not None
+    needed = found.candidates[: found.candidates.index(found.chosen) + 1]
+    assert asked == [candidate.setting for candidate in needed]
+    assert len(needed) < len(found.candidates)

@@ -4,18 +4,22 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-from sweep_cases import finished, ledger_at, record, sweep_of
+from sweep_cases import finished, ledger_at, map_ledger, record, sweep_of
 
 from orchestrator.answers.audit import AuditAnswer
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.base.packs import Completed, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.planning import driver_facts
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.audit import audit
 from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.table import read_table
+from orchestrator.mirrors.sweep_records import sweep_record
 from orchestrator.pages.report import are_current, existing_exports, export_all, report_html
+from orchestrator.surface import fitting
+from orchestrator.surface.fitting import fit_surface
 
 GRID = "axes: {lr: {values: [0.1, 0.2]}, eps: {values: [1e-8, 1e-4]}}\n"
 HOSTILE = '<script>alert("x")</script>'
@@ -107,6 +111,20 @@ def test_exports_are_made_again_only_after_something_changed(tmp_path: Path) -> 
 def test_exports_of_one_ledger_are_the_same_bytes(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in exported(tmp_path)}
     assert {path.name: path.read_bytes() for path in export_all(tmp_path)} == before
+
+
+def test_picture_answers_and_trackers_share_one_fit_of_scattered_cells(tmp_path: Path, monkeypatch) -> None:
+    fits = []
+    monkeypatch.setattr(fitting, "fit_surface", lambda *given: fits.append(given) or fit_surface(*given))
+    sample = "sample: {method: sobol, num: 48}\naxes: {lr: {log: [1e-3, 1]}, eps: {log: [1e-8, 1e-2]}}\n"
+    with ledger_at(tmp_path) as ledger:
+        sweep = sweep_of(sample)
+        map_ledger(ledger, sweep, ["stable" if trial.cell["lr"] < 0.05 else "diverged" for trial in sweep.trials])
+    (tmp_path / FROZEN_SWEEP).write_text(sweep.text)
+    assert [path.name for path in export_all(tmp_path)] == EXPORTS
+    with LedgerReader(tmp_path / LEDGER) as reader:
+        assert "recommended_lr" in " ".join(sweep_record(reader).metrics)
+    assert len(fits) == 1
 
 
 def test_a_sweep_without_axes_has_a_report_and_no_map(tmp_path: Path) -> None:

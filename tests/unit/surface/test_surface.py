@@ -148,8 +148,28 @@ def test_the_start_does_not_change_the_mode() -> None:
 
 def test_the_covariance_of_a_point_with_itself_is_its_variance() -> None:
     surface = fitted().best
-    latent = surface.latent(np.random.default_rng(3).random((20, 2)))
+    latent = surface.latent(np.random.default_rng(3).random((20, 2)), has_covariance=True)
     np.testing.assert_allclose(np.diag(surface.covariance(latent, latent)), latent.sd_M**2, rtol=1e-6, atol=1e-6)
+
+
+def test_points_that_are_read_in_blocks_have_the_posterior_of_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    surface, points = fitted(), np.random.default_rng(3).random((50, 2))
+    assert len(surface.fits) > 1
+    whole, covariance = surface.latent(points), surface.best.latent(points, has_covariance=True)
+    monkeypatch.setattr("orchestrator.surface.surface._BLOCK", 7)
+    for in_blocks in (surface.latent(points), surface.latent(points, has_covariance=True)):
+        for part, expected in zip(in_blocks.parts, whole.parts, strict=True):
+            np.testing.assert_allclose(part.mean_M, expected.mean_M, rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(part.sd_M, expected.sd_M, rtol=1e-6)
+    some = surface.best.latent(points, has_covariance=True)
+    np.testing.assert_allclose(
+        surface.best.covariance(some, some), surface.best.covariance(covariance, covariance), atol=1e-9
+    )
+
+
+def test_values_that_express_covariances_are_not_kept_without_need() -> None:
+    latent = fitted().latent(np.random.default_rng(3).random((50, 2)))
+    assert all(part.explained_KM is None for part in latent.parts)
 
 
 @pytest.mark.parametrize("rises", [False, True])

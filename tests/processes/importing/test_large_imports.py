@@ -1,0 +1,43 @@
+"""The memory that the largest imports need. Time is not measured, since tests share a machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+MEASURED = """
+import resource, subprocess, sys
+done = subprocess.run([sys.executable, "-m", "orchestrator.cli", *sys.argv[1:]], capture_output=True, text=True)
+assert done.returncode == 0, done.stderr
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
+"""
+
+
+def peak_mib(folder: Path, *arguments: str) -> int:
+    """The most memory that `sweep` with ``arguments`` had at once."""
+    command = [sys.executable, "-c", MEASURED, *arguments]
+    return int(subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout)
+
+
+def scattered_rows(num: int) -> Iterator[str]:
+    """Cells over two ranges, stable below an edge that bends."""
+    random = np.random.default_rng(0)
+    yield "lr,beta2,outcome,loss"
+    for lr, beta2 in 10 ** random.uniform([-4, -3], [-1, -0.5], (num, 2)):
+        over = np.log10(lr) + 2.3 + 0.5 * np.sin(3 * np.log10(beta2))
+        outcome = "stable" if random.random() * (1 + np.exp(over / 0.1)) < 1 else "diverged"
+        yield f"{lr:.8g},{1 - beta2:.8g},{outcome},{1 + abs(np.log10(lr) + 2.5) + 0.1 * random.random():.6g}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_ten_thousand_scattered_cells_are_imported_and_exported_in_a_gigabyte(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("\n".join(scattered_rows(10_000)))
+    options = ("--name", "case", "--axis", "lr=log", "--axis", "beta2=log1m", "--outcome", "outcome", "--loss", "loss")
+    assert peak_mib(tmp_path, "import", "table.csv", *options) < 1024
+    assert (tmp_path / "results/case/report.html").is_file()
