@@ -76,7 +76,8 @@ class ImportanceAnswer(Answer):
             f"PED-ANOVA: how the values of these {result.num_inside} trials, or of the {result.num_best} with the "
             "lowest loss, differ from all; fANOVA: the share of the variance that an axis explains on its own"
         )
-        yield Line("surface: how much P(stable) of a fitted surface changes when the values of an axis are shuffled")
+        how = "how much P(stable) of a fitted surface changes when the values of an axis are shuffled"
+        yield Line(f"surface: {how if result.no_surface is None else f'none, since {result.no_surface}'}")
         for doubt in result.doubts:
             yield Caution(doubt, "do not trust stability")
 

@@ -22,7 +22,6 @@ from orchestrator.search.study import EVALUATORS, Parameter, importances
 _SURFACE = "surface"  # of P(stable), fitted to the trials
 _BEST = 0.1  # share of the trials whose losses count as good
 _POINTS = 1024  # that are shuffled
-_MOST_TRIALS = 1500  # to which a surface is fitted within seconds
 _FEWEST = 5  # trials that PED-ANOVA compares with all
 
 # Shares by target and evaluator: of each axis, or None where nothing moves the target.
@@ -35,7 +34,7 @@ class Importance:
 
     The ``loss`` is the one by which settings are compared. It is taken by its rank, with the diverged trials tied for
     the last place, so that the size of a blow-up does not matter. ``num_inside`` trials are inside the edge: stable or
-    degraded. ``num_best`` trials are what PED-ANOVA takes as good.
+    degraded. ``num_best`` trials are what PED-ANOVA takes as good. ``no_surface`` says why the surface has no shares.
     """
 
     sweep: str
@@ -44,6 +43,7 @@ class Importance:
     num_best: int
     loss: str
     shares: Shares
+    no_surface: str | None
     doubts: tuple[str, ...]
     axes: tuple[str, ...] = hidden()
 
@@ -70,13 +70,16 @@ def importance(table: SweepTable) -> Importance:
     # Half a trial less than the number, since Optuna rounds up the number that is meant.
     of_loss = importances(parameters, rows, loss_ranks(trials, loss), (num_best - 0.5) / num)
     of_stability: Mapping[str, Mapping[str, float] | None] = dict.fromkeys(EVALUATORS)
+    on_surface: Mapping[str, float] | None = None
+    no_surface: str | None = "all trials are on one side of the edge"
     if 0 < num_inside < num:
         of_stability = importances(parameters, rows, unstable, (num_inside - 0.5) / num)
-    on_surface = surface_shares(table) if 0 < num_inside < num else None
+        on_surface, no_surface = surface_shares(table)
     return Importance(
         sweep=name,
         axes=tuple(axis.name for axis in axes),
         shares={"stability": {**of_stability, _SURFACE: on_surface}, "loss": of_loss},
+        no_surface=no_surface,
         loss=loss,
         num_trials=num,
         num_inside=num_inside,
@@ -120,22 +123,22 @@ def _doubts(num: int, num_inside: int) -> list[str]:
     return [f"only {fewer} of {num} trials are {kind} the edge: too few to compare"] if fewer < _FEWEST else []
 
 
-def surface_shares(table: SweepTable) -> Mapping[str, float] | None:
+def surface_shares(table: SweepTable) -> tuple[Mapping[str, float] | None, str | None]:
     """The share of each axis in what moves P(stable): its mean squared change when the values of the axis are shuffled.
 
-    The points are drawn evenly over the axes, whatever cells were trained. None if no surface can be fitted, or if no
-    axis moves it. L. Breiman, Random forests, 2001, section 10.
+    The points are drawn evenly over the axes, whatever cells were trained. The second value is the reason if there
+    are no shares. L. Breiman, Random forests, 2001, section 10.
     """
-    axes = [axis for axis in table.axes if axis.ends is not None or is_ordered(axis.values)]
-    if not axes or len(table.trials) > _MOST_TRIALS:
-        return None
+    if not any(axis.ends is not None or is_ordered(axis.values) for axis in table.axes):
+        return None, "no axis has values in an order"
     try:
-        surface = surface_map(table)
-    except InputError:
-        return None
-    changes = _changes(surface)
+        changes = _changes(surface_map(table))
+    except InputError as error:
+        return None, "; ".join(each.message if isinstance(each, Problem) else each for each in error.problems)
     total = sum(changes.values())
-    return {name: change / total for name, change in changes.items()} if total > 0 else None
+    if not total > 0:
+        return None, "no axis moves it"
+    return {name: change / total for name, change in changes.items()}, None
 
 
 def _changes(surface: SurfaceMap) -> dict[str, float]:

@@ -90,7 +90,7 @@ def test_a_sweep_with_nothing_to_compare_is_refused(tmp_path: Path) -> None:
 LR = "lr: {log: [1e-3, 1], num: 9}"
 
 
-def shares(path: Path, body: str, is_stable) -> dict[str, float] | None:
+def shares(path: Path, body: str, is_stable) -> tuple[dict[str, float] | None, str | None]:
     sweep = sweep_of(body)
     with ledger_at(path) as ledger:
         labels = ["stable" if is_stable(trial.cell) else "diverged" for trial in sweep.trials]
@@ -99,18 +99,35 @@ def shares(path: Path, body: str, is_stable) -> dict[str, float] | None:
 
 
 def test_an_axis_that_does_nothing_has_no_share_on_the_surface(tmp_path: Path) -> None:
-    found = shares(tmp_path, f"axes: {{{LR}, clip: {{values: [1.0, 2.0, null]}}}}\n", lambda cell: cell["lr"] < 0.03)
+    found, _ = shares(tmp_path, f"axes: {{{LR}, clip: {{values: [1.0, 2.0, null]}}}}\n", lambda cell: cell["lr"] < 0.03)
     assert found == pytest.approx({"lr": 1.0, "clip": 0.0}, abs=0.05)
 
 
 def test_axes_that_move_the_edge_only_together_share_it(tmp_path: Path) -> None:
     axes = "axes: {lr: {log: [0.01, 1], num: 9}, eps: {log: [0.01, 1], num: 9}}\n"
-    found = shares(tmp_path, axes, lambda cell: cell["lr"] * cell["eps"] < 0.01)
+    found, _ = shares(tmp_path, axes, lambda cell: cell["lr"] * cell["eps"] < 0.01)
     assert found == pytest.approx({"lr": 0.5, "eps": 0.5}, abs=0.1)
 
 
-def test_lists_alone_have_no_surface_and_too_few_trials_neither(tmp_path: Path) -> None:
-    lists = "axes: {optimizer: {values: [sgd, adamw, lion]}}\n"
-    assert shares(tmp_path / "lists", lists, lambda cell: cell["optimizer"] == "sgd") is None
-    few = "axes: {lr: {log: [1e-3, 1], num: 4}}\n"
-    assert shares(tmp_path / "few", few, lambda cell: cell["lr"] < 0.1) is None
+@pytest.mark.parametrize(
+    ("axes", "reason"),
+    [
+        ("optimizer: {values: [sgd, adamw, lion]}", "no axis has values in an order"),
+        ("lr: {log: [1e-3, 1], num: 4}", "4 trials with an outcome are too few to fit a surface to"),
+    ],
+)
+def test_where_there_is_no_surface_the_reason_is_said(tmp_path: Path, axes: str, reason: str) -> None:
+    sweep = sweep_of(f"axes: {{{axes}}}\n")
+    with ledger_at(tmp_path) as ledger:
+        map_ledger(ledger, sweep, ["stable", *["diverged"] * (len(sweep.trials) - 1)])
+        found = importance(read_table(ledger))
+    assert found.shares["stability"]["surface"] is None
+    assert found.no_surface == reason
+    assert f"surface: none, since {reason}" in ImportanceAnswer(found).lines()
+
+
+def test_thousands_of_trials_have_a_surface_too(tmp_path: Path) -> None:
+    axes = "axes: {lr: {log: [0.01, 1], num: 40}, eps: {log: [0.01, 1], num: 40}}\nmax_trials: 1600\n"
+    found, reason = shares(tmp_path, axes, lambda cell: cell["lr"] * cell["eps"] < 0.01)
+    assert found == pytest.approx({"lr": 0.5, "eps": 0.5}, abs=0.05)
+    assert reason is None
