@@ -90,7 +90,7 @@ class SharedFields(BaseModel):
     )
     batch_size: int = structural(8, "sequences", "examples per step", ge=1, le=65_536)
     optimizer: str = structural(
-        "adamw", "kind", f"{', '.join(OPTIMIZERS)}, or torch.optim.NAME or pytorch_optimizer.NAME"
+        "adamw", "kind", f"{', '.join(OPTIMIZERS)}, or torch.optim.NAME, and likewise of pytorch_optimizer"
     )
     schedule: Literal["constant", "linear", "cosine", "polynomial", "wsd"] = structural(
         "constant", "kind", "decay of the learning rate after warmup; wsd is constant, then linear"

@@ -60,7 +60,10 @@ def _watch(path: Path) -> None:
         while is_locked(path.parent):
             with LedgerReader(path) as ledger:
                 blocks = list(_state(read_table(ledger)).blocks())
-            texts = (each.text if isinstance(each, Drawing) else Text("\n".join(block_lines(each))) for each in blocks)
+            texts = (
+                each.text if isinstance(each, Drawing) else Text("\n".join(block_lines(each, live.console.width)))
+                for each in blocks
+            )
             live.update(Group(*texts), refresh=True)
             time.sleep(_FRAME_S)
 

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.base.errors import printable
 from orchestrator.base.files import (
     LEDGER,
     PICTURES,
@@ -20,6 +19,7 @@ from orchestrator.base.files import (
     write_output,
 )
 from orchestrator.base.query import Query
+from orchestrator.render.text import print_blocks, print_text
 
 if TYPE_CHECKING:
     from orchestrator.render.answer import Answer
@@ -39,9 +39,8 @@ def asked(query: Query[Any], given: Mapping[str, Any]) -> int:
     if query.updates_mirrors:
         from orchestrator.api.upkeep import mirrored
 
-        for folder in folders:
-            for line in mirrored(folder):
-                print(printable(str(line)), file=sys.stderr if json_file == STANDARD_OUTPUT else sys.stdout, flush=True)
+        for line in (line for folder in folders for line in mirrored(folder)):
+            print_text(str(line), sys.stderr if json_file == STANDARD_OUTPUT else sys.stdout)
     return answer.exit_code
 
 
@@ -84,7 +83,7 @@ def _tables(folders: Iterable[Path], stack: ExitStack) -> list[Any]:
 
 def _say(text: str) -> None:
     """Print a line about progress, apart from the answer."""
-    print(printable(text), file=sys.stderr, flush=True)
+    print_text(text, sys.stderr)
 
 
 def show(answer: Answer, output: Path | None, json_file: Path | None, folders: Iterable[Path]) -> None:
@@ -93,13 +92,12 @@ def show(answer: Answer, output: Path | None, json_file: Path | None, folders: I
     With `--json -` standard output has the JSON alone, and the text goes to standard error.
     """
     from orchestrator.ledger.reader import origin_notes
-    from orchestrator.render.text import print_blocks
 
     text_to = sys.stderr if json_file == STANDARD_OUTPUT else sys.stdout
     blocks = list(answer.blocks())
     print_blocks(blocks, text_to)
     for line in [*origin_notes(*folders), *_written(answer, blocks, output, json_file)]:
-        print(printable(line), file=text_to, flush=True)
+        print_text(line, text_to)
 
 
 def _written(answer: Answer, blocks: Iterable[Any], output: Path | None, json_file: Path | None) -> list[str]:

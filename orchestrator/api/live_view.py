@@ -62,11 +62,11 @@ class LiveView:
     def changed(self, progress: Progress, finished: Sequence[MemberResult]) -> None:
         """Show the state of the run, at most every ``frame_s`` (plain: every ten seconds)."""
         for note in progress.notes[self._num_notes_said :]:
-            self._console.print(printable(note), highlight=False, markup=False, soft_wrap=True)
+            self._say(note)
         self._num_notes_said = len(progress.notes)
         if progress.stopped_by is not None and not self._has_said_stop:
             self._has_said_stop = True
-            self._console.print(stop_line(progress), highlight=False, soft_wrap=True)
+            self._say(stop_line(progress))
         now = time.monotonic()
         if now < self._next:
             return
@@ -78,7 +78,7 @@ class LiveView:
             picture.update(Group(map_text, line) if map_text else line, refresh=True)
         else:
             self._next = now + _SECONDS_PER_LINE
-            self._console.print(progress_line(progress), highlight=False, soft_wrap=True)
+            self._say(progress_line(progress))
 
     def ended(self, progress: Progress) -> None:
         """Training has ended."""
@@ -87,7 +87,11 @@ class LiveView:
         elif self._frame is not None:  # it stays in the notebook, below which the result follows
             self._frame.update(Text(progress_line(progress)))
         else:
-            self._console.print(progress_line(progress), highlight=False, soft_wrap=True)
+            self._say(progress_line(progress))
+
+    def _say(self, text: str) -> None:
+        """Print a line, which breaks between words on a terminal."""
+        self._console.print(printable(text), highlight=False, markup=False, soft_wrap=not self._console.is_terminal)
 
 
 def stop_line(progress: Progress) -> str:

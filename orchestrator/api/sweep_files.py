@@ -10,11 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.constrain import Constrain
-from rich.table import Table
-
 from orchestrator.base.errors import EXIT_OK, InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, check_output, write_output
+from orchestrator.render.blocks import Table
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, build_sweep, load_sweep
 from orchestrator.sweepfile.starter import objectives_with_rows, shipped_sweeps, starter_file
@@ -139,9 +137,6 @@ def _script_starter(name: str, command: str, changes: Overrides) -> str:
     return "\n".join(lines) + "\n" + _AFTER
 
 
-_WIDTH = 120
-
-
 def objectives(name: str | None = None, match: str | None = None) -> Lines:
     """A table for each objective, or for ``name`` alone: its fields with default, unit, domain and meaning.
 
@@ -158,14 +153,10 @@ def objectives(name: str | None = None, match: str | None = None) -> Lines:
     if match is not None and not any(rows for _, rows in found):
         raise InputError(Problem("--match", "", f"no field has {match!r} in its name or meaning", "leave it out"))
     for objective, rows in found:
-        if not rows:
-            continue
-        title = f"{objective.name}: {objective.summary}"
-        table = Table("field", "default", "unit", "domain", "meaning", title=title, title_justify="left", box=None)
-        for row in rows:
-            table.add_row(*(word.replace("[", r"\[") for word in row))
-        yield Constrain(table, _WIDTH)
-        yield ""
+        if rows:
+            title = f"{objective.name}: {objective.summary}"
+            yield Table(("field", "default", "unit", "domain", "meaning"), tuple(rows), title=title)
+            yield ""
     return EXIT_OK
 
 

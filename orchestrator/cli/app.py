@@ -14,7 +14,7 @@ from typer.main import get_command
 from orchestrator import answers
 from orchestrator.base import __version__
 from orchestrator.base.environment import missing_library_error
-from orchestrator.base.errors import EXIT_INTERRUPTED, SweepError, printable
+from orchestrator.base.errors import EXIT_INTERRUPTED, SweepError
 
 # The panels of `sweep --help` with the order of their commands. A question that is not named here comes last.
 PANELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -155,5 +155,7 @@ def main() -> None:
 
 
 def _end_with(error: SweepError) -> None:
-    print(f"error: {printable(str(error))}", file=sys.stderr)
+    from orchestrator.render.text import print_text
+
+    print_text(f"error: {error}", sys.stderr)
     sys.exit(error.exit_code)

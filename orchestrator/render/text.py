@@ -12,7 +12,7 @@ from orchestrator.base.errors import printable
 from orchestrator.render.blocks import Block, Caution, Drawing, Figure, File, Heading, Line, Table
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.text import Text
 
 WIDTH = 80  # columns of a terminal that nobody has widened
 _STEP = 2  # characters of one indent
@@ -57,7 +57,12 @@ def _wrapped(text: str, indent: int, width: int | None) -> list[str]:
         own = len(part) - len(part.lstrip())
         first, later = " " * (indent + own), " " * (indent + own + _STEP)
         lines += textwrap.wrap(
-            part.strip(), width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False
+            part.strip(),
+            width,
+            initial_indent=first,
+            subsequent_indent=later,
+            break_long_words=False,  # a path or an address stays whole
+            break_on_hyphens=False,
         ) or [""]
     return lines
 
@@ -83,10 +88,16 @@ def table_lines(table: Table, width: int | None = None) -> Iterator[str]:
 
 
 def _widths(rows: Sequence[Sequence[str]], room: int | None) -> list[int]:
-    """The widths of the columns; the widest are narrowed until all fit."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    while room is not None and sum(widths) + _GAP * (len(widths) - 1) > room and max(widths) > _NARROWEST:
-        widths[widths.index(max(widths))] -= 1
+    """The widths of the columns; the widest are narrowed until all fit, to less than a word only if they must."""
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    words = [max((len(word) for cell in column for word in cell.split()), default=0) for column in columns]
+    for least in (words, [_NARROWEST] * len(words)):
+        while room is not None and sum(widths) + _GAP * (len(widths) - 1) > room:
+            wide = [i for i, width in enumerate(widths) if width > least[i]]
+            if not wide:
+                break
+            widths[max(wide, key=widths.__getitem__)] -= 1
     return widths
 
 
@@ -107,10 +118,13 @@ def print_blocks(blocks: Iterable[Block], to: TextIO) -> None:
             print(line, file=to, flush=True)
 
 
-# Lines of text, or rich's tables and coloured text; returns the exit code.
-Lines = Generator["str | RenderableType", None, int]
+def print_text(text: str, to: TextIO) -> None:
+    """Print ``text``, which breaks between words on a terminal."""
+    print_blocks([Line(text)], to)
 
-_WIDE = 1000  # columns; tables fit the width of a terminal, but are never cut in a file
+
+# Lines of text, tables, or rich's coloured text; returns the exit code.
+Lines = Generator["str | Table | Text", None, int]
 
 
 class Document(str):
@@ -130,15 +144,14 @@ def show(answer: Lines, text_to: TextIO | None = None) -> int:
         answer.close()
 
 
-def _print(item: str | RenderableType, text_to: TextIO) -> None:
+def _print(item: str | Table | Text, text_to: TextIO) -> None:
     if isinstance(item, Document):
         print(item, end="", flush=True)
-        return
-    if isinstance(item, str):
-        print(printable(item), file=text_to, flush=True)
-        return
-    from rich.console import Console
-    from rich.text import Text
+    elif isinstance(item, str):
+        print_text(item, text_to)
+    elif isinstance(item, Table):
+        print_blocks([item], text_to)
+    else:
+        from rich.console import Console
 
-    console = Console(file=text_to, width=None if text_to.isatty() else _WIDE)
-    console.print(item, soft_wrap=isinstance(item, Text))
+        Console(file=text_to).print(item, soft_wrap=True)

@@ -11,6 +11,7 @@ from rich.text import Text
 from orchestrator.base.space import Axis
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import OSCILLATING, RIGHT, TOO_SLOW, UNSURE
+from orchestrator.base.words import wrapped
 from orchestrator.maps.axes import axis_values, value_labels
 from orchestrator.maps.cell_map import CellMap, map_of_trials
 from orchestrator.render.style import STATES
@@ -57,14 +58,17 @@ def drawn_map(stability: CellMap) -> Text | None:
         text.append("\n")
     labels = value_labels(xs)
     note = f", {stability.note}" if stability.note else ""
-    text.append(f"{'':>{margin}}  {stability.x.name}: {labels[0]} .. {labels[-1]}{note}\n")
     shown = dict.fromkeys(_state(stability, key) for key in stability.cells)
-    key = "  ".join(f"{STATES[state].letter} {STATES[state].word}" for state in shown)
-    text.append(f"{'':>{margin}}  {key}\n")
+    below = [f"{stability.x.name}: {labels[0]} .. {labels[-1]}{note}"]
+    # A letter and its word stay on one line.
+    below.append("  ".join(f"{STATES[state].letter} {STATES[state].word}".replace(" ", "\xa0") for state in shown))
     words = Counter(cell.lr_health for cell in stability.cells.values() if cell.lr_health)
     if words:
         said = ", ".join(f"{words[word]} {word}{advice}" for word, advice in _LR_ADVICE.items() if words[word])
-        text.append(f"{'':>{margin}}  learning rates: {said}\n")
+        below.append(f"learning rates: {said}")
+    for line in below:
+        parts = wrapped(f"{'':>{margin}}  {line}", margin + 4, _MAX_WIDTH)
+        text.append("".join(f"{part}\n" for part in parts).replace("\xa0", " "))
     return text
 
 

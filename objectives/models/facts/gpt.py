@@ -78,14 +78,14 @@ class GptConfig(TrainingConfig):
     head_lr: float = per_member(1.0, "of lr", "learning rate of the output head", off=True, ge=0)
     accumulate: int = structural(
         1,
-        "micro-batches",
+        "batches",
         "gradient accumulation: micro-batches per batch, with averaged gradients",
         off=True,
         ge=1,
     )
     micro_batches: float | None = per_member(
         None,
-        "micro-batches",
+        "batches",
         "micro-batches of each batch to train on, rounded down; null for all",
         acts=unless("accumulate", 1),
         off=True,
