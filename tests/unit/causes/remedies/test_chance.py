@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from orchestrator.base.intervals import exact_interval, fisher
 from orchestrator.causes.remedies.remedy import Remedy
 from orchestrator.causes.remedies.results import Remedies, Tally
 
+PAGE = Path(__file__).parents[4] / "docs" / "remedies.md"
 NUM_REMEDIES, REPLICATES, STEPS = 16, 3, (0, 100, 250, 290, 300)
 NAMES = [Remedy(({"at": 0, "set": {"lr": f"x0.{k + 10}"}},)) for k in range(NUM_REMEDIES)]
 PLANTED = NAMES[3]
@@ -103,6 +107,30 @@ def test_nothing_is_named_where_the_control_is_stable() -> None:
     assert found.cheapest is not None
     assert (found.cheapest.name, found.cheapest.fork_step) == (PLANTED.name, 300)
     assert found.too_late_step is found.last_helpful_step is None, "fresh replicates decide it"
+
+
+def test_the_page_says_how_many_of_the_forks_with_other_data_may_end_well() -> None:
+    rows = dict(re.findall(r"^\| (\d+) replicates? \| (.*) \|$", PAGE.read_text(), re.MULTILINE))
+    assert {*rows} == {"3", "5", "10"}
+    for replicates, cells in rows.items():
+        said = cells.split(" | ")
+        assert said == [most_that_may_end_well(num_steps, int(replicates)) for num_steps in (1, 2, 3, 5)]
+
+
+def most_that_may_end_well(num_steps: int, replicates: int) -> str:
+    """Of the forks with other data, if a remedy that saves all is to be named of 17; the control is lost."""
+    others = num_steps * (replicates - 1) + 1
+    for most in reversed(range(others)):
+        saved = [min(replicates - 1, max(0, most - step * (replicates - 1))) for step in range(num_steps)]
+        found = replace(
+            tried_at_random(np.random.default_rng(0), lambda remedy, step: 0.0),
+            tallies=tuple(tally(PLANTED, step, replicates, replicates) for step in range(num_steps)),
+            unchanged=tuple(tally(Remedy(), step, saved[step], replicates - 1) for step in range(num_steps)),
+            num_tried=17,
+        )
+        if found.helpful:
+            return f"{most} of {others}"
+    return "never"
 
 
 @given(*(st.integers(0, 20) for _ in range(4)))
