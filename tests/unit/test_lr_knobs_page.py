@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from scipy.stats import fisher_exact
 
 from benchmarks import lr_knobs
 from benchmarks.lr_knobs import Effect, Span, best_losses, cells_of, edge_factor, factor_ends, factor_text, loss_factor
@@ -18,6 +20,7 @@ from orchestrator.sweepfile.spec import load_sweep
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "knobs.md").read_text()
+FRESH = ROOT / "results" / "reference" / "lr_fresh"
 SWEEPS = sorted(lr_knobs.SWEEPS.glob("*.yaml"))
 AT_MEMORY_EDGE = {path.stem for path in (ROOT / "sweeps" / "knobs").glob("*.yaml")}
 TRAINED = sorted(path.stem for path in lr_knobs.TABLES.glob("*.csv"))
@@ -156,6 +159,22 @@ def test_the_page_counts_the_other_seeds_and_is_bold_where_a_test_tells_them_fro
     told_apart = replace(EFFECT, repeat_lr=0.045, repeat_stable=9, repeat_base_stable=2)
     alike = replace(told_apart, repeat_base_stable=6)
     assert cells_of([told_apart, alike, EFFECT])[2] == "**9, base 2, at 0.045**<br>9, base 6, at 0.045<br>-"
+
+
+def test_the_page_has_the_counts_of_forty_other_seeds_and_the_p_value_of_their_difference() -> None:
+    row = r"^\| (\w+) \| (\S+) \| (\S+) \| (\S+) \| (\d+) \| (\d+) \| (\S+) \|$"
+    shown = re.findall(row, FRESH.with_suffix(".md").read_text(), re.MULTILINE)
+    assert {knob for knob, *_ in shown} == {path.stem for path in FRESH.glob("*.csv")}
+    counts = {}
+    for path in FRESH.glob("*.csv"):
+        for cell in csv.DictReader(path.read_text().splitlines()):
+            assert cell["num_finished"] == "40"
+            counts[path.stem, cell[path.stem], cell["lr"]] = int(cell["num_stable"])
+    for knob, value, base, lr, stable, base_stable, p in shown:
+        num = counts[knob, value, lr]
+        of_base = counts.get((knob, base, lr), counts.get(("clip", base, lr)))  # the same runs for all ways of clipping
+        assert (int(stable), int(base_stable)) == (num, of_base)
+        assert float(p) == pytest.approx(fisher_exact([[num, 40 - num], [of_base, 40 - of_base]]).pvalue, rel=0.05)
 
 
 def test_a_table_that_is_written_reads_back(tmp_path: Path) -> None:
