@@ -2,9 +2,8 @@
 
     python -m benchmarks.warning RESULTS [--fit]
 
-RESULTS holds the sweeps of sweeps/warning, run with `sweep run`. It writes results/reference/warning and the tables of
-docs/warning.md. With --fit the models of the package are fitted on all runs and written to
-orchestrator/detection/warning/risk.json.
+RESULTS holds the sweeps of sweeps/warning, run with `sweep run`. It writes the tables of results/reference/warning.
+With --fit the models of the package are fitted on all runs and written to orchestrator/detection/warning/risk.json.
 """
 
 from __future__ import annotations
