@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 import time
@@ -24,11 +25,10 @@ from orchestrator.importing.outcomes import (
     ResultColumns,
     logs_of_rows,
     outcome_rules,
-    repeated_step,
     runs_of_logs,
     runs_of_rows,
 )
-from orchestrator.importing.rows import RUN, LeftOut, Row, Rows, is_chart, read_tables, rows_of_chart
+from orchestrator.importing.rows import RUN, LeftOut, Rows, is_chart, read_tables, rows_of_chart
 from orchestrator.importing.runs import (
     Run,
     SettingColumns,
@@ -43,6 +43,7 @@ from orchestrator.importing.runs import (
     with_seeds,
 )
 from orchestrator.importing.sources import OPTUNA, is_store, rows_of_studies, runs_in, runs_of_experiment
+from orchestrator.importing.spool import Row
 from orchestrator.ledger.facts import BY_CURVES, IMPORTED_FACT, Imported, ImportedTrial, imported_fact, imported_of
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
@@ -92,7 +93,7 @@ def _of_table(sources: Sequence[str], table: Rows, options: ImportOptions) -> Co
     """Collect the runs of tables with a run in each row."""
     options.reject(("grad_norm", "run", "from_path", "config", "log", "stopping"), "applies to runs with curves")
     columns, results = _setting_columns(table.columns, options), _result_columns(table, options)
-    rows = chosen_rows(table.rows, columns.where)
+    rows = list(chosen_rows(table.rows, columns.where))
     named = {"outcome": results.outcome, "final_loss": results.loss, "validation_loss": results.validation_loss}
     if isinstance(results.initial_loss, str):
         named["initial_loss"] = results.initial_loss
@@ -127,11 +128,11 @@ def _of_curves(sources: Sequence[str], options: ImportOptions) -> Collected:
         options.column("grad_norm", table.columns),
         given or [*axes, *([columns.seed] if columns.seed else [])],
     )
-    rows = chosen_rows(table.rows, columns.where)
-    if not given and (where := repeated_step(rows, curves)) is not None:
+    runs, repeated = logs_of_rows(chosen_rows(table.rows, columns.where), curves, axes)
+    if not given and repeated is not None:
+        where = next(itertools.islice(chosen_rows(table.rows, columns.where), repeated, None)).where
         message = f"has a step of another row with the same {', '.join(curves.run)}, and another loss"
         raise InputError(Problem(where, curves.step, message, "name the column that identifies runs: --run NAME"))
-    runs = logs_of_rows(rows, curves, axes)
     runs.left_out = [*table.left_out, *runs.left_out]
     named = {"step": curves.step, "loss": curves.loss, "grad_norm": curves.grad_norm, "run": ", ".join(curves.run)}
     unused = _unused(table.columns, columns, [*named.values(), *curves.run])
@@ -152,7 +153,7 @@ def _of_logs(sources: Sequence[str], parts: Iterable[LoggedRuns], options: Impor
     kept = {id(row) for row in chosen_rows(runs.rows, columns.where)}
     runs.runs = [(row, log) for row, log in runs.runs if id(row) in kept]
     named = {
-        key: ", ".join(dict.fromkeys(name for _, log in runs.runs if (name := getattr(log.columns, key)) is not None))
+        key: ", ".join(dict.fromkeys(name for _, log in runs.runs if (name := getattr(log().columns, key)) is not None))
         for key in ("step", "loss", "grad_norm")
     }
     return _judged(sources, runs, columns, named, _unused(names, columns, ()), options)
@@ -381,6 +382,6 @@ def _digest(trials: Sequence[ImportedTrial], collected: Collected) -> str:
     for trial in trials:
         of_result = ", ".join(f"{name}={getattr(trial.result, name)!r}" for name in _HASHED)
         digest.update(f"({trial.trial_id!r}, {trial.steps!r}, MemberResult({of_result}))".encode())
-        for name, values in (trial.curve or {}).items():
+        for name, values in (trial.curve() if trial.curve is not None else {}).items():
             digest.update(name.encode() + values.tobytes())
     return digest.hexdigest()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -18,8 +19,9 @@ from orchestrator.base.words import count
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.outcomes import member_result
 from orchestrator.importing.options import ImportOptions
-from orchestrator.importing.rows import BLANK, LeftOut, Row, cell_text
+from orchestrator.importing.rows import BLANK, LeftOut, cell_text
 from orchestrator.importing.runs import Run, SettingColumns, Settings, number_of, settings_of_rows
+from orchestrator.importing.spool import Row, Spool
 from orchestrator.ledger.facts import BY_FINAL_LOSSES, BY_WORDS
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.tables import Log, Table, make_log
@@ -197,13 +199,15 @@ def _by_label(row: Row, column: str, label: str, loss: str | None, rules: Outcom
 # --- runs with curves: from logs, or a table with a loss in each row -------------------------------
 
 _MAX_STEP = 2**53
+_MAX_LOGS, _MAX_POINTS = 64, 2**20  # that are judged together
+_MAX_BUFFERED = 2**17  # rows of which the points are in memory
 
 
 @dataclass(slots=True)
 class LoggedRuns:
-    """Runs with a row of settings and a log each, and what could not be used."""
+    """Runs with a row of settings, and a function that reads the log, each; and what could not be used."""
 
-    runs: list[tuple[Row, Log]] = field(default_factory=list)
+    runs: list[tuple[Row, Callable[[], Log]]] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
 
     @property
@@ -222,20 +226,28 @@ class CurveColumns:
     run: Sequence[str]
 
 
-def runs_of_logs(known: Sequence[tuple[Settings, Log]], stopping: StoppingConfig) -> list[Run]:
-    """Judge each log to its end; a run of unknown length has the length of its log."""
-    replayed = replay_logs([log for _, log in known], stopping)
-    return [_run(settings, one, stopping) for (settings, _), one in zip(known, replayed, strict=True)]
+def runs_of_logs(known: Sequence[tuple[Settings, Callable[[], Log]]], stopping: StoppingConfig) -> list[Run]:
+    """Judge each log to its end, some at a time; a run of unknown length has the length of its log."""
+    runs: list[Run] = []
+    while len(runs) < len(known):
+        part, logs = known[len(runs) : len(runs) + _MAX_LOGS], []
+        for _, read in part:
+            logs.append(read())
+            if sum(len(log.step_N) for log in logs) > _MAX_POINTS:
+                break
+        replayed = replay_logs(logs, stopping)
+        runs += [_run(settings, read, one, stopping) for (settings, read), one in zip(part, replayed, strict=False)]
+    return runs
 
 
-def _run(settings: Settings, replayed: Replayed, stopping: StoppingConfig) -> Run:
+def _run(settings: Settings, read: Callable[[], Log], replayed: Replayed, stopping: StoppingConfig) -> Run:
     log = replayed.log
     steps_done = int(log.step_N[-1]) + 1
     result = member_result("", replayed.record, stopping, steps_done, math.nan)
     num_points = f"{len(log.step_N):,} losses to step {log.step_N[-1]:,} of {log.name}"
     # The run went on after every verdict, as an audited trial does.
     result = replace(result, is_audited=True, reason=f"{result.reason}; {'; '.join([num_points, *log.notes])}")
-    return Run(replace(settings, steps=settings.steps or steps_done), result, _trace(log))
+    return Run(replace(settings, steps=settings.steps or steps_done), result, lambda: _trace(read()))
 
 
 def _trace(log: Log) -> Trace:
@@ -246,65 +258,99 @@ def _trace(log: Log) -> Trace:
 # --- tables with a loss in each row ----------------------------------------------------------------
 
 
-def logs_of_rows(rows: Sequence[Row], columns: CurveColumns, constant: Sequence[str]) -> LoggedRuns:
-    """Return the runs of ``rows``, each with its first row.
+@dataclass(slots=True)
+class _RunOfRows:
+    """The rows of one run: the first one, the values of columns that should be constant, and its points.
+
+    A point is its step, its loss, its gradient norm, whether it has one, and the place of its row. The ``points`` that
+    were read last are in memory.
+    """
+
+    row: Row
+    constant: Sequence[str]
+    changing: int | None = None
+    invalid: list[LeftOut] = field(default_factory=list)
+    points: array[float] = field(default_factory=lambda: array("d"))
+    stored: list[Callable[[], array[float]]] = field(default_factory=list)
+
+    def add(self, row: Row, place: int, columns: CurveColumns) -> None:
+        """Add a row; one without a loss was not logged."""
+        if cell_text(row.values.get(columns.loss)) == BLANK:
+            return
+        loss, step = _number(row, columns.loss), _number(row, columns.step)
+        if loss is None:
+            self.invalid.append(LeftOut(row.where, f"{columns.loss} is {row.values.get(columns.loss)!r}, not a number"))
+        elif step is None or not (abs(step) < _MAX_STEP and step == round(step)):
+            reason = f"{columns.step} is {row.values.get(columns.step)!r}, not an integer"
+            self.invalid.append(LeftOut(row.where, reason))
+        else:
+            norm = None if columns.grad_norm is None else _number(row, columns.grad_norm)
+            self.points.extend((step, loss, norm or 0.0, norm is not None, place))
+
+    def store(self, spool: Spool) -> None:
+        """Move the points to ``spool``."""
+        if self.points:
+            self.stored.append(spool.put(self.points))
+            self.points = array("d")
+
+    def sorted_points(self) -> np.ndarray:
+        """Return the points by step, and those of a step in the order of their rows."""
+        parts = [np.array(part) for part in (*(read() for read in self.stored), self.points)]
+        points_N5 = np.concatenate(parts).reshape(-1, 5)
+        return points_N5[np.argsort(points_N5[:, 0], kind="stable")]
+
+
+def logs_of_rows(rows: Iterable[Row], columns: CurveColumns, constant: Sequence[str]) -> tuple[LoggedRuns, int | None]:
+    """Return the runs of ``rows``, each with its first row; and the first place of a row with another loss at a step of
+    an earlier row of its run, or None. Then the columns do not identify runs, or a run was resumed.
 
     A run is left out if one of the ``constant`` columns changes in it: its rows belong to several runs.
     """
-    by_run: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        by_run.setdefault(tuple(cell_text(row.values.get(name)) for name in columns.run), []).append(row)
-    runs = LoggedRuns()
-    for key, own in by_run.items():
-        name = f"{own[0].where} ({' '.join(f'{n}={v}' for n, v in zip(columns.run, key, strict=True))})"
-        changing = [column for column in constant if len({cell_text(row.values.get(column)) for row in own}) > 1]
-        if changing:
-            runs.left_out.append(LeftOut(name, f"{changing[0]} changes within the run"))
+    spool, runs, repeated = Spool(), LoggedRuns(), []
+    by_run = _by_run(rows, columns, constant, spool)
+    for key, run in by_run.items():
+        points_N5 = run.sorted_points()
+        repeated += _repeated(points_N5)
+        name = f"{run.row.where} ({' '.join(f'{n}={v}' for n, v in zip(columns.run, key, strict=True))})"
+        if run.changing is not None:
+            runs.left_out.append(LeftOut(name, f"{constant[run.changing]} changes within the run"))
             continue
-        points, invalid = _points(own, columns)
-        runs.left_out += invalid
-        if not points:
+        runs.left_out += run.invalid
+        if not len(points_N5):
             runs.left_out.append(LeftOut(name, "has no loss"))
             continue
         try:
-            runs.runs.append((own[0], _log(name, points)))
+            runs.runs.append((run.row, spool.put(_log(name, points_N5))))
         except InputError as error:
             runs.left_out.append(LeftOut(name, str(error).partition("\n")[0]))
-    return runs
+    return runs, min(repeated, default=None)
 
 
-def repeated_step(rows: Sequence[Row], columns: CurveColumns) -> str | None:
-    """Return the place of a row whose step an earlier row of its run has with another loss, or None.
+def _by_run(
+    rows: Iterable[Row], columns: CurveColumns, constant: Sequence[str], spool: Spool
+) -> dict[tuple[str, ...], _RunOfRows]:
+    by_run: dict[tuple[str, ...], _RunOfRows] = {}
+    for place, row in enumerate(rows, 1):
+        key = tuple(cell_text(row.values.get(name)) for name in columns.run)
+        values = [cell_text(row.values.get(name)) for name in constant]
+        if (run := by_run.get(key)) is None:
+            run = by_run[key] = _RunOfRows(row, values)
+        if run.constant != values:
+            changing = next(i for i, value in enumerate(values) if value != run.constant[i])
+            run.changing = changing if run.changing is None else min(run.changing, changing)
+        run.add(row, place - 1, columns)
+        if place % _MAX_BUFFERED == 0:
+            for each in by_run.values():
+                each.store(spool)
+    return by_run
 
-    Then the columns do not identify runs, or a run was resumed.
-    """
-    loss_at: dict[tuple[str, ...], str] = {}
-    for row in rows:
-        loss = cell_text(row.values.get(columns.loss))
-        key = tuple(cell_text(row.values.get(name)) for name in (*columns.run, columns.step))
-        if loss != BLANK and loss_at.setdefault(key, loss) != loss:
-            return row.where
-    return None
 
-
-def _points(rows: Sequence[Row], columns: CurveColumns) -> tuple[list[dict[str, float]], list[LeftOut]]:
-    """Return the rows that have a loss, sorted by step, and the invalid ones; a row without a loss was not logged."""
-    points: list[dict[str, float]] = []
-    invalid: list[LeftOut] = []
-    for row in rows:
-        if cell_text(row.values.get(columns.loss)) == BLANK:
-            continue
-        loss, step = _number(row, columns.loss), _number(row, columns.step)
-        if loss is None:
-            invalid.append(LeftOut(row.where, f"{columns.loss} is {row.values.get(columns.loss)!r}, not a number"))
-        elif step is None or not (abs(step) < _MAX_STEP and step == round(step)):
-            invalid.append(LeftOut(row.where, f"{columns.step} is {row.values.get(columns.step)!r}, not an integer"))
-        else:
-            point: dict[str, float] = {"step": step, "loss": loss}
-            if columns.grad_norm is not None and (norm := _number(row, columns.grad_norm)) is not None:
-                point["grad_norm"] = norm
-            points.append(point)
-    return sorted(points, key=lambda point: point["step"]), invalid
+def _repeated(points_N5: np.ndarray) -> list[int]:
+    """Return the first place of a point, sorted by step, whose loss is not that of the first one at its step."""
+    step_N, loss_N, place_N = points_N5[:, 0], points_N5[:, 1], points_N5[:, 4]
+    first_N = loss_N[np.searchsorted(step_N, step_N)]
+    is_other_N = (loss_N != first_N) & ~(np.isnan(loss_N) & np.isnan(first_N))
+    return [int(place_N[is_other_N].min())] if is_other_N.any() else []
 
 
 def _number(row: Row, column: str) -> float | None:
@@ -312,9 +358,8 @@ def _number(row: Row, column: str) -> float | None:
     return None if value is None else float(value)
 
 
-def _log(name: str, points: Sequence[dict[str, float]]) -> Log:
+def _log(name: str, points_N5: np.ndarray) -> Log:
     table = Table()
-    for point in points:
-        table.add(point)
-    has_norms = any("grad_norm" in point for point in points)
-    return make_log(name, table, Columns("step", "loss", "grad_norm" if has_norms else None))
+    for step, loss, norm, has_norm, _ in points_N5.tolist():
+        table.add({"step": step, "loss": loss, "grad_norm": norm} if has_norm else {"step": step, "loss": loss})
+    return make_log(name, table, Columns("step", "loss", "grad_norm" if points_N5[:, 3].any() else None))

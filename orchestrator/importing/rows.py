@@ -8,6 +8,7 @@ name, as `lr: 0.01, warmup: 100` in a grouped chart, or as a pattern says.
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import re
 from collections import Counter
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem, one_line
+from orchestrator.importing.spool import Row, StoredRows
 from orchestrator.logs.line_formats import header_of
 
 BLANK = "empty"  # stands for a cell without a text
@@ -24,17 +26,10 @@ RUN = "run"  # the column with the runs of a chart
 MAX_BYTES = 1024**3
 _PARQUET = (".parquet", ".pq")
 _JSON_LINES = (".jsonl", ".ndjson")
+_BATCH = 4096  # rows of a Parquet file that are in memory
 _MAX_CELL = 2**24  # characters
 _BETWEEN = " - "  # the name of a run and its metric
 _SETTING = re.compile(r"([A-Za-z_][\w./]*)\s*[:=]\s*([^\s,;]+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row: its place as file:line, and its values by column, as texts if the file has only texts."""
-
-    where: str
-    values: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +48,8 @@ class Rows:
     """The rows of tables, the names of their columns in order, and rows that could not be read."""
 
     columns: list[str] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    rows: StoredRows = field(default_factory=StoredRows)
     left_out: list[LeftOut] = field(default_factory=list)
-
-    def add(self, other: Rows) -> None:
-        """Append the rows of another table."""
-        self.add_columns(other.columns)
-        self.rows += other.rows
-        self.left_out += other.left_out
 
     def add_columns(self, names: Iterable[str]) -> None:
         """Append the columns that are new."""
@@ -87,57 +76,87 @@ def flat(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def read_tables(paths: Sequence[Path]) -> Rows:
-    """Return the rows of all tables at ``paths``, in order. Raises InputError for a file that is not a table."""
+    """Return the rows of all tables at ``paths``, in order.
+
+    Raises InputError for a file that is not a table, and StorageError without room for temporary files.
+    """
     rows = Rows()
     for path in paths:
         try:
-            rows.add(_read(path))
+            _read(path, rows)
         except OSError as error:
             problem = Problem(str(path), "", f"cannot be read: {error.strerror or error}", "check its name and rights")
             raise InputError(problem) from None
     return rows
 
 
-def _read(path: Path) -> Rows:
+def _read(path: Path, rows: Rows) -> None:
     if path.stat().st_size > MAX_BYTES:
         raise InputError(Problem(str(path), "", "is larger than the 1 GiB that is read", "split or thin it first"))
     ending = path.suffix.lower()
     if ending in _PARQUET:
-        return _of_objects(str(path), _parquet_rows(path))
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        message = f"is not UTF-8 text (byte {error.start})"
-        raise InputError(Problem(str(path), "", message, "CSV, TSV, JSON lines and Parquet are read")) from None
-    if ending in _JSON_LINES or text.lstrip().startswith(("{", "[")):
-        return _of_objects(str(path), _json_rows(text))
-    return _separated(str(path), text)
+        _add_objects(str(path), _parquet_rows(path), rows)
+        return
+    lines = _lines(path)
+    # Only the first line with a text says of what format the table is.
+    first = next((numbered for numbered in lines if numbered[1].strip()), (0, ""))
+    lines = itertools.chain([first], lines)
+    if ending in _JSON_LINES or first[1].lstrip().startswith(("{", "[")):
+        _add_objects(str(path), _json_rows(lines, is_list=first[1].lstrip().startswith("[")), rows)
+    else:
+        _add_separated(str(path), lines, rows)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines with their numbers and ends, one part of the file at a time."""
+    at, number, encoding = 0, 0, "utf-8-sig"
+    with path.open("rb") as file:
+        for part in file:
+            try:
+                text = part.decode(encoding)
+            except UnicodeDecodeError as error:
+                message = f"is not UTF-8 text (byte {at + error.start})"
+                raise InputError(Problem(str(path), "", message, "CSV, TSV, JSON lines and Parquet are read")) from None
+            at, encoding = at + len(part), "utf-8"
+            for line in text.splitlines(keepends=True):
+                number += 1
+                yield number, line
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
     import pandas as pd
 
+    number = 0
     try:
-        table = pd.read_parquet(path, dtype_backend="pyarrow")  # which distinguishes a missing value from a NaN
+        import pyarrow
+        from pyarrow import parquet
+
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(_BATCH):
+                # Which distinguishes a missing value from a NaN.
+                table = pyarrow.Table.from_batches([batch]).to_pandas(types_mapper=pd.ArrowDtype)
+                for row in table.to_dict("records"):
+                    number += 1
+                    yield number, {str(name): None if value is pd.NA else value for name, value in row.items()}
     except ImportError:
         message = "is a Parquet file, which pandas reads with pyarrow"
         raise InputError(Problem(str(path), "", message, "pip install pyarrow, or write it as CSV")) from None
     except Exception as error:  # pyarrow has its own errors
         raise InputError(Problem(str(path), "", f"is not a Parquet file: {str(error)[:200]}")) from None
-    for number, row in enumerate(table.to_dict("records"), 1):
-        yield number, {str(name): None if value is pd.NA else value for name, value in row.items()}
 
 
-def _json_rows(text: str) -> Iterator[tuple[int, Any]]:
-    """Yield objects with their lines, or of one JSON document with their positions in its list."""
-    try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError):
-        whole = None
-    if isinstance(whole, list):
-        yield from enumerate(whole, 1)
-        return
-    for number, line in enumerate(text.splitlines(), 1):
+def _json_rows(lines: Iterable[tuple[int, str]], is_list: bool) -> Iterator[tuple[int, Any]]:
+    """Yield objects with their lines, or of one JSON document that ``is_list`` with their positions in it."""
+    if is_list:
+        lines = list(lines)
+        try:
+            whole = json.loads("".join(line for _, line in lines))
+        except (ValueError, RecursionError):
+            whole = None
+        if isinstance(whole, list):
+            yield from enumerate(whole, 1)
+            return
+    for number, line in lines:
         if line.strip():
             try:
                 yield number, json.loads(line)
@@ -145,44 +164,52 @@ def _json_rows(text: str) -> Iterator[tuple[int, Any]]:
                 yield number, f"is not JSON: {error}"
 
 
-def _of_objects(name: str, objects: Iterable[tuple[int, Any]]) -> Rows:
-    rows = Rows()
+def _add_objects(name: str, objects: Iterable[tuple[int, Any]], rows: Rows) -> None:
+    columns: dict[str, None] = {}
     for number, value in objects:
         where = f"{name}:{number}"
         if isinstance(value, Mapping):
-            rows.rows.append(Row(where, flat(value)))
+            values = flat(value)
+            columns |= dict.fromkeys(values)
+            rows.rows.append(Row(where, values))
         else:
             rows.left_out.append(LeftOut(where, value if isinstance(value, str) else "is not an object with names"))
-    rows.add_columns(column for row in rows.rows for column in row.values)
-    if not rows.columns:
+    rows.add_columns(columns)
+    if not columns:
         raise InputError(Problem(name, "", "holds no row with named values", 'write lines such as {"lr": 0.1}'))
-    return rows
 
 
-def _separated(name: str, text: str) -> Rows:
+def _add_separated(name: str, numbered: Iterable[tuple[int, str]], rows: Rows) -> None:
     """Read comma, tab or semicolon separated values, without comments (lines that begin with #)."""
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() and line[0] != "#"]
-    if not lines:
+    lines = ((number, line) for number, line in numbered if line.strip() and line[0] != "#")
+    _, head = next(lines, (0, ""))
+    if not head:
         raise InputError(Problem(name, "", "is empty", "the first line names the columns"))
-    delimiter, header = header_of(lines[0][1]) or (",", [lines[0][1]])
+    (head,) = head.splitlines()
+    delimiter, header = header_of(head) or (",", [head])
     header = [one_line(cell.strip()) for cell in header]
     if twice := [column for column, count in Counter(header).items() if count > 1 and column]:
         raise InputError(Problem(name, twice[0], "names two columns", "rename one"))
+    rows.add_columns(column for column in header if column)
     csv.field_size_limit(_MAX_CELL)
-    reader = csv.reader((f"{line}\n" for _, line in lines[1:]), delimiter=delimiter)
-    rows = Rows([column for column in header if column])
-    last = 0
+    numbers: list[int] = []  # of the lines of the record that is read
+
+    def texts() -> Iterator[str]:
+        for number, line in lines:
+            numbers.append(number)
+            yield f"{line.splitlines()[0]}\n"
+
     try:
-        for cells in reader:
-            where, last = f"{name}:{lines[last + 1][0]}", reader.line_num
+        for cells in csv.reader(texts(), delimiter=delimiter):
+            where = f"{name}:{numbers[0]}"
+            numbers.clear()
             if len(cells) != len(header):
                 rows.left_out.append(LeftOut(where, f"has {len(cells)} cells, and the header has {len(header)}"))
                 continue
             pairs = zip(header, cells, strict=True)
             rows.rows.append(Row(where, {column: cell.strip() for column, cell in pairs if column}))
     except csv.Error as error:
-        raise InputError(Problem(f"{name}:{lines[last + 1][0]}", "", str(error), "is a quote left open?")) from None
-    return rows
+        raise InputError(Problem(f"{name}:{numbers[0]}", "", str(error), "is a quote left open?")) from None
 
 
 # --- charts ----------------------------------------------------------------------------------------
@@ -202,7 +229,7 @@ def rows_of_chart(table: Rows, step: str, loss: str, pattern: re.Pattern[str] | 
     if step not in table.columns:
         remedy = f"the first column is {table.columns[0]!r}"
         raise InputError(Problem("--step", "", f"{step!r} is not a column", remedy))
-    rows = Rows(left_out=list(table.left_out))
+    rows, wide = Rows(left_out=list(table.left_out)), list(table.rows)
     for column, run in _run_columns(table, loss).items():
         settings = _settings_in_name(run, pattern)
         if not settings:
@@ -210,11 +237,11 @@ def rows_of_chart(table: Rows, step: str, loss: str, pattern: re.Pattern[str] | 
             rows.left_out.append(LeftOut(column, f"the name of its run {reason}"))
             continue
         rows.add_columns([RUN, *settings])
-        rows.rows += [
+        rows.rows.extend(
             Row(row.where, {RUN: run, **settings, step: row.values.get(step), loss: row.values[column]})
-            for row in table.rows
+            for row in wide
             if cell_text(row.values.get(column)) != BLANK
-        ]
+        )
     rows.columns += [step, loss]
     return rows
 

@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite, prod
 from typing import Any
@@ -16,7 +16,8 @@ from orchestrator.base.packs import Trace
 from orchestrator.base.space import Axis, Cell, Scale, is_number, on_natural_scale
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.words import listed
-from orchestrator.importing.rows import LeftOut, Row
+from orchestrator.importing.rows import LeftOut
+from orchestrator.importing.spool import Row
 from orchestrator.logs.columns import MAX_LISTED, find_name
 
 _MIN_FILLED = 1 / 3  # of a grid; cells that fill less are scattered
@@ -38,11 +39,11 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """An imported run; ``result`` has no trial id yet, and ``curve`` is None if unknown."""
+    """An imported run; ``result`` has no trial id yet. ``curve`` reads its curve, and is None if that is unknown."""
 
     settings: Settings
     result: MemberResult
-    curve: Trace | None = None
+    curve: Callable[[], Trace] | None = None
 
     @property
     def seed(self) -> int:
@@ -61,17 +62,26 @@ class SettingColumns:
     where: Mapping[str, str] = field(default_factory=dict)
 
 
-def chosen_rows(rows: Sequence[Row], where: Mapping[str, str]) -> list[Row]:
-    """Return the rows with the values of ``where``, both read by ``value_of``. Raises InputError if there are none."""
-    kept = list(rows)
-    for name, text in where.items():
-        wanted, *values = evened([text, *(row.values.get(name) for row in kept)])
-        kept = [row for row, value in zip(kept, values, strict=True) if value == wanted]
-    if not kept:
+def chosen_rows(rows: Iterable[Row], where: Mapping[str, str]) -> Iterator[Row]:
+    """Yield the rows with the values of ``where``, both read by ``value_of``.
+
+    Raises InputError at the end if there are none.
+    """
+    wanted = {name: value_of(text) for name, text in where.items()}
+    has_any = False
+    for row in rows:
+        if all(_are_same(value_of(row.values.get(name)), value) for name, value in wanted.items()):
+            has_any = True
+            yield row
+    if where and not has_any:
         text = ",".join(f"{name}={value}" for name, value in where.items())
         known = "; ".join(f"{name} has {_distinct([row.values.get(name) for row in rows])}" for name in where)
         raise InputError(Problem("--where", text, "no row has these values", known))
-    return kept
+
+
+def _are_same(value: Any, wanted: Any) -> bool:
+    """Whether two values are equal; true is not 1."""
+    return bool(value == wanted) and isinstance(value, bool) == isinstance(wanted, bool)
 
 
 def settings_of_rows(rows: Sequence[Row], columns: SettingColumns, unused: Sequence[str]) -> list[Settings | LeftOut]:

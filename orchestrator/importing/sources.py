@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import yaml
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.importing.options import ImportOptions
 from orchestrator.importing.outcomes import LoggedRuns
-from orchestrator.importing.rows import LeftOut, Row, Rows, flat
+from orchestrator.importing.rows import LeftOut, Rows, flat
+from orchestrator.importing.spool import Row
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.files import find_logs, read_log
 from orchestrator.logs.tables import Log, make_log
@@ -53,8 +55,12 @@ def runs_in(folder: Path, options: ImportOptions) -> LoggedRuns:
         if isinstance(values, LeftOut):
             runs.left_out.append(values)
         else:
-            runs.runs.append((Row(log.name, values), log))
+            runs.runs.append((Row(log.name, values), partial(_same, log)))
     return runs
+
+
+def _same(log: Log) -> Log:
+    return log
 
 
 def _candidates(folder: Path, options: ImportOptions) -> list[Path]:
@@ -154,7 +160,7 @@ def runs_of_experiment(source: str, results: Path, wanted: Columns) -> LoggedRun
         except InputError as error:
             runs.left_out.append(LeftOut(where, str(error).partition("\n")[0].removeprefix(f"{where}: ")))
             continue
-        runs.runs.append((Row(where, settings), log))
+        runs.runs.append((Row(where, settings), partial(_same, log)))
     return runs
 
 

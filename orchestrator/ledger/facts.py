@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -53,7 +53,7 @@ class Imported:
 class ImportedTrial:
     """A run that was trained elsewhere: its identity, settings and result, and its curve if known.
 
-    ``steps`` is its length, or 0 if unknown.
+    ``steps`` is its length, or 0 if unknown. ``curve`` reads its curve, so that one at a time is in memory.
     """
 
     trial_id: str
@@ -62,7 +62,7 @@ class ImportedTrial:
     config: Mapping[str, Any] = field(repr=False)
     steps: int
     result: MemberResult
-    curve: Trace | None = field(default=None, repr=False)
+    curve: Callable[[], Trace] | None = field(default=None, repr=False)
 
 
 def imported_fact(imported: Imported) -> str:

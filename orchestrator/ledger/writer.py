@@ -94,7 +94,8 @@ class LedgerWriter(LedgerReader):
             db.execute("UPDATE trials SET num_attempts = 1, pack_id = ?", (pack_id,))
             for trial in trials:
                 self._finish(db, trial.result)
-            self._add_curves(db, "traces", pack_id, {t.trial_id: t.curve for t in trials if t.curve is not None})
+                if trial.curve is not None:
+                    self._add_curves(db, "traces", pack_id, {trial.trial_id: trial.curve()})
 
     def release_abandoned(self) -> int:
         """Mark trials that a dead driver left running as lost. Return their number."""

@@ -24,7 +24,8 @@ from orchestrator.importing import collecting
 from orchestrator.importing.options import import_options
 from orchestrator.ledger.writer import LedgerWriter
 folder, table, kind, number = Path(sys.argv[1]), *sys.argv[2:4], int(sys.argv[4])
-owner, name = {"finish": (LedgerWriter, "_finish"), "replace": (os, "replace")}.get(kind, (None, ""))
+owners = {"finish": (LedgerWriter, "_finish"), "curve": (LedgerWriter, "_add_curves"), "replace": (os, "replace")}
+owner, name = owners.get(kind, (None, ""))
 if owner is None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (number, number))
 else:
@@ -35,7 +36,8 @@ else:
             os.kill(os.getpid(), signal.SIGKILL)
         return original(*arguments)
     setattr(owner, name, counted)
-options = import_options(axis=["lr"], outcome="loss")
+columns = {"step": "step", "loss": "loss"} if kind == "curve" else {"outcome": "loss"}
+options = import_options(axis=["lr"], **columns)
 collecting.record(folder, "made", collecting.collect([table], options, folder), replaces=True)
 """
 FAULTS = [("finish", 1), ("finish", 150), ("replace", 1), ("full", 4096), ("full", 65536), ("full", 131072)]
@@ -81,3 +83,22 @@ def test_an_empty_ledger_of_an_earlier_version_is_filled(tmp_path: Path) -> None
     collected = collect([str(table(tmp_path / "new.csv", 7.5))], OPTIONS, tmp_path)
     assert record(tmp_path / "made", "made", collected, replaces=False)
     assert len(losses(tmp_path / "made")) == 300
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize("number", [1, 3])
+def test_an_import_of_curves_that_is_killed_changes_nothing(tmp_path: Path, is_there: bool, number: int) -> None:
+    folder, curves = tmp_path / "made", tmp_path / "curves.csv"
+    curves.write_text("lr,step,loss\n" + "".join(f"{run},{i},{9 - run}\n" for i in range(100) for run in range(4)))
+    if is_there:
+        record(folder, "made", collect([str(table(tmp_path / "old.csv", 2.5))], OPTIONS, tmp_path), replaces=False)
+    command = [sys.executable, "-c", VICTIM, str(folder), str(curves), "curve", str(number)]
+    assert subprocess.run(command).returncode == -signal.SIGKILL
+    if is_there:
+        assert losses(folder) == [2.5 + i for i in range(300)]
+    else:
+        assert not (folder / LEDGER).exists()
+    options = import_options(axis=["lr"], step="step", loss="loss")
+    record(folder, "made", collect([str(curves)], options, tmp_path), replaces=is_there)
+    assert losses(folder) == [9.0, 8.0, 7.0, 6.0]
+    assert not list(folder.glob(".*"))

@@ -41,3 +41,44 @@ def test_ten_thousand_scattered_cells_are_imported_and_exported_in_a_gigabyte(tm
     options = ("--name", "case", "--axis", "lr=log", "--axis", "beta2=log1m", "--outcome", "outcome", "--loss", "loss")
     assert peak_mib(tmp_path, "import", "table.csv", *options) < 1024
     assert (tmp_path / "results/case/report.html").is_file()
+
+
+# --- long tables -------------------------------------------------------------------------------------------
+
+COLLECTED = """
+import resource, sys
+from pathlib import Path
+from orchestrator.importing.collecting import collect, record
+from orchestrator.importing.options import import_options
+if len(sys.argv) > 2:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
+collected = collect([sys.argv[1]], import_options(axis=["lr"], step="step", loss="loss"), Path())
+record(Path("made"), "made", collected, replaces=True)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+def long_table(path: Path, num_steps: int) -> Path:
+    """A table with the losses of twenty runs, step by step."""
+    noise = np.random.default_rng(0).normal(0, 0.02, (num_steps, 20)).tolist()
+    rows = (f"{run / 1000},{step},{3 + of_step[run]:.6f}\n" for step, of_step in enumerate(noise) for run in range(20))
+    path.write_text("lr,step,loss\n" + "".join(rows))
+    return path
+
+
+def collected(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", COLLECTED, *arguments], cwd=folder, capture_output=True, text=True)
+
+
+def test_the_memory_of_an_import_hardly_grows_with_the_length_of_a_table(tmp_path: Path) -> None:
+    few, many = (
+        int(collected(tmp_path, str(long_table(tmp_path / f"{num_steps}.csv", num_steps))).stdout)
+        for num_steps in (40, 8000)
+    )
+    assert many - few < 60, "160,000 rows as dictionaries of texts take 160 MiB"
+
+
+def test_without_room_for_temporary_files_a_long_table_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    ended = collected(tmp_path, str(long_table(tmp_path / "table.csv", 4000)), str(2**20))
+    assert ended.stderr.splitlines()[-1].startswith("orchestrator.base.errors.StorageError")
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
