@@ -146,12 +146,12 @@ def run_lines(
     elif summary.used_up is None:
         yield "nothing to train: every trial has run"
     from orchestrator.pages.report import are_current, existing_exports, export_all  # by now ahead in a thread
-    from orchestrator.render.tags import remedy_tags
+    from orchestrator.render.tags import trial_answers
 
     check_in_place(folder)
     written = existing_exports(folder) if are_current(folder) else export_all(folder)
     warnings = []
-    answers = remedy_tags(folder) if trackers else []
+    answers = [] if all(mirror.is_current() for mirror in mirrors) else trial_answers(folder)
     for tracker, mirror in zip(trackers, mirrors, strict=True):
         if not mirror.is_current():
             yield f"mirroring to {tracker.title} ..."

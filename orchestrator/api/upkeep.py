@@ -40,7 +40,7 @@ from orchestrator.mirrors.mirror import Mirror, has_been_mirrored
 from orchestrator.mirrors.mlflow_store import STORE, rehome, run_pages, server_command, tracking_uri
 from orchestrator.mirrors.tracker import TrackingError, tracker_class
 from orchestrator.render.optuna_study import export_study
-from orchestrator.render.tags import remedy_tags
+from orchestrator.render.tags import trial_answers
 from orchestrator.render.text import Lines
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.sweepfile.spec import load_sections
@@ -62,7 +62,7 @@ def sync(folder: Path, tracking_uri: str | None, to: Sequence[str] = ()) -> Line
     failures: list[str] = []
     with sweep_lock(folder):
         artifacts = [*([frozen] if has_file else []), *export_all(folder)]
-        answers = remedy_tags(folder)
+        answers = trial_answers(folder)
         for tracker in trackers:
             try:
                 with Mirror(folder, tracking, tracker=tracker) as mirror:
@@ -173,7 +173,6 @@ def ui(results: Path, uri: str | None, port: int) -> Lines:
         with contextlib.suppress(sqlite3.Error):  # MLflow reports errors of its store
             rehome(results / STORE, results)
     address = f"http://127.0.0.1:{port}"
-    yield f"MLflow at {address} (Ctrl-C ends it)"
     yield "note: every user of this machine can open it, and create and delete experiments there"
     mark = new_mark()
     # MLflow's workers judge chats, which sweeps do not have.
@@ -184,6 +183,7 @@ def ui(results: Path, uri: str | None, port: int) -> Lines:
         with tempfile.TemporaryFile() as log, stop_signals(_interrupt):
             server = subprocess.Popen(command, env=environment, umask=0o077, stdout=log, stderr=log)
             yield from run_pages(store, address)
+            yield f"all of MLflow: {address} (Ctrl-C ends it)"
             code = server.wait()
             log.seek(0)
             yield from log.read().decode(errors="replace").splitlines()[-_SHOWN_LINES:]

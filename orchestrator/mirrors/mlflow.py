@@ -22,7 +22,6 @@ from orchestrator.base.files import FROZEN_SWEEP, without_users
 from orchestrator.mirrors.mlflow_runs import (
     ATTEMPT,
     MIRRORED,
-    NOTE,
     MachineReadings,
     find_runs,
     log_answer,
@@ -31,6 +30,7 @@ from orchestrator.mirrors.mlflow_runs import (
     log_table,
     log_texts,
     make_artifacts_folder,
+    sweep_note,
     trial_note,
 )
 from orchestrator.mirrors.mlflow_store import (
@@ -217,6 +217,8 @@ class MlflowTracker:
         tags = {**self._owner, "sweep.level": "sweep"}
         run = self._client.create_run(self._experiment_id, tags=tags, run_name=self.folder.name)
         self._runs.parent_id, self._runs.parent_made_ms = run.info.run_id, run.info.start_time
+        # MLflow compares runs by the metric that was logged first, which must not be the load of the machine.
+        self._write_metrics(run.info.run_id, {"num_stable": 0.0}, 0)
 
     def _log(self, run_id: str, trial: TrialRecord, points: Sequence[Point], tags: Mapping[str, str]) -> None:
         """Write the points, params and ``tags`` of a trial that its run lacks."""
@@ -348,9 +350,9 @@ class MlflowTracker:
             self._replace_parent()  # the user has edited the sweep, and params cannot change
         tags = {**sweep.tags, "sweep.level": "sweep", "mlflow.source.type": "LOCAL"}
         source = f"sweep run {self.folder / FROZEN_SWEEP}"  # includes changes by the command line
-        tags |= {"mlflow.source.name": source, NOTE: "\n\n".join(sweep.description)}
-        tags |= {"mlflow.source.git.commit": sweep.git_commit} if sweep.git_commit else {}
         run_id = self._runs.parent_id
+        tags |= {"mlflow.source.name": source, **sweep_note(sweep, run_id, artifacts)}
+        tags |= {"mlflow.source.git.commit": sweep.git_commit} if sweep.git_commit else {}
         run_tags = [self._entities.RunTag(key, value[:5000]) for key, value in tags.items()]
         self._client.log_batch(run_id, params=self._new_params(run_id, wanted), tags=run_tags)
         self._write_metrics(run_id, sweep.metrics, int(1000 * sweep.finished_s))

@@ -14,14 +14,23 @@ from typing import Any
 
 from orchestrator.base.files import make_folder, open_private
 from orchestrator.mirrors.mlflow_store import all_runs, local_folder
-from orchestrator.mirrors.tracker import CellRecord, Text, TrialAnswer, TrialRecord, table_of
+from orchestrator.mirrors.records import differing
+from orchestrator.mirrors.tracker import (
+    DIAGNOSIS,
+    NO_CAUSE,
+    CellRecord,
+    SweepRecord,
+    Text,
+    TrialAnswer,
+    TrialRecord,
+    table_of,
+)
 
 ATTEMPT = "sweep.attempt"  # tag: the attempt at training that the points belong to
 MIRRORED = "sweep.mirrored"  # tag: the version of the trial, once it is complete
 _DIFFERENCES = "sweep.told_apart_by"  # tag of a sweep's run: the params that its other runs have been given
 _LEVEL = "tags.`sweep.level`"
 _OBJECTIVE = "objective"
-_NEVER_PARAMS = ("sweep", "seed")
 
 
 @dataclass
@@ -101,9 +110,8 @@ def log_differences(client: Any, experiment_id: str, on_response: Callable[[], N
         by_objective.setdefault(sweep.data.params.get(_OBJECTIVE, ""), []).append(sweep)
     for sweep in sweeps:
         comparable = by_objective[sweep.data.params.get(_OBJECTIVE, "")]
-        names = sorted(
-            differing(run.data.params for run in comparable) | ({_OBJECTIVE} if len(by_objective) > 1 else set())
-        )
+        names = differing([run.data.params for run in comparable])
+        names += [_OBJECTIVE] if len(by_objective) > 1 else []
         # The tag has the number of steps, since trials that were added later lack the params.
         if sweep.data.tags.get(_DIFFERENCES, "") == _differences(names, sweep) or not names:
             continue
@@ -118,15 +126,6 @@ def log_differences(client: Any, experiment_id: str, on_response: Callable[[], N
             client.set_tag(sweep.info.run_id, _DIFFERENCES, _differences(names, sweep))
 
 
-def differing(settings_of_sweeps: Iterable[Mapping[str, str]]) -> set[str]:
-    """Return the names of settings with more than one value among the sweeps that have them."""
-    values: dict[str, set[str]] = {}
-    for settings in settings_of_sweeps:
-        for name, value in settings.items():
-            values.setdefault(name, set()).add(value)
-    return {name for name, own in values.items() if len(own) > 1 and name not in _NEVER_PARAMS}
-
-
 def _differences(names: list[str], sweep: Any) -> str:
     return f"{', '.join(names)} at {sweep.data.metrics.get('steps_trained', 0):g} steps"[:5000]
 
@@ -134,6 +133,7 @@ def _differences(names: list[str], sweep: Any) -> str:
 # --- descriptions, texts, images, tables, answers, machine load ------------------------------------
 
 TABLE, ANSWER_TABLE = "cells.json", "remedies.json"
+_CAUSE = "\n\nCause: "  # in the description of a trial
 ANSWERED = "sweep.answered"  # tag: the version of the answer, once it is complete
 NOTE = "mlflow.note.content"  # tag: the description that MLflow shows on a run's page
 _IMAGES = "images"  # MLflow's folder for images with steps
@@ -146,6 +146,16 @@ def trial_note(trial: TrialRecord) -> dict[str, str]:
     """Return the tag with a trial's description: its outcome and the reason."""
     parts = (trial.tags.get("outcome") or trial.status, trial.tags.get("reason"))
     return {NOTE: ": ".join(part for part in parts if part)}
+
+
+def sweep_note(sweep: SweepRecord, run_id: str, artifacts: Iterable[Path]) -> dict[str, str]:
+    """Return the tag with a sweep's description, in Markdown, and below it the picture of the map."""
+    pictures = [
+        f"![{path.stem}](get-artifact?path={path.name}&run_uuid={run_id})"
+        for path in artifacts
+        if path.suffix == ".png"
+    ]
+    return {NOTE: "\n\n".join([*sweep.description, *pictures])}
 
 
 def log_texts(client: Any, run_id: str, texts: Sequence[Text]) -> None:
@@ -202,11 +212,13 @@ def log_answer(client: Any, run_id: str, answer: TrialAnswer, known: Mapping[str
     """
     content = [dict(answer.tags), dict(answer.metrics), [dict(row) for row in answer.table]]
     version = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-    tags = {**answer.tags, ANSWERED: version}
     if known.get(ANSWERED) == version:
         return {}
+    cause = f"{_CAUSE}{answer.tags[DIAGNOSIS]}." if answer.tags.get(DIAGNOSIS, NO_CAUSE) != NO_CAUSE else ""
+    tags = {**answer.tags, NOTE: known.get(NOTE, "").partition(_CAUSE)[0] + cause, ANSWERED: version}
     make_artifacts_folder(client, run_id)
-    _log_rows(client, run_id, ANSWER_TABLE, answer.table)
+    if answer.table:
+        _log_rows(client, run_id, ANSWER_TABLE, answer.table)
     if answer.picture is not None:
         client.log_artifact(run_id, str(answer.picture))
     for name, value in tags.items():  # the version last: it marks the answer as complete

@@ -17,6 +17,7 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import database_copy, make_folder, make_private, waiting_lock, without_users
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.tables import Log, Table, make_log
+from orchestrator.mirrors.records import differences
 from orchestrator.mirrors.tracker import MAP_AXES
 from orchestrator.sweepfile.sections import TrackingConfig
 
@@ -308,8 +309,16 @@ def run_pages(uri: str, address: str) -> list[str]:
                 lines.append(f"runs of {experiment.name}: {page}&startTime=ALL")
                 continue
             views = {
-                "sweeps": (f"sweeps of {experiment.name}, the widest stable region first", sweeps_view(), "TABLE"),
-                "maps": ("their maps side by side (1: every seed is stable, 0: none is)", maps_view(sweeps), "CHART"),
+                "sweeps": (
+                    f"sweeps of {experiment.name}, the widest stable region first",
+                    sweeps_view(sweeps),
+                    "TABLE",
+                ),
+                "maps": (
+                    "their maps side by side (blue, 0: every seed is stable; grey, 1: none is)",
+                    maps_view(sweeps),
+                    "CHART",
+                ),
             }
             for key, (title, view, mode) in views.items():
                 client.set_experiment_tag(experiment.experiment_id, _VIEW + key, json.dumps(view))
@@ -320,9 +329,11 @@ def run_pages(uri: str, address: str) -> list[str]:
     return lines
 
 
-def sweeps_view() -> dict[str, Any]:
-    """Return the view of sweeps with their edges, ordered by the fraction of stable seeds."""
+def sweeps_view(sweeps: Sequence[Any]) -> dict[str, Any]:
+    """Return the view of sweeps with their edges and what differs, ordered by the fraction of stable seeds."""
     columns = [f"metrics.`{name}`" for name in _SWEEP_COLUMNS]
+    names = differences(sweep.data.params for sweep in sweeps)[:2]
+    columns += ["tags.`edge_axis`", *(f"params.`{name}`" for name in names)]
     return _view("tags.`sweep.level` = 'sweep'", "metrics.`stable_fraction`", columns)
 
 
@@ -342,10 +353,13 @@ def maps_view(sweeps: Sequence[Any]) -> dict[str, Any]:
         section = f"maps of {' and '.join(name for name, _ in pair)}"
         title = "   |   ".join(name for name, _ in pair)
         sections.append({
-            "uuid": section, "name": f"stable fraction of cells:   {title}", "display": True, "isReordered": False,
+            "uuid": section, "name": f"unstable fraction of cells:   {title}", "display": True, "isReordered": False,
             "deleted": False, "isGenerated": False, "columns": 2, "cardHeight": 480,
         })  # fmt: skip
         charts += [_map_chart(name, axes, section) for name, axes in pair]
+    # MLflow puts empty sections for the metrics of sweeps above the maps: they are folded.
+    empty = {"display": False, "isReordered": False, "deleted": True, "isGenerated": True}
+    sections += [{"uuid": name, "name": name, **empty} for name in ("edge_high", "edge_low")]
     columns = [f"metrics.`{name}`" for name in _CELL_COLUMNS]
     view = _view("tags.`sweep.level` = 'cell'", "params.`sweep`", [*columns, "params.`sweep`"])
     return {**view, "runListHidden": True, "compareRunSections": sections, "compareRunCharts": charts}
@@ -353,7 +367,7 @@ def maps_view(sweeps: Sequence[Any]) -> dict[str, Any]:
 
 def _map_chart(sweep: str, axes: Sequence[str], section: str) -> dict[str, Any]:
     """Return a contour chart over two axes, or a scatter chart over one."""
-    fraction = {"key": f"stable_fraction/{sweep}", "type": "METRIC"}
+    fraction = {"key": f"unstable_fraction/{sweep}", "type": "METRIC"}
     x, y = ({"key": name, "type": "PARAM"} for name in (axes[0], axes[-1]))
     shared = {"uuid": f"map-{sweep}", "metricSectionId": section, "deleted": False, "isGenerated": False}
     shared |= {"displayName": sweep, "runsCountToCompare": _PAGE}

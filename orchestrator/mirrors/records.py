@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -310,3 +310,21 @@ def reading_points(telemetry: Trace, names: Mapping[str, str], num_buckets: int)
         kept = kept_rows(step_R, value_R, [], num_buckets)
         points += [Point(shown, float(value_R[i]), int(step_R[i])) for i in kept]
     return points
+
+
+def differences(settings_of_sweeps: Iterable[Mapping[str, str]]) -> list[str]:
+    """Return the names of settings that differ between sweeps of one objective, and the objective if it differs."""
+    by_objective: dict[str, list[Mapping[str, str]]] = {}
+    for settings in settings_of_sweeps:
+        by_objective.setdefault(settings.get("objective", ""), []).append(settings)
+    names = {name for group in by_objective.values() for name in differing(group)}
+    return [*sorted(names), *(["objective"] if len(by_objective) > 1 else [])]
+
+
+def differing(settings_of_sweeps: Iterable[Mapping[str, str]]) -> list[str]:
+    """Return the names of settings with more than one value among the sweeps that have them."""
+    values: dict[str, set[str]] = {}
+    for settings in settings_of_sweeps:
+        for name, value in settings.items():
+            values.setdefault(name, set()).add(value)
+    return sorted(name for name, own in values.items() if len(own) > 1 and name not in ("sweep", "seed"))

@@ -55,6 +55,8 @@ def sweep_record(ledger: LedgerReader) -> SweepRecord:
     cells, advice = _cells(table), _advice(table)
     num_finished = sum(row.status == "finished" for row in rows)
     metrics = {**_counts(rows), **_map_metrics(table, cells, advice), **_costs(ledger, packs)}
+    if advice is not None and "edge_low" in metrics:
+        tags["edge_axis"] = advice.stability.along.name
     return SweepRecord(
         tags=tags,
         git_commit=facts.get("git_commit", ""),
@@ -141,15 +143,16 @@ def _cells(table: SweepTable) -> list[CellRecord]:
 
 
 def _cell_metrics(cell: CellSummary, rows: Sequence[TrialResult], sweep: str) -> dict[str, float]:
-    metrics = {f"num_{label}": float(cell.outcomes.get(label, 0)) for label in (*OUTCOMES, DEGRADED)}
+    metrics: dict[str, float] = {}
+    if cell.fraction_stable is not None and cell.interval is not None:
+        low, high = cell.interval
+        metrics = {"stable_fraction": cell.fraction_stable, "stable_fraction_low": low, "stable_fraction_high": high}
+        # With the sweep's name, since MLflow charts a metric for every run that has it, and low values in blue.
+        metrics[f"unstable_fraction/{sweep}"] = 1 - cell.fraction_stable
+    metrics |= {f"num_{label}": float(cell.outcomes.get(label, 0)) for label in (*OUTCOMES, DEGRADED)}
     metrics["num_risen"] = float(cell.num_risen)
     if cell.lr_health is not None:
         metrics |= {name: float(cell.lr_health == word) for name, word in _LR_METRICS.items()}
-    if cell.fraction_stable is not None and cell.interval is not None:
-        low, high = cell.interval
-        # Repeated with the sweep's name, since MLflow charts a metric for every run that has it.
-        metrics |= {"stable_fraction": cell.fraction_stable, f"stable_fraction/{sweep}": cell.fraction_stable}
-        metrics |= {"stable_fraction_low": low, "stable_fraction_high": high}
     metrics |= {name: value for name in _MEDIANS if (value := cell.medians[name]) is not None}
     initials = [row.initial_loss for row in rows if row.initial_loss is not None]
     has_diverged = cell.outcomes.get("diverged", 0) * 2 > cell.num_finished

@@ -80,6 +80,9 @@ class Text(NamedTuple):
     num_bytes: int
 
 
+DIAGNOSIS, NO_CAUSE = "diagnosis", "no cause"  # the tag of a trial with its cause, and what it says without one
+
+
 @dataclass(frozen=True, slots=True)
 class TrialAnswer:
     """Findings about a trial after its end: why it failed, and which remedies would have saved it.

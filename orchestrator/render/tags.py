@@ -1,28 +1,33 @@
-"""Results of remedies as trackers show them: tags, metrics and a table of the trial, and the picture."""
+"""Causes and remedies as trackers show them: tags, metrics and a table of the trial, and the picture."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FORKS_OF_EACH, LEDGER, REMEDIES_PICTURE
-from orchestrator.causes.diagnosis import diagnose
+from orchestrator.causes.diagnosis import diagnose, examine, most_typical
 from orchestrator.causes.mechanisms.catalogue import title_of
 from orchestrator.causes.remedies.reading import forks_folder, read_remedies
 from orchestrator.causes.remedies.results import Remedies, Tally
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
-from orchestrator.mirrors.tracker import TrialAnswer
+from orchestrator.mirrors.tracker import DIAGNOSIS, NO_CAUSE, TrialAnswer
 
 _COLUMNS = ("fork_step", "tried", "saved", "recovered", "final_loss", "spent_steps")
 _WORDS = {True: "yes", False: "no", None: "not known"}
 
 
-def remedy_tags(folder: Path) -> list[TrialAnswer]:
-    """What trackers show about each trial of the sweep in ``folder`` whose forks were trained."""
-    answers = []
+_MOST_CAUSES = 50  # cells of a sweep with a cause: each takes a look at a trial's curve
+
+
+def trial_answers(folder: Path) -> list[TrialAnswer]:
+    """What trackers show about trials in ``folder`` with trained forks, and about the typical one of unstable cells."""
+    answers: dict[str, TrialAnswer] = {}
     with LedgerReader(folder / LEDGER) as ledger:
         table = read_table(ledger)
         for forks in sorted(folder.glob(FORKS_OF_EACH)):
@@ -31,8 +36,18 @@ def remedy_tags(folder: Path) -> list[TrialAnswer]:
             except InputError:
                 continue  # the sweep was changed and no longer has the trial
             if diagnosis is not None and (results := read_remedies(ledger, diagnosis)).tallies:
-                answers.append(tags_of(folder, results))
-    return answers
+                answers[diagnosis.trial.trial_id] = tags_of(folder, results)
+        typical = filter(None, map(most_typical, table.by_cell().values()))
+        for trial in itertools.islice(typical, _MOST_CAUSES):
+            with contextlib.suppress(InputError):  # imported without curves
+                cause = examine(ledger, trial, "", table.trials).cause
+                tags = {DIAGNOSIS: _cause(cause.mechanism if cause is not None else None)}
+                answers.setdefault(trial.trial_id, TrialAnswer(trial.trial_id, tags, {}, (), None))
+    return list(answers.values())
+
+
+def _cause(mechanism: str | None) -> str:
+    return NO_CAUSE if mechanism is None else title_of(mechanism)
 
 
 def tags_of(folder: Path, results: Remedies) -> TrialAnswer:
@@ -41,7 +56,7 @@ def tags_of(folder: Path, results: Remedies) -> TrialAnswer:
     return TrialAnswer(
         trial_id=results.trial.trial_id,
         tags={
-            "diagnosis": "no cause" if results.cause is None else title_of(results.cause),
+            DIAGNOSIS: _cause(results.cause),
             "remedy.cheapest": _remedy(results.cheapest),
             "remedy.best": _remedy(results.best),
             "remedy.agrees_with_diagnosis": _WORDS[results.agrees],

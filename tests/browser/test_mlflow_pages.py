@@ -51,7 +51,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     server = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         lines = iter(server.stdout.readline, "")
-        said = {line[:4]: line[line.index("http") :].strip() for line in [next(lines) for _ in range(3)]}
+        first = [next(lines) for _ in range(3)]  # a note on who can reach it, and the prepared views
+        said = {line[:4]: line[line.index("http") :].strip() for line in first[1:]}
         wait_for(f"http://127.0.0.1:{port}/health")
         yield {"sweeps": said["swee"], "maps": said["thei"]}
     finally:
@@ -152,6 +153,8 @@ def test_sweeps_are_ranked_by_their_stable_fraction_with_their_edges(opened: Pag
     assert named.all_inner_texts() == ["edge", "fit_cosine", "fit"], "the wider stable region stands first"
     for column in ("stable_fraction", "edge_low", "edge_high", "lr_sensitivity"):
         expect(opened.get_by_role("columnheader", name=column).first).to_be_visible()
+    for column in ("edge_axis", "schedule"):
+        expect(opened.get_by_role("columnheader", name=column).first).to_be_visible()
     row = opened.get_by_role("row").filter(has_text="0.8333")
     expect(row.first).to_be_visible()
 
@@ -159,10 +162,10 @@ def test_sweeps_are_ranked_by_their_stable_fraction_with_their_edges(opened: Pag
 def test_maps_of_two_sweeps_stand_side_by_side(opened: Page, pages: dict[str, str]) -> None:
     opened.goto(pages["maps"])
     close_assistant(opened)
-    expect(opened.get_by_text(re.compile(r"stable fraction of cells:\s+fit_cosine\s+\|\s+fit"))).to_be_visible()
-    titles = opened.get_by_text(re.compile("^log10_lr vs. log10_one_minus_beta2 vs. stable_fraction/fit"))
-    expect(titles).to_have_count(2)
+    expect(opened.get_by_text(re.compile(r"unstable fraction of cells:\s+fit_cosine\s+\|\s+fit"))).to_be_visible()
     opened.get_by_text(re.compile("fit_cosine.*fit")).first.evaluate("each => each.scrollIntoView({block: 'start'})")
+    titles = opened.get_by_text(re.compile("^log10_lr vs. log10_one_minus_beta2 vs. unstable_fraction/fit"))
+    expect(titles).to_have_count(2)
     left, right = (title.bounding_box() for title in titles.all())
     assert left["y"] == right["y"]
     assert left["x"] + left["width"] < right["x"]
@@ -180,6 +183,15 @@ def test_a_trial_stands_below_its_cell_and_that_below_its_sweep(opened: Page, pa
     expect(cell).to_be_visible()
     opened.get_by_role("gridcell").filter(has=cell).first.get_by_role("button").first.click()
     expect(opened.get_by_role("link", name="lr=3 beta1=0 seed=1", exact=True).first).to_be_visible()
+
+
+def test_the_description_of_a_sweep_has_its_map(opened: Page, pages: dict[str, str]) -> None:
+    opened.goto(pages["sweeps"])
+    opened.get_by_role("link", name="edge", exact=True).first.click()
+    opened.get_by_text("Show more").first.click()
+    picture = opened.locator("img[src*='heatmap.png']").first
+    expect(picture).to_be_visible()
+    assert picture.evaluate("each => each.decode().then(() => each.naturalWidth)") > 100
 
 
 def test_the_curve_of_a_diverged_trial_shows_its_whole_height(runs: Page) -> None:

@@ -90,7 +90,9 @@ def test_the_mirror_says_what_the_ledger_says(results: Path) -> None:
             assert cell.data.tags["mlflow.parentRunId"] == parent.info.run_id
             assert child.data.tags["outcome"] == row.outcome
             note = f"{row.outcome}: {row.reason}" if row.reason else row.outcome
-            assert child.data.tags["mlflow.note.content"] == note
+            described, _, cause = child.data.tags["mlflow.note.content"].partition("\n\nCause: ")
+            assert described == note
+            assert (cause == "step over the threshold from the start.") == ("diagnosis" in child.data.tags)
             assert {name for name in ("stable", "spiked", "diverged", "stalled") if child.data.metrics[name]} == {
                 row.outcome
             }
@@ -117,9 +119,11 @@ def test_the_mirror_says_what_the_ledger_says(results: Path) -> None:
     assert parent.info.status == "FINISHED"
     for part in (
         "12 trials finished.", "**83% of the seeds are stable**", "Edge along lr: between", "Recommended: lr",
+        f"![heatmap](get-artifact?path=heatmap.png&run_uuid={parent.info.run_id})",
     ):  # fmt: skip
         assert part in parent.data.tags["mlflow.note.content"]
     assert parent.data.metrics["num_diverged"] == sum(row.outcome == "diverged" for row in rows)
+    assert sum("diagnosis" in child.data.tags for child in children.values()) == 1, "of one unstable cell"
     assert parent.data.tags["environment.torch"]
     assert parent.data.tags["mlflow.source.name"] == f"sweep run {results / 'edge' / FROZEN_SWEEP}"
     assert len(parent.data.tags["mlflow.source.git.commit"].rstrip("+")) == 40
@@ -172,6 +176,7 @@ def test_the_load_of_the_machine_is_written_while_it_trains(results: Path) -> No
     (memory,) = client.get_metric_history(parent.info.run_id, "system/system_memory_usage_percentage")
     assert 0 < memory.value <= 100, "the second reading would have come too soon"
     assert "system/cpu_utilization_percentage" in parent.data.metrics
+    assert next(iter(parent.data.metrics)) == "num_stable", "MLflow compares sweeps by their first metric"
 
 
 def test_every_spike_is_as_high_in_mlflow_as_in_the_ledger(results: Path) -> None:
@@ -406,7 +411,7 @@ def test_an_ordinary_trial_is_written_in_one_call_and_a_long_one_whole(results: 
     client, (parent,), children = all_runs(results)
     (child,) = children.values()
     # Its share of what was learned may be known only later.
-    assert calls[parent.info.run_id] == 2, "params and tags, and metrics"
+    assert calls[parent.info.run_id] == 3, "its first metric, params and tags, and metrics"
     assert calls[child.info.run_id] in (1, 2)
     train_and_mirror(tracked_sweep("axes={lr: {values: [0.5]}}", "seeds=[1]", "steps=450", "tracking.every=1"), results)
     _, _, children = all_runs(results)

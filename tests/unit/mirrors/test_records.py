@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 from sweep_cases import ledger_at, record, sweep_of
 
 from orchestrator.maps.table import read_table
-from orchestrator.mirrors.mlflow_runs import differing
-from orchestrator.mirrors.records import MOST_POINTS, curve_points, kept_rows, reading_points, trial_record
+from orchestrator.mirrors.records import (
+    MOST_POINTS,
+    curve_points,
+    differing,
+    kept_rows,
+    reading_points,
+    trial_record,
+)
 from orchestrator.mirrors.sweep_records import sweep_record
 
 ROW = "seeds: [0, 1]\naxes: {lr: {log: [1e-3, 10], num: 5}}\n"
@@ -26,7 +32,11 @@ def ledger(tmp_path: Path):
 
 
 def test_a_sweep_has_the_size_of_its_stable_region_its_edge_and_the_setting_to_take(ledger) -> None:
-    found = sweep_record(ledger).metrics
+    sweep = sweep_record(ledger)
+    found = sweep.metrics
+    assert sweep.tags["edge_axis"] == "lr"
+    unstable = [cell.metrics["unstable_fraction/case"] for cell in sweep.cells]
+    assert unstable == [1 - cell.metrics["stable_fraction"] for cell in sweep.cells]
     assert found["stable_fraction"] == pytest.approx((1 + 1 + 0.5 + 0 + 0) / 5)
     assert found["stable_cells"] == pytest.approx(2 / 5)
     assert (found["edge_low"], found["edge_high"]) == (pytest.approx(1e-2), pytest.approx(1e-1))
@@ -76,8 +86,8 @@ def test_the_outcome_of_one_seed_changes_only_its_own_cell(tmp_path: Path, ledge
 def test_settings_differ_where_two_sweeps_have_other_values_of_one() -> None:
     first = {"sweep": "a", "schedule": "constant", "width": "64", "lr": "0.1 .. 1 (3 values)"}
     second = {"sweep": "b", "schedule": "cosine", "width": "64", "lr": "0.1", "final_lr_fraction": "0"}
-    assert differing([first, second]) == {"schedule", "lr"}
-    assert differing([first]) == set()
+    assert differing([first, second]) == ["lr", "schedule"]
+    assert differing([first]) == []
 
 
 BUCKETS = 32

@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from remedy_cases import LOST, LOWER, SKIP, TEN, answer, forked, fresh, others
+from sweep_cases import ids, ledger_at, record, sweep_of
 
 from orchestrator.base.files import REMEDIES_PICTURE
 from orchestrator.causes.remedies.reading import forks_folder
-from orchestrator.render.tags import tags_of
+from orchestrator.render.tags import tags_of, trial_answers
 
 NONE = ["diverged"] * 3
 
@@ -62,3 +63,14 @@ def test_where_nothing_saves_there_are_no_numbers_of_what_does(tmp_path: Path) -
     assert tags.tags["diagnosis"] == "no cause"
     assert tags.tags["remedy.cheapest"] == tags.tags["remedy.best"] == "none"
     assert tags.tags["remedy.control_repeats"] == "not known"
+
+
+def test_the_typical_trial_of_an_unstable_cell_has_its_cause_where_no_remedy_was_tried(tmp_path: Path) -> None:
+    sweep = sweep_of("seeds: [0, 1]\naxes: {lr: {values: [0.1, 3.0]}}\n")
+    with ledger_at(tmp_path) as ledger:
+        record(ledger, sweep, ["stable", "stable", "diverged", "diverged"])
+    (found,) = trial_answers(tmp_path)
+    assert found.trial_id == ids(sweep)[2]
+    assert found.tags.keys() == {"diagnosis"}
+    assert not found.metrics
+    assert not found.table
