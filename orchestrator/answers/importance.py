@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 TARGETS = ("stability", "loss")
 _TITLES = {"ped_anova": "PED-ANOVA", "fanova": "fANOVA", "surface": "surface"}
 _LIBRARIES = ("optuna", "sklearn")
-_MOST_COMPARED = 2000  # trials for a page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +37,8 @@ class ImportanceQuery(Query["SweepTable"]):
 
     @classmethod
     def is_on_page(cls, subject: SweepTable) -> bool:
-        """Whether a page has it: not for very many trials, nor without the libraries that compute it."""
-        return len(subject.trials) <= _MOST_COMPARED and all(map(is_installed, _LIBRARIES))
+        """Whether a page has it: not without the libraries that compute it."""
+        return all(map(is_installed, _LIBRARIES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,8 @@ class ImportanceAnswer(Answer):
 
     def blocks(self) -> Iterator[Block]:
         """Yield the shares as a table, the axis that moves stability most first."""
+        from orchestrator.search.study import MOST_FANOVA
+
         result = self.result
         columns = [(target, evaluator) for target in TARGETS for evaluator in result.shares[target]]
         rows = []
@@ -68,13 +69,14 @@ class ImportanceAnswer(Answer):
         )
         yield Table(head, tuple(rows), indent=1)
         loss = result.loss.replace("_", " ")
+        drawn = f", in {MOST_FANOVA:,} random trials" if result.num_trials > MOST_FANOVA else ""
         yield Line(
             f"stability: {result.num_inside} of {result.num_trials} trials are inside the edge (stable or degraded); "
             f"loss: rank of the {loss}, diverged ones last"
         )
         yield Line(
             f"PED-ANOVA: how the values of these {result.num_inside} trials, or of the {result.num_best} with the "
-            "lowest loss, differ from all; fANOVA: the share of the variance that an axis explains on its own"
+            f"lowest loss, differ from all; fANOVA: the share of the variance that an axis explains on its own{drawn}"
         )
         how = "how much P(stable) of a fitted surface changes when the values of an axis are shuffled"
         yield Line(f"surface: {how if result.no_surface is None else f'none, since {result.no_surface}'}")

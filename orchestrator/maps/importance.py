@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -62,7 +62,11 @@ def importance(table: SweepTable) -> Importance:
     if not axes:
         raise InputError(Problem(name, "", "no axis has two values, so there is nothing to compare"))
     parameters = [_parameter(axis) for axis in axes]
-    rows = [{axis.name: _value(axis, trial.cell[axis.name]) for axis in axes} for trial in trials]
+    place_of = {
+        parameter.name: partial(value_label, axis) if parameter.choices else axis.position
+        for parameter, axis in zip(parameters, axes, strict=True)
+    }
+    rows = [{name: place(trial.cell[name]) for name, place in place_of.items()} for trial in trials]
     unstable = [float(is_over_edge(trial.label)) for trial in trials]
     num, num_inside = len(trials), unstable.count(0.0)
     loss = usual_loss(trials)
@@ -109,10 +113,6 @@ def _parameter(axis: Axis) -> Parameter:
         places = [axis.position(value) for value in axis.values]
         return Parameter(axis.name, min(places), max(places))
     return Parameter(axis.name, choices=tuple(value_label(axis, value) for value in axis.values))
-
-
-def _value(axis: Axis, value: Any) -> float | str:
-    return axis.position(value) if all(map(is_number, axis.values)) else value_label(axis, value)
 
 
 def _doubts(num: int, num_inside: int) -> list[str]:

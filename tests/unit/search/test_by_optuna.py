@@ -9,6 +9,7 @@ import optuna
 import pytest
 
 from orchestrator.base.space import Axis
+from orchestrator.search import study
 from orchestrator.search.by_optuna import (
     GENERATIONS,
     METHODS,
@@ -292,6 +293,19 @@ def test_the_order_of_the_trials_changes_nothing() -> None:
     order = np.random.default_rng(1).permutation(40)
     shuffled = importances(PARAMETERS, [rows[i] for i in order], [results[i] for i in order], 0.2)
     assert shuffled == importances(PARAMETERS, rows, results, 0.2)
+
+
+def test_fanova_looks_at_some_of_many_trials_with_the_best_and_the_worst(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, results = planted(seed=0)
+    whole = importances(PARAMETERS, rows, results, 0.2)
+    monkeypatch.setattr(study, "MOST_FANOVA", len(rows) // 2)
+    some = importances(PARAMETERS, rows, results, 0.2)
+    assert some["ped_anova"] == whole["ped_anova"]
+    assert some["fanova"] == pytest.approx(whole["fanova"], abs=0.15)
+    assert some["fanova"] != whole["fanova"]
+    monkeypatch.setattr(study, "MOST_FANOVA", 20)
+    ends = importances(PARAMETERS, rows, [float(i == 3) for i in range(len(rows))], 0.2)
+    assert ends["fanova"] is not None, "one result of all differs"
 
 
 def test_ped_anova_sees_only_the_order_of_the_results() -> None:
