@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from orchestrator.maps.cell_map import CellMap
-    from orchestrator.maps.surface_map import Mesh
+    from orchestrator.maps.stability_map import Mesh
     from orchestrator.maps.table import SweepTable
 
 

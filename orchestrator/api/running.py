@@ -32,7 +32,7 @@ from orchestrator.render.text import Lines, show
 from orchestrator.render.text_map import text_map
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.overrides import Overrides
-from orchestrator.sweepfile.spec import Sweep, build_sweep, check_import
+from orchestrator.sweepfile.spec import Sweep, build_sweep, check_import, load_sections
 from orchestrator.sweepfile.strict_yaml import parse_document
 
 _SIGNAL = 128  # exit codes from here on say which signal stopped the run
@@ -90,11 +90,13 @@ def run_lines(
     notify_test: bool = False,
     page: bool = False,
     port: int | None = None,
+    within: float | None = None,
 ) -> Lines:
     """Train the missing trials of ``sweep`` and write its exports; the exit code says how it ended. Raises SweepError.
 
     ``address`` and ``slurm`` are options of the ``executor``. ``notify_test`` sends a test message instead, and does
-    nothing else. With ``page`` the sweep's page is served on loopback while it runs, on ``port`` or a free one.
+    nothing else. With ``page`` the sweep's page is served on loopback while it runs, on ``port`` or a free one. A
+    refinement ends with the edge, which is to be known ``within`` this factor, unless it is stopped.
     """
     folder = results / sweep.name
     check_import(sweep, allow_import)
@@ -162,6 +164,8 @@ def run_lines(
     yield from _end(sweep, folder, summary, written)
     yield from warnings
     yield from _warnings(notifiers)
+    if within is not None and summary.stopped_by is None:
+        yield _edge(folder, within)
     return summary.exit_code
 
 
@@ -239,7 +243,21 @@ def refining_lines(
     ``options`` are those of ``run_lines``. Raises SweepError.
     """
     sweep = refining_sweep(folder, along, num_more, factor, changes, allow_import)
-    return (yield from run_lines(sweep, folder.parent, executor, allow_import=allow_import, **options))
+    return (yield from run_lines(sweep, folder.parent, executor, allow_import=allow_import, within=factor, **options))
+
+
+def _edge(folder: Path, within: float) -> str:
+    """Return the edge that a refinement found, in words."""
+    from orchestrator.answers._refined import edge_sentence
+
+    search = load_sections(folder / FROZEN_SWEEP).search
+    assert search is not None
+    assert search.along is not None
+    try:
+        with LedgerReader(folder / LEDGER) as ledger:
+            return edge_sentence(read_table(ledger), search.along, within)
+    except InputError as error:
+        return f"the edge is not known: {error}"
 
 
 _AHEAD = (

@@ -37,7 +37,8 @@ class Axis:
 
     ``values`` are the grid's values in order, empty when the axis is sampled from its range. ``zipped`` are the axes
     that advance together, itself among them; none where it advances alone. ``when`` holds, by name, the values of other
-    axes for which it exists; elsewhere its value is None.
+    axes for which it exists; elsewhere its value is None. ``refined`` are the values of a grid on a range that a search
+    refines.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Axis:
     is_integer: bool = False
     zipped: tuple[str, ...] = ()
     when: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    refined: tuple[Any, ...] = ()
 
     def exists_in(self, cell: Mapping[str, Any]) -> bool:
         """Whether the axis exists for these values of other axes."""

@@ -117,23 +117,19 @@ def run_command(
             raise InputError(Problem(option, str(value), "is an option of --refine", "add --refine, or leave it out"))
     if port is not None and not page:
         raise InputError(Problem("--port", str(port), "is the port of a page that is not served", "add --page"))
-    where: dict[str, Any] = {"address": address, "slurm": slurm, "allow_import": allow_import}
+    how: dict[str, Any] = {
+        "address": address,
+        "slurm": slurm,
+        "allow_import": allow_import,
+        "retry_errored": retry_errored,
+        "notify_test": notify_test,
+        "page": page,
+        "port": port,
+    }
     if refine:
         num_more, within = trials or _MORE_TRIALS, factor or _FACTOR
-        finish(refining_lines(sweep_folder(file, results), along, num_more, within, changes, executor, **where))
-    sweep = read_sweep(file, results, changes, allow_import)
-    finish(
-        run_lines(
-            sweep,
-            results,
-            executor,
-            retry_errored=retry_errored,
-            notify_test=notify_test,
-            page=page,
-            port=port,
-            **where,
-        )
-    )
+        finish(refining_lines(sweep_folder(file, results), along, num_more, within, changes, executor, **how))
+    finish(run_lines(read_sweep(file, results, changes, allow_import), results, executor, **how))
 
 
 def objectives_command(

@@ -40,13 +40,12 @@ from orchestrator.sweepfile.custom_trainer import CustomTrainer, check_files_exi
 from orchestrator.sweepfile.overrides import Overrides, refined
 from orchestrator.sweepfile.searches import proposed_trials
 from orchestrator.sweepfile.spec import Sweep, build_sweep
-from orchestrator.sweepfile.strict_yaml import read_document
+from orchestrator.sweepfile.strict_yaml import Document, read_document
 from orchestrator.worker.machine import PlanChoice, cached_choice, plan_name
 
 # Room for a search that proposes all of its trials at once.
 _UNLIMITED = 10**9
 _OVER = ("finished", "errored")  # status of trials that will get no further result
-_MAX_TRIALS = 10_000  # a sweep file with so many is valid without further settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,17 +289,34 @@ def refining_sweep(
 ) -> Sweep:
     """Return the search that continues from the trials in ``folder`` and adds at most ``num_more``.
 
-    Raises InputError if ``folder`` has imported results or no trials of these axes.
+    The same refinement that was interrupted goes on with what is left of it. Raises InputError if ``folder`` has
+    another name than its sweep, imported results, no trial of these axes, or more without a result than ``num_more``.
     """
     check_not_imported(folder)
     document = read_document(folder / FROZEN_SWEEP)
-    # The axes decide which trials count, so the sweep is built twice.
-    search = build_sweep(refined(document, along, _MAX_TRIALS, factor), overrides, allow_import=allow_import)
     with LedgerReader(folder / LEDGER) as ledger:
-        num_known = sum(search.trial_like(row) is not None for row in ledger.trials(removed=True))
+        rows = ledger.trials(removed=True)
+
+    def search(num_known: int) -> Document:
+        return refined(document, along, num_known, num_more, factor)
+
+    # The axes decide which trials count, so the sweep is built twice.
+    sweep = build_sweep(search(len(rows)), overrides, allow_import=allow_import)
+    if sweep.name != folder.name:
+        what = f"the sweep in it is called {sweep.name}, and would begin anew in a folder of that name"
+        raise InputError(Problem(str(folder), "name", what, f"say --name {folder.name}"))
+    statuses = [row.status for row in rows if sweep.trial_like(row) is not None]
+    num_known = sum(status in _OVER for status in statuses)
     if not num_known:
         raise InputError(Problem(str(folder), "", "has no trial to begin with", "`sweep run` it first"))
-    return build_sweep(refined(document, along, num_known + num_more, factor), overrides, allow_import=allow_import)
+    before = document.data.get("search") or {}
+    began = before.get("refines")
+    if began is not None and num_known < before["trials"] and search(began).data["search"] == before:
+        num_known = began
+    elif (num_waiting := len(statuses) - num_known) > num_more:
+        what = f"{num_waiting} trials of the sweep have no result yet, and would be trained first"
+        raise InputError(Problem("--trials", str(num_more), what, f"`sweep run {sweep.name}` first, or raise it"))
+    return build_sweep(search(num_known), overrides, allow_import=allow_import)
 
 
 def driver_facts(sweep: Sweep) -> dict[str, str]:
@@ -324,9 +340,9 @@ def driver_facts(sweep: Sweep) -> dict[str, str]:
 
 
 def _axis_fact(axis: Axis) -> dict[str, Any]:
-    related = {"zipped": axis.zipped} if axis.zipped else {}
-    conditions = {"when": dict(axis.when)} if axis.when else {}
-    return {"name": axis.name, "scale": axis.scale, "ends": axis.ends, **related, **conditions}
+    others = {"zipped": axis.zipped, "when": dict(axis.when), "refined": axis.refined}
+    given = {name: value for name, value in others.items() if value}
+    return {"name": axis.name, "scale": axis.scale, "ends": axis.ends, **given}
 
 
 def git_commit() -> str:

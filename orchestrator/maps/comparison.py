@@ -23,8 +23,8 @@ from orchestrator.maps.edges import STABLE, Edge, Interval, Row, StableRule
 from orchestrator.maps.gains import Gains, Pairs, gains, paired
 from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.shared import changed_fields, shared_cells, shared_region, unique_names, with_cell_of
-from orchestrator.maps.stability_map import StabilityMap
-from orchestrator.maps.surface_map import Mesh, SurfaceMap, mesh_cells, mesh_of, surface_map
+from orchestrator.maps.stability_map import Mesh, StabilityMap, mesh_of
+from orchestrator.maps.surface_map import SurfaceMap, mesh_cells, surface_map
 from orchestrator.maps.table import SweepTable, axis_named
 
 Stable = Mapping[tuple[Cell, int], bool]  # by cell and seed

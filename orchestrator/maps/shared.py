@@ -174,7 +174,7 @@ def _common(names: Sequence[str], axes: Sequence[Axis]) -> Axis:
         ends = [axis.ends for axis in axes if axis.ends is not None]
         low, high = max(end[0] for end in ends), min(end[1] for end in ends)
         if low < high:
-            return replace(axes[0], ends=(low, high))
+            return replace(axes[0], ends=(low, high), refined=())
     covered = "; ".join(f"{name}: {covered_text(axis)}" for name, axis in zip(names, axes, strict=True))
     what = f"the sweeps have no region of it in common ({covered})"
     raise InputError(Problem(", ".join(names), axes[0].name, what, "compare sweeps whose ranges overlap"))

@@ -1,17 +1,26 @@
-"""Where training turns from stable to not stable: the same questions to a grid and to a fitted surface."""
+"""Where training turns from stable to not stable: the same questions to a grid and to a fitted surface.
+
+Letters of shapes: X and Y places of a picture.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+import numpy as np
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis, Cell
 from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.edges import STABLE, EdgeRule, Escape, Margin, Position, Row
 from orchestrator.maps.grid_map import GridMap
-from orchestrator.maps.surface_map import Mesh, SurfaceMap, as_range, mesh_of, surface_map
+from orchestrator.maps.surface_map import SurfaceMap, as_range, surface_map
 from orchestrator.maps.table import SweepTable
+from orchestrator.surface.surface import CONFIDENCE
+
+_MESH = 81  # points on each axis of a picture
 
 
 class StabilityMap(Protocol):
@@ -87,3 +96,30 @@ def surface_mesh(table: SweepTable, cells: CellMap, where: Mapping[str, Any] | N
         return mesh_of(surface_map(table, where=fixed, rule=cells.rule), axes[cells.x.name], axes[cells.y.name])
     except InputError:
         return None
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """A surface over two ranges. ``x_X`` and ``y_Y`` are places on the axes' scales; the others are (Y, X).
+
+    ``stable_YX`` is P(stable), ``surely_YX`` its distance from the level in half-widths of its 95 % interval: above 1 a
+    point is surely stable, below -1 surely not.
+    """
+
+    x_X: np.ndarray
+    y_Y: np.ndarray
+    stable_YX: np.ndarray
+    surely_YX: np.ndarray
+
+
+def mesh_of(surface: SurfaceMap, x: Axis, y: Axis) -> Mesh:
+    """The surface over the ranges ``x`` and ``y``, which are its axes or parts of them."""
+    units = np.linspace(0, 1, _MESH)
+    xs, ys = ([axis.at(unit) for unit in units] for axis in (x, y))
+    latent = surface.latent([{x.name: a, y.name: b} for b in ys for a in xs])
+    return Mesh(
+        np.array([x.position(value) for value in xs]),
+        np.array([y.position(value) for value in ys]),
+        latent.probability().reshape(_MESH, _MESH),
+        (latent.above(surface.level) / CONFIDENCE).reshape(_MESH, _MESH),
+    )

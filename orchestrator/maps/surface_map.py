@@ -1,6 +1,6 @@
 """The edge of scattered cells: where a surface of P(stable), fitted to all trials, crosses a level.
 
-Letters of shapes: M points, S draws, X and Y places of a picture.
+Letters of shapes: D axes, L places along a row, M points, N cells.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,7 +35,7 @@ from orchestrator.maps.edges import (
 from orchestrator.maps.table import SweepTable, axis_named
 from orchestrator.surface.fitting import Outcomes, surface_of
 from orchestrator.surface.lattice import Lattice, lattice_of
-from orchestrator.surface.surface import CONFIDENCE, Crossing, Latent, Surface
+from orchestrator.surface.surface import CONFIDENCE, Crossing, Latent, Surface, crossings_of
 
 LEVEL = 0.5  # the share of stable trials at the edge
 _FEWEST = 8  # trials with an outcome
@@ -44,7 +44,7 @@ _PLACES_BEYOND = 129  # between a setting and the end of a range
 _ROWS = {1: 9, 2: 5}  # rows that are shown on a range across, by the number of such ranges
 _FEW_ROWS = 3
 _DIGITS = 3
-_MESH = 81  # points on each axis of a picture
+_SURE = CONFIDENCE + 1e-9  # standard deviations of what is not in doubt
 _MOST_POINTS = 1500  # of the area's mesh
 _KEPT = 8  # fits: pictures, answers and trackers ask for the same ones
 _ALONG, _ALONG_ALONE = 65, 257  # points of it on a range along, with other axes and without
@@ -55,6 +55,8 @@ class SurfaceMap:
     """A surface over ``axes``, fitted to ``num_trials`` trials in ``num_cells`` cells; edges lie along ``along``.
 
     An axis without values is a range. Rows and area are those of ``region``, which has the same axes or parts of them.
+    ``sides`` has whether the trials of each cell are inside the edge, and ``grid`` the values of a grid on each axis. A
+    fit of few trials may contradict cells of the grid whose trials all agree; edges, margins and escapes do not.
     """
 
     name: str
@@ -66,6 +68,8 @@ class SurfaceMap:
     num_cells: int
     num_trials: int
     region: tuple[Axis, ...]
+    sides: Mapping[Cell, Sequence[bool]]
+    grid: Mapping[str, Sequence[Any]]
 
     is_fitted: ClassVar[bool] = True
     level: ClassVar[float] = LEVEL
@@ -81,11 +85,16 @@ class SurfaceMap:
         """The row at ``setting``, which has a value of every other axis."""
         low = self.along.values[0] if self.along.values else self.along.at(0.0)
         row_1D = np.array([self.lattice.point({**setting, self.along.name: low})])
-        places = np.linspace(0.0, 1.0, max(len(self.along.values) or _PLACES, 2))
-        edges = tuple(map(self._edge, self.surface.crossings(row_1D, places, self.level)[0]))
+        sure = self._sure(setting, self.along)
+        places_L = np.linspace(0.0, 1.0, max(len(self.along.values) or _PLACES, 2))
+        places_L = np.union1d(places_L, [end for part in sure for end in part[:2]])
+        points_LD = np.repeat(row_1D, len(places_L), axis=0)
+        points_LD[:, self.axes.index(self.along)] = places_L
+        above_L = _surely(places_L, self.surface.latent(points_LD).above(self.level), sure)
+        edges = tuple(map(self._edge, crossings_of(places_L, above_L)))
         row_1D[0, self.axes.index(self.along)] = 0.5
         p_stable = float(self.surface.latent(row_1D).probability()[0])
-        kind = kind_of(len(edges), p_stable > self.level, self.rule.inner, self.rule.outer)
+        kind = kind_of(len(edges), bool(above_L[0] > 0), self.rule.inner, self.rule.outer)
         return Row(Cell(setting), kind, edges, p_stable=p_stable)
 
     def _edge(self, crossing: Crossing) -> Edge:
@@ -129,8 +138,8 @@ class SurfaceMap:
         """Where P(stable) first reaches the level in each direction from ``setting``, with the other axes fixed."""
         escapes = []
         for axis, is_upwards in self._directions():
-            values, latent = self._beyond(setting, axis, is_upwards)
-            first = _first(latent.above(self.level) > 0)
+            values, above_M = self._beyond(setting, axis, is_upwards)
+            first = _first(above_M > 0)
             if first is not None:
                 factor = axis.factor(setting[axis.name], values[first])
                 escapes.append(Escape(axis.name, is_upwards, values[first], factor))
@@ -140,8 +149,8 @@ class SurfaceMap:
         ordered = [axis for axis in self.axes if len(axis.values) != 1 and (not axis.values or is_ordered(axis.values))]
         return itertools.product(ordered, (False, True))
 
-    def _beyond(self, setting: Mapping[str, Any], axis: Axis, is_upwards: bool) -> tuple[list[Any], Latent]:
-        """The values from ``setting`` to the end of an axis, both included, and the posterior there."""
+    def _beyond(self, setting: Mapping[str, Any], axis: Axis, is_upwards: bool) -> tuple[list[Any], np.ndarray]:
+        """The values from ``setting`` to the end of an axis, both included, and how surely each is stable."""
         here = setting[axis.name]
         if axis.values:
             place = axis.values.index(here)
@@ -149,11 +158,42 @@ class SurfaceMap:
         else:
             inside = np.linspace(axis.unit(here), float(is_upwards), _PLACES_BEYOND)[1:]
             values = [here, *(axis.at(float(unit)) for unit in inside)]
-        return values, self.latent([{**setting, axis.name: value} for value in values])
+        places_M = np.array([self._place(axis, value) for value in values])
+        above_M = self.latent([{**setting, axis.name: value} for value in values]).above(self.level)
+        return values, _surely(places_M, above_M, self._sure(setting, axis))
+
+    def _place(self, axis: Axis, value: Any) -> float:
+        return self.lattice.columns[self.axes.index(axis)].unit(value)
+
+    def _sure(self, setting: Mapping[str, Any], axis: Axis) -> list[tuple[float, float, bool]]:
+        """The parts of the line along ``axis`` whose side the grid shows: both ends, and whether they are stable.
+
+        From each end of the line cells count as long as all trials agree, up to the last of the grid with two trials.
+        """
+        line, parts = self._lines[axis.name].get(Cell(setting).without({axis.name}), []), []
+        for cells in (line, line[::-1]):
+            _, alike = next(itertools.groupby(cells, lambda cell: cell[1]), (None, ()))
+            run = list(alike)
+            agreed = [place for place, share, is_sure in run if is_sure and share in (0, 1)]
+            if agreed:
+                low, high = sorted((run[0][0], agreed[-1]))
+                parts.append((low, high, run[0][1] == 1))
+        return parts
+
+    @cached_property
+    def _lines(self) -> dict[str, dict[Cell, list[tuple[float, float, bool]]]]:
+        """The lines of cells along each axis: place, stable share, and whether the grid has two trials there."""
+        lines: dict[str, dict[Cell, list[tuple[float, float, bool]]]] = {axis.name: {} for axis in self.axes}
+        for cell, of_cell in self.sides.items():
+            is_sure = len(of_cell) > 1 and all(value in self.grid[name] for name, value in cell.items())
+            share = sum(of_cell) / len(of_cell)
+            for axis in self.axes:
+                line = lines[axis.name].setdefault(cell.without({axis.name}), [])
+                line.append((self._place(axis, cell[axis.name]), share, is_sure))
+        return {name: {other: sorted(line) for other, line in of_axis.items()} for name, of_axis in lines.items()}
 
     def _margin(self, setting: Mapping[str, Any], axis: Axis, is_upwards: bool) -> Margin:
-        values, latent = self._beyond(setting, axis, is_upwards)
-        above_M = latent.above(self.level)
+        values, above_M = self._beyond(setting, axis, is_upwards)
         unsure, below = _first(above_M < CONFIDENCE), _first(above_M < 0)
         here = values[0]
         last_stable = values[-1] if unsure is None else values[max(0, unsure - 1)]
@@ -222,13 +262,23 @@ def surface_map(
         what = f"{len(runs)} trials with an outcome are too few to fit a surface to"
         raise InputError(Problem(table.name, "", what, f"train at least {_FEWEST}"))
     lattice = lattice_of(axes, chosen.name, None)
-    outcomes = _outcomes(runs, lattice, rule)
-    has_one_edge = _has_one_edge(table, runs, lattice, rule)
-    surface = _kept_surface(outcomes, lattice.layout, lattice.resolution, has_one_edge)
-    return SurfaceMap(table.name, axes, chosen, rule, lattice, surface, len(outcomes), len(runs), axes)
+    sides = _sides(runs, axes, rule)
+    has_one_edge = _has_one_edge(table, sides, lattice)
+    surface = _kept_surface(_outcomes(sides, lattice), lattice.layout, lattice.resolution, has_one_edge)
+    grid = {axis.name: axis.values if table.is_grid or axis.ends is None else axis.refined for axis in free}
+    return SurfaceMap(table.name, axes, chosen, rule, lattice, surface, len(sides), len(runs), axes, sides, grid)
 
 
 _kept_surface = lru_cache(maxsize=_KEPT)(surface_of)
+
+
+def _surely(places_M: np.ndarray, above_M: np.ndarray, sure: Iterable[tuple[float, float, bool]]) -> np.ndarray:
+    """How surely places are stable, in standard deviations, with the parts that are ``sure``."""
+    above_M = above_M.copy()
+    for low, high, is_stable in sure:
+        is_in_M = (low <= places_M) & (places_M <= high)
+        above_M[is_in_M] = np.maximum(above_M[is_in_M], _SURE) if is_stable else np.minimum(above_M[is_in_M], -_SURE)
+    return above_M
 
 
 def _along(axes: Sequence[Axis], name: str | None) -> Axis:
@@ -241,7 +291,15 @@ def _along(axes: Sequence[Axis], name: str | None) -> Axis:
     return axis
 
 
-def _has_one_edge(table: SweepTable, runs: Sequence[TrialResult], lattice: Lattice, rule: EdgeRule) -> bool | None:
+def _sides(runs: Iterable[TrialResult], axes: Sequence[Axis], rule: EdgeRule) -> dict[Cell, list[bool]]:
+    """Whether the ``runs`` of each cell are inside the edge."""
+    sides: dict[Cell, list[bool]] = {}
+    for run in runs:
+        sides.setdefault(run.cell.only(axis.name for axis in axes), []).append(rule.of_trial(run) is True)
+    return sides
+
+
+def _has_one_edge(table: SweepTable, sides: Mapping[Cell, Sequence[bool]], lattice: Lattice) -> bool | None:
     """Whether rows have one edge, by the cells that a search for an edge had spread; None if all cells may decide.
 
     Its later cells lie at supposed edges, and are no evidence of how many there are.
@@ -249,25 +307,22 @@ def _has_one_edge(table: SweepTable, runs: Sequence[TrialResult], lattice: Latti
     num_initial = table.num_initial
     if num_initial is None:
         return None
-    cells = list(dict.fromkeys(trial.cell for trial in table.trials))
-    first = {tuple(lattice.point(cell)) for cell in cells[:num_initial]}
-    initial = [run for run in runs if tuple(lattice.point(run.cell)) in first]
+    names = [column.axis.name for column in lattice.columns]
+    cells = list(dict.fromkeys(trial.cell for trial in table.trials))[:num_initial]
+    initial = {cell: sides[cell] for cell in (cell.only(names) for cell in cells) if cell in sides}
     if 2 * len(initial) < num_initial:
         return True
-    return _kept_surface(_outcomes(initial, lattice, rule), lattice.layout, lattice.resolution).has_one_edge
+    return _kept_surface(_outcomes(initial, lattice), lattice.layout, lattice.resolution).has_one_edge
 
 
-def _outcomes(runs: Sequence[TrialResult], lattice: Lattice, rule: EdgeRule) -> Outcomes:
+def _outcomes(sides: Mapping[Cell, Sequence[bool]], lattice: Lattice) -> Outcomes:
     """The points of the cells, with their numbers of stable and of all runs."""
-    sides: dict[tuple[float, ...], list[bool]] = {}
-    for run in runs:
-        sides.setdefault(tuple(lattice.point(run.cell)), []).append(rule.of_trial(run) is True)
-    return tuple((point, sum(of_point), len(of_point)) for point, of_point in sides.items())
+    return tuple((tuple(lattice.point(cell)), sum(of_cell), len(of_cell)) for cell, of_cell in sides.items())
 
 
 def as_range(axis: Axis) -> Axis:
     """The axis without the values that were tried, if it has a range."""
-    return Axis(axis.name, axis.scale, (), axis.ends) if axis.ends is not None else axis
+    return Axis(axis.name, axis.scale, (), axis.ends, refined=axis.refined) if axis.ends is not None else axis
 
 
 def mesh_cells(region: Sequence[Axis], along: str) -> list[Cell]:
@@ -291,9 +346,15 @@ def mesh_cells(region: Sequence[Axis], along: str) -> list[Cell]:
 
 
 def shown_settings(axes: Sequence[Axis]) -> list[Cell]:
-    """The rows that are shown across ``axes``: all of a list's values, and a few even ones of a range."""
+    """The rows that are shown across ``axes``: all of a list's values, and a few of a range, at its grid's values."""
     num = _ROWS.get(sum(not axis.values for axis in axes), _FEW_ROWS)
-    return _product(axes, lambda axis: axis.values or tuple(shown_value(axis, i / (num - 1)) for i in range(num)))
+
+    def shown(axis: Axis) -> tuple[Any, ...]:
+        if len(axis.refined) > num:
+            return tuple(axis.refined[round(i * (len(axis.refined) - 1) / (num - 1))] for i in range(num))
+        return axis.values or axis.refined or tuple(shown_value(axis, i / (num - 1)) for i in range(num))
+
+    return _product(axes, shown)
 
 
 def _product(axes: Sequence[Axis], values_of: Callable[[Axis], Sequence[Any]]) -> list[Cell]:
@@ -326,33 +387,3 @@ def setting_text(setting: Mapping[str, Any], axes: Sequence[Axis]) -> str:
 
 def _first(is_so_M: np.ndarray) -> int | None:
     return int(np.argmax(is_so_M)) if is_so_M.any() else None
-
-
-# --- pictures -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Mesh:
-    """A surface over two ranges. ``x_X`` and ``y_Y`` are places on the axes' scales; the others are (Y, X).
-
-    ``stable_YX`` is P(stable), ``surely_YX`` its distance from the level in half-widths of its 95 % interval: above 1 a
-    point is surely stable, below -1 surely not.
-    """
-
-    x_X: np.ndarray
-    y_Y: np.ndarray
-    stable_YX: np.ndarray
-    surely_YX: np.ndarray
-
-
-def mesh_of(surface: SurfaceMap, x: Axis, y: Axis) -> Mesh:
-    """The surface over the ranges ``x`` and ``y``, which are its axes or parts of them."""
-    units = np.linspace(0, 1, _MESH)
-    xs, ys = ([axis.at(unit) for unit in units] for axis in (x, y))
-    latent = surface.latent([{x.name: a, y.name: b} for b in ys for a in xs])
-    return Mesh(
-        np.array([x.position(value) for value in xs]),
-        np.array([y.position(value) for value in ys]),
-        latent.probability().reshape(_MESH, _MESH),
-        (latent.above(surface.level) / CONFIDENCE).reshape(_MESH, _MESH),
-    )

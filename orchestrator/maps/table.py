@@ -202,6 +202,7 @@ def axes_of(facts: Mapping[str, str], trials: Sequence[TrialResult]) -> tuple[Ax
             tuple(fact["ends"]) if fact["ends"] else None,
             zipped=tuple(fact.get("zipped", ())),
             when=tuple((name, tuple(map(to_hashable, given))) for name, given in fact.get("when", {}).items()),
+            refined=tuple(fact.get("refined", ())),
         )
         for fact in json.loads(facts.get("axes", "[]"))
     )

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.cells import CellSummary
 from orchestrator.maps.comparison import ComparedMeshes
-from orchestrator.maps.surface_map import Mesh
+from orchestrator.maps.stability_map import Mesh
 from orchestrator.render.labels import label_positions
 from orchestrator.render.maps import FRACTION, Panel, add_colour_bar, draw_panel, finish, panel_size, shortened
 from orchestrator.render.panels import all_names, blocks, draw_edge, flat, name_above

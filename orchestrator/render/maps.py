@@ -24,7 +24,7 @@ from orchestrator.base.space import Axis
 from orchestrator.base.vocabulary import is_known
 from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.cells import CellSummary
-from orchestrator.maps.surface_map import Mesh
+from orchestrator.maps.stability_map import Mesh
 from orchestrator.render.labels import (
     axis_place,
     distinct_numbers,

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
 
-from orchestrator.maps.surface_map import Mesh
+from orchestrator.maps.stability_map import Mesh
 from orchestrator.render.style import EDGE_LINE
 
 _WIDEST = 16.0  # inches; two panels stand side by side however wide they are

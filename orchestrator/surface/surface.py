@@ -202,7 +202,7 @@ class Surface:
         points_MD = np.repeat(rows_RD, len(units_L), axis=0)
         points_MD[:, self.layout.along] = np.tile(units_L, len(rows_RD))
         above_RL = self.latent(points_MD).above(level).reshape(len(rows_RD), -1)
-        return [_crossings(units_L, above_L) for above_L in above_RL]
+        return [crossings_of(units_L, above_L) for above_L in above_RL]
 
     def _covariances(self, some: Latent, others: Latent) -> Iterator[np.ndarray]:
         """Yield the covariance of points with others if each of the fits is true."""
@@ -216,7 +216,7 @@ def _weighted(weight_P: np.ndarray, values: Sequence[np.ndarray]) -> np.ndarray:
     return np.einsum("p,p...->...", weight_P, np.array(values))
 
 
-def _crossings(units_L: np.ndarray, above_L: np.ndarray) -> tuple[Crossing, ...]:
+def crossings_of(units_L: np.ndarray, above_L: np.ndarray) -> tuple[Crossing, ...]:
     """Return the crossings of one row, given how surely its points are above the level."""
     changes = np.flatnonzero((above_L[:-1] > 0) != (above_L[1:] > 0))
     crossings = []

@@ -10,7 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem, did_you_mean
-from orchestrator.base.space import SCALES, Axis, combinations, format_value
+from orchestrator.base.space import SCALES, Axis, combinations, format_value, is_number, on_natural_scale
 from orchestrator.sweepfile.fields import Fields, field_problem, shown
 from orchestrator.sweepfile.objective_fields import absolute_text
 from orchestrator.sweepfile.sections import AxisSection, SweepFile
@@ -40,8 +40,19 @@ def checked_axes(file: SweepFile, fields: Fields, document: Document, problems: 
         if repeated := _repeated(axis.values):
             problems.append(document.problem(("axes", name), *repeated))
             continue
-        axes.append(axis)
+        axes.append(axis if file.search is None or file.search.refines is None else _refined(axis, fields))
     return axes
+
+
+def _refined(axis: Axis, fields: Fields) -> Axis:
+    """Return the range that the numbers of ``axis`` span, on the scale that they suggest, or else only its values."""
+    if len(axis.values) < 2 or not all(map(is_number, axis.values)):
+        return replace(axis, scale="values", ends=None) if axis.values else axis
+    numbers = tuple(sorted(axis.values))
+    given, ends = on_natural_scale(axis), (numbers[0], numbers[-1])
+    scale = "linear" if given.scale == "values" else given.scale
+    is_integer = axis.is_integer if axis.ends else fields.is_integer(axis.name, ends)
+    return Axis(axis.name, scale, (), axis.ends or (float(ends[0]), float(ends[1])), is_integer, refined=numbers)
 
 
 def _axis(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.space import SCALES, Axis, is_number, on_natural_scale
+from orchestrator.base.space import SCALES, is_number
 from orchestrator.sweepfile.sections import SeedsSection
 from orchestrator.sweepfile.strict_yaml import Document, dotted, parse_document, parse_scalar
 
@@ -116,36 +116,30 @@ def parse_set(text: str, option: str = "--set") -> tuple[tuple[str, ...], Any]:
     return tuple(key.split(".")), parse_scalar(value)
 
 
-def refined(document: Document, along: str | None, num_trials: int, factor: float) -> Document:
-    """Turn the sweep file ``document`` into a search for the edge over its axes, with at most ``num_trials`` trials.
+def refined(document: Document, along: str | None, num_known: int, num_more: int, factor: float) -> Document:
+    """Add a search for the edge to the sweep file ``document``: ``num_more`` trials besides the ``num_known`` at hand.
 
-    The search ends when the edge is known within ``factor``. Ranges lose their ``num``; listed numbers become a range
-    on the scale that they suggest; words, and lists with null, stay as they are. ``along`` is by default the axis of
-    the file's search, else the first range. Raises InputError if there is none, or if ``along`` is not a range.
+    The search ends when the edge is known within ``factor``. ``along`` is by default the axis of the file's search,
+    else the first with numbers. Raises InputError if there is none, or if ``along`` is an axis without numbers.
     """
     data = copy.deepcopy(document.data)
-    axes: dict[str, Any] = {name: _as_range(name, section) for name, section in (data.get("axes") or {}).items()}
-    ranges = [name for name, section in axes.items() if "values" not in section]
+    ranges = [name for name, section in (data.get("axes") or {}).items() if _has_numbers(section)]
     before = data.get("search") or {}
     chosen = along or before.get("along") or next(iter(ranges), None)
     if chosen not in ranges:
         what = "no axis has at least two numbers" if chosen is None else f"{chosen!r} is not an axis of numbers"
         known = f"axes of numbers: {', '.join(ranges)}" if ranges else "a search for an edge needs one"
         raise InputError(Problem("--along", "", what, known))
-    data["axes"] = axes
     data.pop("sample", None)
     if isinstance(data.get("seeds"), dict):
         data["seeds"] = list(range(SeedsSection.model_validate(data["seeds"]).up_to))
-    search = {"method": "edge", "along": chosen, "trials": num_trials, "precision": factor}
+    search = {"trials": num_known + num_more, "precision": factor, "refines": num_known}
     kept = {key: before[key] for key in ("seed", "batch", "level") if before.get("method") == "edge" and key in before}
-    data["search"] = search | kept
-    return Document(document.name, data, dict(document.places))
+    data["search"] = {"method": "edge", "along": chosen, **search, **kept}
+    return replace(document, data=data, places=dict(document.places))
 
 
-def _as_range(name: str, section: Any) -> dict[str, Any]:
-    given = {key: value for key, value in section.items() if key != "num"}
-    values: Sequence[Any] = given.get("values") or ()
-    if len(values) < 2 or not all(map(is_number, values)):
-        return given
-    axis = on_natural_scale(Axis(name, "values", tuple(values)))
-    return {"linear" if axis.scale == "values" else axis.scale: [min(values), max(values)]}
+def _has_numbers(section: Mapping[str, Any]) -> bool:
+    """Whether an axis is a range, or has at least two numbers and nothing else."""
+    values = section.get("values")
+    return section.get("num") != 1 if values is None else len(values) > 1 and all(map(is_number, values))

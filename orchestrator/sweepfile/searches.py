@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _CONCURRENT_PARTS, _MIN_CONCURRENT = 8, 8
 # The settings that apply to some methods only.
 _METHOD_KEYS: Mapping[str, tuple[str, ...]] = {
-    EDGE: ("along", "precision", "level"),
+    EDGE: ("along", "precision", "level", "refines"),
     "tpe": ("metric", "along", "stable"),
     "gp": ("metric", "along", "stable"),
     "nsga2": ("metric", "along", "stable"),
@@ -96,13 +97,16 @@ def max_concurrent(section: SearchSection) -> int | None:
     cells on average with 4, 8 or 16 at a time, and within 0.27 with 32.
     """
     is_limited = section.method == EDGE and section.batch is None
-    return max(_MIN_CONCURRENT, section.trials // _CONCURRENT_PARTS) if is_limited else None
+    num_own = section.trials - (section.refines or 0)
+    return max(_MIN_CONCURRENT, num_own // _CONCURRENT_PARTS) if is_limited else None
 
 
-def num_initial(section: SearchSection, search: Search) -> int | None:
+def num_initial(section: SearchSection, axes: Sequence[Axis], search: Search) -> int | None:
     """Return the number of first cells of a search that do not depend on results; None if unknown."""
     if section.method != EDGE:
         return None
+    if section.refines is not None and (num_cells := math.prod(len(axis.refined or axis.values) for axis in axes)):
+        return num_cells
     from orchestrator.search.edge import EdgeSearch
 
     of_edge = search.search if isinstance(search, InBatches) else search
@@ -197,7 +201,7 @@ def _problems(file: SweepFile, section: SearchSection, axes: Sequence[Axis], doc
     if not axes:
         yield problem("method", "the file has no axis to search over", "add one, e.g. axes: {lr: {log: [1e-4, 1.0]}}")
     keys = _METHOD_KEYS[section.method]
-    for key in sorted({"along", "precision", "level", "metric", "stable"} - set(keys)):
+    for key in sorted({key for allowed in _METHOD_KEYS.values() for key in allowed} - set(keys)):
         if getattr(section, key) is not None:
             others = [method for method, allowed in _METHOD_KEYS.items() if key in allowed]
             yield problem(key, f"does not apply to {section.method}", f"remove it, or choose {' or '.join(others)}")

@@ -173,6 +173,12 @@ class SearchSection(Section):
         None, gt=1, description="edge: end when the edge is known within this factor everywhere"
     )
     level: float | None = Field(None, gt=0, lt=1, description="edge: the share of stable seeds on it, 0.5 by default")
+    refines: int | None = Field(
+        None,
+        ge=0,
+        description="edge: the trials that `sweep run --refine` began with; cells between the axes' numbers are tried, "
+        "too; null: only an axis without num is a range",
+    )
     metric: Annotated[list[str] | None, BeforeValidator(_as_list)] = Field(
         None,
         min_length=1,

@@ -208,7 +208,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
     max_trials = concurrent = initial = None
     if file.search is not None:
         search, max_trials = search_of(file, axes, document), file.search.trials
-        concurrent, initial = max_concurrent(file.search), num_initial(file.search, search)
+        concurrent, initial = max_concurrent(file.search), num_initial(file.search, axes, search)
         corners, idle = resolved_trials(corner_cells(axes, ties), file, maker, document)
         trials = first_trials(search, maker)
         longest = max(trial.steps for trial in (*corners, *trials))
@@ -382,7 +382,7 @@ def _portable_text(
     fields: Fields,
     objective: Objective | CustomTrainer,
 ) -> str:
-    """Write the sweep as a file for any folder: question and keys as written, with the command line's changes."""
+    """Write the sweep as a file for any folder: first comment and keys, with the command line's changes."""
     data = {key: document.data[key] for key in keys_of(SweepFile) if key in document.data}
     if isinstance(data["objective"], dict):
         data["objective"] = {**data["objective"], "folder": objective.folder}
@@ -392,5 +392,4 @@ def _portable_text(
             data["axes"] = {**data["axes"], axis.name: written}
     if data.get("fixed"):
         data["fixed"] = {key: to_plain(fixed[key]) for key in data["fixed"]}
-    question = f"# {document.question}\n" if document.question else ""
-    return question + text_of(data)
+    return document.comment + text_of(data)

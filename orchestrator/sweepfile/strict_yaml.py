@@ -6,6 +6,7 @@ key win. Here numbers have their usual meaning, and aliases, tags, duplicate key
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -33,12 +34,12 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass
 class Document:
-    """Plain data with the place of each value, and the question that the file's first comment asks, if any."""
+    """Plain data with the place of each value, and the file's first comment, as lines with their marks."""
 
     name: str
     data: dict[str, Any] = field(default_factory=dict)
     places: dict[KeyPath, str] = field(default_factory=dict)
-    question: str = ""
+    comment: str = ""
 
     def place(self, path: KeyPath) -> str:
         """Return where ``path``, or its nearest enclosing element, was written: FILE:LINE or an option."""
@@ -104,20 +105,22 @@ def parse_document(text: str, name: str) -> Document:
         raise InputError(_syntax_problem(error, name)) from None
     if not isinstance(node, yaml.MappingNode):
         raise InputError(Problem(name, "", "is not a mapping of keys to values", "start with `name: my_sweep`"))
-    document = Document(name, question=question_of(text))
+    document = Document(name, comment=first_comment(text))
     document.data = _value(node, (), document)
     return document
 
 
 def question_of(text: str) -> str:
     """Return the question in the first comment of a sweep file, on one line; empty if it asks nothing."""
-    words = []
-    for line in text.splitlines():
-        if not line.startswith("#") or not line.strip("# "):
-            break
-        words.append(line.strip("# "))
+    words = (line.strip("# ") for line in first_comment(text).splitlines())
     question, mark, _ = " ".join(words).partition("?")
     return question + mark if mark else ""
+
+
+def first_comment(text: str) -> str:
+    """Return the lines of the comment that a sweep file begins with, up to one without words."""
+    lines = itertools.takewhile(lambda line: line.startswith("#") and line.strip("# "), text.splitlines())
+    return "".join(f"{line}\n" for line in lines)
 
 
 def load_foreign(text: str) -> Any:

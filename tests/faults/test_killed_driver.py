@@ -242,3 +242,19 @@ def test_forks_that_are_killed_at_random_moments_give_the_same_answer(folder: Pa
     for answer in disturbed.get("cells", [disturbed]):
         assert answer["control_repeats"] is True
         assert answer["num_missing"] == 0
+
+
+def test_a_killed_refinement_goes_on_with_what_is_left_of_it(folder: Path) -> None:
+    write_sweep(folder, SWEEP.replace("lr: {values: [0.1, 1.0, 3.0]}", "lr: {log: [0.1, 30.0], num: 3}"))
+    assert run(folder, "run", "edge.yaml", "--executor", "inline")[0] == 0
+    num = len(statuses(folder))
+    refine = ("run", "edge", "--refine", "--trials", "32", "--factor", "1.001", "--executor", "inline")
+    driver = subprocess.Popen(command(*refine), cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+    DRIVERS.append(driver)
+    wait_until(lambda: statuses(folder).count("finished") > num, "trial of the refinement")
+    driver.kill()
+    driver.communicate()
+    code, output = run(folder, *refine)
+    assert code == 0, output
+    assert statuses(folder) == ["finished"] * (num + 32)
+    assert_sound(folder)

@@ -135,7 +135,7 @@ def test_keys_of_a_sweep_file() -> None:
     assert FUNCTIONS == ("min", "max", "round", "sqrt")
     assert list(SampleSection.model_fields) == ["method", "num", "seed"]
     assert list(SearchSection.model_fields) == [
-        "method", "trials", "seed", "batch", "along", "precision", "level", "metric", "stable",
+        "method", "trials", "seed", "batch", "along", "precision", "level", "refines", "metric", "stable",
     ]  # fmt: skip
     assert METRIC_OF_EDGE == MARGIN == "margin"
     assert SEARCHES == ("edge", "tpe", "gp", "nsga2", "cmaes", "random", "qmc")

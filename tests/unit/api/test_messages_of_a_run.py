@@ -142,6 +142,14 @@ def test_a_test_message_is_sent_and_nothing_is_trained(arrived, command_line, tm
     assert not (tmp_path / "results").exists()
 
 
+def test_a_refinement_sends_a_test_message_as_other_runs_do(arrived, command_line) -> None:
+    command_line(*RUN)
+    del arrived[:]
+    code, text = command_line("run", "edge", "--refine", "--executor", "inline", "--notify-test")
+    assert (code, text) == (0, "the service of NOTIFY_URL accepted the test message\n")
+    assert [message.title for message in arrived] == ["edge: test"]
+
+
 def test_a_test_message_that_does_not_arrive_is_an_error(refusing, command_line, tmp_path: Path) -> None:
     code, text = command_line(*RUN, "--notify-test")
     assert code == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -78,3 +79,24 @@ def test_a_signal_is_an_interrupt_and_the_same_call_goes_on(monkeypatch) -> None
         orchestrator.run(SMALL, executor="inline")
     monkeypatch.setattr(InlineExecutor, "poll", poll)
     assert orchestrator.run(SMALL, executor="inline").trials.outcome.tolist() == ["stable", "diverged"]
+
+
+def test_a_refinement_ends_with_the_edge_in_one_sentence(command_line) -> None:
+    axes = {"lr": {"log": [0.01, 100.0], "num": 5}, "beta1": {"values": [0.0, 0.3]}}
+    orchestrator.run({**SMALL, "seeds": [0, 1], "axes": axes}, executor="inline")
+    code, text = command_line("run", "small", "--refine", "--trials", "4", "--executor", "inline")
+    assert code == 0
+    sentence = (
+        r"the edge at beta1=\S+: stable up to lr (\S+) \((\S+) \.\. (\S+)\); take lr=\S+ beta1=\S+; next: `sweep .*`"
+    )
+    found = re.fullmatch(sentence, text.splitlines()[-1])
+    assert found
+    at, low, high = map(float, found.groups())
+    assert 1 <= low <= at <= high <= 10, "two of two are stable at 1, none at 10"
+
+
+def test_a_refinement_of_too_few_trials_says_that_the_edge_is_not_known(command_line) -> None:
+    orchestrator.run(SMALL, executor="inline")
+    code, text = command_line("run", "small", "--refine", "--trials", "1", "--executor", "inline")
+    assert code == 0
+    assert "the edge is not known: small: 3 trials with an outcome are too few to fit a surface to" in text

@@ -104,7 +104,7 @@ def test_a_question_is_the_first_one_of_the_first_comment_s_first_paragraph(text
 def test_a_sweep_keeps_its_question_in_the_file_that_it_was_run_with() -> None:
     body = "# What moves\n# the edge?\n#\n# More.\nname: case\nobjective: quadratic\nsteps: 20\n"
     sweep = sweep_of(AXES, body)
-    assert sweep.text.startswith("# What moves the edge?\nname: case\n")
+    assert sweep.text.startswith("# What moves\n# the edge?\nname: case\n")
     assert sweep_of("", sweep.text).text == sweep.text
     assert [t.trial_id for t in sweep.trials] == [
         t.trial_id for t in sweep_of(AXES, body.partition("More.\n")[2]).trials

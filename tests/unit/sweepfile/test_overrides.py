@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from sweep_cases import sweep_of
 
@@ -8,7 +10,8 @@ from orchestrator.base.files import LEDGER
 from orchestrator.driver.planning import refining_sweep
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.overrides import Overrides, refined
-from orchestrator.sweepfile.strict_yaml import parse_document
+from orchestrator.sweepfile.spec import Sweep, build_sweep
+from orchestrator.sweepfile.strict_yaml import Document, parse_document
 
 BODY = """
 name: coarse
@@ -24,21 +27,37 @@ tracking: {enabled: false}
 """
 
 
+def refined_document(body: str, along: str | None = None) -> Document:
+    return refined(parse_document(body, "coarse.yaml"), along, 30, 40, 1.3)
+
+
 def refined_data(body: str, along: str | None = None) -> dict:
-    return refined(parse_document(body, "coarse.yaml"), along, 40, 1.3).data
+    return refined_document(body, along).data
 
 
-def test_ranges_lose_their_numbers_and_lists_become_ranges_on_the_scale_that_they_suggest() -> None:
-    body = BODY.replace("{linear: [0.0, 0.6], num: 3}", "{values: [0.9, 0.99, 0.9999]}")
-    body = body.replace("fixed:", "  clip: {values: [0.1, 1.0, null]}\n  optimizer: {values: [sgd, adamw]}\nfixed:")
-    data = refined_data(body)
-    assert data["axes"] == {
-        "lr": {"log": [0.1, 30.0]},
-        "beta1": {"log1m": [0.9, 0.9999]},
-        "clip": {"values": [0.1, 1.0, None]},
-        "optimizer": {"values": ["sgd", "adamw"]},
-    }
-    assert data["search"] == {"method": "edge", "along": "lr", "trials": 40, "precision": 1.3}
+def refine(folder: Path, num_more: int, factor: float = 1.01, *sets: str, name: str | None = None) -> Sweep:
+    return refining_sweep(folder, None, num_more, factor, Overrides(sets=sets, name=name), False)
+
+
+def test_a_refined_file_keeps_comment_and_axes_and_its_numbers_become_ranges() -> None:
+    comment = "# What moves the edge? Two lines,\n# and no more.\n"
+    body = comment + BODY.lstrip().replace("{linear: [0.0, 0.6], num: 3}", "{values: [0.9, 0.99, 0.9999]}")
+    listed = "  eps: {log: [1.0e-8, 1.0], num: 1}\n  clip: {values: [0.1, 1.0, null]}\n"
+    body = body.replace("fixed: {optimizer: sgd}", listed + "fixed: {optimizer: adamw}")
+    document = refined_document(body)
+    assert document.data["axes"] == parse_document(body, "").data["axes"]
+    search = {"method": "edge", "along": "lr", "trials": 70, "precision": 1.3, "refines": 30}
+    assert document.data["search"] == search
+    sweep = build_sweep(document)
+    assert sweep.text.startswith(comment + "name: coarse\n")
+    assert build_sweep(parse_document(sweep.text, "sweep.yaml")).text == sweep.text
+    found = [(axis.scale, axis.ends, axis.values, len(axis.refined)) for axis in sweep.axes]
+    assert found == [
+        ("log", (0.1, 30.0), (), 5),
+        ("log1m", (0.9, 0.9999), (), 3),
+        ("values", None, (1e-8,), 0),
+        ("values", None, (0.1, 1.0, None), 0),
+    ]
 
 
 def test_seeds_that_were_added_are_all_at_hand_and_a_sample_goes() -> None:
@@ -51,7 +70,8 @@ def test_a_search_for_the_edge_keeps_its_other_settings() -> None:
     body = BODY.replace(", num: 5", "").replace(", num: 3", "")
     body += "search: {method: edge, along: beta1, trials: 9, seed: 7, level: 0.9}\n"
     search = refined_data(body)["search"]
-    assert search == {"method": "edge", "along": "beta1", "trials": 40, "precision": 1.3, "seed": 7, "level": 0.9}
+    own = {"method": "edge", "along": "beta1", "seed": 7, "level": 0.9}
+    assert search == {**own, "trials": 70, "precision": 1.3, "refines": 30}
 
 
 @pytest.mark.parametrize(
@@ -59,6 +79,7 @@ def test_a_search_for_the_edge_keeps_its_other_settings() -> None:
     [
         (BODY, "beta2", "'beta2' is not an axis of numbers"),
         (BODY.replace("{log: [0.1, 30.0], num: 5}", "{values: [0.1]}"), "lr", "'lr' is not an axis of numbers"),
+        (BODY.replace("num: 5", "num: 1"), "lr", "'lr' is not an axis of numbers"),
         ("name: a\nobjective: quadratic\nsteps: 5\n", None, "no axis has at least two numbers"),
     ],
 )
@@ -71,25 +92,69 @@ def test_a_refined_grid_keeps_its_trials_and_adds_as_many_as_it_may(train, rows,
     train(sweep_of("", BODY))
     before = {row.trial_id for row in rows("coarse")}
     assert len(before) == 30
-    sweep = refining_sweep(tmp_path / "coarse", None, 12, 1.01, Overrides(), False)
-    assert train(sweep).trained == 12
+    assert train(refine(tmp_path / "coarse", 12)).trained == 12
     assert before < {row.trial_id for row in rows("coarse")}
     assert len(rows("coarse")) == 42
+    assert train(refine(tmp_path / "coarse", 1)).trained == 1, "a refinement that has ended is followed by another"
     train(sweep_of("", BODY))
     assert {row.trial_id for row in rows("coarse")} == before, "the grid is a grid again"
     with LedgerReader(tmp_path / "coarse" / LEDGER) as ledger:
-        assert len(ledger.trials(removed=True)) == 42
+        assert len(ledger.trials(removed=True)) == 43
+
+
+def test_an_interrupted_refinement_goes_on_with_what_is_left_of_it(train, rows, tmp_path) -> None:
+    train(sweep_of("", BODY))
+    assert train(refine(tmp_path / "coarse", 40, 1.01, "budget.trials=58")).trained == 28
+    with pytest.raises(InputError, match="trials of the sweep have no result yet"):
+        refine(tmp_path / "coarse", 1)
+    assert train(refine(tmp_path / "coarse", 40, 1.01, "budget.trials=null")).trained == 12
+    assert len(rows("coarse")) == 70
+
+
+def test_another_refinement_than_the_interrupted_one_is_as_large_as_it_says(train, rows, tmp_path) -> None:
+    train(sweep_of("", BODY))
+    train(refine(tmp_path / "coarse", 40, 1.01, "budget.trials=58"))
+    assert train(refine(tmp_path / "coarse", 20, 1.01, "budget.trials=null")).trained == 20
+    assert len(rows("coarse")) == 78
 
 
 def test_refining_ends_before_its_budget_when_the_edges_are_precise_enough(train, tmp_path) -> None:
     train(sweep_of("", BODY))
-    sweep = refining_sweep(tmp_path / "coarse", None, 100, 100.0, Overrides(), False)
-    assert train(sweep).trained < 100
-    again = refining_sweep(tmp_path / "coarse", None, 100, 100.0, Overrides(), False)
-    assert train(again).trained == 0
+    assert train(refine(tmp_path / "coarse", 100, 100.0)).trained < 100
+    assert train(refine(tmp_path / "coarse", 100, 100.0)).trained == 0
+
+
+def test_trials_of_a_grid_that_wait_are_among_those_that_may_be_trained(train, rows, tmp_path) -> None:
+    train(build_sweep(parse_document(BODY, "coarse.yaml"), Overrides(sets=("budget.trials=20",))))
+    with pytest.raises(InputError, match="10 trials of the sweep have no result yet"):
+        refine(tmp_path / "coarse", 9)
+    assert train(refine(tmp_path / "coarse", 12, 1.01, "budget.trials=null")).trained == 12
+    assert len(rows("coarse")) == 32
+
+
+def test_trials_at_a_time_are_a_part_of_the_refinement_not_of_the_grid(train, tmp_path) -> None:
+    train(sweep_of("", BODY))
+    assert refine(tmp_path / "coarse", 40).max_concurrent == 8
+    assert refine(tmp_path / "coarse", 160).max_concurrent == 20
+
+
+def test_how_many_edges_rows_have_is_judged_by_the_whole_grid(train, tmp_path) -> None:
+    train(sweep_of("", BODY))
+    assert refine(tmp_path / "coarse", 40).num_initial == 15
+
+
+def test_a_renamed_folder_is_refined_by_its_own_name_alone(train, rows, tmp_path) -> None:
+    train(sweep_of("", BODY))
+    (tmp_path / "coarse").rename(tmp_path / "fine")
+    with pytest.raises(InputError, match=r"(?s)name: the sweep in it is called coarse.*say --name fine"):
+        refine(tmp_path / "fine", 12)
+    with pytest.raises(InputError, match="the sweep in it is called other"):
+        refine(tmp_path / "fine", 12, name="other")
+    assert train(refine(tmp_path / "fine", 12, name="fine")).trained == 12
+    assert len(rows("fine")) == 42
 
 
 def test_results_of_other_settings_are_no_beginning(train, tmp_path) -> None:
     train(sweep_of("", BODY))
     with pytest.raises(InputError, match="has no trial to begin with"):
-        refining_sweep(tmp_path / "coarse", None, 12, 1.1, Overrides(sets=("steps=41",)), False)
+        refine(tmp_path / "coarse", 12, 1.1, "steps=41")
