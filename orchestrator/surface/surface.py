@@ -6,7 +6,7 @@ Letters of shapes: K known points, M points, R rows, L points along a row, D col
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ JITTER = 1e-6  # added to variances
 _NUM_BISECTIONS = 40
 _BLOCK = 1024  # points that are read at once
 _MIN_SHARE = 1e-15
+_FLAT = 0.01  # of the mean slope of P
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,12 @@ class Fit:
         sd_M = np.sqrt(np.maximum(variance_M, JITTER))
         return LatentPart(mean_M, sd_M, lifted_MD, np.hstack(kept) if kept else None)
 
+    def covariance(self, some: LatentPart, others: LatentPart) -> np.ndarray:
+        """Return the posterior covariance of points with others, both read with ``has_covariance``."""
+        assert some.explained_KM is not None
+        assert others.explained_KM is not None
+        return self.field.kernel(some.lifted_MD, others.lifted_MD) - some.explained_KM.T @ others.explained_KM
+
 
 @dataclass(frozen=True, slots=True)
 class Surface:
@@ -177,18 +184,23 @@ class Surface:
 
     def covariance(self, some: Latent, others: Latent) -> np.ndarray:
         """Return the posterior covariance of points with others, (M, M). Raises ValueError for more than one fit."""
-        (covariance_MM,) = self._covariances(some, others)
-        return covariance_MM
+        (fit,), (a,), (b,) = self.fits, some.parts, others.parts
+        return fit.covariance(a, b)
 
     def mean_deviation(self, points_MD: np.ndarray) -> float:
-        """Return the standard deviation of the mean of P(stable) over points, to first order within each fit."""
-        latent = self.latent(points_MD, has_covariance=True)
+        """Return the standard deviation of the mean of P(stable) over points, to first order within each fit.
+
+        Points where P hardly moves with the field are left out: their slopes add up to less than 1 % of the whole.
+        """
         means, squares = [], []
-        for part, covariance_MM in zip(latent.parts, self._covariances(latent, latent), strict=True):
+        for fit, part in zip(self.fits, self.latent(points_MD).parts, strict=True):
             p_M = expit(part.mean_M)
-            slope_M = p_M * (1 - p_M) / len(p_M)
+            slope_M = p_M * (1 - p_M)
+            is_moved_M = slope_M >= _FLAT * slope_M.mean()
+            moved = fit.latent(points_MD[is_moved_M], has_covariance=True)
+            slope_N = slope_M[is_moved_M] / len(p_M)
             means.append(p_M.mean())
-            squares.append(p_M.mean() ** 2 + slope_M @ covariance_MM @ slope_M)
+            squares.append(p_M.mean() ** 2 + slope_N @ fit.covariance(moved, moved) @ slope_N)
         return math.sqrt(max(0.0, float(self.weight_P @ squares - (self.weight_P @ means) ** 2)))
 
     def crossings(self, rows_RD: np.ndarray, units_L: np.ndarray, level: float = 0.5) -> list[tuple[Crossing, ...]]:
@@ -203,13 +215,6 @@ class Surface:
         points_MD[:, self.layout.along] = np.tile(units_L, len(rows_RD))
         above_RL = self.latent(points_MD).above(level).reshape(len(rows_RD), -1)
         return [crossings_of(units_L, above_L) for above_L in above_RL]
-
-    def _covariances(self, some: Latent, others: Latent) -> Iterator[np.ndarray]:
-        """Yield the covariance of points with others if each of the fits is true."""
-        for fit, a, b in zip(self.fits, some.parts, others.parts, strict=True):
-            assert a.explained_KM is not None, "read with has_covariance"
-            assert b.explained_KM is not None, "read with has_covariance"
-            yield fit.field.kernel(a.lifted_MD, b.lifted_MD) - a.explained_KM.T @ b.explained_KM
 
 
 def _weighted(weight_P: np.ndarray, values: Sequence[np.ndarray]) -> np.ndarray:
