@@ -289,7 +289,7 @@ def refining_sweep(
 ) -> Sweep:
     """Return the search that continues from the trials in ``folder`` and adds at most ``num_more``.
 
-    The same refinement that was interrupted goes on with what is left of it. Raises InputError if ``folder`` has
+    The same refinement that was interrupted goes on with the trials that are left. Raises InputError if ``folder`` has
     another name than its sweep, imported results, no trial of these axes, or more without a result than ``num_more``.
     """
     check_not_imported(folder)

@@ -294,7 +294,7 @@ class _RunOfRows:
             self.points = array("d")
 
     def sorted_points(self) -> np.ndarray:
-        """Return the points by step, and those of a step in the order of their rows."""
+        """Return the points by step, and within a step in the order of their rows."""
         parts = [np.array(part) for part in (*(read() for read in self.stored), self.points)]
         points_N5 = np.concatenate(parts).reshape(-1, 5)
         return points_N5[np.argsort(points_N5[:, 0], kind="stable")]
@@ -346,7 +346,7 @@ def _by_run(
 
 
 def _repeated(points_N5: np.ndarray) -> list[int]:
-    """Return the first place of a point, sorted by step, whose loss is not that of the first one at its step."""
+    """Return the first place of a point, sorted by step, whose loss differs from the first one at its step."""
     step_N, loss_N, place_N = points_N5[:, 0], points_N5[:, 1], points_N5[:, 4]
     first_N = loss_N[np.searchsorted(step_N, step_N)]
     is_other_N = (loss_N != first_N) & ~(np.isnan(loss_N) & np.isnan(first_N))

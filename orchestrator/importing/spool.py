@@ -53,7 +53,7 @@ class Row:
 
 
 class StoredRows:
-    """Rows that can be read again and again, of which few are in memory."""
+    """Rows that can be read again and again, with few in memory."""
 
     def __init__(self) -> None:
         self._spool = Spool()

@@ -113,7 +113,7 @@ class Mesh:
 
 
 def mesh_of(surface: SurfaceMap, x: Axis, y: Axis) -> Mesh:
-    """The surface over the ranges ``x`` and ``y``, which are its axes or parts of them."""
+    """The surface over the ranges ``x`` and ``y``, each an axis or a part of one."""
     units = np.linspace(0, 1, _MESH)
     xs, ys = ([axis.at(unit) for unit in units] for axis in (x, y))
     latent = surface.latent([{x.name: a, y.name: b} for b in ys for a in xs])

@@ -54,7 +54,7 @@ _ALONG, _ALONG_ALONE = 65, 257  # points of it on a range along, with other axes
 class SurfaceMap:
     """A surface over ``axes``, fitted to ``num_trials`` trials in ``num_cells`` cells; edges lie along ``along``.
 
-    An axis without values is a range. Rows and area are those of ``region``, which has the same axes or parts of them.
+    An axis without values is a range. Rows and area belong to ``region``, whose axes are the same or shorter.
     ``sides`` has whether the trials of each cell are inside the edge, and ``grid`` the values of a grid on each axis. A
     fit of few trials may contradict cells of the grid whose trials all agree; edges, margins and escapes do not.
     """

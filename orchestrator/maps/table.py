@@ -46,7 +46,7 @@ class SweepTable:
 
     @property
     def is_grid(self) -> bool:
-        """Whether the cells are those of a grid; otherwise a sample or a search has scattered them."""
+        """Whether the cells make a grid; otherwise a sample or a search has scattered them."""
         return is_grid(self.facts)
 
     @property

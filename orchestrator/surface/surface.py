@@ -179,7 +179,7 @@ class Surface:
         return self.field.layout.along is not None
 
     def latent(self, points_MD: np.ndarray, has_covariance: bool = False) -> Latent:
-        """Return the posterior at points, ``has_covariance`` if that of points with each other is needed too."""
+        """Return the posterior at points, ``has_covariance`` if points' covariance with each other is needed too."""
         return Latent(self.weight_P, tuple(fit.latent(points_MD, has_covariance) for fit in self.fits))
 
     def covariance(self, some: Latent, others: Latent) -> np.ndarray:
