@@ -31,7 +31,7 @@ def test_the_commands_of_the_page_give_an_edge_with_an_interval(tmp_path: Path) 
     for path in tmp_path.rglob("*.yaml"):
         path.write_text(re.sub(r"steps: \d+", "steps: 60", path.read_text()).replace("trials: 128", "trials: 48"))
     printed = run_commands(PAGE, tmp_path)
-    assert len(re.findall(r"^beta2=\S+ +(stable|not stable|an edge)", printed, re.MULTILINE)) >= 2 * 9
+    assert len(re.findall(r"^beta2=\S+ +(stable|not stable|an edge)", printed, re.MULTILINE)) >= 9 + 3
     assert re.search(r"stable up to lr \S+ \(\S+ \.\. \S+\)", printed)
     assert (tmp_path / "results" / "coarse" / "heatmap.png").is_file()
     assert re.search(r"^fit_edge_warmup against fit_edge: the stable area changes by \S+ points", printed, re.MULTILINE)
