@@ -74,6 +74,8 @@ class LedgerWriter(LedgerReader):
 
     def propose(self, objective: str, trials: Sequence[Trial]) -> None:
         """Add ``trials`` to the end of the sweep."""
+        if not trials:
+            return  # a search that waits is asked after each result
         with self._transaction() as db:
             (last,) = db.execute("SELECT COALESCE(MAX(position), -1) FROM trials").fetchone()
             db.executemany(_PLAN, _planned(objective, trials, last + 1))

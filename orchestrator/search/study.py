@@ -195,8 +195,9 @@ def importances(
         "ped_anova": PedAnovaImportanceEvaluator(target_quantile=best),
         "fanova": FanovaImportanceEvaluator(seed=_SEED),
     }
-    of_study = {"ped_anova": trials, "fanova": drawn}
-    return {name: _shares(_study(of_study[name]), made[name], list(distributions)) for name in EVALUATORS}
+    study = _study(trials)
+    of_study = {"ped_anova": study, "fanova": study if drawn is trials else _study(drawn)}
+    return {name: _shares(of_study[name], made[name], list(distributions)) for name in EVALUATORS}
 
 
 def _study(trials: Sequence[optuna.trial.FrozenTrial]) -> optuna.Study:
