@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.answers._margins import margin_text
 from orchestrator.answers._options import degraded_option, metric_option
-from orchestrator.base.query import Query, Say, flat, option, silent
+from orchestrator.base.query import Query, Say, flat, hidden, option, silent
+from orchestrator.base.space import format_value
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line
 
@@ -37,11 +38,12 @@ class RecommendQuery(Query["SweepTable"]):
 
     def ask(self, subject: SweepTable, say: Say = silent) -> RecommendAnswer:
         """Return the recommended setting, or the reason why there is none."""
+        from orchestrator.ledger.facts import IMPORTED_FACT
         from orchestrator.maps.edges import StableRule
         from orchestrator.maps.recommendation import recommend
 
         found = recommend(subject, self.margin, self.metric, StableRule(self.degraded))
-        return RecommendAnswer(subject.name, found)
+        return RecommendAnswer(subject.name, found, IMPORTED_FACT in subject.facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class RecommendAnswer(Answer):
 
     sweep: str
     result: Recommendation = flat()
+    is_imported: bool = hidden(default=False)
 
     def blocks(self) -> Iterator[Block]:
         """Yield the setting and its margins, then what was better but nearer to an edge."""
@@ -69,6 +72,7 @@ class RecommendAnswer(Answer):
         nearer = self.result.candidates[: self.result.candidates.index(chosen)]
         heading = f"lower loss, but with an edge or an unknown cell within a factor {self.result.margin:g}:"
         yield from self._listed(heading, nearer)
+        yield from self._untried()
         if self.result.is_fitted:
             num = self.result.stability.num_trials
             yield Line(f"margins by a surface fitted to {num} trials; surely: within its 95 % interval")
@@ -96,6 +100,33 @@ class RecommendAnswer(Answer):
         for margin in widest.margins:
             yield Line(margin_text(margin, self.result.axes, self.result.is_fitted), 2)
         yield Line(f"--margin {widest.margin:.3g} would take it; a finer grid may show more room")
+        yield from self._untried()
+
+    def _untried(self) -> Iterator[Block]:
+        """Yield what the grid is too coarse for, and the command that adds the values."""
+        found = self.result.untried
+        if found is None:
+            return
+        chosen = self.result.chosen
+        gain = "" if chosen is None else f", {abs(chosen.loss - found.loss):.3g} better"
+        ends = {axis: " and ".join(map(format_value, pair)) for axis, pair in found.between.items()}
+        where = " and ".join(f"between {axis}={pair}" for axis, pair in ends.items())
+        what = f"median {self._loss_name} {found.loss:.4g}{gain}"
+        yield Line(f"the grid is too coarse to judge {found.name} ({what}): nothing was tried {where}")
+        added = " ".join(f"{axis}={format_value(value)}" for axis, value in found.values.items())
+        if self.is_imported:
+            yield Line(f"train {added} too", 1)
+            return
+        options = " ".join(self._axis_option(axis, value) for axis, value in found.values.items())
+        yield Line(f"`sweep run {self.sweep} {options}` adds {added}", 1)
+
+    def _axis_option(self, name: str, added: float) -> str:
+        """The option that adds a value to an axis; the others are written in full, so that their trials are kept."""
+        from orchestrator.maps.axes import ordered
+
+        (axis,) = (axis for axis in self.result.axes if axis.name == name)
+        values = ",".join("none" if value is None else repr(value) for value in ordered([*axis.values, added]))
+        return f"--axis {name}=values:{values}"
 
     def _islands(self) -> Iterator[Line]:
         heading = "islands, which do not count: stable, but cut off from the stable region:"

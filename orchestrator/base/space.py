@@ -138,12 +138,20 @@ class Axis:
             return 1.0
         if not (is_number(a) and is_number(b)):
             return math.inf
-        if self.scale == "log1m" or (self.scale == "values" and self._varies_near_one()):
+        if self._varies_near_one():
             a, b = 1 - a, 1 - b
         return max(a / b, b / a) if a * b > 0 else math.inf
 
+    def moved(self, value: float, factor: float, is_upwards: bool) -> float:
+        """The number that is a ``factor`` away from ``value``, as `factor` measures it."""
+        if self._varies_near_one():
+            return 1 - (1 - value) * (1 / factor if is_upwards else factor)
+        return value * (factor if is_upwards == (value > 0) else 1 / factor)
+
     def _varies_near_one(self) -> bool:
-        """Whether the distances of the listed values to one differ by a larger factor than the values."""
+        """Whether the scale is log1m, or distances of listed values to one differ by more than the values do."""
+        if self.scale != "values":
+            return self.scale == "log1m"
         numbers = [value for value in self.values if is_number(value)]
         positive = [value for value in numbers if value > 0]
         if not positive or min(numbers) < 0 or max(numbers) >= 1:

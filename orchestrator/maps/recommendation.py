@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,12 +11,15 @@ from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.query import hidden, reported
-from orchestrator.base.space import Axis, Cell, is_ordered
+from orchestrator.base.space import Axis, Cell, is_number, is_ordered, number_text
 from orchestrator.maps.edges import STABLE, Margin, StableRule
 from orchestrator.maps.stability_map import StabilityMap, map_of
 from orchestrator.maps.table import SweepTable, tied_settings
 
 LOSSES = ("final_loss", "validation_loss", "best_loss")
+# A value that is to be tried lies beyond the margin by the first factor, so that rounding it keeps the margin; an edge
+# up to the second factor beyond it is an edge within the margin.
+_BEYOND, _JUST_BEYOND = 1.01, 1.05
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,26 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class Untried:
+    """A better candidate whose margin is not known, since the grid has no value where it ends.
+
+    ``values`` maps axes to the values that would show whether the margin is wide enough, and ``between`` to the tried
+    ones on both sides.
+    """
+
+    setting: Cell
+    loss: float
+    values: Mapping[str, float]
+    between: Mapping[str, tuple[float, float]]
+    name: str = hidden()
+
+
+@dataclass(frozen=True, slots=True)
 class Recommendation:
     """The recommended setting or None, and what it was chosen from: stable candidates by ascending loss.
 
     ``islands`` are stable too, but cut off from the stable region, and not candidates. Margins are from ``stability``;
-    axes ``without_order`` have none.
+    axes ``without_order`` have none. ``untried`` is the best candidate that a finer grid might recommend instead.
     """
 
     chosen: Candidate | None
@@ -66,6 +85,7 @@ class Recommendation:
     metric: str
     margin: float
     without_order: tuple[str, ...]
+    untried: Untried | None
     axes: tuple[Axis, ...] = hidden()
     stability: StabilityMap = hidden()
 
@@ -98,7 +118,33 @@ def recommend(
     chosen = next((candidate for candidate in by_loss if candidate.margin >= at_least), None)
     unordered = tuple(axis.name for axis in table.axes if len(axis.values) > 1 and not is_ordered(axis.values))
     num_cells = len(table.by_cell())
-    return Recommendation(chosen, by_loss, islands, num_cells, metric, at_least, unordered, stability.axes, stability)
+    better = by_loss[: by_loss.index(chosen)] if chosen is not None else by_loss
+    untried = None if stability.is_fitted else next(filter(None, (_untried(each, at_least) for each in better)), None)
+    return Recommendation(
+        chosen, by_loss, islands, num_cells, metric, at_least, unordered, untried, stability.axes, stability
+    )
+
+
+def _untried(candidate: Candidate, at_least: float) -> Untried | None:
+    """What a finer grid would have to try; None if the grid says that the candidate is too near to an edge."""
+    axes = {axis.name: axis for axis in candidate.stability.axes}
+    values, between = {}, {}
+    for margin in candidate.margins:
+        if margin.is_open or margin.known >= at_least:
+            continue
+        axis, here, edge = axes[margin.axis], candidate.setting[margin.axis], margin.first_not_stable
+        if margin.not_known or not (is_number(here) and is_number(edge)) or axis.zipped or axis.when:
+            return None
+        value = axis.moved(here, at_least * _BEYOND, margin.is_upwards)
+        if all(isinstance(each, int) for each in axis.values):
+            value = math.ceil(value) if margin.is_upwards else math.floor(value)
+        else:
+            value = float(number_text(value, 4))
+        low, high = sorted((margin.last_stable, edge))
+        if not low < value < high or axis.factor(here, edge) < at_least * _JUST_BEYOND:
+            return None
+        values[margin.axis], between[margin.axis] = value, (low, high)
+    return Untried(candidate.setting, candidate.loss, values, between, candidate.name) if values else None
 
 
 def loss_metric(table: SweepTable, metric: str | None) -> str:

@@ -3,13 +3,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sweep_cases import ledger_at, map_ledger, record, sweep_of
+from sweep_cases import BASE, ids, ledger_at, map_ledger, record, sweep_of
 
 from orchestrator.answers.recommend import RecommendAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.maps.edges import StableRule
 from orchestrator.maps.recommendation import Recommendation, recommend
 from orchestrator.maps.table import read_table
+from orchestrator.sweepfile.overrides import Overrides
+from orchestrator.sweepfile.spec import build_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document
 
 ROW = "axes: {lr: {log: [1e-3, 10], num: 5}}\n"
 
@@ -35,6 +38,57 @@ def test_it_is_the_lowest_loss_that_is_far_enough_from_the_edge(tmp_path: Path) 
     assert "  lr down: open: stable to 0.001 (factor 10), where what was tried ends" in lines
     assert "  lr=0.1: median final loss 1, margin 1" in lines, "why the lowest loss was not taken"
     assert lines[-1] == "chosen from 3 cells of 5 that are stable on all seeds"
+
+
+COARSE = (["stable", "stable", "stable", "diverged", "diverged"], [3.0, 2.0, 1.4, None, None])
+
+
+def test_a_grid_that_is_too_coarse_is_said_with_the_command_that_adds_the_value(tmp_path: Path) -> None:
+    found = recommended(tmp_path, *COARSE)
+    assert found.chosen.name == "lr=0.01", "the margin of the better one is not known to be wide enough"
+    lines = RecommendAnswer("case", found).lines()
+    at = lines.index(
+        "the grid is too coarse to judge lr=0.1 (median final loss 1.4, 0.6 better): nothing was tried between lr=0.1 "
+        "and 1"
+    )
+    assert lines[at + 1] == "  `sweep run case --axis lr=values:0.001,0.01,0.1,0.202,1.0,10.0` adds lr=0.202"
+    option = lines[at + 1].split("`")[1].partition("--axis ")[2]
+    finer = build_sweep(parse_document(BASE + ROW, "case.yaml"), Overrides(axes=[option]))
+    assert {*ids(sweep_of(ROW))} < {*ids(finer)}, "what was trained is kept"
+    assert RecommendAnswer("case", found, is_imported=True).lines()[at + 1] == "  train lr=0.202 too"
+
+
+@pytest.mark.parametrize(("label", "lr"), [("stable", 0.202), ("diverged", 0.01)])
+def test_the_added_value_decides(tmp_path: Path, label: str, lr: float) -> None:
+    body = "axes: {lr: {values: [0.001, 0.01, 0.1, 0.202, 1.0, 10.0]}}\n"
+    labels, losses = [*COARSE[0][:3], label, *COARSE[0][3:]], [*COARSE[1][:3], 1.3, *COARSE[1][3:]]
+    found = recommended(tmp_path, labels, losses, body)
+    judged = next(candidate for candidate in found.candidates if candidate.setting["lr"] == 0.1)
+    assert (judged.margin >= 2) == (label == "stable")
+    assert (found.untried is None) == (label == "diverged"), "then the next one is the best whose margin is open"
+    if found.untried is not None:
+        assert found.untried.setting["lr"] == lr
+
+
+@pytest.mark.parametrize(
+    ("labels", "body"),
+    [
+        (COARSE[0][:3], "axes: {lr: {values: [0.1, 0.2, 0.3]}}\n"),
+        (["stable", "planned", "diverged"], "axes: {lr: {values: [0.1, 0.2, 2]}}\n"),
+        (["stable", "stable", "diverged"], "axes: {lr: {values: [2, 4, 5]}}\n"),
+    ],
+)
+def test_a_grid_that_tells_is_not_called_coarse(tmp_path: Path, labels: list[str], body: str) -> None:
+    assert recommended(tmp_path, labels, [3.0, 2.0, 1.0], body).untried is None
+
+
+def test_whole_numbers_stay_whole(tmp_path: Path) -> None:
+    found = recommended(tmp_path, ["diverged", "stable"], [None, 1.0], "axes: {warmup: {values: [2, 16]}}\n")
+    assert found.untried.values == {"warmup": 7}
+    above = recommended(
+        tmp_path / "beta", ["stable", "diverged"], [1.0, None], "axes: {beta2: {log1m: [0.9, 0.999], num: 2}}\n"
+    )
+    assert above.untried.values == {"beta2": pytest.approx(1 - 0.1 / 2.02, abs=3e-4)}
 
 
 def test_a_stable_direction_says_from_where_on_little_is_learned(tmp_path: Path) -> None:
