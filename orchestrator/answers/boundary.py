@@ -44,7 +44,9 @@ class BoundaryQuery(Query["SweepTable"]):
     section: ClassVar[str] = "Boundary"
     says_origin: ClassVar[bool] = True
 
-    along: str | None = along_option("the axis along which the edge lies; by default the one that moves stability most")
+    along: str | None = along_option(
+        "the axis along which the edge lies; by default a search's, or what moves stability most"
+    )
     across: str | None = option(None, "the axis of the rows; the first other one by default", metavar="AXIS")
     where: Mapping[str, Any] = where_option()
     reduce: str = reduce_option()

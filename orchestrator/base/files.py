@@ -341,7 +341,7 @@ def sweep_folder(name_or_folder: str, results: Path) -> Path:
     """
     for folder in (results / name_or_folder, Path(name_or_folder)):
         if (folder / LEDGER).is_file():
-            return folder
+            return folder if folder.name not in ("", "..") else folder.resolve()
     names = sorted(path.parent.name for path in results.glob(f"*/{LEDGER}"))
     remedy = f"existing sweeps: {', '.join(names)}" if names else "create one with `sweep run FILE`"
     if (name := Path(name_or_folder).stem) in names and name != name_or_folder:

@@ -332,6 +332,7 @@ def driver_facts(sweep: Sweep) -> dict[str, str]:
         "axes": canonical_text([_axis_fact(axis) for axis in sweep.axes]),
         "ties": canonical_text({name: tie.text for name, tie in sweep.maker.ties.items()}),
         "is_sampled": canonical_text(not sweep.is_grid),
+        "edge_axis": canonical_text(sweep.edge_axis),
         "num_spread": canonical_text(sweep.num_initial),
         "stopping": canonical_text(sweep.stopping.model_dump()),
         **({NUMERICS_FACT: numerics_fact(sweep.roundings)} if isinstance(objective, Objective) else {}),

@@ -154,11 +154,11 @@ def edge_axes(
     facet: str | None = None,
     where: Mapping[str, Any] | None = None,
 ) -> EdgeAxes:
-    """The axes named, or by default: along the first, against the first other one of numbers, a line for each value of
-    the next one where these are at most ``MOST_LINES``.
+    """The axes named, or by default: along the first, against the first other one of numbers, with lines for the next.
 
-    An axis without values is a range over which cells are scattered. Raises InputError for an unknown axis or value,
-    where axes coincide, where there is nothing to draw the edge against, and where a further axis is not fixed.
+    A search has its own axis along. Of the last one, each of at most ``MOST_LINES`` values has a line. An axis without
+    values is a range over which cells are scattered. Raises InputError for an unknown axis or value, where axes
+    coincide, where there is nothing to draw the edge against, and where a further axis is not fixed.
     """
     where = where or {}
     check_names(axes, {"--along": along, "--across": across, "--by": facet}, where)
@@ -167,7 +167,8 @@ def edge_axes(
     selected = table.where("--where", listed)
     found = {name: dict.fromkeys(row.cell[name] for row in selected.trials) for name in axes}
     leaders = [name for name in axes if name not in led(axes.values()) and name not in together(axes, where)]
-    along = along or _first(_beside(axes, leaders, (across, facet)))
+    free = _beside(axes, leaders, (across, facet))
+    along = along or (table.edge_axis if table.edge_axis in free else _first(free))
     if along is None:
         raise InputError(
             Problem("--along", "", "no axis is left along which the edge could lie", "fix or name fewer axes")

@@ -246,15 +246,16 @@ def surface_map(
     rule: EdgeRule = STABLE,
     fills_grids: bool = False,
 ) -> SurfaceMap:
-    """Fit a surface to the trials of ``where`` whose side is known; ``along`` is by default the first ordered axis.
+    """Fit a surface to the trials of ``where`` whose side is known.
 
-    With ``fills_grids`` the surface of a grid also covers what lies between its values on a range. Raises InputError
-    for an unknown axis, one whose values have no order, and with too few trials.
+    ``along`` is by default the axis of the search, or the first ordered one. With ``fills_grids`` the surface of a grid
+    also covers what lies between its values on a range. Raises InputError for an unknown axis, one whose values have no
+    order, and with too few trials.
     """
     part = table.where("--where", where or {})
     free = [axis for axis in table.axes if axis.name not in part.fixed]
     axes = tuple(as_range(axis) if fills_grids or not table.is_grid else axis for axis in free)
-    chosen = _along(axes, along)
+    chosen = _along(axes, along or part.edge_axis)
     runs = [run for run in part.runs if rule.of_trial(run) is not None]
     if not runs and isinstance(rule, LevelRule):
         raise InputError(rule.unknown())

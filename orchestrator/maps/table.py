@@ -55,6 +55,12 @@ class SweepTable:
         return ties_of(self.facts)
 
     @property
+    def edge_axis(self) -> str | None:
+        """The axis along which a search looked for the edge; None without one, and where the axis has one value."""
+        name: str | None = json.loads(self.facts.get("edge_axis", "null"))
+        return name if name in {axis.name for axis in self.axes} - self.fixed.keys() else None
+
+    @property
     def num_initial(self) -> int | None:
         """Number of first cells that a search for an edge spread evenly, whatever their results; None without one."""
         num: int | None = json.loads(self.facts.get("num_spread", "null"))

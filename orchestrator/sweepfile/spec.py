@@ -91,6 +91,7 @@ class Sweep:
     axes: tuple[Axis, ...]
     fixed: Mapping[str, Any]
     is_grid: bool  # not sampled or chosen by a search
+    edge_axis: str | None  # along which a search looks for the edge
     num_initial: int | None  # first cells of a search for an edge, which no result has placed
     search: Search
     max_trials: int | None  # that the search may propose; None if all trials are known from the start
@@ -228,6 +229,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         axes=tuple(axes),
         fixed=fixed,
         is_grid=file.sample is None and file.search is None,
+        edge_axis=None if file.search is None else file.search.along,
         num_initial=initial,
         search=search,
         max_trials=max_trials,

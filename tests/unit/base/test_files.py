@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,8 @@ def test_a_sweep_is_found_by_name_or_folder_and_a_wrong_name_lists_what_there_is
     folder.mkdir()
     (folder / "ledger.db").touch()
     assert sweep_folder("mine", tmp_path) == sweep_folder(str(folder), Path("elsewhere")) == folder
+    with chdir(folder):
+        assert sweep_folder(".", tmp_path).name == "mine"
     with pytest.raises(InputError, match="existing sweeps: mine"):
         sweep_folder("other", tmp_path)
 

@@ -18,6 +18,7 @@ from orchestrator.base.space import Trial
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.cell_map import cell_map
+from orchestrator.maps.edge_line import edge_lines
 from orchestrator.maps.edges import StableRule
 from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.stability_map import surface_mesh
@@ -113,6 +114,18 @@ def test_after_a_search_only_its_evenly_spread_cells_say_whether_a_row_has_one_e
         assert surface_map(read_table(ledger)).surface.has_one_edge
     with LedgerReader(ledger_of(replace(whole, num_initial=None), tmp_path / "sampled", striped)) as ledger:
         assert not surface_map(read_table(ledger)).surface.has_one_edge
+
+
+def test_the_edge_lies_along_the_axis_of_the_search_unless_another_is_named(tmp_path: Path) -> None:
+    sets = ("axes.lr={log: [0.001, 1.0]}", "axes.beta1={linear: [0.0, 0.9]}")
+    search = search_with(*sets, "search={method: edge, along: beta1, trials: 32}")
+    with LedgerReader(ledger_of(search, tmp_path / "searched", outcome)) as ledger:
+        table = read_table(ledger)
+    assert surface_map(table).along.name == "beta1"
+    assert edge_lines(table).along.name == "beta1"
+    assert edge_lines(table, across="beta1").along.name == "lr"
+    assert surface_map(table, "lr").along.name == "lr"
+    assert table.where("--where", {"beta1": table.axes[1].values[0]}).edge_axis is None
 
 
 def test_where_all_is_stable_no_edge_is_told(tmp_path: Path) -> None:
