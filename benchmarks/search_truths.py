@@ -14,7 +14,7 @@ from scipy.special import expit
 from orchestrator.base.space import Axis
 
 SIZE, SIZE_3D = 32, 16
-WIDTHS = (0.0, 0.15, 0.6)  # of the transition, in cells; 0 is a sharp edge
+WIDTHS = (0.0, 0.15, 0.6, 1.0, 2.0, 3.0)  # of the transition, in cells; 0 is a sharp edge
 _LENGTHS = (0.1, 0.2, 0.4, 0.8)  # over which random edges vary, in axes
 UNSTABLE = "diverged"
 

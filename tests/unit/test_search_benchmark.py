@@ -33,6 +33,11 @@ def test_quick_figures_have_every_arm_case_and_budget(tmp_path: Path, capsys) ->
     assert "bisect" in shown
 
 
+def test_flat_edges_are_as_wide_as_on_maps_of_training() -> None:
+    cases = search._cases(search._parser().parse_args(["--cases", "flat"]))
+    assert {case.arguments for case in cases} == {(s, w) for s in SHAPES for w in (0, 0.15, 0.6, 1, 2, 3)}
+
+
 def test_a_sharp_grid_is_half_a_cell_off_at_most() -> None:
     for shape in SHAPES:
         truth = synthetic(shape, 0.0)
