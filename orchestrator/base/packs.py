@@ -41,7 +41,8 @@ class Launch:
     Commands run in ``folder``, and each trial has its folder in ``trials_folder``. If the file ``checkpoint`` exists,
     ``resume_arguments`` are added. A trial that must end has ``grace_s`` seconds after SIGTERM; one that reports no
     loss for ``silence_s`` is ended. With ``preload``, processes are forked from one that has imported these modules;
-    "auto" means the script's imports. There is a report every ``report_s`` seconds.
+    "auto" means the script's imports. A trial whose last lines match ``diverged_if`` has diverged. There
+    is a report every ``report_s`` seconds.
     """
 
     folder: str
@@ -52,6 +53,7 @@ class Launch:
     grace_s: float
     silence_s: float
     preload: str | tuple[str, ...] | None = None
+    diverged_if: str | None = None
     trials_folder: str = ""
     report_s: float = 1.0
 

@@ -150,13 +150,18 @@ def member_result(
     validations: Validations | None = None,
     *,
     is_plateaued: bool = False,
+    diverged: str | None = None,
 ) -> MemberResult:
     """Return the result of a trial that ended after ``steps_done`` steps; ``validation`` is NaN without one.
 
     ``validations`` were made during training. ``is_plateaued`` says that the trial was ended because they had stopped
-    improving.
+    improving; ``diverged`` says why it counts as diverged whatever its losses look like.
     """
     verdict = judge(record, stopping)
+    if diverged is not None:
+        onset = max(0, steps_done - 1) if verdict.onset_step is None else verdict.onset_step
+        reason = f"{diverged}; until then {verdict.reason}"
+        verdict = replace(verdict, outcome="diverged", onset_step=onset, risen_share=None, reason=reason)
     validations = validations or Validations()
     overfits = _ran_on(verdict) and validations.overfits(record, stopping)
     if overfits:

@@ -230,6 +230,7 @@ def _launch(sweep: Sweep, trainer: CustomTrainer) -> Launch:
         grace_s=trainer.section.grace_s,
         silence_s=resources.stall_timeout_s,
         preload=trainer.preload,
+        diverged_if=trainer.section.diverged_if,
     )
 
 

@@ -238,6 +238,11 @@ def _custom_problems(trainer: CustomTrainer, file: SweepFile) -> Iterator[KeyedP
                 for p in error.problems
                 if isinstance(p, Problem)
             )
+    try:
+        re.compile(section.diverged_if or "")
+    except (re.error, OverflowError, RecursionError) as error:
+        what = f"{section.diverged_if!r:.80} is not a valid regular expression: {error}"
+        yield ("objective", "diverged_if"), what, "write e.g. 'exploded at step'"
     if metrics.file is not None and not set(placeholders(metrics.file)) - {"steps", "workers"}:
         message = f"{metrics.file!r} would be the file of all trials"
         yield ("objective", "metrics", "file"), message, f"write {{folder}}/{metrics.file}"

@@ -102,6 +102,7 @@ class CustomTrainerSection(Section):
     )
     metrics: MetricsConfig = Field(MetricsConfig(), description="where a command reports its losses")
     resume: ResumeConfig | None = Field(None, description="null restarts an interrupted trial")
+    diverged_if: str | None = Field(None, min_length=1, description="a pattern: it diverged if its last lines have it")
     grace_s: float = Field(
         10.0, gt=0, le=3600, description="seconds between SIGTERM and SIGKILL for a run that is lost or stopped"
     )

@@ -18,7 +18,8 @@ from orchestrator.base.files import atomic_write
 from orchestrator.base.packs import Completed, Ending, Failed, LaunchedPack, Lost, Paused, Report
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.detection.outcomes import ENOUGH_LOSSES, member_result
+from orchestrator.detection.detector import MemberRecord
+from orchestrator.detection.outcomes import ENOUGH_LOSSES, judge, member_result
 from orchestrator.detection.run_monitor import RunMonitor, is_audited
 from orchestrator.detection.validations import Validations
 from orchestrator.logs.columns import MetricsConfig
@@ -26,6 +27,7 @@ from orchestrator.logs.streams import VALIDATION, Point, Reading
 from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render
 from orchestrator.worker.fork_server import FUNCTION
 from orchestrator.worker.launcher import CannotStart, Launcher
+from orchestrator.worker.own_verdict import Losses, own_verdict, signal_from_outside
 from orchestrator.worker.points import (
     Curve,
     Process,
@@ -40,9 +42,6 @@ from orchestrator.worker.points import (
 # A paused trial must end before the driver stops waiting for its last report.
 _MAX_PAUSE_S = 8.0
 _SHOWN_LINES = 20
-# Signals from outside that end a healthy process, so another attempt may succeed. A shell reports 128 plus the
-# signal's number.
-_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR2)
 
 
 def _changed(path: str) -> float:
@@ -339,20 +338,28 @@ class CustomRun:
             # Libraries of collectives may abort at exit, after the training has ended.
             failed = None
         record = self.monitor.record()
-        has_result = self.is_over or (self.curve.last_step is not None and (failed is None or not record.is_finite))
+        diverged = None if self.is_over else self._own_verdict(codes, failed or 0, record)
+        is_judged = self.curve.last_step is not None and (failed is None or not record.is_finite)
+        has_result = self.is_over or is_judged or diverged is not None
         if has_result and not self.is_over and self.source.only_repeats:
             where = f"no step beyond {self.curve.last_step}"
             return self._failed(started, f"it resumed, but printed {where}: steps must go on from the checkpoint")
         if has_result and (question := self.source.question) is not None:
             return self._failed(started, question)
         if has_result:
-            steps_done = self.curve.steps_done
             validation = math.nan if self.is_pruned else self.source.validation_loss
             # A trial whose losses were in question at a rung has trained on.
             progress = replace(self.monitor.rung_progress(), is_pruned=self.is_pruned)
             self._take_readings()
             result = member_result(
-                self.member.trial_id, record, self.stopping, steps_done, validation, progress, self._validations
+                self.member.trial_id,
+                record,
+                self.stopping,
+                self.curve.steps_done,
+                validation,
+                progress,
+                self._validations,
+                diverged=diverged,
             )
             read = f"{record.num_steps:,} losses for {self.pack.steps:,} steps ({self.source.note})"
             result = replace(
@@ -369,14 +376,18 @@ class CustomRun:
         code = codes[failed]
         assert code is not None
         who = f"rank {failed} " if self.launch.workers > 1 else "it "
-        number = -code if code < 0 else code - 128
-        if number in _FROM_OUTSIDE:
-            hint = " (is memory short?)" if number == signal.SIGKILL else ""
-            cause = f"{who}was killed by {signal.Signals(number).name}{hint}"
+        if (outside := signal_from_outside(code)) is not None:
+            hint = " (is memory short?)" if outside == signal.SIGKILL else ""
+            cause = f"{who}was killed by {outside.name}{hint}"
             return self.report(started, Lost(self._with_output(cause, failed)))
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         last = "".join(f": {line.strip()}" for line in self._last_lines(failed)[-1:] if line.strip())
         return self._failed(started, f"{who}{how}{last}", failed)
+
+    def _own_verdict(self, codes: Sequence[int | None], rank: int, record: MemberRecord) -> str | None:
+        has_diverged = judge(record, self.stopping).outcome == "diverged"
+        losses = Losses(self.curve.first_loss, self.curve.last_loss, has_diverged, self._is_complete)
+        return own_verdict(codes[rank], losses, self._children[rank].last_lines(), self.launch.diverged_if)
 
     def _failed(self, started: float, cause: str, rank: int = 0, *, is_hung: bool = False) -> Report:
         return self.report(started, Failed(self._with_output(cause, rank), is_hung=is_hung))

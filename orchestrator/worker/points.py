@@ -263,6 +263,8 @@ class Curve:
     def __init__(self) -> None:
         self.first_step: int | None = None
         self.last_step: int | None = None
+        self.first_loss: float | None = None
+        self.last_loss: float | None = None
         self._has_norm = False
         self._digest = hashlib.blake2b(digest_size=16)
         self._others: dict[str, None] = {}
@@ -285,8 +287,8 @@ class Curve:
         if self.last_step is not None and point.step <= self.last_step:
             return False
         if self.first_step is None:
-            self.first_step = point.step
-        self.last_step = point.step
+            self.first_step, self.first_loss = point.step, point.loss
+        self.last_step, self.last_loss = point.step, point.loss
         self._digest.update(struct.pack("<qd", point.step, point.loss))
         self._has_norm = self._has_norm or point.grad_norm is not None
         self._new.append(point)

@@ -147,7 +147,8 @@ def test_keys_of_a_sweep_file() -> None:
         "cpus", "gpus", "pack", "compile", "parallel", "workers", "gpus_per_worker", "stall_timeout_s",
     ]  # fmt: skip
     assert list(CustomTrainerSection.model_fields) == [
-        "command", "python", "packed", "folder", "environment", "preload", "metrics", "resume", "grace_s",
+        "command", "python", "packed", "folder", "environment", "preload", "metrics", "resume", "diverged_if",
+        "grace_s",
     ]  # fmt: skip
     assert list(MetricsConfig.model_fields) == [
         "file",

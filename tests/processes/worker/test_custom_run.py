@@ -115,6 +115,26 @@ def test_a_crash_after_a_loss_that_is_not_finite_is_a_divergence(tmp_path: Path)
     assert last.finished[0].outcome == "diverged"
 
 
+GIVES_UP = {
+    "after losses": (HEAD + 'print("Loss is nan, stopping training")\nsys.exit(1)\n', 2),
+    "before the first": ('raise FloatingPointError("gradients are Nan/Inf")\n', 0),
+    "by an exception": (HEAD + 'import math\nprint("step 2 loss 679")\nmath.exp(710)\n', 3),
+}
+
+
+@pytest.mark.parametrize(("script", "steps"), GIVES_UP.values(), ids=GIVES_UP)
+def test_a_script_that_stops_itself_since_it_diverged_has_diverged(tmp_path: Path, script: str, steps: int) -> None:
+    (row,) = trained(sweep_in(tmp_path, script, ONE), tmp_path)
+    assert (row.status, row.outcome, row.steps_done) == ("finished", "diverged", steps)
+    assert row.onset_step == max(0, steps - 1)
+
+
+def test_a_pattern_says_what_means_that_a_script_diverged(tmp_path: Path) -> None:
+    script = HEAD + 'print("giving up: boom")\n'
+    last = last_of(tmp_path, script, ONE.replace('"{seed}"]', '"{seed}"]\n  diverged_if: "boom$"'))
+    assert last.finished[0].outcome == "diverged"
+
+
 @pytest.mark.parametrize("how", ["os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(137)"])
 def test_what_was_killed_from_outside_is_lost_and_may_be_tried_again(tmp_path: Path, how: str) -> None:
     last = last_of(tmp_path, HEAD + how)
