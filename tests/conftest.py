@@ -40,16 +40,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def users_cache_untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Fixtures of whole files do not write into the user's cache either."""
+    """The widths of packs are measured once for all tests: they change no bit, and a measurement takes a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SWEEP_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
-
-
-@pytest.fixture(autouse=True)
-def own_cache(users_cache_untouched: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one test measures of this machine does not set the width of another test's packs."""
-    monkeypatch.setenv("SWEEP_CACHE", str(tmp_path.parent / f"{tmp_path.name}.cache"))
 
 
 @pytest.fixture(autouse=True)

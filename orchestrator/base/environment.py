@@ -13,6 +13,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -27,6 +28,7 @@ OWN_PYTHON = (sys.executable, "-P", str(PLACE / "sweep_stability.py"))
 EXTRAS = {"mlflow": "run", "optuna": "run", "ray": "run", "sklearn": "run", "torch": "run"}
 
 
+@cache  # every pack asks, and the metadata of a package takes milliseconds to read
 def installed_version(package: str) -> str | None:
     """Return the version of ``package``, or None if it is not installed."""
     try:

@@ -293,13 +293,8 @@ def _key(objective: Objective, config: TrainingConfig, device: str, cpus: int) -
     """Hash everything that the speed depends on."""
     numbers = objective.per_member_fields | {"steps", "schedule", "final_lr_fraction", "text", "validation_batches"}
     structure = {name: value for name, value in config.model_dump().items() if name not in numbers}
-    content = [objective.name, structure, device, cpus, os.cpu_count(), _processor(device), _torch_version()]
+    content = [objective.name, structure, device, cpus, os.cpu_count(), _processor(device), installed_version("torch")]
     return hashlib.sha256(canonical_text(content).encode()).hexdigest()[:16]
-
-
-@cache  # asked once for each pack, and it reads the metadata of every installed package
-def _torch_version() -> str | None:
-    return installed_version("torch")
 
 
 @cache

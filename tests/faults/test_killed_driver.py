@@ -244,6 +244,7 @@ def test_forks_that_are_killed_at_random_moments_give_the_same_answer(folder: Pa
         assert answer["num_missing"] == 0
 
 
+@pytest.mark.slow
 def test_a_killed_refinement_goes_on_with_what_is_left_of_it(folder: Path) -> None:
     write_sweep(folder, SWEEP.replace("lr: {values: [0.1, 1.0, 3.0]}", "lr: {log: [0.1, 30.0], num: 3}"))
     assert run(folder, "run", "edge.yaml", "--executor", "inline")[0] == 0

@@ -95,7 +95,6 @@ def test_the_entry_point_runs_as_a_module(folder: Path) -> None:
 def test_commands_and_the_server_of_a_run_are_of_sweep(folder: Path) -> None:
     assert OUTCOMES in trained(folder, QUADRATIC, "--page")
     assert OUTCOMES in sweep(folder, "list")
-    assert "heatmap.png" in sweep(folder, "export", "heatmap", "case")
 
 
 @pytest.mark.services
@@ -113,9 +112,7 @@ def test_a_trainer_has_the_modules_of_its_user(folder: Path) -> None:
     assert OUTCOMES in trained(folder, COMMAND)
 
 
-@pytest.mark.parametrize(
-    "objective", ['{python: "function:run"}', '{python: "spawning:run"}', '{packed: "packed:OBJECTIVE"}']
-)
+@pytest.mark.parametrize("objective", ['{python: "spawning:run"}', '{packed: "packed:OBJECTIVE"}'])
 def test_a_function_and_an_objective_of_a_user_are_found(folder: Path, objective: str) -> None:
     assert OUTCOMES in trained(folder, f"objective: {objective}\n")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.base import environment
 from orchestrator.base.environment import EXTRAS, check_installed, install_command, is_installed, missing_library_error
 from orchestrator.base.errors import InputError
 
@@ -36,12 +37,8 @@ def test_what_is_to_be_installed_are_the_packages_of_an_extra_since_sweep_may_no
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: needs)
     assert install_command("torch") == "pip install 'torch<3,>=2' 'ray[tune]>=2'"
     assert install_command("wandb") == "pip install wandb"
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: missing(name))
+    monkeypatch.setattr(environment, "installed_version", lambda name: None)
     assert install_command("torch") == "pip install torch", "where sweep runs from its source"
-
-
-def missing(name: str) -> str:
-    raise importlib.metadata.PackageNotFoundError(name)
 
 
 def test_what_needs_a_missing_library_is_refused_with_its_extra(monkeypatch) -> None:

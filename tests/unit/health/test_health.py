@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
+from orchestrator import health
 from orchestrator.api.upkeep import gc
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import CHECKPOINTS, FROZEN_SWEEP, LEDGER, sweep_lock, write_checkpoint
@@ -175,10 +176,8 @@ def test_the_environment_is_described(tmp_path: Path) -> None:
 
 
 def test_an_old_torch_is_a_fault(tmp_path: Path, monkeypatch) -> None:
-    import importlib.metadata
-
-    version = importlib.metadata.version
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.5.1" if name == "torch" else version(name))
+    version = health.installed_version
+    monkeypatch.setattr(health, "installed_version", lambda name: "2.5.1" if name == "torch" else version(name))
     (finding,) = [finding for finding in examine_environment(tmp_path) if finding.level == "fault"]
     assert "torch 2.5.1 has known vulnerabilities" in finding.text
 
