@@ -172,9 +172,12 @@ def small_sweep(
     """
     document = cell_alone(folder, trial)
     data = document.data
-    fixed, axes = dict(data["fixed"]), {}
+    fixed, facts, axes = dict(data["fixed"]), _mapping(data, "facts"), {}
     if setting is not None:
-        own = fixed.pop(setting, settings_of(trial.objective, trial.config).get(setting))
+        own = {**settings_of(trial.objective, trial.config), **facts, **fixed}.get(setting)
+        fixed.pop(setting, None)
+        if setting in facts:
+            data["facts"] = {name: value for name, value in facts.items() if name != setting}
         axes = {setting: {"values": [own, *(value for value in values if value != own)]}}
     if trial.objective not in CUSTOM_KINDS:
         data["telemetry"] = {**_mapping(data, "telemetry"), "curvature": CURVATURE_EVERY}

@@ -144,6 +144,7 @@ def examine(
         _same_data(ledger, trial, rows, packed),
         batch_texts(trial, rollback_step_N),
         packed,
+        ledger.trainer_facts(),
     )
     return rank(evidence, ledger.facts().get("name", ledger.path.parent.name), chosen)
 

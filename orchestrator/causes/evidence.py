@@ -48,7 +48,7 @@ class Evidence:
     ``effective_step`` the learning rate over the root of the second moment. ``threshold_ratio`` is the measured
     curvature over its threshold 2 / lr: above 1 a step overshoots. ``same_data`` are the losses of other trials with
     the same batches. ``batch_text`` describes where in the text a step's batch is. ``packed`` holds the facts of a
-    custom packed objective, None for any other.
+    custom packed objective, None for any other. ``facts`` are settings that all trials share, as the sweep file says.
     """
 
     trial: TrialResult
@@ -62,11 +62,12 @@ class Evidence:
     batch_text: BatchText
     has_every_step: bool
     packed: PackedObjective | None
+    facts: Mapping[str, Any]
 
     @property
     def config(self) -> Mapping[str, Any]:
         """The settings of the trial, including features that are off."""
-        settings = settings_of(self.trial.objective, self.trial.config)
+        settings = {**self.facts, **settings_of(self.trial.objective, self.trial.config)}
         return settings if self.packed is None else {**self.packed.features, **settings}
 
     @property
@@ -188,23 +189,25 @@ class Evidence:
         rise = self.loss.between(self.until, self.reach)
         return None if self.onset is None or not len(rise) else int(rise.step_N[rise.value_N.argmax()])
 
-    def rate_step(self, share: float) -> int:
-        """The step when the learning rate first reached ``share`` of its maximum before the onset."""
+    def rate_step(self, share: float) -> int | None:
+        """The step when the learning rate first reached ``share`` of its maximum before the onset; None if unknown."""
         rate = self.curves.get("lr", NOTHING).between(0, self.until + 1)
         highest = rate.largest()
         if highest is None:
-            return int(min(share * (self.number("warmup") or 0), self.until))
+            warmup = self.number("warmup")
+            return None if warmup is None else int(min(share * warmup, self.until))
         return rate.first(lambda rate_N: rate_N >= share * highest) or 0
 
     @property
-    def full_rate_step(self) -> int:
-        """The step when the learning rate first came near its maximum before the onset."""
+    def full_rate_step(self) -> int | None:
+        """The step when the learning rate first came near its maximum before the onset; None if unknown."""
         return self.rate_step(_FULL_RATE)
 
-    @property
-    def num_full_rate_steps(self) -> int:
-        """Steps at about the full learning rate before the onset."""
-        return self.until - self.full_rate_step
+    def had_full_rate_for(self, steps: int) -> bool | None:
+        """Whether it had trained at about its full learning rate for more than ``steps`` before the onset."""
+        if self.until <= steps:
+            return False
+        return None if self.full_rate_step is None else self.until - self.full_rate_step > steps
 
     @property
     def memory(self) -> float | None:
@@ -272,11 +275,14 @@ def gather(
     same_data: Sequence[Series] = (),
     batch_text: BatchText = lambda step: None,
     packed: PackedObjective | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> Evidence:
     """Gather the evidence on a finished trial from its row and its curves in the ledger.
 
     ``telemetry`` has a ``step`` and columns with NaN for missing readings, or is empty.
     """
+    facts = facts or {}
+    config = {**facts, **trial.config}
     steps_N = trace.get("step", np.zeros(0, dtype=np.int64))
     curves = {name: series(steps_N, values) for name, values in trace.items() if name != "step"}
     readings = {name: series(telemetry["step"], values) for name, values in telemetry.items() if name != "step"}
@@ -285,13 +291,8 @@ def gather(
     has_every_step = len(steps_N) > 0 and bool((steps_N == np.arange(len(steps_N))).all())
     v_lag, total = readings.get(f"v_lag/{ALL}", NOTHING), NOTHING
     objective = OBJECTIVES.get(trial.objective)
-    beta2, clip = beta2_of(objective, trial.config), number_of(trial.config, "clip")
-    if (
-        has_every_step
-        and len(norm)
-        and beta2 is not None
-        and follows_from_norms(objective, acted(trial.config, trial.fired))
-    ):
+    beta2, clip = beta2_of(objective, config), number_of(config, "clip")
+    if has_every_step and len(norm) and beta2 is not None and follows_from_norms(objective, acted(config, trial.fired)):
         v_lag = series(steps_N, v_lags(trace["grad_norm"], beta2, clip))
         total = series(steps_N, second_moment_sums(trace["grad_norm"], beta2, clip))
     elif len(v_lag):
@@ -299,7 +300,7 @@ def gather(
         total = joined(norm, v_lag, lambda norm_N, lag_N: np.square(norm_N) / lag_N)
         factor = readings.get("clip_factor", NOTHING)
         v_lag = joined(v_lag, factor, lambda lag_N, factor_N: lag_N * np.square(factor_N)) if len(factor) else v_lag
-    effective = rate if is_adam(trial.config) is False else joined(rate, total, lambda a_N, b_N: a_N / np.sqrt(b_N))
+    effective = rate if is_adam(config) is False else joined(rate, total, lambda a_N, b_N: a_N / np.sqrt(b_N))
     return Evidence(
         trial=trial,
         sisters=tuple(sisters),
@@ -312,6 +313,7 @@ def gather(
         batch_text=batch_text,
         has_every_step=has_every_step,
         packed=packed,
+        facts=facts,
     )
 
 

@@ -32,7 +32,7 @@ from orchestrator.driver.packing import (
     structure_of,
     with_numerics,
 )
-from orchestrator.ledger.facts import NUMERICS_FACT, PACKED_FACT, numerics_fact, packed_fact
+from orchestrator.ledger.facts import NUMERICS_FACT, PACKED_FACT, TRAINER_FACT, numerics_fact, packed_fact
 from orchestrator.ledger.reader import LedgerReader, check_not_imported
 from orchestrator.maps.table import with_relative_results
 from orchestrator.search.protocol import CellResult, SeedResult
@@ -335,6 +335,7 @@ def driver_facts(sweep: Sweep) -> dict[str, str]:
         "edge_axis": canonical_text(sweep.edge_axis),
         "num_spread": canonical_text(sweep.num_initial),
         "stopping": canonical_text(sweep.stopping.model_dump()),
+        TRAINER_FACT: canonical_text(sweep.facts),
         **({NUMERICS_FACT: numerics_fact(sweep.roundings)} if isinstance(objective, Objective) else {}),
         **({PACKED_FACT: packed_fact(objective)} if isinstance(objective, Objective) and objective.reference else {}),
     }

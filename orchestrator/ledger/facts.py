@@ -14,7 +14,7 @@ from orchestrator.base.space import canonical_text, to_hashable
 from orchestrator.base.trial_result import MemberResult
 
 # Names of facts.
-IMPORTED_FACT, PACKED_FACT, NUMERICS_FACT = "imported", "packed_objective", "numerics"
+IMPORTED_FACT, PACKED_FACT, NUMERICS_FACT, TRAINER_FACT = "imported", "packed_objective", "numerics", "trainer_facts"
 BY_WORDS, BY_FINAL_LOSSES, BY_CURVES = "words", "final losses", "curves"
 
 

@@ -192,6 +192,8 @@ def trainer_problems(file: SweepFile, objective: Objective | CustomTrainer, docu
 
 def _objective_problems(objective: Objective, file: SweepFile) -> Iterator[KeyedProblem]:
     every, resources = file.validation.every, file.resources
+    if file.facts:
+        yield ("facts",), f"are about a custom trainer, and {objective.name} has fields", "write them under `fixed`"
     if file.stopping.validation_patience is not None and every is None:
         message, remedy = "nothing is validated before the last step", "say validate: {every: STEPS}"
         yield ("stopping", "validation_patience"), message, remedy
@@ -238,6 +240,8 @@ def _custom_problems(trainer: CustomTrainer, file: SweepFile) -> Iterator[KeyedP
                 for p in error.problems
                 if isinstance(p, Problem)
             )
+    for name in sorted(file.facts.keys() & {*file.axes, *file.fixed, *file.tie}):
+        yield ("facts", name), "is given elsewhere in the file as well", "keep one of the two"
     try:
         re.compile(section.diverged_if or "")
     except (re.error, OverflowError, RecursionError) as error:

@@ -350,6 +350,7 @@ class SweepFile(Section):
     interventions: list[Any] | None = Field(None, description="changes in mid-run, of all trials")
     control: list[Any] | None = Field(None, description="rules that change trials while they train, of all trials")
     tie: dict[str, Any] = Field(default={})
+    facts: dict[str, bool | int | float | str] = Field({}, description="settings that the command of a trainer keeps")
     batch: BatchSection | None = None
     zip: list[Annotated[list[str], Field(min_length=2), AfterValidator(_each_once)]] = Field(default=[])
     sample: SampleSection | None = None

@@ -90,6 +90,7 @@ class Sweep:
     seeds: tuple[int, ...]
     axes: tuple[Axis, ...]
     fixed: Mapping[str, Any]
+    facts: Mapping[str, Any]  # settings that a custom trainer keeps by itself
     is_grid: bool  # not sampled or chosen by a search
     edge_axis: str | None  # along which a search looks for the edge
     num_initial: int | None  # first cells of a search for an edge, which no result has placed
@@ -228,6 +229,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         seeds=tuple(file.all_seeds),
         axes=tuple(axes),
         fixed=fixed,
+        facts=file.facts,
         is_grid=file.sample is None and file.search is None,
         edge_axis=None if file.search is None else file.search.along,
         num_initial=initial,

@@ -127,9 +127,9 @@ def test_commands_and_options() -> None:
 
 def test_keys_of_a_sweep_file() -> None:
     assert keys_of(SweepFile) == [
-        "name", "objective", "steps", "tokens", "seeds", "axes", "fixed", "interventions", "control", "tie", "batch",
-        "zip", "sample", "search", "budget", "stopping", "resources", "checkpoint", "validate", "telemetry", "tracking",
-        "notify", "max_trials",
+        "name", "objective", "steps", "tokens", "seeds", "axes", "fixed", "interventions", "control", "tie", "facts",
+        "batch", "zip", "sample", "search", "budget", "stopping", "resources", "checkpoint", "validate", "telemetry",
+        "tracking", "notify", "max_trials",
     ]  # fmt: skip
     assert list(AxisSection.model_fields) == ["values", "linear", "log", "log1m", "num", "when"]
     assert FUNCTIONS == ("min", "max", "round", "sqrt")

@@ -14,6 +14,7 @@ from orchestrator.causes.mechanisms.mechanism import (
     LOWER_LR,
     NO_ONSET,
     NOT_MEASURED,
+    UNKNOWN_RATE,
     Finding,
     MakeFinding,
     Move,
@@ -50,15 +51,19 @@ def over_the_threshold(evidence: Evidence, finding: MakeFinding) -> Finding:
     """
     if evidence.onset is None:
         return finding("excluded", NO_ONSET)
-    readings = evidence.threshold_ratio.between(evidence.rate_step(at.HALF_RATE), evidence.onset + 1)
+    readings = evidence.threshold_ratio.between(evidence.rate_step(at.HALF_RATE) or 0, evidence.onset + 1)
     share_over = readings.share(lambda ratio_N: ratio_N > at.THRESHOLD)
     slower = below(evidence.cells("lr"), evidence.config.get("lr"))
     numbers = [_age(evidence)]
     if share_over is not None:
-        over = f"{share_over:.0%} of {count(len(readings), 'reading')} since the learning rate was half full"
+        since = " since the learning rate was half full" if evidence.rate_step(at.HALF_RATE) is not None else ""
+        over = f"{share_over:.0%} of {count(len(readings), 'reading')}{since}"
         numbers.append(f"curvature over the threshold at {over}, at most {readings.largest():.3g} times it")
     numbers += _nearest_results("lr", slower)
-    is_early = evidence.num_full_rate_steps <= at.START_STEPS or not has_learned(evidence)
+    had_trained = evidence.had_full_rate_for(at.START_STEPS)
+    if had_trained is None and has_learned(evidence):
+        return finding("unknown", UNKNOWN_RATE, numbers)
+    is_early = not had_trained or not has_learned(evidence)
     if is_early and (longer := helped_by_warmup(evidence)) is not None:
         reason = f"with a warmup of {format_value(longer.value)} it does not fail so early"
         return finding("excluded", reason, numbers)
@@ -162,9 +167,12 @@ def sharpening(evidence: Evidence, finding: MakeFinding) -> Finding:
     """
     if evidence.onset is None:
         return finding("excluded", NO_ONSET)
-    if evidence.num_full_rate_steps <= at.START_STEPS:
+    had_trained = evidence.had_full_rate_for(at.START_STEPS)
+    if had_trained is False:
         return finding("excluded", "the learning rate had been this high for a few steps only")
-    readings = evidence.threshold_ratio.between(evidence.full_rate_step, evidence.onset).last(at.RECENT_READINGS)
+    if had_trained is None:
+        return finding("unknown", UNKNOWN_RATE)
+    readings = evidence.threshold_ratio.between(evidence.full_rate_step or 0, evidence.onset).last(at.RECENT_READINGS)
     if len(readings) < at.MIN_OVER:
         return finding("unknown", f"{NOT_MEASURED} often enough" if len(readings) else NOT_MEASURED)
     num_over = int((readings.value_N > at.THRESHOLD).sum())
@@ -213,9 +221,10 @@ def sign_descent(evidence: Evidence) -> float | None:
 
     Adam's first step is the sign of any gradient, so it needs no reading. None without readings.
     """
-    first = max(evidence.rate_step(at.HALF_RATE), evidence.until - at.START_STEPS)
+    half = evidence.rate_step(at.HALF_RATE)
+    first = max(half or 0, evidence.until - at.START_STEPS)
     largest = evidence.column(f"direction_rms/{ALL}").between(first, evidence.until + 1).largest()
-    return max(largest or 0.0, 1.0) if first == 0 else largest
+    return max(largest or 0.0, 1.0) if first == 0 and half is not None else largest
 
 
 def _not_read(evidence: Evidence) -> str:
@@ -224,13 +233,13 @@ def _not_read(evidence: Evidence) -> str:
 
 def _age(evidence: Evidence) -> str:
     """When the onset was, counted from the full learning rate, or within the warmup."""
-    warmup = evidence.number("warmup") or 0
+    warmup, full = evidence.number("warmup") or 0, evidence.full_rate_step
     if evidence.until < warmup:
         return f"onset at step {evidence.onset}, after {evidence.until} of {warmup:.0f} steps of its warmup"
-    return (
-        f"onset at step {evidence.onset}, {steps(evidence.num_full_rate_steps)} after the learning rate was full "
-        f"(step {evidence.full_rate_step})"
-    )
+    if full is None:
+        return f"onset at step {evidence.onset}"
+    after = steps(evidence.until - full)
+    return f"onset at step {evidence.onset}, {after} after the learning rate was full (step {full})"
 
 
 def _nearest_results(setting: str, cells: Sequence[Neighbour]) -> list[str]:

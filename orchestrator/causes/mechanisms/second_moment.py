@@ -73,7 +73,7 @@ def preconditioner_decay(evidence: Evidence, finding: MakeFinding) -> Finding:
     numbers += [f"and rose to {risen:.3g} at the peak (step {peak})"] if risen is not None else []
     if risen is None or risen <= at.LAGGING:
         return finding("excluded", "the gradient never outgrew v", numbers)
-    if evidence.num_full_rate_steps <= at.START_STEPS:
+    if evidence.had_full_rate_for(at.START_STEPS) is False:
         reason = f"the learning rate had been this high for a few steps only; {_ANY_GROWTH}"
         return finding("excluded", reason, numbers)
     if decayed >= at.KEPT_UP:

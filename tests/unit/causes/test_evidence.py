@@ -141,15 +141,28 @@ def test_a_blow_up_at_the_start_is_the_onset_where_the_run_was_not_back_for_long
 
 def test_steps_at_the_full_learning_rate_count_from_nine_tenths_of_the_highest_before_the_onset() -> None:
     late = risen(calm("diverged", 100), 100, 20.0).evidence()
-    assert (late.full_rate_step, late.num_full_rate_steps) == (35, 65)
+    assert late.full_rate_step == 35
+    assert [late.had_full_rate_for(steps) for steps in (64, 65)] == [True, False]
     in_warmup = risen(calm("diverged", 20), 20, 20.0).evidence()
-    assert (in_warmup.full_rate_step, in_warmup.num_full_rate_steps) == (18, 2)
+    assert in_warmup.full_rate_step == 18
+    assert [in_warmup.had_full_rate_for(steps) for steps in (1, 2)] == [True, False]
 
 
 def test_without_a_recorded_rate_the_warmup_says_when_it_is_full() -> None:
     case = calm("diverged", 100)
     del case.trace["lr"]
-    assert case.evidence().num_full_rate_steps == 64
+    assert case.evidence().full_rate_step == 36
+
+
+def test_a_custom_trainer_has_a_full_rate_where_a_fact_says_how_long_its_warmup_is() -> None:
+    case = calm("diverged", 100)
+    del case.trace["lr"]
+    del case.row.config["warmup"]
+    row = replace(case.row, objective="command")
+    unknown, known = (gather(row, case.trace, {}, facts=facts) for facts in ({}, {"warmup": 40}))
+    assert (unknown.full_rate_step, known.full_rate_step) == (None, 36)
+    assert [unknown.had_full_rate_for(steps) for steps in (99, 100)] == [None, False]
+    assert known.number("warmup") == 40
 
 
 def test_evidence_of_an_empty_curve_is_empty_and_no_fault() -> None:

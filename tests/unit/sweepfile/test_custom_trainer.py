@@ -148,6 +148,12 @@ REFUSED = {
         "name: mine\nobjective: quadratic\nsteps: 5\nresources: {workers: 2}\n",
         ["resources.workers", "parallel"],
     ),
+    "a fact that is an axis": (SWEEP + "facts: {lr: 0.1}\n", ["facts.lr", "is given elsewhere in the file as well"]),
+    "a fact that is a list": (SWEEP + "facts: {warmup: [1]}\n", ["facts.warmup"]),
+    "a pattern of divergence that is none": (
+        changed(COMMAND, f"{COMMAND}\n  diverged_if: '('"),
+        ["objective.diverged_if", "is not a valid regular expression"],
+    ),
     "GPUs said twice": (SWEEP + "resources: {workers: 2, gpus: 1}\n", ["resources.gpus", "gpus_per_worker"]),
 }
 
