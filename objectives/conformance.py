@@ -147,12 +147,11 @@ class ObjectiveConformance(ConformanceKit):
         apart = curves(self.start([changes[k] for k in index], [seeds[k] for k in index]))
         self.assert_alike(members(together, index), apart)
 
-    @pytest.mark.parametrize("size", range(2, 9))
-    def test_every_reading_of_a_member_is_the_same_alone_and_in_a_pack(self, size: int) -> None:
+    def test_every_reading_of_a_member_is_the_same_alone_and_in_a_pack_of_any_size(self) -> None:
         """Losses, norms, telemetry with the curvature, and validation, bit for bit."""
         if not self.is_exact:
             pytest.skip("is_exact = False: rounding may differ in another pack")
-        self.assert_same_readings_alone(size, {})
+        self.assert_same_readings_alone(range(2, 9), {})
 
     def test_equal_seeds_train_alike_and_different_seeds_do_not(self) -> None:
         first = curves(self.start([{}] * 4, [3, 0, 3, 7]))

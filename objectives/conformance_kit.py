@@ -138,15 +138,16 @@ class ConformanceKit:
         else:
             self.assert_close(actual, expected)
 
-    def assert_same_readings_alone(self, size: int, shared: Mapping[str, Any]) -> None:
-        """Assert that each member of a pack of ``size``, with the changes ``shared``, has the readings it has alone."""
-        changes = [{**shared, "lr": 1e-3 * (1 + k), "warmup": k % 3} for k in range(size)]
-        seeds = [k % 3 for k in range(size)]
-        together = _all_readings(self.start(changes, seeds))
-        for k in range(size):
-            alone = _all_readings(self.start([changes[k]], [seeds[k]]))
-            assert alone.keys() == together.keys()
-            assert_identical(members(together, [k]), alone, f"member {k} of {size}")
+    def assert_same_readings_alone(self, sizes: Sequence[int], shared: Mapping[str, Any]) -> None:
+        """Assert that members with the changes ``shared`` have the same readings alone as in packs of ``sizes``."""
+        changes = [{**shared, "lr": 1e-3 * (1 + k), "warmup": k % 3} for k in range(max(sizes))]
+        seeds = [k % 3 for k in range(max(sizes))]
+        alone = [_all_readings(self.start([change], [seed])) for change, seed in zip(changes, seeds, strict=True)]
+        for size in sizes:
+            together = _all_readings(self.start(changes[:size], seeds[:size]))
+            for k in range(size):
+                assert alone[k].keys() == together.keys()
+                assert_identical(members(together, [k]), alone[k], f"member {k} of {size}")
 
 
 def curves(trainer: Trainer, num_steps: int = STEPS) -> Curves:

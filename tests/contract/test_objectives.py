@@ -54,11 +54,8 @@ class TestGpt(ObjectiveConformance):
     }
 
     @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
-    @pytest.mark.parametrize("size", [2, 3, 5, 8])
-    def test_readings_of_micro_batches_and_of_every_precision_are_the_same_alone(
-        self, size: int, precision: str
-    ) -> None:
-        self.assert_same_readings_alone(size, {"precision": precision, "accumulate": 4, "batch_size": 8})
+    def test_readings_of_micro_batches_and_of_every_precision_are_the_same_alone(self, precision: str) -> None:
+        self.assert_same_readings_alone([2, 3, 5, 8], {"precision": precision, "accumulate": 4, "batch_size": 8})
 
 
 @pytest.mark.slow

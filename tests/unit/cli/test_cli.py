@@ -1,15 +1,34 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+from sweep_cases import QUADRATIC
 
+from orchestrator.api.running import run
 from orchestrator.sweepfile.spec import load_sweep
 
 SHIPPED = sorted((Path(__file__).parents[3] / "sweeps").glob("*.yaml"))
 
 
 INLINE = ("--executor", "inline")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sweep of edge.yaml and its files."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "edge.yaml").write_text(QUADRATIC)
+    run(folder / "edge.yaml", results=folder / "results", executor="inline")
+    return folder / "results"
+
+
+@pytest.fixture
+def edge(trained: Path, sweep_command, tmp_path: Path):
+    """Run the command line beside the finished sweep."""
+    shutil.copytree(trained, tmp_path / "results")
+    return sweep_command
 
 
 def test_a_sweep_runs_is_exported_and_says_where_everything_is(sweep_command, tmp_path: Path) -> None:
@@ -83,11 +102,10 @@ def test_no_picture_is_written_where_a_link_points_to(sweep_command, tmp_path: P
     assert sweep_command("explain", "other", "--output", "x.png")[0] == 0, "what is read may be a link"
 
 
-def test_a_finished_sweep_run_again_rewrites_nothing(sweep_command, tmp_path: Path) -> None:
-    sweep_command("run", "edge.yaml", *INLINE)
+def test_a_finished_sweep_run_again_rewrites_nothing(edge, tmp_path: Path) -> None:
     exports = [tmp_path / "results" / "edge" / name for name in ("heatmap.png", "map.csv", "report.html")]
     before = [path.stat().st_mtime_ns for path in exports]
-    code, text = sweep_command("run", "edge.yaml", *INLINE)
+    code, text = edge("run", "edge.yaml", *INLINE)
     assert (code, [path.stat().st_mtime_ns for path in exports]) == (0, before)
     assert "nothing to train" in text
 
@@ -105,22 +123,21 @@ def test_the_plan_knows_what_exists_and_how_long_the_rest_takes(sweep_command) -
     assert "member-steps/s" in text
 
 
-def test_a_sweep_of_fewer_axes_does_not_take_the_place_of_another(sweep_command, tmp_path: Path) -> None:
-    assert sweep_command("run", "edge.yaml", *INLINE)[0] == 0
+def test_a_sweep_of_fewer_axes_does_not_take_the_place_of_another(edge, tmp_path: Path) -> None:
     folder = tmp_path / "results" / "edge"
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     dropped = ("--drop", "lr", "--set", "fixed.lr=0.1")
     for command in (["run", "edge.yaml", *INLINE], ["plan", "edge.yaml"], ["run", "edge", *INLINE]):
-        code, text = sweep_command(*command, *dropped)
+        code, text = edge(*command, *dropped)
         assert code == 2, text
         assert "results/edge: axes.lr: existing results are over lr and beta1, but this sweep has no axis lr" in text
         assert "--name" in text
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
-    code, text = sweep_command("run", "edge.yaml", *INLINE, *dropped, "--name", "edge_at_lr")
+    code, text = edge("run", "edge.yaml", *INLINE, *dropped, "--name", "edge_at_lr")
     assert (code, "4 trials" in text) == (0, True)
-    code, text = sweep_command("run", "edge.yaml", *INLINE, "--axis", "lr=values:0.1")
+    code, text = edge("run", "edge.yaml", *INLINE, "--axis", "lr=values:0.1")
     assert (code, "nothing to train" in text) == (0, True)
-    code, text = sweep_command("plan", "edge.yaml", "--axis", "clip=values:none,1")
+    code, text = edge("plan", "edge.yaml", "--axis", "clip=values:none,1")
     assert (code, "exists:   12 finished" in text) == (0, True), text
 
 
@@ -151,9 +168,8 @@ def test_init_writes_a_file_for_a_script_that_moves_with_it(sweep_command, tmp_p
     assert load_sweep(tmp_path / "other.yaml").axis_names == ["momentum"]
 
 
-def test_a_sweep_is_named_by_its_folder_its_name_or_its_file(sweep_command) -> None:
-    sweep_command("run", "edge.yaml", *INLINE)
-    plans = {sweep_command("plan", name) for name in ("edge.yaml", "edge", "results/edge", "results/edge/sweep.yaml")}
+def test_a_sweep_is_named_by_its_folder_its_name_or_its_file(edge) -> None:
+    plans = {edge("plan", name) for name in ("edge.yaml", "edge", "results/edge", "results/edge/sweep.yaml")}
     assert len(plans) == 1
 
 
@@ -227,9 +243,8 @@ def test_bad_input_ends_with_exit_code_2_and_a_message(sweep_command, arguments:
 
 
 @pytest.mark.parametrize("option", [("--metric", "speed"), ("--x", "depth"), ("--by", "depth"), ("--where", "lr")])
-def test_bad_export_options_are_refused_with_what_there_is(sweep_command, option: tuple[str, str]) -> None:
-    sweep_command("run", "edge.yaml", *INLINE)
-    code, text = sweep_command("export", "heatmap", "edge", *option)
+def test_bad_export_options_are_refused_with_what_there_is(edge, option: tuple[str, str]) -> None:
+    code, text = edge("export", "heatmap", "edge", *option)
     assert code == 2
     assert "remedy" in text
 

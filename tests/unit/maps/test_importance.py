@@ -126,6 +126,7 @@ def test_where_there_is_no_surface_the_reason_is_said(tmp_path: Path, axes: str,
     assert f"surface: none, since {reason}" in ImportanceAnswer(found).lines()
 
 
+@pytest.mark.slow
 def test_thousands_of_trials_have_a_surface_too(tmp_path: Path) -> None:
     axes = "axes: {lr: {log: [0.01, 1], num: 40}, eps: {log: [0.01, 1], num: 40}}\nmax_trials: 1600\n"
     found, reason = shares(tmp_path, axes, lambda cell: cell["lr"] * cell["eps"] < 0.01)

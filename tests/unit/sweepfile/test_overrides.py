@@ -104,18 +104,18 @@ def test_a_refined_grid_keeps_its_trials_and_adds_as_many_as_it_may(train, rows,
 
 def test_an_interrupted_refinement_goes_on_with_what_is_left_of_it(train, rows, tmp_path) -> None:
     train(sweep_of("", BODY))
-    assert train(refine(tmp_path / "coarse", 40, 1.01, "budget.trials=58")).trained == 28
+    assert train(refine(tmp_path / "coarse", 20, 1.01, "budget.trials=44")).trained == 14
     with pytest.raises(InputError, match="trials of the sweep have no result yet"):
         refine(tmp_path / "coarse", 1)
-    assert train(refine(tmp_path / "coarse", 40, 1.01, "budget.trials=null")).trained == 12
-    assert len(rows("coarse")) == 70
+    assert train(refine(tmp_path / "coarse", 20, 1.01, "budget.trials=null")).trained == 6
+    assert len(rows("coarse")) == 50
 
 
 def test_another_refinement_than_the_interrupted_one_is_as_large_as_it_says(train, rows, tmp_path) -> None:
     train(sweep_of("", BODY))
-    train(refine(tmp_path / "coarse", 40, 1.01, "budget.trials=58"))
-    assert train(refine(tmp_path / "coarse", 20, 1.01, "budget.trials=null")).trained == 20
-    assert len(rows("coarse")) == 78
+    train(refine(tmp_path / "coarse", 20, 1.01, "budget.trials=44"))
+    assert train(refine(tmp_path / "coarse", 10, 1.01, "budget.trials=null")).trained == 10
+    assert len(rows("coarse")) == 54
 
 
 def test_refining_ends_before_its_budget_when_the_edges_are_precise_enough(train, tmp_path) -> None:

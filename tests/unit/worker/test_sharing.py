@@ -40,10 +40,16 @@ def pack_of(objective: str, width: int, *, seeds: Sequence[int] = (0,), steps: i
     return replace(pack, checkpoint_steps=7, validate_every=15)
 
 
+ALONE: dict[str, tuple[dict, dict]] = {}  # by pack: several tests compare with the same
+
+
 def without_sharing(pack: Pack) -> tuple[dict, dict]:
     """Each member in a pack of its own."""
     packs = [replace(pack, members=(member,), width=1) for member in pack.members]
-    return whole([report for one in packs for report in worker.run_pack(one, pace=REPORT_EACH_UPDATE)])
+    if repr(packs) not in ALONE:
+        reports = [report for one in packs for report in worker.run_pack(one, pace=REPORT_EACH_UPDATE)]
+        ALONE[repr(packs)] = whole(reports)
+    return ALONE[repr(packs)]
 
 
 @pytest.fixture

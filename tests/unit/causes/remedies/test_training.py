@@ -6,6 +6,7 @@ import base64
 import csv
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +30,8 @@ from orchestrator.causes.remedies.reading import current_remedies, forks_folder,
 from orchestrator.causes.remedies.request import RemedyRequest
 from orchestrator.causes.remedies.results import Remedies
 from orchestrator.causes.remedies.training import diagnose_unstable, region_to_remedy
+from orchestrator.driver.runner import run_sweep
+from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
 from orchestrator.pages.answers import diagnosis as asked_for_diagnosis
@@ -47,11 +50,19 @@ HEAD = "name: beyond\nobjective: quadratic\nsteps: 80\n"
 REQUEST = RemedyRequest(("lr=x0.5", "lr=x0.99"), ("0", "-5"), 2)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sweeps of this module, each trained once."""
+    folder = tmp_path_factory.mktemp("trained")
+    run_sweep(sweep_of(BEYOND, HEAD), folder / "beyond", InlineExecutor)
+    run_sweep(sweep_of(REGION, REGION_HEAD), folder / "region", InlineExecutor)
+    return folder
+
+
 @pytest.fixture
-def beyond(train: Callable, tmp_path: Path) -> Path:
+def beyond(trained: Path, tmp_path: Path) -> Path:
     """The folder of a sweep with a stable trial and one that is not."""
-    train(sweep_of(BEYOND, HEAD))
-    return tmp_path / "beyond"
+    return Path(shutil.copytree(trained / "beyond", tmp_path / "beyond"))
 
 
 def tallied(found: Remedies) -> dict[tuple[str, int], tuple[int, int]]:
@@ -222,10 +233,9 @@ EACH_CELL = RemedyRequest(("lr=x0.5",), ("0", "-5", "onset"), 2, pairs=False, ea
 
 
 @pytest.fixture
-def region(train: Callable, tmp_path: Path) -> Path:
+def region(trained: Path, tmp_path: Path) -> Path:
     """The folder of a sweep with two stable cells and four that are not."""
-    train(sweep_of(REGION, REGION_HEAD))
-    return tmp_path / "region"
+    return Path(shutil.copytree(trained / "region", tmp_path / "region"))
 
 
 def test_each_cell_is_forked_from_every_step_and_what_fails_with_its_own_data_gets_no_other(region: Path) -> None:
