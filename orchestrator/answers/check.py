@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem
-from orchestrator.base.query import Query, Say, Subject, hidden, option, silent
+from orchestrator.base.query import Query, Say, Subject, hidden, option, reported, silent
+from orchestrator.base.words import count
+from orchestrator.detection.outcomes import ENOUGH_LOSSES
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line, Table
 
@@ -22,6 +25,20 @@ if TYPE_CHECKING:
 _SHOWN = 3  # first and last points
 _REPORT_S = 0.2
 _TIMED_S = 1.0  # a shorter look says too little about how long a step takes
+_INTERVALS = (
+    "`logging_steps` of Transformers, `log_every_n_steps` of Lightning, `log_interval` of nanoGPT, `--log-interval` of "
+    "Megatron and of PyTorch's examples"
+)
+# What trainers call the settings that a diagnosis knows.
+_FACTS: Mapping[str, str] = {
+    **{name: "warmup" for name in ("warmup", "warmup_iters", "warmup_steps", "num_warmup_steps", "lr_warmup_iters")},
+    **{f"{prefix}{name}": name for prefix in ("", "adam_") for name in ("beta1", "beta2", "eps")},
+    **{name: "eps" for name in ("epsilon", "adam_epsilon")},
+    **{name: "clip" for name in ("clip", "grad_clip", "clip_grad", "max_grad_norm", "gradient_clip_val")},
+    **{name: "weight_decay" for name in ("weight_decay", "wd")},
+    **{name: "optimizer" for name in ("optimizer", "optim", "opt")},
+    **{name: "precision" for name in ("precision", "dtype")},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +53,11 @@ class CheckQuery(Query["tuple[Sweep, Path]"]):
     imports_code: ClassVar[bool] = True
 
     losses: int = option(20, "losses after which the trial is ended", minimum=1)
-    seconds: float = option(60.0, "time after which it is ended in any case", minimum=1)
+    timeout: float = option(60.0, "seconds after which it is ended in any case", minimum=1)
 
     def ask(self, subject: tuple[Sweep, Path], say: Say = silent) -> CheckAnswer:
         """Train the first trial until ``losses`` losses were read, in a folder that is then removed."""
-        from orchestrator.base.packs import LaunchedPack, Member, Paused
+        from orchestrator.base.packs import Completed, LaunchedPack, Member, Paused
         from orchestrator.driver.packing import pack_of
         from orchestrator.driver.planning import check_runnable
         from orchestrator.sweepfile.custom_trainer import CustomTrainer
@@ -59,34 +76,42 @@ class CheckQuery(Query["tuple[Sweep, Path]"]):
             assert isinstance(pack, LaunchedPack), "it is of a custom trainer"
             pack = replace(pack, launch=replace(pack.launch, trials_folder=folder, report_s=_REPORT_S))
             say(f"running:  {own.summary}")
-            say(f"          with {trial.name}, for at least {self.losses} losses, at most {self.seconds:g} s")
+            say(f"          with {trial.name}, for at least {self.losses} losses, at most {self.timeout:g} s")
             run, traces, error, began = CustomRun(pack, None), list["Trace"](), None, time.monotonic()
+            has_ended = False
             readings: list[Trace] = []
             seen: list[tuple[float, float]] = []  # when the last step of each report was read, and which one it was
             try:
                 for report in run.reports(began, lambda: False):
                     traces += report.traces.values()
                     readings += report.telemetry.values()
-                    error = report.error
+                    error, has_ended = report.error, isinstance(report.ending, Completed)
                     now = time.monotonic() - began
                     seen += [(now, float(trace["step"][-1])) for trace in report.traces.values()]
                     has_enough = sum(len(trace["step"]) for trace in traces) >= self.losses
-                    if (has_enough and now - seen[0][0] >= _TIMED_S) or now > self.seconds:
+                    if (has_enough and now - seen[0][0] >= _TIMED_S) or now > self.timeout:
                         readings += run.report(began, Paused()).telemetry.values()
                         break
                 note, question = (run.source.note, run.source.question) if error is None or traces else ("", None)
+                output = run.folder.output(0)
+                is_silent = own.section.metrics.file is None and not (output.exists() and output.stat().st_size)
             finally:
                 run.close()
                 close_server()
         elapsed = time.monotonic() - began
-        return CheckAnswer(sweep.name, error, note, question, elapsed, _points(traces), _last(readings), sweep, seen)
+        points, also = _points(traces), _last(readings)
+        facts = _facts(own.section.command or (), sweep)
+        return CheckAnswer(
+            sweep.name, error, note, question, elapsed, has_ended, is_silent, points, also, facts, sweep, seen
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class CheckAnswer(Answer):
     """What was read: ``points`` are step, loss and gradient norm, ``also`` the last values of other metrics.
 
-    ``question`` says what is not clear about the losses.
+    ``question`` says what is not clear about the losses. The trial ``has_ended`` by itself, or ``is_silent`` so far.
+    ``facts`` are settings that the command seems to keep, as the sweep file may say.
     """
 
     sweep: str
@@ -94,43 +119,95 @@ class CheckAnswer(Answer):
     note: str
     question: str | None
     elapsed_s: float
+    has_ended: bool
+    is_silent: bool
     points: list[tuple[int, float, float | None]]
     also: dict[str, tuple[int, float]]
+    facts: dict[str, bool | int | float | str]
     file: Sweep = hidden()
     seen: Sequence[tuple[float, float]] = hidden()
 
     @property
     def exit_code(self) -> int:
-        """The code for a trial that failed if no loss was read, or if it is not clear which one."""
+        """The code for a trial that failed if it has no outcome, or if it is not clear which losses count."""
         is_clear = self.error is None and self.points and self.question is None
-        return EXIT_OK if is_clear else EXIT_SOME_FAILED
+        return EXIT_OK if is_clear and self._expected >= ENOUGH_LOSSES else EXIT_SOME_FAILED
+
+    @property
+    def _every(self) -> float:
+        """Steps between two losses."""
+        steps = [step for step, _, _ in self.points]
+        return (steps[-1] - steps[0]) / (len(steps) - 1) if len(steps) > 1 else 1.0
+
+    @property
+    def _expected(self) -> int:
+        """The losses of a whole trial."""
+        return len(self.points) if self.has_ended else max(1, round(self.file.trials[0].steps / self._every))
+
+    @reported
+    def sentence(self) -> str:
+        """What was found, in one sentence."""
+        if self.error is not None:
+            return f"the trial failed: {self.error.strip().rsplit(chr(10), 1)[-1]}"
+        if not self.points:
+            if self.is_silent:
+                longer = f"--timeout {5 * math.ceil(self.elapsed_s):g}"
+                return (
+                    f"no output yet in {self.elapsed_s:.0f} s: it may still import or compile; `{longer}` waits longer"
+                )
+            return f"no loss in {self.elapsed_s:.0f} s: {self.note}"
+        if self.question is not None:
+            return f"it is not clear which losses count: {self.question}"
+        expected, min_history = self._expected, self.file.stopping.min_history
+        whole = f"{count(expected, 'loss', 'losses')} in a whole trial"
+        if expected < ENOUGH_LOSSES:
+            return f"too few losses are read: {whole}, and a trial with fewer than {ENOUGH_LOSSES} has no outcome"
+        if expected < 2 * min_history:
+            return f"few losses are read: {whole}, and spikes are found after {min_history}"
+        return f"its losses are read: {whole}"
+
+    def _more(self) -> str:
+        """How there would be more losses."""
+        unit = self.points[0][0] if len(self.points) == 1 else round(self._every)
+        if unit < 2:
+            return "train more steps, or print a loss at each of them"
+        return (
+            f"it counts in units of {unit}. If it logs every {unit} steps, let it log every step: {_INTERVALS}. If it "
+            "counts samples or environment steps, train longer"
+        )
 
     def blocks(self) -> Iterator[Block]:
-        """Yield what was read, and how long the sweep would take."""
+        """Yield what was found, what was read, and how long the sweep would take."""
+        yield Line(self.sentence)
         if self.error is not None:
-            yield Line("failed:   " + self.error.strip().replace("\n", "\n          "))
+            yield Line("output:   " + self.error.strip().replace("\n", "\n          "))
             return
         if not self.points:
-            yield Line(f"no loss in {self.elapsed_s:.0f} s: {self.note}")
             return
         yield Line(f"read:     {self.note}")
         yield self._table()
-        steps = [step for step, _, _ in self.points]
-        counted = "1 loss" if len(steps) == 1 else f"{len(steps)} losses"
-        yield Line(f"          {counted} in {self.elapsed_s:.1f} s, steps {steps[0]:,} to {steps[-1]:,}")
+        steps, trial = [step for step, _, _ in self.points], self.file.trials[0]
+        yield Line(f"          {count(len(steps), 'loss', 'losses')} in {self.elapsed_s:.1f} s, {self._range()}")
         if self.also:
             shown = (f"{name} {value:.6g} at step {step:,}" for name, (step, value) in self.also.items())
             yield Line(f"also:     {', '.join(shown)}")
-        trial, min_history = self.file.trials[0], self.file.stopping.min_history
-        every = (steps[-1] - steps[0]) / (len(steps) - 1) if len(steps) > 1 else 1.0
-        expected = max(1, round(trial.steps / every))
-        yield Line(f"          a whole trial of {trial.steps:,} steps would have about {expected:,} losses")
+        if steps[-1] > trial.steps + self._every:
+            yield Line(
+                f"units:    it has counted beyond the {trial.steps:,} steps of a trial: `steps` must be in its units"
+            )
+        if not self.has_ended:
+            yield Line(f"          a whole trial of {trial.steps:,} steps would have about {self._expected:,} losses")
+        if self._expected < 2 * self.file.stopping.min_history:
+            yield Line(f"few:      {self._more()}")
         if len(steps) > 1:
             yield Line(f"time:     {self._time()}")
-        if expected < 2 * min_history:
-            yield Line(f"few:      spikes are found after {min_history} losses; print one every step, or nearly")
-        if self.question is not None:
-            yield Line(f"unclear:  {self.question}")
+        if self.facts:
+            written = ", ".join(f"{name}: {value}" for name, value in self.facts.items())
+            yield Line(f"facts:    if the command means what it says, add `facts: {{{written}}}` for `sweep diagnose`")
+
+    def _range(self) -> str:
+        first, last = self.points[0][0], self.points[-1][0]
+        return f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
 
     def _table(self) -> Table:
         """The first and the last points, with their norms."""
@@ -160,6 +237,19 @@ class CheckAnswer(Answer):
             f"a whole trial takes about {one}, all {len(sweep.trials)} of the sweep about {whole} "
             f"({at_a_time} at a time on this machine)"
         )
+
+
+def _facts(command: Sequence[str], sweep: Sweep) -> dict[str, bool | int | float | str]:
+    """The settings with usual names to which the ``command`` gives a value, such as ``--warmup_iters=30``."""
+    from orchestrator.sweepfile.overrides import parse_scalar
+
+    words = [part for word in command for part in (word.split("=", 1) if word.startswith("-") else [word])]
+    found = {}
+    for flag, value in itertools.pairwise(words):
+        name = _FACTS.get(flag.lstrip("-").replace("-", "_").lower()) if flag.startswith("-") else None
+        if name is not None and "{" not in value and not value.startswith("--"):
+            found[name] = parse_scalar(value)
+    return {name: value for name, value in found.items() if name not in {*sweep.facts, *sweep.trials[0].config}}
 
 
 def _points(traces: Sequence[Trace]) -> list[tuple[int, float, float | None]]:

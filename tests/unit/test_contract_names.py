@@ -76,7 +76,7 @@ SHARED = {"--output", "--json", "--results"}
 QUESTIONS = {
     "audit": set(),
     "boundary": {"--along", "--across", "--where", "--reduce", "--degraded", "--level"},
-    "check": SWEEP_OPTIONS - {"--results"} | {"--losses", "--seconds"},
+    "check": SWEEP_OPTIONS - {"--results"} | {"--losses", "--timeout"},
     "compare": {"--by", "--base", "--x", "--y", "--reduce", "--degraded"},
     "diagnose": {"--trial", "--cell"},
     "doctor": {"--strict", "--fix"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -176,9 +177,51 @@ def test_check_shows_what_would_be_read_and_stores_nothing(tmp_path: Path, monke
     code, said = checked(tmp_path)
     assert code == 0
     assert "read:     loss: loss; step: step; gradient norm: norm" in said
-    assert "a whole trial of 60 steps would have about 60 losses" in said
+    assert "its losses are read: 60 losses in a whole trial" in said
     assert "6 of the sweep about 0:0" in said
     assert not (tmp_path / "results").exists()
+
+
+SAYS_IN_UNITS = "for i in range({}): print('global_step', 128 * (i + 1), 'loss', 3 - 0.01 * i)\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "sentence", "few"),
+    [
+        ("print('step 1 loss 3.0')\n", 3, "too few losses are read: 1 loss in a whole trial", "train more steps"),
+        (SAYS_IN_UNITS.format(31), 0, "few losses are read: 31 losses", "in units of 128. If it logs every 128 steps"),
+        (SAYS_IN_UNITS.format(60), 0, "its losses are read: 60 losses in a whole trial", None),
+    ],
+)
+def test_check_begins_with_how_many_losses_a_whole_trial_has(
+    tmp_path: Path, script: str, code: int, sentence: str, few: str | None
+) -> None:
+    sweep_in(tmp_path, script)
+    found, said = checked(tmp_path, "--losses", "90", "--json", str(tmp_path / "said.json"))
+    answer = json.loads((tmp_path / "said.json").read_text())
+    assert found == code
+    assert answer["sentence"].startswith(sentence)
+    assert answer["has_ended"]
+    assert ("few:      " in said) == (few is not None)
+    assert few is None or few in said
+
+
+def test_check_of_a_script_that_says_nothing_yet_does_not_blame_its_lines(tmp_path: Path) -> None:
+    sweep_in(tmp_path, "import time\ntime.sleep(60)\n")
+    code, said = checked(tmp_path, "--timeout", "1")
+    assert code == 3
+    assert "no output yet in 1 s" in said
+    assert "--timeout" in said
+
+
+def test_check_proposes_settings_that_the_command_keeps(tmp_path: Path) -> None:
+    words = '"{seed}", --warmup-iters=30, --adam_beta2, "0.95", "--wd={lr}", "--clip={steps}"]'
+    sweep_in(tmp_path, TRAIN, SWEEP.replace('"{seed}"]', words))
+    _, said = checked(tmp_path, "--json", str(tmp_path / "said.json"))
+    assert json.loads((tmp_path / "said.json").read_text())["facts"] == {"warmup": 30, "beta2": 0.95}
+    assert "facts: {warmup: 30, beta2: 0.95}" in said
+    sweep_in(tmp_path, TRAIN, SWEEP.replace('"{seed}"]', words) + "facts: {warmup: 30, beta2: 0.95}\n")
+    assert "facts" not in checked(tmp_path)[1]
 
 
 def test_check_estimates_the_time_from_steps_and_not_from_the_start(tmp_path: Path) -> None:
