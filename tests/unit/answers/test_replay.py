@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 from sweep_cases import learning
 
+from orchestrator.driver.runner import run_sweep
+from orchestrator.executors.inline import InlineExecutor
 from orchestrator.logs import files as logs
+from orchestrator.sweepfile.spec import build_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document
 
 SWEEP = """
 name: judged
@@ -43,6 +47,12 @@ CALM = learning(300)
 SPIKED = learning(300, changes=[(150, 160, 3.0)])
 LOST = learning(300, changes=[(150, 300, 4.0)])
 BACK = learning(600, changes=[(300, 420, 4.0)])
+
+
+def train(steps: str) -> None:
+    """Train the sweep in the current folder."""
+    sweep = build_sweep(parse_document(SWEEP.replace("steps: 80", f"steps: {steps}"), "judged.yaml"))
+    assert run_sweep(sweep, Path("results/judged").absolute(), InlineExecutor).exit_code == 0
 
 
 @pytest.fixture
@@ -159,8 +169,7 @@ BAD_SETS = {
 def test_a_setting_that_is_none_is_refused_with_its_key(replay, path: str, change: str) -> None:
     write("run.csv", CALM)
     if path == "judged":
-        Path("judged.yaml").write_text(SWEEP.replace("steps: 80", "steps: 2"))
-        assert replay("judged.yaml", "--executor", "inline", command="run")[0] == 0
+        train("2")
     code, text = replay(path, "--no-figures", "--set", change)
     assert code == 2
     for part in BAD_SETS[change]:
@@ -248,8 +257,7 @@ def test_a_path_of_any_length_is_an_error(replay) -> None:
 @pytest.fixture
 def judged(replay) -> None:
     """A finished sweep: two stable trials, two stopped while finite, two not finite."""
-    Path("judged.yaml").write_text(SWEEP)
-    assert replay("judged.yaml", "--executor", "inline", command="run")[0] == 0
+    train("80")
 
 
 @pytest.mark.parametrize("name", ["judged", "results/judged"])

@@ -16,8 +16,12 @@ from orchestrator.answers.audit import AuditAnswer
 from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.run_monitor import is_audited
+from orchestrator.driver.runner import run_sweep
+from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.audit import Audit, audit
+from orchestrator.sweepfile.overrides import Overrides
+from orchestrator.sweepfile.spec import load_sweep
 
 
 def audit_lines(balance: Audit) -> list[str]:
@@ -152,8 +156,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("audited")
     (folder / "sweep.yaml").write_text(SWEEP)
     for name, key in (("plain", "audit=0"), ("audited", "audit=0.5"), ("to_the_end", "early_stop=false")):
-        arguments = ("run", "sweep.yaml", "--name", name, "--set", f"stopping.{key}", "--executor", "inline")
-        assert command(folder, *arguments) == 0
+        sweep = load_sweep(folder / "sweep.yaml", Overrides(name=name, sets=(f"stopping.{key}",)))
+        assert run_sweep(sweep, folder / "results" / name, InlineExecutor).exit_code == 0
     return folder
 
 

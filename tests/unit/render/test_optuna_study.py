@@ -24,12 +24,26 @@ GRID = (
 LABELS = ["stable", "diverged", "spiked", "stalled"] * 4
 
 
+def record_grid(folder: Path) -> None:
+    """A sweep of 16 trials, of which each fourth diverged."""
+    with ledger_at(folder) as ledger:
+        record(ledger, sweep_of(GRID), LABELS, [float(i) if i != 1 else None for i in range(16)])
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A sweep of 16 trials, of which each fourth diverged."""
+    """A sweep of two trials."""
     with ledger_at(tmp_path / "case") as ledger:
-        record(ledger, sweep_of(GRID), LABELS, [float(i) if i != 1 else None for i in range(16)])
+        record(ledger, sweep_of("axes: {lr: {values: [0.1, 0.2]}}\n"), ["stable", "diverged"])
     return tmp_path / "case"
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The study of that sweep, which no test changes."""
+    folder = tmp_path_factory.mktemp("exported") / "case"
+    record_grid(folder)
+    return export_study(folder)
 
 
 @contextlib.contextmanager
@@ -42,8 +56,8 @@ def opened(path: Path) -> Iterator[optuna.Study]:
         storage.engine.dispose()
 
 
-def test_a_study_has_every_trial_with_its_axes_result_and_outcome(folder: Path) -> None:
-    with opened(export_study(folder)) as study:
+def test_a_study_has_every_trial_with_its_axes_result_and_outcome(exported: Path) -> None:
+    with opened(exported) as study:
         trials = study.trials
         assert study.metric_names == ["loss", "not_stable"]
     assert [trial.user_attrs["outcome"] for trial in trials] == LABELS
@@ -65,8 +79,8 @@ def test_a_degraded_trial_is_not_stable(tmp_path: Path) -> None:
         assert [trial.values[1] for trial in study.trials] == [1, *[0] * 15]
 
 
-def test_ranges_are_on_the_scale_of_their_axis(folder: Path) -> None:
-    with opened(export_study(folder)) as study:
+def test_ranges_are_on_the_scale_of_their_axis(exported: Path) -> None:
+    with opened(exported) as study:
         found = study.trials[0].distributions
     assert found == {
         "lr": optuna.distributions.FloatDistribution(0.001, 1.0, log=True),
@@ -75,8 +89,8 @@ def test_ranges_are_on_the_scale_of_their_axis(folder: Path) -> None:
     }
 
 
-def test_a_diverged_trial_is_told_as_twice_its_initial_loss_and_never_dropped(folder: Path) -> None:
-    with opened(export_study(folder)) as study:
+def test_a_diverged_trial_is_told_as_twice_its_initial_loss_and_never_dropped(exported: Path) -> None:
+    with opened(exported) as study:
         losses = [trial.values[0] for trial in study.trials if trial.user_attrs["outcome"] == "diverged"]
     assert losses == [200.0] * 4
 
@@ -131,8 +145,8 @@ def test_it_follows_the_ledger(tmp_path: Path) -> None:
         assert told == [None if label == "planned" else label for label in labels]
 
 
-def test_optuna_can_work_with_it(folder: Path) -> None:
-    copy = shutil.copy(export_study(folder), folder / "copy.db")
+def test_optuna_can_work_with_it(exported: Path, tmp_path: Path) -> None:
+    copy = shutil.copy(exported, tmp_path / "copy.db")
     with opened(Path(copy)) as study:
         assert study.best_trials
         shares = optuna.importance.get_param_importances(study)
