@@ -54,17 +54,19 @@ def gains_lines(along: str, base: str, found: Sequence[Named], axes: Sequence[Ax
     if not found:
         return
     rows = sorted(found, key=_rank)
+    measure = found[0][1].measure
     yield ""
     yield from wrapped(
         f"Against {along}={base}, on {_num_pairs(rows)} of the same cell and seed: runs saved (not stable there, "
-        "stable here), runs harmed (stable there, not here), and the median change of the final loss where both are "
-        "stable, each with its interval of 95 % over seeds, from six seeds on."
+        "stable here), runs harmed (stable there, not here), and the median change of the "
+        f"{measure.words}{measure.note} where both are stable, each with its interval of 95 % over seeds, from six "
+        "seeds on."
     )
-    yield from _table([(along, "saved", "harmed", "change of loss"), *(_turned(*row) for row in rows)])
+    yield from _table([(along, "saved", "harmed", f"change of {measure.kind}"), *(_turned(*row) for row in rows)])
     yield ""
     yield from wrapped(
-        "Median final loss: of the saved runs, and of the best cell, which has the lowest of all cells that are stable "
-        "on every seed."
+        f"Median {measure.words}: of the saved runs, and of the best cell, which has the {measure.best} of all cells "
+        "that are stable on every seed."
     )
     first = rows[0][1].best_of_base
     bests = [(base, None, first), *((label, found.saved_loss, found.best) for label, found in rows)]
@@ -83,8 +85,8 @@ def _rank(row: Named) -> tuple[float, float, float, float]:
     return (
         -found.saved / found.unstable if found.unstable else 0.0,
         found.harmed / found.stable if found.stable else 0.0,
-        math.inf if found.loss_change is None else found.loss_change,
-        math.inf if found.best is None else found.best.loss,
+        math.inf if found.loss_change is None else found.measure.cost(found.loss_change),
+        math.inf if found.best is None else found.measure.cost(found.best.loss),
     )
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.measure import names_a_score
 from orchestrator.base.query import cell_conditions, conditions, option
 
 if TYPE_CHECKING:
@@ -58,6 +59,12 @@ by_option = partial(option, None, metavar="AXIS")  # the axis for each of whose 
 metric_option = partial(option, metavar="METRIC")
 
 
+def direction_option(of: str) -> Any:
+    """Whether more of a metric is better."""
+    what = f"whether more of {of} is better, if that is a metric that a trainer printed (metrics: also)"
+    return option(None, what, flag="--maximize", opposite="--minimize")
+
+
 def along_option(help: str = "the axis along which edges and margins lie; the first by default") -> Any:
     """The axis of edges and margins."""
     return option(None, help, metavar="AXIS")
@@ -83,4 +90,8 @@ def log_metrics(pattern: str | None, format_: str, loss: str | None) -> MetricsC
         raise InputError(Problem(f"--{details['loc'][0]}", "", details["msg"], remedy)) from None
     if metrics.pattern is not None:
         compiled_pattern(metrics)
+    elif loss is not None and names_a_score(loss):
+        message = "is the name of a score, and the detector judges losses"
+        remedy = "name the column of losses; --pattern with a group (?P<loss>...) says that it is one"
+        raise InputError(Problem(f"--loss {loss}", "", message, remedy))
     return metrics

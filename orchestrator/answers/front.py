@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.answers._options import along_option, degraded_option, metric_option
+from orchestrator.answers._options import along_option, degraded_option, direction_option, metric_option
 from orchestrator.base.query import Query, Say, flat, option, silent
 from orchestrator.base.words import listed
 from orchestrator.render.answer import Answer
@@ -27,7 +27,7 @@ _MARGIN = "margin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontQuery(Query["SweepTable"]):
-    """Show the settings that no other beats in both a low loss and a wide margin to the edge, or few steps.
+    """Show the settings that no other beats in both a good loss or score and a wide margin, or few steps.
 
     Only cells that are stable on all seeds count. For example `sweep front fit`, or `sweep front fit --against steps
     --output front.png`.
@@ -35,13 +35,15 @@ class FrontQuery(Query["SweepTable"]):
 
     metric: str | None = metric_option(
         None,
-        "final_loss, validation_loss or best_loss; validation_loss by default if all trials have one, else final_loss",
+        "final_loss, validation_loss, best_loss, the score of the sweep or what a trainer printed; by default the "
+        "score, else validation_loss if all trials have one, else final_loss",
     )
     against: str = option(
         _MARGIN,
-        "margin (high), steps to a target loss (low), or a metric of maps or of a custom trainer (low)",
+        "margin (high), steps to a target loss (low), or a metric of maps (low, but for a score) or of a trainer",
         metavar="margin|steps|METRIC",
     )
+    maximize: bool | None = direction_option("--against, or of --metric,")
     along: str | None = along_option("margins along this axis alone; by default along all")
     target: float | None = option(
         None, "training loss for --against steps; by default one that all settings reach", metavar="LOSS"
@@ -53,9 +55,8 @@ class FrontQuery(Query["SweepTable"]):
         from orchestrator.maps.edges import StableRule
         from orchestrator.maps.front import front
 
-        return FrontAnswer(
-            front(subject, self.metric, self.against, self.along, self.target, StableRule(self.degraded))
-        )
+        rule = StableRule(self.degraded)
+        return FrontAnswer(front(subject, self.metric, self.against, self.along, self.target, rule, self.maximize))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class FrontAnswer(Answer):
         return front_table(self.result)
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the settings by ascending loss, what each step costs and gives, and what they beat."""
+        """Yield the settings, the best loss or score first, what each step costs and gives, and what they beat."""
         result, members, beaten = self.result, self.result.members, self.result.beaten_cells
         islands = [cell.name for cell in result.cells if cell.kind == "island"]
         left = Counter(cell.state for cell in result.cells if cell.kind == "no candidate")
@@ -82,10 +83,11 @@ class FrontAnswer(Answer):
             yield Line(f"none: {what}")
             return
         num = len(members) + len(beaten)
+        aim = "high" if result.measure.maximize else "low"
         which = "this one" if len(members) == 1 else f"these {len(members)}"
-        yield Line(f"{result.sweep}: low {_words(result.metric)} against {self._aim()}")
+        yield Line(f"{result.sweep}: {aim} {result.measure.words} against {self._aim()}")
         yield Line(f"no setting beats {which} in both, among {num} that are stable on all seeds:")
-        yield Line(f"{self._numbers(members[0])}: the lowest loss", 1)
+        yield Line(f"{self._numbers(members[0])}: the {result.measure.best} {result.measure.kind}", 1)
         for before, here in itertools.pairwise(members):
             yield Line(f"{self._numbers(here)}: {self._step(before, here)}", 1)
         if len({cell.numbers[1] for cell in (*members, *beaten)}) == 1 and num > 1:
@@ -134,14 +136,16 @@ class FrontAnswer(Answer):
         (loss_before, other_before), (loss, other) = before.numbers, here.numbers
         if loss == loss_before:
             return "as good as the one before"
-        share = f" ({100 * (loss / loss_before - 1):.3g} %)" if loss_before > 0 else ""
-        cost = f"costs {loss - loss_before:.3g}{share} of loss"
+        measure = self.result.measure
+        cost = measure.cost(loss) - measure.cost(loss_before)
+        share = f" ({100 * cost / loss_before:.3g} %)" if loss_before > 0 else ""
+        costs = f"costs {cost:.3g}{share} of {measure.kind}"
         if self.result.against != _MARGIN:
             change = other - other_before
-            return f"{cost} for {abs(change):.4g} {'more' if change > 0 else 'less'} {_words(self.result.against)}"
+            return f"{costs} for {abs(change):.4g} {'more' if change > 0 else 'less'} {_words(self.result.against)}"
         if math.isinf(other):
-            return f"{cost} for an open margin"
-        return f"{cost} for a margin {other / other_before:.3g} times as wide"
+            return f"{costs} for an open margin"
+        return f"{costs} for a margin {other / other_before:.3g} times as wide"
 
 
 def _words(name: str) -> str:

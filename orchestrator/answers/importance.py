@@ -62,21 +62,23 @@ class ImportanceAnswer(Answer):
         for axis in sorted(result.axes, key=lambda axis: -self._most(axis)):
             shares = [result.shares[target][evaluator] for target, evaluator in columns]
             rows.append((axis, *("-" if share is None else f"{share[axis]:.2f}" for share in shares)))
-        head = ("", *(f"{target}: {_TITLES[evaluator]}" for target, evaluator in columns))
+        kind = result.measure.kind
+        names = {"stability": "stability", "loss": kind}
+        head = ("", *(f"{names[target]}: {_TITLES[evaluator]}" for target, evaluator in columns))
         yield Line(
-            f"{result.sweep}: which axis moves stability and which the loss, from {result.num_trials} trials; a column "
-            "adds up to 1"
+            f"{result.sweep}: which axis moves stability and which the {kind}, from {result.num_trials} trials; a "
+            "column adds up to 1"
         )
         yield Table(head, tuple(rows), indent=1)
-        loss = result.loss.replace("_", " ")
         drawn = f", in {MOST_FANOVA:,} random trials" if result.num_trials > MOST_FANOVA else ""
         yield Line(
             f"stability: {result.num_inside} of {result.num_trials} trials are inside the edge (stable or degraded); "
-            f"loss: rank of the {loss}, diverged ones last"
+            f"{kind}: rank of the {result.measure.words}{result.measure.note}, diverged ones last"
         )
         yield Line(
             f"PED-ANOVA: how the values of these {result.num_inside} trials, or of the {result.num_best} with the "
-            f"lowest loss, differ from all; fANOVA: the share of the variance that an axis explains on its own{drawn}"
+            f"{result.measure.best} {kind}, differ from all; fANOVA: the share of the variance that an axis explains "
+            f"on its own{drawn}"
         )
         how = "how much P(stable) of a fitted surface changes when the values of an axis are shuffled"
         yield Line(f"surface: {how if result.no_surface is None else f'none, since {result.no_surface}'}")

@@ -43,8 +43,10 @@ class MapQuery(Query["SweepTable"]):
 
     x: str | None = x_option()
     y: str | None = y_option()
-    metric: str = metric_option(
-        "final_loss", "second panel: final_loss, validation_loss, learned_share, onset_step, spike_score, ..."
+    metric: str | None = metric_option(
+        None,
+        "second panel: final_loss, validation_loss, learned_share, onset_step, spike_score, ...; by default the score "
+        "of the sweep, else final_loss",
     )
     where: Mapping[str, Any] = where_option()
     reduce: str = reduce_option()
@@ -58,7 +60,7 @@ class MapQuery(Query["SweepTable"]):
         from orchestrator.maps.edges import StableRule
         from orchestrator.maps.stability_map import surface_mesh
 
-        wanted = dict.fromkeys([self.metric, *OF_TELEMETRY, *subject.printed_metrics])
+        wanted = dict.fromkeys([*filter(None, [self.metric]), *OF_TELEMETRY, *subject.printed_metrics])
         options: dict[str, Any] = {"x": self.x, "y": self.y, "metric": self.metric, "reduce": self.reduce}
         options |= {"rule": StableRule(self.degraded), "measured": measured(subject, wanted)}
         if self.by is None:

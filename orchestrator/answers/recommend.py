@@ -1,4 +1,4 @@
-"""The setting with the lowest loss that is stable on every seed and far enough from the edge."""
+"""The setting with the best loss or score that is stable on every seed and far enough from the edge."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.answers._margins import margin_text
-from orchestrator.answers._options import degraded_option, metric_option
+from orchestrator.answers._options import degraded_option, direction_option, metric_option
 from orchestrator.base.query import Query, Say, flat, hidden, option, silent
 from orchestrator.base.space import format_value
 from orchestrator.render.answer import Answer
@@ -22,7 +22,7 @@ _SHOWN = 3  # candidates that are listed though an edge is too near
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecommendQuery(Query["SweepTable"]):
-    """Recommend the setting with the lowest loss that is stable on all seeds and far enough from the edge.
+    """Recommend the setting with the best loss or score that is stable on all seeds and far enough from the edge.
 
     For example `sweep recommend lr_warmup --margin 3`.
     """
@@ -32,8 +32,10 @@ class RecommendQuery(Query["SweepTable"]):
     margin: float = option(2.0, "how far from every edge, as a factor of each axis")
     metric: str | None = metric_option(
         None,
-        "final_loss, validation_loss or best_loss; validation_loss by default if all trials have one, else final_loss",
+        "final_loss, validation_loss, best_loss, the score of the sweep or what a trainer printed; by default the "
+        "score, else validation_loss if all trials have one, else final_loss",
     )
+    maximize: bool | None = direction_option("--metric")
     degraded: bool = degraded_option()
 
     def ask(self, subject: SweepTable, say: Say = silent) -> RecommendAnswer:
@@ -42,7 +44,7 @@ class RecommendQuery(Query["SweepTable"]):
         from orchestrator.maps.edges import StableRule
         from orchestrator.maps.recommendation import recommend
 
-        found = recommend(subject, self.margin, self.metric, StableRule(self.degraded))
+        found = recommend(subject, self.margin, self.metric, StableRule(self.degraded), self.maximize)
         return RecommendAnswer(subject.name, found, IMPORTED_FACT in subject.facts)
 
 
@@ -62,7 +64,7 @@ class RecommendAnswer(Answer):
             return
         chosen = self.result.chosen
         seeds = f"{chosen.num_seeds} of {chosen.num_seeds} seeds stable"
-        yield Line(f"{chosen.name}: median {self._loss_name} {chosen.loss:.4g}, {seeds}")
+        yield Line(f"{chosen.name}: median {self._loss_name} {chosen.loss:.4g}{self.result.measure.note}, {seeds}")
         for margin in chosen.margins:
             yield Line(margin_text(margin, self.result.axes, self.result.is_fitted), 1)
         for name in self.result.without_order:
@@ -70,7 +72,8 @@ class RecommendAnswer(Answer):
         if any(margin.is_open for margin in chosen.margins):
             yield Line("open directions pass, but nothing is known beyond them: add values to the axis to find out", 1)
         nearer = self.result.candidates[: self.result.candidates.index(chosen)]
-        heading = f"lower loss, but with an edge or an unknown cell within a factor {self.result.margin:g}:"
+        better = f"{self.result.measure.better} {self.result.measure.kind}"
+        heading = f"{better}, but with an edge or an unknown cell within a factor {self.result.margin:g}:"
         yield from self._listed(heading, nearer)
         yield from self._untried()
         if self.result.is_fitted:
@@ -84,7 +87,7 @@ class RecommendAnswer(Answer):
 
     @property
     def _loss_name(self) -> str:
-        return self.result.metric.replace("_", " ")
+        return self.result.measure.words
 
     def _none(self) -> Iterator[Block]:
         if not self.result.candidates:
@@ -93,7 +96,7 @@ class RecommendAnswer(Answer):
         num = len(self.result.candidates)
         whose = f"each of the {num} cells that are" if num > 1 else "the one cell that is"
         within = f"within a factor {self.result.margin:g}"
-        widest = max(self.result.candidates, key=lambda candidate: (candidate.margin, -candidate.loss))
+        widest = max(self.result.candidates, key=lambda each: (each.margin, -self.result.measure.cost(each.loss)))
         yield Line(f"none: {whose} stable on all seeds has an edge or an unknown cell {within}")
         yield Line("the farthest:")
         yield self._candidate(widest)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.answers._options import along_option
+from orchestrator.base.measure import FINAL_LOSS, Measure
 from orchestrator.base.query import Query, Say, hidden, number_range, option, silent
 from orchestrator.base.space import format_value
 from orchestrator.render.answer import Answer
@@ -53,12 +54,13 @@ def _answer(name: str, found: Sensitivities) -> SensitivityAnswer:
         axis,
         found.low,
         found.high,
-        found.loss,
+        found.measure.name,
         [_content(each, is_grid) for each in found.settings],
         tuple(_text(each, found) for each in ranked),
         num_values=found.num_values,
         num_cells=found.num_cells,
         sparse=None if is_grid else sparse,
+        measure=found.measure,
     )
 
 
@@ -76,15 +78,15 @@ def _text(each: Sensitivity, found: Sensitivities) -> str:
     """Say what a wrong value costs at one setting, and where the loss is lowest."""
     from orchestrator.maps.surface_map import setting_text
 
-    axis = found.axis.name
+    axis, best = found.axis.name, f"{found.measure.best} {found.measure.kind}"
     if found.num_values is None:
-        return f"{setting_text(each.setting, found.axes)}: {each.value:.3g}, lowest loss at {axis}={each.best:.3g}"
+        return f"{setting_text(each.setting, found.axes)}: {each.value:.3g}, {best} at {axis}={each.best:.3g}"
     setting = each.setting.name or "all"
     if each.value is None:
-        return f"{setting}: no seed has a loss at every {axis}"
+        return f"{setting}: no seed has a {found.measure.kind} at every {axis}"
     seeds = each.by_seed.values()
     spread = f" (seeds {min(seeds):.3g} to {max(seeds):.3g})" if len(seeds) > 1 else " (one seed)"
-    return f"{setting}: {each.value:.3g}{spread}, lowest loss at {axis}={format_value(each.best)}"
+    return f"{setting}: {each.value:.3g}{spread}, {best} at {axis}={format_value(each.best)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +107,22 @@ class SensitivityAnswer(Answer):
     num_values: int | None = None
     num_cells: int | None = None
     sparse: list[dict[str, Any]] | None = None
+    measure: Measure = hidden(default=FINAL_LOSS)
 
     def blocks(self) -> Iterator[Block]:
         """Yield a line for each setting, the most forgiving first."""
         if self.low is None or self.high is None:
             yield Line("no trial has finished")
             return
-        low, high, kind = format_value(self.low), format_value(self.high), self.loss.replace("_", " ")
+        low, high, measure = format_value(self.low), format_value(self.high), self.measure
+        what = "mean of min(loss, initial loss) less the lowest"
+        if not measure.is_loss:
+            what = f"mean distance of the {measure.kind} to the best, and at most that of the initial one"
         over = f"from {low} to {high}"
         how = f"interpolated between {self.num_cells} cells"
         if self.num_values is not None:
             over, how = f"over {self.num_values} values {over}", ""
-        detail = "; ".join(filter(None, ("mean of min(loss, initial loss) less the lowest", kind, how)))
+        detail = "; ".join(filter(None, (what, measure.words, how)))
         yield Line(f"{self.axis} sensitivity {over} ({detail}):")
         for text in self.texts:
             yield Line(text, 1)

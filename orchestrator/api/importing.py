@@ -69,6 +69,8 @@ def _summary(name: str, collected: Collected, *, is_new: bool) -> Iterator[str]:
     yield f"{name}: {verb} {len(collected.runs)} runs in {len(cells)} cells from {', '.join(collected.sources)}"
     yield "columns: " + ", ".join(f"{key} = {column}" for key, column in collected.columns.items())
     how = "scattered" if collected.is_scattered else "a grid"
+    if (score := collected.score) is not None:
+        yield f"settings are compared by {score.name}: higher is better"
     yield f"axes: {', '.join(map(_axis_text, collected.axes))}; cells are {how}"
 
 
@@ -92,6 +94,7 @@ def _content(name: str, collected: Collected, *, is_new: bool) -> dict[str, Any]
         "sources": list(collected.sources),
         "judged_by": collected.judged_by,
         "columns": dict(collected.columns),
+        "maximize": collected.score is not None,
         "axes": {axis.name: {"scale": axis.scale, "values": list(axis.values)} for axis in collected.axes},
         "is_scattered": collected.is_scattered,
         "num_runs": len(collected.runs),

@@ -120,15 +120,13 @@ class SweepResults:
 
         ``orchestrator.base.columns`` defines its columns in MAP_COLUMNS.
         """
-        return self._of_table(
-            lambda table: map_table(cell_map(table, x, y, "final_loss", where, reduce, self._measured))
-        )
+        return self._of_table(lambda table: map_table(cell_map(table, x, y, None, where, reduce, self._measured)))
 
     def plot(
         self,
         x: str | None = None,
         y: str | None = None,
-        metric: str = "final_loss",
+        metric: str | None = None,
         where: Mapping[str, Any] | None = None,
         reduce: str = "worst",
         degraded: bool = False,
@@ -136,8 +134,9 @@ class SweepResults:
     ) -> Figure | Axes:
         """The stability map as a matplotlib figure: the fraction of stable seeds, and ``metric`` in a second panel.
 
-        With ``ax`` only the fractions are drawn, into axes of your own, which are returned. Raises InputError for an
-        axis or a metric that the sweep does not have.
+        The metric is by default the score of the sweep, else the final loss. With ``ax`` only the fractions are drawn,
+        into axes of your own, which are returned. Raises InputError for an axis or a metric that the sweep does not
+        have.
         """
 
         def drawn(table: SweepTable) -> Figure | Axes:

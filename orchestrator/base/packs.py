@@ -42,7 +42,7 @@ class Launch:
     ``resume_arguments`` are added. A trial that must end has ``grace_s`` seconds after SIGTERM; one that reports no
     loss for ``silence_s`` is ended. With ``preload``, processes are forked from one that has imported these modules;
     "auto" means the script's imports. A trial whose last lines match ``diverged_if`` has diverged. There
-    is a report every ``report_s`` seconds.
+    is a report every ``report_s`` seconds. ``maximizes`` says whether more of its score is better.
     """
 
     folder: str
@@ -56,6 +56,7 @@ class Launch:
     diverged_if: str | None = None
     trials_folder: str = ""
     report_s: float = 1.0
+    maximizes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,10 @@ class TrainingResult:
         "no outcome",
         "step", is_tracked=True
     )
+    score: float | None = column(
+        "the metric that is compared in place of a loss, if the sweep has one: median of the last tenth of its values",
+        title="median score", is_tracked=True, since=3
+    )
     reason: str | None = column("why it has this outcome, or what went wrong", is_tracked=True, of_losses=True)
     verdict_step: int | None = hidden("step of the verdict that it is lost, even if it trained on")
     slow_step: int | None = hidden("step where it was found slow, and pruned unless audited")
@@ -150,6 +154,7 @@ class TrainingResult:
         "onset and recovery of each time off its trend, recovery null while it lasted", default=()
     )
     curve_digest: str | None = hidden("hash of steps and losses, if a custom trainer may repeat a run")
+    initial_score: float | None = hidden("the score before training; empty if it is not known", since=3)
     rung_losses: tuple[float, ...] = hidden("loss at each rung that it reached, if slow trials are pruned", default=())
     # fmt: on
 
@@ -194,7 +199,7 @@ class TrialResult(TrainingResult):
     # Computed for all trials of a sweep together, None in a row that is read alone.
     learned_share: float | None = column(
         "what it learned, relative to the sweep's best trial: (start - final loss) / (start - best final loss); the "
-        "start is the initial loss, at most the lower quartile of the sweep's",
+        "start is the initial loss, at most the lower quartile of the sweep's; of the score if that has a start",
         "share", title="median share learned of what the best trial did", is_tracked=True, is_stored=False,
         after="fired"
     )
@@ -204,7 +209,7 @@ class TrialResult(TrainingResult):
         is_stored=False, after="learned_share"
     )
     lr_regret: float | None = column(
-        "final loss minus the lowest one at any learning rate with the same seed and settings",
+        "final loss (or score) minus the best one at any learning rate with the same seed and settings, unsigned",
         "loss", title="median loss left on the table by the learning rate", is_tracked=True, is_stored=False,
         after="lr_health"
     )
@@ -245,7 +250,8 @@ class TrialResult(TrainingResult):
         """
         if self.steps_done is None:
             return None
-        ran_on = self.objective in CUSTOM_KINDS and self.verdict_step is None and self.outcome != PRUNED
+        was_ended = self.verdict_step is not None or self.plateau_step is not None or self.outcome == PRUNED
+        ran_on = self.objective in CUSTOM_KINDS and not was_ended
         return 0 if ran_on else max(0, self.steps - self.steps_done)
 
     @property

@@ -156,6 +156,15 @@ def import_command(
     diverged_above: Annotated[
         float | None, _text("--diverged-above", "LOSS", "a final loss above this has diverged", _MEANING)
     ] = None,
+    maximize: Annotated[
+        bool | None,
+        typer.Option(
+            "--maximize/--minimize",
+            help="whether more of the values of --outcome or --loss is better: accuracy, F1, a return",
+            show_default=False,
+            rich_help_panel=_MEANING,
+        ),
+    ] = None,
     where: Annotated[
         list[str], _text("--where", "COLUMN=VALUE", "only rows with this value; repeatable", _MEANING)
     ] = [],  # noqa: B006
@@ -207,6 +216,7 @@ def import_command(
         loss=loss,
         seed=seed,
         diverged_above=diverged_above,
+        maximize=maximize,
         step=step,
         run=run,
         from_path=from_path,

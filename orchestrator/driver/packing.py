@@ -231,6 +231,7 @@ def _launch(sweep: Sweep, trainer: CustomTrainer) -> Launch:
         silence_s=resources.stall_timeout_s,
         preload=trainer.preload,
         diverged_if=trainer.section.diverged_if,
+        maximizes=trainer.section.metrics.score is not None and bool(trainer.section.metrics.score.maximize),
     )
 
 

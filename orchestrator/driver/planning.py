@@ -336,6 +336,7 @@ def driver_facts(sweep: Sweep) -> dict[str, str]:
         "num_spread": canonical_text(sweep.num_initial),
         "stopping": canonical_text(sweep.stopping.model_dump()),
         TRAINER_FACT: canonical_text(sweep.facts),
+        **(objective.score_fact if isinstance(objective, CustomTrainer) else {}),
         **({NUMERICS_FACT: numerics_fact(sweep.roundings)} if isinstance(objective, Objective) else {}),
         **({PACKED_FACT: packed_fact(objective)} if isinstance(objective, Objective) and objective.reference else {}),
     }

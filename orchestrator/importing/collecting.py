@@ -15,6 +15,7 @@ from typing import Any
 from orchestrator.base import __version__
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER, sweep_lock, whole_database
+from orchestrator.base.measure import SCORE, Measure, score_fact
 from orchestrator.base.space import Axis, canonical_text, trial_id
 from orchestrator.base.vocabulary import IMPORTED
 from orchestrator.detection.config import StoppingConfig
@@ -42,6 +43,7 @@ from orchestrator.importing.runs import (
     settings_of_rows,
     with_seeds,
 )
+from orchestrator.importing.scores import check_curves_of_losses, scored
 from orchestrator.importing.sources import OPTUNA, is_store, rows_of_studies, runs_in, runs_of_experiment
 from orchestrator.importing.spool import Row
 from orchestrator.ledger.facts import BY_CURVES, IMPORTED_FACT, Imported, ImportedTrial, imported_fact, imported_of
@@ -100,7 +102,11 @@ def _of_table(sources: Sequence[str], table: Rows, options: ImportOptions) -> Co
     unused = _unused(table.columns, columns, named.values())
     judged_by, runs, left_out = runs_of_rows(rows, columns, results, outcome_rules(options), _fixed(unused))
     left_out = [*table.left_out, *left_out]
-    return _collected(sources, judged_by, columns, named, runs, left_out, options, rows, unused)
+    judged_by, runs, score = scored(judged_by, runs, results, table, options)
+    if score is not None:
+        named["score"] = named.pop("final_loss") or results.outcome
+    collected = _collected(sources, judged_by, columns, named, runs, left_out, options, rows, unused)
+    return replace(collected, score=score)
 
 
 def _of_curves(sources: Sequence[str], options: ImportOptions) -> Collected:
@@ -205,10 +211,10 @@ def _collected(
             f"rows of one cell differ in {shown}, and count as its seeds; --axis NAME makes an axis of a column, "
             "--where NAME=VALUE chooses rows, --seed NAME is for seeds"
         )
-    if all(run.result.initial_loss is None for run in kept):
+    if all(run.result.initial_loss is None and run.result.initial_score is None for run in kept):
         notes.append(
-            "no initial loss is known: nothing is degraded, and a learning-rate sensitivity leaves out runs without a "
-            "final loss; initial_loss in a mapping file gives it"
+            "no initial value is known: nothing is degraded, and a learning-rate sensitivity leaves out runs without a "
+            "final one; initial_loss in a mapping file gives it"
         )
     return Collected(
         sources=tuple(map(str, sources)),
@@ -262,6 +268,7 @@ def _reject_results(options: ImportOptions) -> None:
     """Raise InputError for columns of results, since the detector judges curves."""
     keys = ("outcome", "map", "diverged_above", "validation_loss", "initial_loss")
     options.reject(keys, "applies to a table with a run in each row: here the curves say how runs ended")
+    check_curves_of_losses(options)
 
 
 def _no_run(source: str, left_out: Sequence[LeftOut]) -> Problem:
@@ -293,6 +300,7 @@ class Collected:
     left_out: Sequence[LeftOut] = field(repr=False)
     stopping: StoppingConfig
     notes: Sequence[str] = ()
+    score: Measure | None = None
 
 
 def checked_name(name: str) -> str:
@@ -335,6 +343,8 @@ def record(
         "stopping": canonical_text(collected.stopping.model_dump()),
         IMPORTED_FACT: imported_fact(imported),
     }
+    if collected.score is not None:
+        facts[SCORE] = score_fact(collected.score.name, maximize=collected.score.maximize)
     with sweep_lock(folder), whole_database(folder / LEDGER) as path, LedgerWriter(path, clock=clock) as ledger:
         ledger.replace_with_imported(digest[:12], trials, facts)
     return True
@@ -379,6 +389,9 @@ def _digest(trials: Sequence[ImportedTrial], collected: Collected) -> str:
     description = (collected.sources, collected.judged_by, dict(collected.columns), collected.is_scattered)
     digest.update(repr((description, [(a.name, a.scale, a.ends) for a in collected.axes])).encode())
     digest.update(repr([str(row) for row in collected.left_out]).encode())
+    if collected.score is not None:
+        ends = [(trial.result.score, trial.result.initial_score) for trial in trials]
+        digest.update(repr((collected.score.name, ends)).encode())
     for trial in trials:
         of_result = ", ".join(f"{name}={getattr(trial.result, name)!r}" for name in _HASHED)
         digest.update(f"({trial.trial_id!r}, {trial.steps!r}, MemberResult({of_result}))".encode())

@@ -63,6 +63,9 @@ class MappingFile(Section):
         {}, description="for each outcome, or skip, the labels of the source that mean it"
     )
     diverged_above: float | None = Field(None, description="a final loss above this number has diverged")
+    maximize: bool | None = Field(
+        None, description="whether more of the values in outcome or loss is better: true for scores, false for losses"
+    )
     seed: str | None = Field(None, description="column of seeds; by default the rows of a cell are numbered")
     steps: int | str | None = Field(None, description="column of the lengths of runs, or one number")
     where: dict[str, Annotated[str, BeforeValidator(_word)]] = Field(
@@ -181,7 +184,8 @@ def import_options(
         _set(document, path, value, f"--set {text}")
     for key, value in values.items():
         if value not in (None, [], ()):
-            _set(document, (key,), list(value) if isinstance(value, tuple) else value, f"--{key.replace('_', '-')}")
+            flag = "minimize" if key == "maximize" and not value else key.replace("_", "-")
+            _set(document, (key,), list(value) if isinstance(value, tuple) else value, f"--{flag}")
     return _checked(document)
 
 

@@ -42,10 +42,14 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OutcomeRules:
-    """The meaning of labels, in lower case, and the final loss above which a run has diverged, if given."""
+    """The meaning of labels, in lower case, and the final loss above which a run has diverged, if given.
+
+    ``has_direction`` says that the user knows the values to be losses or scores.
+    """
 
     meanings: Mapping[str, str]
     diverged_above: float | None = None
+    has_direction: bool = False
 
     def meaning(self, label: str) -> str | None:
         """Return the outcome or SKIP that ``label`` means, or None."""
@@ -79,7 +83,7 @@ def outcome_rules(options: ImportOptions) -> OutcomeRules:
     limit = options.keys.diverged_above
     if limit is not None and not math.isfinite(limit):
         raise InputError(Problem(*options.source("diverged_above"), f"{limit} is not finite", "write e.g. 7.5"))
-    return OutcomeRules(meanings, limit)
+    return OutcomeRules(meanings, limit, options.keys.maximize is not None)
 
 
 def runs_of_rows(
@@ -134,7 +138,7 @@ def judge_rows(
     others = [text for text in texts if rules.meaning(text) is None and text != BLANK]
     numbers = [number for text in others if (number := number_of(text)) is not None]
     # Zeros and ones alone may be flags, unless the user says that they are losses.
-    is_said = loss == column or (loss is None and rules.diverged_above is not None)
+    is_said = loss == column or (loss is None and (rules.diverged_above is not None or rules.has_direction))
     has_losses = any(math.isfinite(number) and (is_said or number not in (0, 1)) for number in numbers)
     unclear = [text for text in others if not (has_losses and number_of(text) is not None)]
     if unclear:

@@ -45,11 +45,15 @@ class LeftOut:
 
 @dataclass(slots=True)
 class Rows:
-    """The rows of tables, the names of their columns in order, and rows that could not be read."""
+    """The rows of tables, the names of their columns in order, and rows that could not be read.
+
+    ``directions`` has, by column, the name of what a store optimises, and whether it maximizes it, None if unknown.
+    """
 
     columns: list[str] = field(default_factory=list)
     rows: StoredRows = field(default_factory=StoredRows)
     left_out: list[LeftOut] = field(default_factory=list)
+    directions: dict[str, tuple[str, bool | None]] = field(default_factory=dict)
 
     def add_columns(self, names: Iterable[str]) -> None:
         """Append the columns that are new."""

@@ -167,14 +167,18 @@ def runs_of_experiment(source: str, results: Path, wanted: Columns) -> LoggedRun
 def rows_of_studies(sources: Sequence[str]) -> Rows:
     """Return a row for each trial of Optuna studies: parameters, `value` (or `values.0` and so on) and `state`.
 
-    Raises InputError if there is no such study.
+    Raises InputError if there is no such study, and for studies with other objectives.
     """
-    from orchestrator.search.study import study_trials
+    from orchestrator.search.study import read_study
 
     rows = Rows()
     for source in sources:
         url, _, name = source.removeprefix(OPTUNA).partition("#")
-        for number, trial in study_trials(url, name):
+        directions, trials = read_study(url, name)
+        if directions != (rows.directions or directions):
+            raise InputError(Problem(source, "", "optimises something else than the first study", "import each alone"))
+        rows.directions = directions
+        for number, trial in trials:
             values = flat(trial)
             rows.add_columns(values)
             rows.rows.append(Row(f"{source}:{number}", values))

@@ -15,7 +15,7 @@ from orchestrator.base.trial_result import MemberResult
 
 # Names of facts.
 IMPORTED_FACT, PACKED_FACT, NUMERICS_FACT, TRAINER_FACT = "imported", "packed_objective", "numerics", "trainer_facts"
-BY_WORDS, BY_FINAL_LOSSES, BY_CURVES = "words", "final losses", "curves"
+BY_WORDS, BY_FINAL_LOSSES, BY_FINAL_SCORES, BY_CURVES = "words", "final losses", "final scores", "curves"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,10 @@ def long_note(facts: Mapping[str, str]) -> str | None:
     head = f"imported from {imported.source_text}, not trained by sweep"
     if imported.has_curves:
         return f"{head}; the detector judged its curves"
-    if imported.judged_by == BY_FINAL_LOSSES:
-        return f"{head}; judged by final losses: without curves a run that spiked and recovered counts as stable"
+    if imported.judged_by in (BY_FINAL_LOSSES, BY_FINAL_SCORES):
+        return (
+            f"{head}; judged by {imported.judged_by}: without curves a run that spiked and recovered counts as stable"
+        )
     return f"{head}; outcomes are the source's own labels; without curves, spikes and onsets are unknown"
 
 

@@ -49,6 +49,29 @@ class Columns:
         return [name for name in (self.step, self.loss, self.grad_norm) if name is not None]
 
 
+class ScoreConfig(BaseModel):
+    """A metric that settings are compared by in place of the loss, with its direction."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    name: str | None = Field(
+        None, min_length=1, description="its name in the output, and in answers; `score` if it has none"
+    )
+    pattern: str | None = Field(
+        None, min_length=1, description="a regular expression whose first group is its value, in any line"
+    )
+    maximize: bool | None = Field(
+        None, description="true if more is better (accuracy, return), false if less is (bits per byte); must be given"
+    )
+    initial: float | None = Field(
+        None, description="its value before training; null for the first one if that comes within 5 % of the steps"
+    )
+
+    @property
+    def title(self) -> str:
+        """The name in answers."""
+        return self.name or "score"
+
+
 class MetricsConfig(BaseModel):
     """Where a custom trainer reports its losses, and under which names."""
 
@@ -77,6 +100,7 @@ class MetricsConfig(BaseModel):
         max_length=100,
         description="other metrics to keep, with their own steps; the last values are columns and metrics of maps",
     )
+    score: ScoreConfig | None = Field(None, description="a metric to compare settings by in place of the loss")
 
 
 @lru_cache(4096)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.base.errors import printable
+from orchestrator.base.measure import SCORE
 from orchestrator.base.words import listed
 from orchestrator.logs.columns import (
     COUNTER,
@@ -36,6 +37,7 @@ from orchestrator.logs.columns import (
 from orchestrator.logs.event_files import Events, begins_as_events
 from orchestrator.logs.line_formats import compiled_pattern, reader_of
 from orchestrator.logs.lines import MAX_LAST_LINES, MAX_LINE_BYTES, Lines, Reader, Row, without_colours
+from orchestrator.logs.scores import FOUND, WithScore, compiled_score
 from orchestrator.logs.series import EVALUATION
 
 _BLOCK = 1024**2  # bytes split into lines at a time
@@ -154,7 +156,12 @@ class MetricStream:
 def _reader(metrics: MetricsConfig, maker: _PointMaker) -> Reader:
     if metrics.pattern is not None:
         maker.choose_among(list(compiled_pattern(metrics).groupindex))
-    return reader_of(metrics, maker.is_loss, Columns(metrics.step, metrics.loss, metrics.grad_norm).given)
+    others = [*metrics.also, *([metrics.score.title] if metrics.score is not None else [])]
+    given = [*Columns(metrics.step, metrics.loss, metrics.grad_norm).given, *others]
+    reader = reader_of(metrics, maker.is_loss, given)
+    if metrics.score is None or metrics.score.pattern is None:
+        return reader
+    return WithScore(reader, compiled_score(metrics.score))
 
 
 # --- the columns -----------------------------------------------------------------------------------
@@ -180,7 +187,10 @@ class _PointMaker:
         self._wanted = {"step": step, "loss": loss, "grad_norm": metrics.grad_norm}
         self._validation = VALIDATION_NAMES if metrics.validation_loss is None else (metrics.validation_loss,)
         self.validation_loss: float | None = None  # the last finite one
-        self._also = metrics.also
+        # Names in the output, by the names of readings.
+        self._also = {name: name for name in metrics.also}
+        if metrics.score is not None:
+            self._also[SCORE] = metrics.score.title if metrics.score.pattern is None else FOUND
         self._readings: list[Reading] = []
         self._last_reading = 0  # its step
         self._read: dict[str, None] = {}  # the metrics of ``also`` that were found
@@ -246,11 +256,11 @@ class _PointMaker:
         validation = first_usual(self._validation, names)
         if validation is not None and math.isfinite(row[validation]):
             values[VALIDATION] = self.validation_loss = row[validation]
-        for wanted in self._also:
+        for key, wanted in self._also.items():
             name = find_name(names, wanted) or find_name(names, f"{EVALUATION}/{wanted}")
             if name is not None and math.isfinite(row[name]):
-                values[wanted] = row[name]
-                self._read.setdefault(wanted)
+                values[key] = row[name]
+                self._read.setdefault(key)
         if values:
             self._readings.append(Reading(self._step_of(row, names), values))
 
@@ -281,7 +291,7 @@ class _PointMaker:
             wanted = self._wanted
             step = f"step: {wanted['step']}" if wanted["step"] else "no column of steps: points are numbered from 0"
             parts = [f"loss: {wanted['loss']}", step, f"gradient norm: {self._norm or 'none'}"]
-            if missing := [name for name in self._also if name not in self._read]:
+            if missing := [wanted for key, wanted in self._also.items() if key not in self._read]:
                 parts.append(f"never printed: {', '.join(missing)}")
             return printable("; ".join([*parts, *self._numbering.notes(wanted["step"] is not None)]))
         names = [name for name, _ in self._names.most_common()]

@@ -134,7 +134,9 @@ def _slow_audit(finished: Sequence[TrialResult]) -> SlowAudit:
 
 def _plateau_audit(finished: Sequence[TrialResult]) -> PlateauAudit:
     met = [row for row in finished if row.plateau_step is not None]
-    judged = [row for row in met if _steps_after(row, row.plateau_step) > 0]
+    # The best step of a score is not recorded.
+    has_best = [row for row in met if row.best_validation_step is not None]
+    judged = [row for row in has_best if _steps_after(row, row.plateau_step) > 0]
     wrong = [row for row in judged if (row.best_validation_step or 0) > (row.plateau_step or 0)]
     rate, interval = (len(wrong) / len(judged), wilson(len(wrong), len(judged))) if judged else (None, None)
     return PlateauAudit(len(met) - len(judged), len(judged), len(wrong), rate, interval)

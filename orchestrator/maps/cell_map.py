@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.base.columns import METRICS
 from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.measure import FINAL_LOSS, Measure
 from orchestrator.base.space import Axis, Cell
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.facts import short_note
@@ -32,11 +33,16 @@ class CellMap:
     x_values: tuple[Any, ...]
     y_values: tuple[Any, ...]
     cells: Mapping[tuple[Any, Any], CellSummary]
-    metric: str
+    measure: Measure
     is_grid: bool
     note: str
     facet: tuple[str, str] | None = None
     rule: StableRule = STABLE
+
+    @property
+    def metric(self) -> str:
+        """The metric of its second panel."""
+        return self.measure.column
 
     def is_over_edge(self, key: tuple[Any, Any]) -> bool:
         """Whether the cell at x and y is known to be over the edge."""
@@ -51,7 +57,7 @@ def cell_map(
     table: SweepTable,
     x: str | None = None,
     y: str | None = None,
-    metric: str = "final_loss",
+    metric: str | None = None,
     where: Mapping[str, Any] | None = None,
     reduce: str = "worst",
     measured: Measured | None = None,
@@ -60,12 +66,16 @@ def cell_map(
     """Map a sweep over axes ``x`` and ``y`` (by default the first two), limited to the cells of ``where``.
 
     ``where`` has values of axes, or their texts. Further axes are reduced to their worst, median or best cell, by
-    fraction of stable seeds, then by the metric; the result is unknown if it depends on cells without a result.
+    fraction of stable seeds, then by the metric; the result is unknown if it depends on cells without a result. The
+    metric is by default the score of the sweep, or else the final loss.
     ``measured`` has metrics that are computed from curves. Raises InputError for an unknown axis, value, metric or
     reduction.
     """
     axes = {axis.name: axis for axis in table.axes}
-    check_metric(table, metric)
+    measure = FINAL_LOSS if table.measure.is_loss else table.measure
+    if metric is not None:
+        measure = table.column_measure(metric)
+        check_metric(table, measure.column)
     if not axes:
         raise InputError(Problem(str(table.ledger.path), "", "the sweep has no axes, so there is no map to draw"))
     shown = table.where("--where", where or {})
@@ -74,7 +84,7 @@ def cell_map(
     notes += [note] if (note := short_note(table.facts)) is not None else []
     notes += base_notes([axis for axis in (x_name, y_name) if axis is not None], table.ties)
     return map_of_trials(
-        shown.trials, axes, x_name, y_name, metric, reduce, table.name, notes, table.is_grid, measured, rule
+        shown.trials, axes, x_name, y_name, measure, reduce, table.name, notes, table.is_grid, measured, rule
     )
 
 
@@ -83,7 +93,7 @@ def map_of_trials(
     axes: Mapping[str, Axis],
     x: str,
     y: str | None,
-    metric: str = "final_loss",
+    measure: Measure = FINAL_LOSS,
     reduce: str = "worst",
     name: str = "",
     notes: Sequence[str] = (),
@@ -106,7 +116,9 @@ def map_of_trials(
     along = [f"{name} advances with {x if name in axes[x].zipped else y}" for name in axes if name in drawn - {x, y}]
     xs, ys = ({key[place] for key in grouped} for place in (0, 1))
     cells = {
-        key: reduced([cell_summary(members, metric, measured, *key) for members in inner.values()], metric, reduce)
+        key: reduced(
+            [cell_summary(members, measure.column, measured, *key) for members in inner.values()], measure, reduce
+        )
         for key, inner in grouped.items()
     }
     if repeats := repeated_runs(trials):
@@ -118,7 +130,7 @@ def map_of_trials(
         x_values=tuple(value for value in axes[x].values if value in xs),
         y_values=tuple(value for value in axes[y].values if value in ys) if y else (None,),
         cells=cells,
-        metric=metric,
+        measure=measure,
         is_grid=is_grid,
         note="; ".join([*notes, *along, *([f"{reduce} over {', '.join(others)}"] if others else [])]),
         rule=rule,

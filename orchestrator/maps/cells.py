@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestrator.base.columns import METRICS
 from orchestrator.base.intervals import wilson
+from orchestrator.base.measure import Measure
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, RIGHT, UNSURE, cell_state, is_known
 from orchestrator.maps.curve_metrics import Measured
@@ -105,32 +106,32 @@ def _median_of(name: str, trials: Sequence[TrialResult], measured: Measured) -> 
     return median(known) if known else None
 
 
-def best_first(cells: Sequence[CellSummary], metric: str) -> list[CellSummary]:
+def best_first(cells: Sequence[CellSummary], measure: Measure) -> list[CellSummary]:
     """Sort cells: stable, degraded, unknown, not stable.
 
-    Known cells are sorted by their fraction of stable seeds, then by ``metric``, the lowest first; unknown ones by how
+    Known cells are sorted by their fraction of stable seeds, then by ``measure``, the best first; unknown ones by how
     many seeds are trained, the most first. Ties keep their order.
     """
 
     def place(cell: CellSummary) -> tuple[int, float, float]:
         if not is_known(cell.state):
             return 2, -cell.num_finished, "errored" not in cell.outcomes
-        value = cell.medians[metric]
+        value = cell.medians[measure.column]
         return (
             {"stable": 0, DEGRADED: 1}.get(cell.state, 3),
             -(cell.fraction_stable or 0.0),
-            math.inf if value is None else value,
+            math.inf if value is None else measure.cost(value),
         )
 
     return sorted(cells, key=place)
 
 
-def reduced(cells: Sequence[CellSummary], metric: str, how: str) -> CellSummary:
+def reduced(cells: Sequence[CellSummary], measure: Measure, how: str) -> CellSummary:
     """Return the worst, the best or the middle cell (the worse of two).
 
     Unknown cells may turn out stable or not. If the result's state depends on them, return the first unknown cell.
     """
-    ordered = best_first(cells, metric)
+    ordered = best_first(cells, measure)
     place = min(int(REDUCTIONS[how] * len(ordered)), len(ordered) - 1)
     taken = ordered[place]
     unknown = [cell for cell in ordered if not is_known(cell.state)]

@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.intervals import holm, mean_interval
+from orchestrator.base.measure import FINAL_LOSS
 from orchestrator.base.space import Axis, Cell, is_ordered
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, is_known
@@ -152,6 +153,11 @@ def _on_cells(tables: Sequence[SweepTable], x: str | None, rule: StableRule) -> 
             names, maps, stable, states, shared.num_left_out, strict=True
         )
     )
+    measures = {table.measure for table in tables if not table.measure.is_loss}
+    # Sweeps that are compared by different scores, or by one and a loss, still share their losses.
+    measure = (
+        measures.pop() if len(measures) == 1 and not any(table.measure.is_loss for table in tables) else FINAL_LOSS
+    )
     differences = []
     for i in range(1, len(sides)):
         train_the_same = sides[0].trials[0].objective == sides[i].trials[0].objective
@@ -159,7 +165,7 @@ def _on_cells(tables: Sequence[SweepTable], x: str | None, rule: StableRule) -> 
             replace(
                 _difference(sides[0], sides[i], paired(stable[0], stable[i]), edge_axis),
                 num_turned=_num_turned(stable[0], stable[i]),
-                gains=gains(known[0], known[i]) if train_the_same else None,
+                gains=gains(known[0], known[i], measure) if train_the_same else None,
             )
         )
     return Comparison(

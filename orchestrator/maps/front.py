@@ -1,4 +1,4 @@
-"""The front of a sweep: the stable settings that no other beats in both loss and margin, or loss and steps."""
+"""The front of a sweep: the stable settings that no other beats in both loss (or score) and margin, or steps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import pandas as pd
 
 from orchestrator.base.columns import METRICS
 from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.measure import Measure
 from orchestrator.base.query import hidden, reported
 from orchestrator.base.space import Axis, Cell, format_value
 from orchestrator.maps.curve_metrics import measured
 from orchestrator.maps.edges import STABLE, Margin, StableRule
-from orchestrator.maps.recommendation import candidates, loss_metric, median_of_all, setting_name, smallest
+from orchestrator.maps.recommendation import candidates, measure_of, median_of_all, setting_name, smallest
 from orchestrator.maps.stability_map import StabilityMap, map_of
 from orchestrator.maps.table import SweepTable, tied_settings
 
@@ -26,7 +27,6 @@ MARGIN, STEPS = "margin", "steps"
 _STEPS_COLUMN = "steps_to_target"
 FRONT_COLUMNS = ("state", "num_seeds", "loss", "against", "kind", "limit")  # of the table, after those of the axes
 _IN_A_ROW = 10  # losses whose median is a level, as in the columns final_loss and best_loss
-_HIGH = (MARGIN, "learned_share")  # of all else, less is better
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,24 @@ class Front:
     """
 
     sweep: str
-    metric: str
     against: str
     along: str | None
     target: float | None
+    measure: Measure = hidden()
     is_high: bool = hidden()
     axes: tuple[Axis, ...] = hidden()
     cells: tuple[FrontCell, ...] = hidden()
     stability: StabilityMap | None = hidden(default=None)
+
+    @reported
+    def metric(self) -> str:
+        """The name of what is weighed."""
+        return self.measure.name
+
+    @reported
+    def maximize(self) -> bool:
+        """Whether a higher value is better."""
+        return self.measure.maximize
 
     @reported
     def is_fitted(self) -> bool:
@@ -86,12 +96,12 @@ class Front:
 
     @reported
     def front(self) -> list[dict[str, Any]]:
-        """The members by ascending loss."""
+        """The members, the best loss or score first."""
         return [self._row(cell) for cell in self.members]
 
     @reported
     def beaten(self) -> list[dict[str, Any]]:
-        """The candidates that are not on the front, by ascending loss, with the member that beats each."""
+        """The candidates that are not on the front, the best first, with the member that beats each."""
         return [
             {**self._row(cell), "beaten_by": cell.beaten_by.setting}
             for cell in self.beaten_cells
@@ -111,15 +121,17 @@ class Front:
 
     @property
     def members(self) -> list[FrontCell]:
-        """The cells of the front by ascending loss."""
-        found = [cell for cell in self.cells if cell.kind == "front"]
-        return sorted(found, key=lambda cell: cell.numbers[0])
+        """The cells of the front, the best loss or score first."""
+        return self._ranked("front")
 
     @property
     def beaten_cells(self) -> list[FrontCell]:
-        """The candidates that are not on the front, by ascending loss."""
-        found = [cell for cell in self.cells if cell.kind == "beaten"]
-        return sorted(found, key=lambda cell: cell.numbers[0])
+        """The candidates that are not on the front, the best loss or score first."""
+        return self._ranked("beaten")
+
+    def _ranked(self, kind: Kind) -> list[FrontCell]:
+        found = [cell for cell in self.cells if cell.kind == kind]
+        return sorted(found, key=lambda cell: self.measure.cost(cell.numbers[0]))
 
 
 def front(
@@ -129,42 +141,49 @@ def front(
     along: str | None = None,
     target: float | None = None,
     rule: StableRule = STABLE,
+    maximize: bool | None = None,
 ) -> Front:
-    """Find the stable cells that no other beats in both a low ``metric`` and ``against``.
+    """Find the stable cells that no other beats in both a good ``metric`` and ``against``.
 
     Candidates, islands and margins are as for ``recommend``, except that scattered cells have islands for margins only;
     ``along`` takes only the margins along one axis. `steps` are counted until the training loss is as low as
     ``target``, by default the highest final loss of a stable trial, which all stable trials reach. ``against`` may also
-    be a metric of maps or of a custom trainer: less is better, except for ``learned_share``.
+    be a metric of maps, where less is better except for ``learned_share`` and a score, or what a custom trainer
+    printed, with its direction ``maximize``.
 
-    Raises InputError for a ``metric`` that is not a loss, an unknown ``against``, one without values, an axis without
+    Raises InputError for a ``metric`` without a direction, an unknown ``against``, one without values, an axis without
     margins, a target without steps, and too few scattered cells to fit a surface to.
     """
-    metric = loss_metric(table, metric)
-    _check(table, metric, against, along, target)
+    is_printed = against in table.printed_metrics
+    measure = measure_of(table, metric, None if is_printed else maximize)
+    against_name, is_high = against, against == MARGIN
+    if against not in (MARGIN, STEPS):
+        weighed = measure_of(table, against, maximize, "--against") if is_printed else table.column_measure(against)
+        against, against_name, is_high = weighed.column, weighed.name, weighed.maximize
+    _check(table, measure, against, along, target)
     column = _STEPS_COLUMN if against == STEPS else against
     if against == STEPS:
         target = _usual_target(table) if target is None else target
     stability = map_of(table, rule=rule) if against == MARGIN or table.is_grid else None
     if against != MARGIN or stability is None:
         values = _values(table, column, target)
-        cells = [replace(cell, against=values[cell.setting]) for cell in _cells(table, metric)]
+        cells = [replace(cell, against=values[cell.setting]) for cell in _cells(table, measure)]
     else:
-        cells = _with_margins(table, metric, stability, along)
+        cells = _with_margins(table, measure, stability, along)
     if stability is not None:
         islands = stability.islands(cell.setting for cell in cells if cell.state == "stable")
         cells = [replace(cell, kind="island") if cell.setting in islands else cell for cell in cells]
-    is_high = column in _HIGH
-    marked = tuple(_marked(cells, is_high))
-    return Front(table.name, metric, column, along, target, is_high, table.axes, marked, stability)
+    marked = tuple(_marked(cells, measure, is_high))
+    shown = _STEPS_COLUMN if against == STEPS else against_name
+    return Front(table.name, shown, along, target, measure, is_high, table.axes, marked, stability)
 
 
-def _check(table: SweepTable, metric: str, against: str, along: str | None, target: float | None) -> None:
+def _check(table: SweepTable, measure: Measure, against: str, along: str | None, target: float | None) -> None:
     known = [MARGIN, STEPS, *METRICS, *table.printed_metrics]
     if against not in known:
         raise InputError(Problem("--against", "", f"{against!r} is unknown", f"choose one of {', '.join(known)}"))
-    if against == metric:
-        raise InputError(Problem("--against", "", f"{against} is the loss itself", "choose margin or steps"))
+    if against == measure.column:
+        raise InputError(Problem("--against", "", f"{against} is the {measure.kind} itself", "choose margin or steps"))
     if target is not None and against != STEPS:
         what = f"has no meaning for {against}: it is the loss to which steps are counted"
         raise InputError(Problem("--target", "", what, "leave it out, or choose --against steps"))
@@ -201,8 +220,8 @@ def _values(table: SweepTable, column: str, target: float | None) -> dict[Cell, 
     return values
 
 
-def _cells(table: SweepTable, metric: str) -> list[FrontCell]:
-    """All cells with their losses."""
+def _cells(table: SweepTable, measure: Measure) -> list[FrontCell]:
+    """All cells with their losses or scores."""
     states = table.states()
     return [
         FrontCell(
@@ -210,16 +229,16 @@ def _cells(table: SweepTable, metric: str) -> list[FrontCell]:
             tied=tied_settings(runs[0], table.ties),
             state=states[cell],
             num_seeds=len(runs),
-            loss=median_of_all(getattr(run, metric) for run in runs),
+            loss=median_of_all(map(measure.of, runs)),
             against=None,
         )
         for cell, runs in table.by_cell().items()
     ]
 
 
-def _with_margins(table: SweepTable, metric: str, stability: StabilityMap, along: str | None) -> list[FrontCell]:
+def _with_margins(table: SweepTable, measure: Measure, stability: StabilityMap, along: str | None) -> list[FrontCell]:
     """All cells, with margins for candidates. Raises InputError for an axis without margins."""
-    margins = {candidate.setting: candidate.margins for candidate in candidates(table, metric, stability)}
+    margins = {candidate.setting: candidate.margins for candidate in candidates(table, measure, stability)}
     have = {margin.axis for own in margins.values() for margin in own}
     if margins and not have:
         what = "no axis has values in an order, so there are no margins"
@@ -228,7 +247,7 @@ def _with_margins(table: SweepTable, metric: str, stability: StabilityMap, along
         what = f"{along} has no margins: its values have no order, or it advances with another axis"
         raise InputError(Problem("--along", "", what, f"choose {' or '.join(sorted(have))}"))
     cells = []
-    for cell in _cells(table, metric):
+    for cell in _cells(table, measure):
         if cell.setting in margins:
             own = [margin for margin in margins[cell.setting] if along in (None, margin.axis)]
             cell = replace(cell, against=smallest(own), limit=_limit(own))
@@ -245,13 +264,13 @@ def _limit(margins: list[Margin]) -> str | None:
     return f"{nearest.axis} {'up' if nearest.is_upwards else 'down'}"
 
 
-def _marked(cells: list[FrontCell], is_high: bool) -> list[FrontCell]:
+def _marked(cells: list[FrontCell], measure: Measure, is_high: bool) -> list[FrontCell]:
     """The cells with their kinds; a candidate is stable on all seeds, no island, and has both numbers."""
     places = [
         i for i, cell in enumerate(cells)
         if cell.state == "stable" and cell.kind != "island" and None not in (cell.loss, cell.against)
     ]  # fmt: skip
-    points = [(loss, -other if is_high else other) for loss, other in (cells[i].numbers for i in places)]
+    points = [(measure.cost(loss), -other if is_high else other) for loss, other in (cells[i].numbers for i in places)]
     on_front = unbeaten(points)
     marked = list(cells)
     for at in on_front:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from orchestrator.base.intervals import mean_interval, share_interval
+from orchestrator.base.measure import FINAL_LOSS, Measure
 from orchestrator.base.space import Cell
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import cell_state
@@ -38,7 +39,7 @@ def paired(before: Mapping[tuple[Cell, int], bool], after: Mapping[tuple[Cell, i
 
 @dataclass(frozen=True, slots=True)
 class LowestLoss:
-    """The cell of the lowest median final ``loss`` among cells whose seeds are all stable."""
+    """The cell of the best median final ``loss``, or score, among cells whose seeds are all stable."""
 
     cell: Cell
     loss: float
@@ -53,7 +54,7 @@ class Gains:
 
     ``loss_change`` is the median of the change of the final loss over the ``num_losses`` pairs of which both are
     stable, with the interval of the mean of each seed's. ``best`` is the best cell here, ``best_of_base`` the
-    base's.
+    base's. Losses are values of the ``measure``, which may be a score.
     """
 
     num_pairs: int
@@ -69,10 +70,11 @@ class Gains:
     loss_change_interval: tuple[float, float] | None
     best: LowestLoss | None
     best_of_base: LowestLoss | None
+    measure: Measure = FINAL_LOSS
 
 
-def gains(base: Trials, new: Trials) -> Gains | None:
-    """What ``new`` gains over ``base``, or None if no trial has an outcome in both.
+def gains(base: Trials, new: Trials, measure: Measure = FINAL_LOSS) -> Gains | None:
+    """What ``new`` gains over ``base`` in the ``measure``, or None if no trial has an outcome in both.
 
     Trials without a partner only count for the best cells.
     """
@@ -87,10 +89,10 @@ def gains(base: Trials, new: Trials) -> Gains | None:
     both = [pair for pair, turned in zip(pairs, before_after, strict=True) if all(turned)]
     by_seed: dict[int, list[float]] = {}
     for a, b in both:
-        if math.isfinite(change := _loss(b) - _loss(a)):
+        if math.isfinite(change := _value(b, measure) - _value(a, measure)):
             by_seed.setdefault(a.seed, []).append(change)
     changes = [change for of_seed in by_seed.values() for change in of_seed]
-    saved_losses = [loss for row in saved if math.isfinite(loss := _loss(row))]
+    saved_losses = [loss for row in saved if math.isfinite(loss := _value(row, measure))]
     return Gains(
         num_pairs=len(pairs),
         unstable=unstable,
@@ -103,8 +105,9 @@ def gains(base: Trials, new: Trials) -> Gains | None:
         num_losses=len(changes),
         loss_change=median(changes) if changes else None,
         loss_change_interval=mean_interval([median(each) for each in by_seed.values()]),
-        best=best_cell(new),
-        best_of_base=best_cell(base),
+        best=best_cell(new, measure),
+        best_of_base=best_cell(base, measure),
+        measure=measure,
     )
 
 
@@ -120,21 +123,24 @@ def _interval(
     return share_interval([*counts.values()]) if counts else None
 
 
-def _loss(row: TrialResult) -> float:
-    """The final loss; NaN where there is none."""
-    return math.nan if row.final_loss is None else row.final_loss
+def _value(row: TrialResult, measure: Measure) -> float:
+    """The value; NaN if there is none."""
+    value = measure.of(row)
+    return math.nan if value is None else value
 
 
-def best_cell(trials: Trials) -> LowestLoss | None:
-    """The first of the cells with the lowest median final loss whose seeds are all stable; None without any.
+def best_cell(trials: Trials, measure: Measure = FINAL_LOSS) -> LowestLoss | None:
+    """The first of the cells with the best median value whose seeds are all stable; None without any.
 
-    A cell of which half of the seeds have no finite loss has no median.
+    A cell has no median if half of the seeds have no finite value.
     """
     cells = by_cell(trials.values())
     stable = [(cell, rows) for cell, rows in cells.items() if cell_state([row.label for row in rows]) == "stable"]
-    found = [LowestLoss(cell, _middle(rows)) for cell, rows in stable]
-    return min((cell for cell in found if math.isfinite(cell.loss)), key=lambda cell: cell.loss, default=None)
+    found = [LowestLoss(cell, _middle(rows, measure)) for cell, rows in stable]
+    known = (cell for cell in found if math.isfinite(cell.loss))
+    return min(known, key=lambda cell: measure.cost(cell.loss), default=None)
 
 
-def _middle(rows: Sequence[TrialResult]) -> float:
-    return median(loss if math.isfinite(loss := _loss(row)) else math.inf for row in rows)
+def _middle(rows: Sequence[TrialResult], measure: Measure) -> float:
+    worst = measure.cost(math.inf)
+    return median(value if math.isfinite(value := _value(row, measure)) else worst for row in rows)

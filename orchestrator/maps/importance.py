@@ -1,4 +1,4 @@
-"""Which axis moves stability, and which the loss, with the diverged runs in."""
+"""Which axis moves stability, and which the loss or the score, with the diverged runs in."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from functools import partial
 import numpy as np
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.query import hidden
+from orchestrator.base.measure import Measure
+from orchestrator.base.query import hidden, reported
 from orchestrator.base.space import Axis, is_number, is_ordered, on_natural_scale
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import OUTCOMES, is_over_edge
 from orchestrator.maps.axes import value_label
 from orchestrator.maps.surface_map import SurfaceMap, surface_map
-from orchestrator.maps.table import SweepTable, usual_loss
+from orchestrator.maps.table import SweepTable, usual_measure
 from orchestrator.search.study import EVALUATORS, Parameter, importances
 
 _SURFACE = "surface"  # of P(stable), fitted to the trials
@@ -32,7 +33,7 @@ Shares = Mapping[str, Mapping[str, Mapping[str, float] | None]]
 class Importance:
     """The share of each axis in what moves stability and the loss, by evaluator, from ``num_trials`` trials.
 
-    The ``loss`` is the one by which settings are compared. It is taken by its rank, with the diverged trials tied for
+    The ``measure`` is what settings are compared by. It is taken by its rank, with the diverged trials tied for
     the last place, so that the size of a blow-up does not matter. ``num_inside`` trials are inside the edge: stable or
     degraded. ``num_best`` trials are what PED-ANOVA takes as good. ``no_surface`` says why the surface has no shares.
     """
@@ -41,11 +42,16 @@ class Importance:
     num_trials: int
     num_inside: int
     num_best: int
-    loss: str
     shares: Shares
     no_surface: str | None
     doubts: tuple[str, ...]
     axes: tuple[str, ...] = hidden()
+    measure: Measure = hidden()
+
+    @reported
+    def loss(self) -> str:
+        """The name of the loss or score."""
+        return self.measure.name
 
 
 def importance(table: SweepTable) -> Importance:
@@ -69,10 +75,10 @@ def importance(table: SweepTable) -> Importance:
     rows = [{name: place(trial.cell[name]) for name, place in place_of.items()} for trial in trials]
     unstable = [float(is_over_edge(trial.label)) for trial in trials]
     num, num_inside = len(trials), unstable.count(0.0)
-    loss = usual_loss(trials)
+    measure = usual_measure(trials, table.facts)
     num_best = min(num - 1, max(_FEWEST, math.ceil(_BEST * num)))
     # Half a trial less than the number, since Optuna rounds up the number that is meant.
-    of_loss = importances(parameters, rows, loss_ranks(trials, loss), (num_best - 0.5) / num)
+    of_loss = importances(parameters, rows, loss_ranks(trials, measure), (num_best - 0.5) / num)
     of_stability: Mapping[str, Mapping[str, float] | None] = dict.fromkeys(EVALUATORS)
     on_surface: Mapping[str, float] | None = None
     no_surface: str | None = "all trials are on one side of the edge"
@@ -84,7 +90,7 @@ def importance(table: SweepTable) -> Importance:
         axes=tuple(axis.name for axis in axes),
         shares={"stability": {**of_stability, _SURFACE: on_surface}, "loss": of_loss},
         no_surface=no_surface,
-        loss=loss,
+        measure=measure,
         num_trials=num,
         num_inside=num_inside,
         num_best=num_best,
@@ -92,19 +98,19 @@ def importance(table: SweepTable) -> Importance:
     )
 
 
-def loss_ranks(trials: Sequence[TrialResult], loss: str) -> list[float]:
-    """The rank of each trial's loss in [0, 1]; equal losses share the mean of their ranks.
+def loss_ranks(trials: Sequence[TrialResult], measure: Measure) -> list[float]:
+    """The rank of each trial's loss or score in [0, 1], the best first; equal ones share the mean of their ranks.
 
-    Diverged trials, and others without a finite loss at their end, are tied for the last place.
+    Diverged trials, and others without a value at their end, are tied for the last place.
     """
     from scipy.stats import rankdata
 
-    losses = [_loss(trial, loss) for trial in trials]
-    return [float(rank - 1) / max(1, len(trials) - 1) for rank in rankdata(losses)]
+    costs = [_cost(trial, measure) for trial in trials]
+    return [float(rank - 1) / max(1, len(trials) - 1) for rank in rankdata(costs)]
 
 
-def _loss(trial: TrialResult, loss: str) -> float:
-    found = getattr(trial, loss) if getattr(trial, loss) is not None else trial.final_loss
+def _cost(trial: TrialResult, measure: Measure) -> float:
+    found = measure.final_cost(trial)
     return math.inf if trial.outcome == "diverged" or found is None else float(found)
 
 

@@ -1,4 +1,4 @@
-"""The setting with the lowest loss that is stable on every seed and far enough from the edge."""
+"""The setting with the best loss or score that is stable on every seed and far enough from the edge."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from statistics import median
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.measure import Measure, loss_measure, score_of
 from orchestrator.base.query import hidden, reported
 from orchestrator.base.space import Axis, Cell, is_number, is_ordered, number_text
+from orchestrator.maps.curve_metrics import measured
 from orchestrator.maps.edges import STABLE, Margin, StableRule
 from orchestrator.maps.stability_map import StabilityMap, map_of
 from orchestrator.maps.table import SweepTable, tied_settings
@@ -24,7 +26,7 @@ _BEYOND, _JUST_BEYOND = 1.01, 1.05
 
 @dataclass(frozen=True)
 class Candidate:
-    """A cell whose seeds are all stable: its median loss, and its margins along the axes of ``stability``.
+    """A cell whose seeds are all stable: its median loss or score, and its margins along the axes of ``stability``.
 
     ``tied`` are the values that follow from the axes: values of tied fields, and ``effective_NAME`` of tied axes.
     """
@@ -72,7 +74,7 @@ class Untried:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The recommended setting or None, and what it was chosen from: stable candidates by ascending loss.
+    """The recommended setting or None, and what it was chosen from: stable candidates, the best ``measure`` first.
 
     ``islands`` are stable too, but cut off from the stable region, and not candidates. Margins are from ``stability``;
     axes ``without_order`` have none. ``untried`` is the best candidate that a finer grid might recommend instead.
@@ -82,12 +84,22 @@ class Recommendation:
     candidates: tuple[Candidate, ...]
     islands: tuple[Candidate, ...]
     num_cells: int
-    metric: str
     margin: float
     without_order: tuple[str, ...]
     untried: Untried | None
+    measure: Measure = hidden()
     axes: tuple[Axis, ...] = hidden()
     stability: StabilityMap = hidden()
+
+    @reported
+    def metric(self) -> str:
+        """The name of what was compared."""
+        return self.measure.name
+
+    @reported
+    def maximize(self) -> bool:
+        """Whether a higher value is better."""
+        return self.measure.maximize
 
     @reported
     def is_fitted(self) -> bool:
@@ -96,22 +108,26 @@ class Recommendation:
 
 
 def recommend(
-    table: SweepTable, at_least: float = 2.0, metric: str | None = None, rule: StableRule = STABLE
+    table: SweepTable,
+    at_least: float = 2.0,
+    metric: str | None = None,
+    rule: StableRule = STABLE,
+    maximize: bool | None = None,
 ) -> Recommendation:
-    """Recommend the stable cell of lowest median ``metric`` with stable cells within a factor ``at_least`` of it.
+    """Recommend the stable cell of best median ``metric`` with stable cells within a factor ``at_least`` of it.
 
-    The ``metric`` is by default the usual loss. A direction in which every cell up to the axis's end is stable is open,
-    and passes; an unknown cell is no margin. A degraded cell is never chosen, nor one outside of the largest connected
-    stable region. Raises InputError for a metric that is not a loss, a factor below 1, and too few scattered cells to
-    fit a surface to.
+    The ``metric`` and its direction ``maximize`` are read as in ``measure_of``. A direction in which every cell up to
+    the axis's end is stable is open, and passes; an unknown cell is no margin. A degraded cell is never chosen, nor one
+    outside of the largest connected stable region. Raises InputError for a metric without a direction, a factor below
+    1, and too few scattered cells to fit a surface to.
     """
     if not at_least >= 1:
         raise InputError(
             Problem("--margin", "", f"{at_least:g} is not a factor", "write a number from 1 up, such as 2")
         )
-    metric = loss_metric(table, metric)
+    measure = measure_of(table, metric, maximize)
     stability = map_of(table, rule=rule)
-    found = sorted(candidates(table, metric, stability), key=lambda candidate: candidate.loss)
+    found = sorted(candidates(table, measure, stability), key=lambda candidate: measure.cost(candidate.loss))
     cut_off = stability.islands(candidate.setting for candidate in found)
     by_loss = tuple(candidate for candidate in found if candidate.setting not in cut_off)
     islands = tuple(candidate for candidate in found if candidate.setting in cut_off)
@@ -121,7 +137,7 @@ def recommend(
     better = by_loss[: by_loss.index(chosen)] if chosen is not None else by_loss
     untried = None if stability.is_fitted else next(filter(None, (_untried(each, at_least) for each in better)), None)
     return Recommendation(
-        chosen, by_loss, islands, num_cells, metric, at_least, unordered, untried, stability.axes, stability
+        chosen, by_loss, islands, num_cells, at_least, unordered, untried, measure, stability.axes, stability
     )
 
 
@@ -147,21 +163,43 @@ def _untried(candidate: Candidate, at_least: float) -> Untried | None:
     return Untried(candidate.setting, candidate.loss, values, between, candidate.name) if values else None
 
 
-def loss_metric(table: SweepTable, metric: str | None) -> str:
-    """The loss to compare cells by. Raises InputError for a metric that is not a loss, and for a sweep without axes."""
-    metric = table.usual_loss if metric is None else metric
-    if metric not in LOSSES:
-        raise InputError(Problem("--metric", "", f"{metric!r} is not a loss", f"choose one of {', '.join(LOSSES)}"))
+def measure_of(
+    table: SweepTable, metric: str | None, maximize: bool | None = None, option: str = "--metric"
+) -> Measure:
+    """What cells are compared by: a loss, the sweep's score, or what a trainer printed, with its direction.
+
+    By default the usual measure of the sweep. Raises InputError for any other metric, for a direction that is not known
+    or does not apply, for a score that no trial has, and for a sweep without axes.
+    """
+    score = score_of(table.facts)
     if not table.axes:
         raise InputError(Problem(str(table.ledger.path), "", "the sweep has no axes, so there is nothing to choose"))
-    return metric
+    if metric in table.printed_metrics and (score is None or metric != score.name):
+        if maximize is None:
+            message = f"nothing says whether more of {metric!r} is better"
+            raise InputError(Problem(option, "", message, "add --maximize or --minimize"))
+        return Measure(metric, metric, maximize, measured(table, [metric])[metric])
+    known = [*LOSSES, *([score.name] if score is not None else []), *table.printed_metrics]
+    measure = table.measure if metric is None else table.column_measure(metric)
+    if metric in LOSSES:
+        measure = loss_measure(metric)
+    elif metric is not None and measure != score:
+        raise InputError(Problem(option, "", f"{metric!r} is not a loss", f"choose one of {', '.join(known)}"))
+    if maximize is not None and maximize != measure.maximize:
+        message = f"is for a metric that a trainer printed; of {measure.name}, {measure.better} is better"
+        raise InputError(Problem("--maximize" if maximize else "--minimize", "", message, "leave it out"))
+    if measure == score and all(measure.of(trial) is None for trial in table.trials):
+        message = f"no trial has its score, {score.name!r}" if score is not None else ""
+        remedy = "`sweep check FILE` shows what the trainer prints; --metric final_loss compares by the loss"
+        raise InputError(Problem(table.name, "", message, remedy))
+    return measure
 
 
-def candidates(table: SweepTable, metric: str, stability: StabilityMap) -> Iterator[Candidate]:
-    """The stable cells with a loss on every seed, in the order of the sweep."""
+def candidates(table: SweepTable, measure: Measure, stability: StabilityMap) -> Iterator[Candidate]:
+    """The stable cells with a value on every seed, in the order of the sweep."""
     states = table.states()
     for cell, runs in table.by_cell().items():
-        loss = median_of_all(getattr(run, metric) for run in runs)
+        loss = median_of_all(map(measure.of, runs))
         if states[cell] == "stable" and loss is not None:
             yield Candidate(cell, loss, len(runs), tied_settings(runs[0], table.ties), stability)
 

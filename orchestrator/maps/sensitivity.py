@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.measure import Measure
 from orchestrator.base.space import Axis, Cell, format_value, is_number, is_ordered
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.maps.axes import existing
 from orchestrator.maps.surface_map import as_range, setting_text, shown_settings
-from orchestrator.maps.table import SweepTable, usual_loss
+from orchestrator.maps.table import SweepTable, usual_measure
 
 _PLACES = 129  # on a range
 _SMOOTHING = 1e-3
@@ -41,7 +42,7 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True)
 class Sensitivities:
-    """The sensitivities over ``axis``, from ``low`` to ``high``, by ``loss``: of validation, or else of training.
+    """The sensitivities over ``axis``, from ``low`` to ``high``, by what settings are compared by: ``measure``.
 
     On a grid they are over ``num_values`` tried values. If cells are scattered, they are of the settings that are
     shown, and interpolated between ``num_cells`` cells; ``sparse`` are the parts of the range in which few cells lie:
@@ -52,7 +53,7 @@ class Sensitivities:
     axes: tuple[Axis, ...]
     low: float
     high: float
-    loss: str
+    measure: Measure
     settings: tuple[Sensitivity, ...]
     num_values: int | None = None
     num_cells: int | None = None
@@ -71,13 +72,13 @@ def lr_sensitivity(table: SweepTable, name: str = "lr", between: tuple[float, fl
     return sensitivity_of_values(table, name, between) if table.is_grid else _of_range(table, name, between)
 
 
-def capped_loss(trial: TrialResult, loss: str) -> float | None:
+def capped_cost(trial: TrialResult, measure: Measure) -> float | None:
     """The final loss, at most the loss at initialisation, which also replaces a loss that is not finite.
 
-    None if neither is finite: such a run has no loss to compare.
+    The same of the cost of a score. None if neither is finite: such a run has nothing to compare.
     """
-    final = getattr(trial, loss) if getattr(trial, loss) is not None else trial.final_loss
-    return min((value for value in (final, trial.initial_loss) if value is not None), default=None)
+    ends = measure.final_cost(trial), measure.initial_cost(trial)
+    return min((value for value in ends if value is not None), default=None)
 
 
 def range_text(between: tuple[float, float]) -> str:
@@ -100,13 +101,13 @@ def sensitivity_of_values(
     values = _within(values, between, name)
     judged = [trial for trial in table.trials if trial.is_judged and trial.cell[name] in values]
     along = {name, *axes[name].zipped}
-    loss = usual_loss(judged)
+    measure = usual_measure(judged, table.facts)
     trials: dict[Cell, dict[int, dict[Any, TrialResult]]] = {}
     for trial in judged:
         by_seed = trials.setdefault(trial.cell.without(along), {})
         by_seed.setdefault(trial.seed, {})[trial.cell[name]] = trial
-    settings = tuple(_of_seeds(setting, by_seed, values, loss) for setting, by_seed in trials.items())
-    return Sensitivities(axes[name], table.axes, min(values), max(values), loss, settings, num_values=len(values))
+    settings = tuple(_of_seeds(setting, by_seed, values, measure) for setting, by_seed in trials.items())
+    return Sensitivities(axes[name], table.axes, min(values), max(values), measure, settings, num_values=len(values))
 
 
 def _within(values: Sequence[float], between: tuple[float, float] | None, name: str) -> tuple[float, ...]:
@@ -122,10 +123,10 @@ def _within(values: Sequence[float], between: tuple[float, float] | None, name: 
 
 
 def _of_seeds(
-    setting: Cell, trials: Mapping[int, Mapping[Any, TrialResult]], values: Sequence[float], loss: str
+    setting: Cell, trials: Mapping[int, Mapping[Any, TrialResult]], values: Sequence[float], measure: Measure
 ) -> Sensitivity:
     losses = {
-        seed: [capped_loss(by_value[value], loss) if value in by_value else None for value in values]
+        seed: [capped_cost(by_value[value], measure) if value in by_value else None for value in values]
         for seed, by_value in sorted(trials.items())
     }
     known = {seed: [value for value in of_seed if value is not None] for seed, of_seed in losses.items()}
@@ -143,8 +144,8 @@ def _of_seeds(
 def _of_range(table: SweepTable, name: str, between: tuple[float, float] | None) -> Sensitivities:
     """``lr_sensitivity`` over a range, at settings that may lie between the cells.
 
-    The logarithm of the capped loss is interpolated between the nearest cells, linearly in the distance on the axes'
-    scales.
+    The logarithm of the capped loss, or a score itself, is interpolated between the nearest cells, linearly in the
+    distance on the axes' scales.
     """
     axes = {axis.name: as_range(axis) for axis in table.axes}
     if name not in axes or axes[name].values:
@@ -152,18 +153,19 @@ def _of_range(table: SweepTable, name: str, between: tuple[float, float] | None)
         raise InputError(Problem(table.name, "", f"{name!r} is not a range of numbers", remedy))
     low, high = _part(axes[name], between)
     trials = [trial for trial in table.trials if trial.is_judged]
-    loss = usual_loss(trials)
+    measure = usual_measure(trials, table.facts)
     losses: dict[Cell, list[float]] = {}
     for trial in trials:
-        if (capped := capped_loss(trial, loss)) is not None and capped > 0:
+        if (capped := capped_cost(trial, measure)) is not None and (capped > 0 or not measure.is_loss):
             losses.setdefault(trial.cell, []).append(capped)
     cells = {cell: median(of_cell) for cell, of_cell in losses.items()}
     others = [axis for axis in axes.values() if axis.name != name]
-    settings = tuple(_interpolated(Cell(other), axes, name, (low, high), cells) for other in shown_settings(others))
+    is_log, shown = measure.is_loss, shown_settings(others)
+    settings = tuple(_interpolated(Cell(other), axes, name, (low, high), cells, is_log) for other in shown)
     inside = [cell[name] for cell in cells if low <= cell[name] <= high]
     sparse = tuple(_sparse_parts(replace(axes[name], ends=(low, high)), inside))
     return Sensitivities(
-        axes[name], tuple(axes.values()), low, high, loss, settings, num_cells=len(cells), sparse=sparse
+        axes[name], tuple(axes.values()), low, high, measure, settings, num_cells=len(cells), sparse=sparse
     )
 
 
@@ -191,7 +193,12 @@ def _sparse_parts(axis: Axis, values: Sequence[float]) -> Iterator[tuple[float, 
 
 
 def _interpolated(
-    setting: Cell, axes: Mapping[str, Axis], name: str, part: tuple[float, float], cells: Mapping[Cell, float]
+    setting: Cell,
+    axes: Mapping[str, Axis],
+    name: str,
+    part: tuple[float, float],
+    cells: Mapping[Cell, float],
+    is_log: bool,
 ) -> Sensitivity:
     from scipy.interpolate import RBFInterpolator
 
@@ -204,12 +211,14 @@ def _interpolated(
     first, last = (axes[name].unit(end) for end in part)
     units = np.linspace(first, last, _PLACES)
     points_ND = np.array([[_unit(axis, cell[axis.name]) for axis in ranges] for cell, _ in same])
-    log_loss_N = np.log([loss for _, loss in same])
-    surface = RBFInterpolator(points_ND, log_loss_N, neighbors=_NEAREST, kernel="linear", smoothing=_SMOOTHING)
+    loss_N = np.array([loss for _, loss in same])
+    value_N = np.log(loss_N) if is_log else loss_N
+    surface = RBFInterpolator(points_ND, value_N, neighbors=_NEAREST, kernel="linear", smoothing=_SMOOTHING)
     line_LD = np.array(
         [[unit if axis.name == name else _unit(axis, setting[axis.name]) for axis in ranges] for unit in units]
     )
-    loss_L = np.exp(np.clip(surface(line_LD), log_loss_N.min(), log_loss_N.max()))
+    value_L = np.clip(surface(line_LD), value_N.min(), value_N.max())
+    loss_L = np.exp(value_L) if is_log else value_L
     value = float(np.trapezoid(loss_L, dx=1 / (_PLACES - 1)) - loss_L.min())
     return Sensitivity(setting, value, float(axes[name].at(float(units[loss_L.argmin()]))))
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.measure import FINAL_LOSS, Measure, column_measure, loss_measure, score_of
 from orchestrator.base.space import Axis, Cell, format_value, to_hashable
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import cell_state
@@ -72,9 +73,13 @@ class SweepTable:
         return tuple(distinct_runs(self.trials))
 
     @cached_property
-    def usual_loss(self) -> str:
-        """The loss by which settings are compared, see ``usual_loss``."""
-        return usual_loss(self.trials)
+    def measure(self) -> Measure:
+        """What settings are compared by, see ``usual_measure``."""
+        return usual_measure(self.trials, self.facts)
+
+    def column_measure(self, metric: str) -> Measure:
+        """The metric of a map with its direction; the sweep's score also by its own name."""
+        return column_measure(metric, self.facts)
 
     @cached_property
     def printed_metrics(self) -> tuple[str, ...]:
@@ -165,17 +170,28 @@ def with_relative_results(
     """
     axes = json.loads(facts.get("axes", "[]"))
     zipped = {name for axis in axes for name in axis.get("zipped", ()) if axis["name"] in LR_NAMES}
-    return _with_lr_health(_with_learned_shares(trials), zipped, noise_of)
+    measure = score_of(facts) or FINAL_LOSS
+    # The noise of the loss says nothing about a score.
+    return _with_lr_health(
+        _with_learned_shares(trials, measure), zipped, noise_of if measure.is_loss else None, measure
+    )
 
 
-def _with_learned_shares(trials: Sequence[TrialResult]) -> list[TrialResult]:
-    shares = learned_shares([(trial.outcome, trial.initial_loss, trial.final_loss) for trial in trials])
+def _with_learned_shares(trials: Sequence[TrialResult], measure: Measure) -> list[TrialResult]:
+    """Shares of the ``measure``, or of the loss if nothing has a start on it."""
+    if not any(measure.initial_cost(trial) is not None for trial in trials):
+        measure = FINAL_LOSS
+    results = [(trial.outcome, measure.initial_cost(trial), measure.final_cost(trial)) for trial in trials]
+    shares = learned_shares(results)
     pairs = zip(trials, shares, strict=True)
     return [replace(trial, learned_share=share if trial.is_judged else None) for trial, share in pairs]
 
 
 def _with_lr_health(
-    trials: Sequence[TrialResult], zipped: Collection[str], noise_of: Callable[[TrialResult], float] | None
+    trials: Sequence[TrialResult],
+    zipped: Collection[str],
+    noise_of: Callable[[TrialResult], float] | None,
+    measure: Measure,
 ) -> list[TrialResult]:
     """Compare trials that differ in the learning rate, in axes ``zipped`` with it and in the seed alone."""
     axis = lr_axis(trials[0].cell) if trials else None
@@ -188,7 +204,7 @@ def _with_lr_health(
     labelled = list(trials)
     for row in rows.values():
         trainings = [
-            Training(t.cell[axis], t.seed, t.outcome, t.initial_loss, t.final_loss, t.is_degraded)
+            Training(t.cell[axis], t.seed, t.outcome, measure.initial_cost(t), measure.final_cost(t), t.is_degraded)
             for t in map(trials.__getitem__, row)
         ]
         of_row = None if noise_of is None else lambda place, row=row: noise_of(trials[row[place]])
@@ -259,11 +275,13 @@ def printed_metrics(trials: Iterable[TrialResult]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for trial in trials for name in trial.config.get("metrics", {}).get("also", ())))
 
 
-def usual_loss(trials: Iterable[TrialResult]) -> str:
-    """The loss by which settings are compared: the validation loss if every trial that ran to its end has one."""
+def usual_measure(trials: Iterable[TrialResult], facts: Mapping[str, str]) -> Measure:
+    """What settings are compared by: the sweep's score, or the validation loss if every trial that ran on has one."""
+    if (score := score_of(facts)) is not None:
+        return score
     ran_to_their_end = [trial for trial in trials if trial.outcome in ("stable", "spiked")]
     has_validation = bool(ran_to_their_end) and all(trial.validation_loss is not None for trial in ran_to_their_end)
-    return "validation_loss" if has_validation else "final_loss"
+    return loss_measure("validation_loss") if has_validation else FINAL_LOSS
 
 
 def ties_of(facts: Mapping[str, str]) -> dict[str, str]:

@@ -32,7 +32,7 @@ from orchestrator.sweepfile.settings import settings_of
 _UNFINISHED = ("planned", "running", "interrupted", "lost")
 _LR_METRICS = {"lr_too_slow": TOO_SLOW, "lr_oscillating": OSCILLATING, "lr_right": RIGHT}  # 1 if it applies, else 0
 _MEDIANS = (
-    "final_loss", "validation_loss", "best_loss", "peak_factor", "off_share", "learned_share", "lr_regret",
+    "final_loss", "validation_loss", "best_loss", "score", "peak_factor", "off_share", "learned_share", "lr_regret",
     "onset_step", *OF_TELEMETRY,
 )  # fmt: skip
 _MOST_ROWS = 20  # of the map: with more, their edges are not logged one by one
@@ -202,7 +202,7 @@ def _map_metrics(table: SweepTable, cells: Sequence[CellRecord], advice: Recomme
         metrics |= _edges(advice.stability)
     if advice is not None and (chosen := advice.chosen) is not None:
         metrics |= {f"recommended_{name}": float(v) for name, v in chosen.setting.items() if is_number(v)}
-        metrics["recommended_loss"] = chosen.loss
+        metrics["recommended_loss" if advice.measure.is_loss else "recommended_score"] = chosen.loss
         if math.isfinite(chosen.margin):
             metrics["recommended_margin"] = chosen.margin
     costs = [cell.metrics["lr_sensitivity"] for cell in cells if "lr_sensitivity" in cell.metrics]

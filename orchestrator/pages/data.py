@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.columns import FRACTION_TITLE, METRICS, meaning, title
+from orchestrator.base.measure import FINAL_LOSS, Measure, column_measure, score_of
 from orchestrator.base.space import Axis
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import is_known, is_over_edge
@@ -85,7 +86,7 @@ def table_data(
     for row, found in zip(rows, metrics, strict=True):
         for name, value in found.items():
             measured[name][row.trial_id] = value
-    cells, panels = cells_and_panels(rows, axes, measured, known)
+    cells, panels = cells_and_panels(facts, rows, axes, measured, known)
     return {
         "name": facts.get("name", ""),
         "is_grid": is_grid(facts),
@@ -158,7 +159,11 @@ KnownCells = dict[tuple[int, ...], tuple[list[TrialResult], list[dict[str, float
 
 
 def cells_and_panels(
-    rows: Sequence[TrialResult], axes: Sequence[Axis], measured: Measured, known: KnownCells | None = None
+    facts: Mapping[str, str],
+    rows: Sequence[TrialResult],
+    axes: Sequence[Axis],
+    measured: Measured,
+    known: KnownCells | None = None,
 ) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
     """The cells over all axes of the sweep, and what can be shown of each: the metrics that a cell has.
 
@@ -177,13 +182,16 @@ def cells_and_panels(
     fractions = [fraction_shown(cell) for cell in cells]
     texts = [fraction_text(cell) for cell in cells]
     means = "stable seeds, of all with a result"
-    panels = [_panel("fraction", FRACTION_TITLE, means, fractions, texts, cells, is_reduced)]
+    usual = score_of(facts) or FINAL_LOSS
+    panels = [_panel("fraction", FRACTION_TITLE, means, fractions, texts, _ranks(cells, usual, is_reduced))]
     panels[0] |= {"colours": "fraction", "range": [0, 1]}
     for name in dict.fromkeys([*METRICS, *measured]):
         values = [_finite(cell.medians[name]) for cell in cells]
         if any(value is not None for value in values):
             texts = ["" if value is None else short_number(value) for value in values]
-            panels.append(_panel(name, title(name), meaning(name), values, texts, cells, is_reduced))
+            measure = column_measure(name, facts)
+            ranks = _ranks(cells, measure, is_reduced)
+            panels.append(_panel(name, measure.title or title(name), meaning(name), values, texts, ranks))
     of_cells: dict[str, list[Any]] = {
         "at": list(members),
         "members": list(members.values()),
@@ -210,24 +218,21 @@ def _words(cell: CellSummary) -> str:
     return ", ".join([*counts, *([f"learning rate {cell.lr_health}"] if cell.lr_health else [])])
 
 
+def _ranks(cells: Sequence[CellSummary], measure: Measure, is_reduced: bool) -> list[int]:
+    rank = {id(cell): i for i, cell in enumerate(best_first(cells, measure) if is_reduced else ())}
+    return [rank[id(cell)] for cell in cells] if is_reduced else []
+
+
 def _panel(
-    name: str,
-    title: str,
-    means: str,
-    values: list[float | None],
-    texts: list[str],
-    cells: Sequence[CellSummary],
-    is_reduced: bool,
+    name: str, title: str, means: str, values: list[float | None], texts: list[str], ranks: list[int]
 ) -> dict[str, Any]:
-    ordered = best_first(cells, _METRIC if name == "fraction" else name) if is_reduced else []
-    rank = {id(cell): i for i, cell in enumerate(ordered)}
     return {
         "name": name,
         "title": title,
         "meaning": means,
         "values": values,
         "texts": texts,
-        "rank": [rank[id(cell)] for cell in cells] if is_reduced else [],
+        "rank": ranks,
         "colours": "value",
         "range": None,  # computed from the cells on the map
     }

@@ -107,11 +107,11 @@ def map_figure(facets: Sequence[CellMap], meshes: Sequence[Mesh | None] = ()) ->
     columns, rows = (2, 1) if len(facets) == 1 else (len(facets), 2)
     figure = ShownFigure(figsize=(columns * width + 1.6, rows * height + 1.7), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
-    metric = facets[0].metric
+    what = facets[0].measure.title or title(facets[0].metric)
     clipped = " (colour clipped)" if is_clipped(facets) else ""
     panels = [
         FRACTION,
-        Panel(title(metric) + clipped, value_colours(), value_norm(facets), attrgetter("value"), value_text),
+        Panel(what + clipped, value_colours(), value_norm(facets), attrgetter("value"), value_text),
     ]
     for i, panel in enumerate(panels):
         places = [grid[0, i]] if len(facets) == 1 else list(grid[i])

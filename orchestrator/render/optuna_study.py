@@ -11,6 +11,7 @@ import numpy as np
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER, OPTUNA_STUDY, check_no_links, write_if_changed
+from orchestrator.base.measure import Measure
 from orchestrator.base.space import Axis, is_number, on_natural_scale
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
@@ -18,7 +19,7 @@ from orchestrator.maps.axes import value_label
 from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.search.study import Parameter, StudyTrial, study_file
 
-METRICS = ("loss", "not_stable")
+NOT_STABLE = "not_stable"
 _CAP = 2.0  # a loss counts as at most so many times the initial one, so that one blow-up does not flatten a plot
 _ATTRIBUTES = (
     "trial_id", "seed", "status", "outcome", "onset_step", "num_spikes", "learned_share", "final_loss",
@@ -40,21 +41,23 @@ def export_study(folder: Path) -> Path:
         axes = [on_natural_scale(axis) for axis in table.axes]
         if not axes:
             raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so a study has no parameters"))
-        trials = study_trials(table, axes)
-    write_if_changed(path, study_file(table.name, METRICS, [_parameter(axis) for axis in axes], trials))
+        trials, measure = study_trials(table, axes), table.measure
+    metrics, maximized = (measure.kind, NOT_STABLE), [measure.kind] if measure.maximize else []
+    write_if_changed(path, study_file(table.name, metrics, [_parameter(axis) for axis in axes], trials, maximized))
     return path
 
 
 def study_trials(table: SweepTable, axes: Sequence[Axis]) -> list[StudyTrial]:
     """Every trial of the sweep, in its order."""
-    rows = table.trials
-    loss = table.usual_loss
-    num_points = min(_MOST_POINTS, _MOST_OF_ALL // max(1, len(rows)))
-    return [_study_trial(row, axes, loss, _curve(row, table.ledger, num_points) if num_points else {}) for row in rows]
+    rows, measure = table.trials, table.measure
+    num_points = min(_MOST_POINTS, _MOST_OF_ALL // max(1, len(rows))) if measure.is_loss else 0
+    return [
+        _study_trial(row, axes, measure, _curve(row, table.ledger, num_points) if num_points else {}) for row in rows
+    ]
 
 
-def _study_trial(row: TrialResult, axes: Sequence[Axis], loss: str, curve: Mapping[int, float]) -> StudyTrial:
-    values = _values(row, loss)
+def _study_trial(row: TrialResult, axes: Sequence[Axis], measure: Measure, curve: Mapping[int, float]) -> StudyTrial:
+    values = _values(row, measure)
     state = _state(row, values)
     attributes = {name: getattr(row, name) for name in _ATTRIBUTES}
     # What 1 - value stands for.
@@ -80,13 +83,14 @@ def _state(row: TrialResult, values: tuple[float, ...] | None) -> str:
     return "running" if row.status == "running" else "waiting"
 
 
-def _values(row: TrialResult, loss: str) -> tuple[float, ...] | None:
-    """Loss and whether it was not stable; None without an outcome that can be judged."""
+def _values(row: TrialResult, measure: Measure) -> tuple[float, ...] | None:
+    """Loss or score and whether it was not stable; None without an outcome that can be judged, and without a value."""
     if row.outcome in (None, "unknown"):
         return None
-    found = getattr(row, loss) if getattr(row, loss) is not None else row.final_loss
-    capped = _capped(None if row.outcome == "diverged" else found, row.initial_loss)
-    return None if capped is None else (capped, float(row.label != "stable"))
+    found = None if row.outcome == "diverged" else measure.final_cost(row)
+    initial = measure.initial_cost(row)
+    cost = _capped(found, initial) if measure.is_loss else initial if found is None else found
+    return None if cost is None else (measure.cost(cost), float(row.label != "stable"))
 
 
 def _capped(loss: float | None, initial: float | None) -> float | None:

@@ -33,7 +33,7 @@ def text_map(rows: Sequence[TrialResult], aside: Container[str] = ()) -> Text | 
         return None
     axes = {name: Axis(name, "values", of_axis) for name, of_axis in values.items()}
     y_name = names[1] if len(names) > 1 else None
-    return drawn_map(map_of_trials(rows, axes, names[0], y_name, "final_loss", "worst", ""))
+    return drawn_map(map_of_trials(rows, axes, names[0], y_name))
 
 
 def drawn_map(stability: CellMap) -> Text | None:

@@ -37,10 +37,11 @@ POPULATION = 16  # cells of a generation: they fill packs, and a usual budget ha
 
 @dataclass(frozen=True)
 class OptunaSearch:
-    """A search for low ``metrics`` over ``axes``, by the Optuna sampler ``method``, with at most ``num_trials`` trials.
+    """A search for low ``metrics``, or high ones if they are ``maximized``, over ``axes``, with ``num_trials`` at most.
 
-    Each cell is trained with ``num_seeds`` seeds and judged by their mean. A cell whose share of stable seeds is below
-    ``stable`` is infeasible. The metric ``MARGIN`` is computed by ``margins``, and is maximised.
+    It is by the Optuna sampler ``method``. Each cell is trained with ``num_seeds`` seeds and judged by their mean. A
+    cell whose share of stable seeds is below ``stable`` is infeasible. The metric ``MARGIN`` is computed by
+    ``margins``, and is maximised.
     """
 
     method: str
@@ -51,6 +52,7 @@ class OptunaSearch:
     stable: float | None
     seed: int
     margins: EdgeMargins | None = None  # if a metric is MARGIN
+    maximized: frozenset[str] = frozenset()
 
     def propose(self, known: Sequence[CellResult], room: int) -> list[Proposal] | None:
         """Propose cells for ``room`` trials, at least one cell."""
@@ -117,7 +119,11 @@ class OptunaSearch:
         return (self.seed * 1_000_003 + num_known) % 2**32
 
     def _penalties(self, known: Sequence[CellResult]) -> list[float]:
-        return [_penalty(known, name) for name in self.metrics]
+        return [_penalty(known, name, self._sign(name)) for name in self.metrics]
+
+    def _sign(self, name: str) -> int:
+        """The factor that makes a metric lower the better it is."""
+        return -1 if name in self.maximized else 1
 
     def _margins(self, known: Sequence[CellResult]) -> list[float]:
         """Return the margin of each cell given all that is ``known``, or zeros if no metric is the margin."""
@@ -135,7 +141,7 @@ class OptunaSearch:
             state = TrialState.FAIL if not has_missing_results([result]) else TrialState.RUNNING
             return create_trial(params=params, distributions=space, state=state)
         values = [
-            -margin if name == MARGIN else fmean(_metric_of(seed, name, penalty) for seed in judged)
+            -margin if name == MARGIN else fmean(_cost_of(seed, name, self._sign(name), penalty) for seed in judged)
             for name, penalty in zip(self.metrics, penalties, strict=True)
         ]
         # A pruned trial was on its trend.
@@ -144,16 +150,21 @@ class OptunaSearch:
         return create_trial(params=params, distributions=space, values=values, constraints=constraints)
 
 
-def _metric_of(seed: SeedResult, name: str, penalty: float) -> float:
-    """Return a trial's metric, or the penalty if it diverged, since its last finite loss says nothing."""
-    return penalty if seed.outcome == "diverged" else min(seed.metrics.get(name, penalty), penalty)
+def _cost_of(seed: SeedResult, name: str, sign: int, penalty: float) -> float:
+    """Return a trial's metric times ``sign``, or the penalty if it diverged: its last finite loss says nothing."""
+    if seed.outcome == "diverged" or name not in seed.metrics:
+        return penalty
+    return min(sign * seed.metrics[name], penalty)
 
 
-def _penalty(known: Sequence[CellResult], name: str) -> float:
-    """Return the highest value of a metric in trials that did not diverge; for a loss, at least the initial loss."""
+def _penalty(known: Sequence[CellResult], name: str, sign: int) -> float:
+    """Return the worst value of a metric in trials that did not diverge, times ``sign``.
+
+    For a loss, that is at least the initial loss.
+    """
     names = (name, "initial_loss") if name.endswith("loss") else (name,)
     values = [
-        seed.metrics[metric]
+        sign * seed.metrics[metric]
         for result in known
         for seed in result.seeds
         for metric in names

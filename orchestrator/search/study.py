@@ -7,7 +7,7 @@ import datetime
 import random
 import sqlite3
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,9 +57,15 @@ class StudyTrial:
 
 
 def study_file(
-    name: str, metrics: Sequence[str], parameters: Sequence[Parameter], trials: Sequence[StudyTrial]
+    name: str,
+    metrics: Sequence[str],
+    parameters: Sequence[Parameter],
+    trials: Sequence[StudyTrial],
+    maximized: Sequence[str] = (),
 ) -> bytes:
-    """Return the SQLite file of a study that minimises ``metrics``, in the schema of the installed Optuna.
+    """Return the SQLite file of a study in the schema of the installed Optuna.
+
+    It minimises its ``metrics``, but for those that are ``maximized``.
 
     The same arguments give the same file.
     """
@@ -70,7 +76,11 @@ def study_file(
     # In memory, so that no file is synced to disk for every trial or left half-written.
     storage = optuna.storages.RDBStorage("sqlite:///:memory:")
     try:
-        study = optuna.create_study(storage=storage, study_name=name, directions=["minimize"] * len(metrics))
+        study_direction = optuna.study.StudyDirection
+        directions = [
+            study_direction.MAXIMIZE if metric in maximized else study_direction.MINIMIZE for metric in metrics
+        ]
+        study = optuna.create_study(storage=storage, study_name=name, directions=directions)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             study.set_metric_names(list(metrics))
@@ -109,27 +119,31 @@ def _date(seconds: float | None) -> datetime.datetime | None:
     return None if seconds is None else datetime.datetime.fromtimestamp(seconds)
 
 
-def study_trials(url: str, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield number, and parameters with values and state, of each trial of a study in the storage at ``url``.
+# What a study optimises, by the columns of its values: a name, and whether it is maximized, None if that is not set.
+Directions = dict[str, tuple[str, bool | None]]
+ReadTrials = list[tuple[int, dict[str, Any]]]
+
+
+def read_study(url: str, name: str) -> tuple[Directions, ReadTrials]:
+    """Return directions, and number and parameters with values and state of each trial, of a study stored at ``url``.
 
     Without a ``name``, the storage must have exactly one study. Raises InputError if there is no such study. A file is
     copied first, since Optuna writes its version to what it opens.
     """
     if not url.startswith("sqlite"):
-        yield from _trials_in(url, url, name)
-        return
+        return _study_in(url, url, name)
     path, remedy = Path(url.partition(":///")[2]), "write optuna:sqlite:///PATH#STUDY"
     if not path.is_file():
         raise InputError(Problem(f"optuna:{url}", "", f"no such file: {path}", remedy))
     try:
         with database_copy(path, "studies") as copy:
-            yield from _trials_in(url, f"sqlite:///{copy}", name)
+            return _study_in(url, f"sqlite:///{copy}", name)
     except (sqlite3.Error, OSError) as error:
         raise InputError(Problem(f"optuna:{url}", "", f"cannot be read: {error}", remedy)) from None
 
 
-def _trials_in(url: str, opened: str, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the trials in the storage at ``opened``, which has what is at ``url``."""
+def _study_in(url: str, opened: str, name: str) -> tuple[Directions, ReadTrials]:
+    """Return the study in the storage at ``opened``, which has what is at ``url``."""
     import optuna
     from sqlalchemy.pool import NullPool
 
@@ -146,14 +160,26 @@ def _trials_in(url: str, opened: str, name: str) -> Iterator[tuple[int, dict[str
     if name not in names and (name or len(names) != 1):
         what = f"has no study {name!r}" if name else f"has {len(names)} studies"
         raise InputError(Problem(source, "", what, f"name one after #: {', '.join(names[:8])}"))
-    trials = optuna.load_study(study_name=name or names[0], storage=storage).get_trials(deepcopy=False)
+    study = optuna.load_study(study_name=name or names[0], storage=storage)
+    trials = study.get_trials(deepcopy=False)
+    columns = [f"values.{i}" for i in range(len(study.directions))] if len(study.directions) != 1 else ["value"]
+    titles = study.metric_names or columns
+    is_maximized = {optuna.study.StudyDirection.MAXIMIZE: True, optuna.study.StudyDirection.MINIMIZE: False}
+    known = map(is_maximized.get, study.directions)
+    directions = dict(zip(columns, zip(titles, known, strict=True), strict=True))
     storage.remove_session()
-    for trial in trials:
-        results = trial.values or []
-        values = (
-            {f"values.{i}": value for i, value in enumerate(results)} if len(results) != 1 else {"value": results[0]}
+    return directions, [
+        (
+            trial.number,
+            {
+                **trial.params,
+                **dict(zip(columns, trial.values or (), strict=False)),
+                "state": trial.state.name.lower(),
+                "trial": trial.number,
+            },
         )
-        yield trial.number, {**trial.params, **values, "state": trial.state.name.lower(), "trial": trial.number}
+        for trial in trials
+    ]
 
 
 EVALUATORS = ("ped_anova", "fanova")

@@ -10,24 +10,24 @@ import re
 import shutil
 import string
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from objectives.base import Objective
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.logs.line_formats import compiled_pattern
+from orchestrator.base.measure import SCORE, score_fact
+from orchestrator.logs.columns import MetricsConfig
 from orchestrator.sweepfile.sections import CustomTrainerSection, SweepFile
 from orchestrator.sweepfile.strict_yaml import Document
 
 # Sweep itself sets these names in a command; all other names are values of a trial.
-_PLACEHOLDERS = ("steps", "seed", "trial", "folder", "config", "workers")
-GIVEN = frozenset({*_PLACEHOLDERS, "command", "python", "environment", "metrics"})
+PLACEHOLDERS = ("steps", "seed", "trial", "folder", "config", "workers")
+GIVEN = frozenset({*PLACEHOLDERS, "command", "python", "environment", "metrics"})
 # The keys of the section `batch`, and their names as placeholders, axes and tied fields.
 GLOBAL, MICRO, ACCUMULATION = "global_batch", "micro_batch", "accumulation"
 PARTS: Mapping[str, str] = {"global": GLOBAL, "micro": MICRO, "accumulation": ACCUMULATION}
-_PYTHONS = ("python", "python3")
+PYTHONS = ("python", "python3")
 AUTO = "auto"
 MAX_FORMATTED = 200  # largest width or precision of a format, in characters: a line of a script
 _CONVERSIONS: Mapping[str | None, Callable[[Any], Any]] = {None: lambda value: value, "r": repr, "s": str, "a": ascii}
@@ -96,15 +96,21 @@ class CustomTrainer:
             render(text, {**values, **self.stand_ins(steps)})
         section = self.section
         what: dict[str, Any] = {"python": section.python}
-        if section.python is not None and section.metrics.also:
-            what["metrics"] = section.metrics.model_dump()
+        if section.python is not None and (section.metrics.also or section.metrics.score is not None):
+            what["metrics"] = _what_is_read(section.metrics)
         if section.command is not None:
-            what = {"command": section.command, "metrics": section.metrics.model_dump()}
+            what = {"command": section.command, "metrics": _what_is_read(section.metrics)}
         if section.environment:
             what["environment"] = section.environment
         if self.workers > 1 or self.batch_workers is not None:
             what["workers"] = self.batch_workers or self.workers
         return {"steps": steps, **values, **what}
+
+    @property
+    def score_fact(self) -> dict[str, str]:
+        """The fact of the ledger about its score; null without one, so that the fact of an earlier run goes."""
+        score = self.section.metrics.score
+        return {SCORE: "null" if score is None else score_fact(score.title, maximize=bool(score.maximize))}
 
     def with_whole_batch(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Complete the three parts of a global batch if the file has one. Raises ValueError."""
@@ -112,7 +118,15 @@ class CustomTrainer:
 
     def stand_ins(self, steps: int) -> dict[str, Any]:
         """Return values of the types that sweep's own placeholders have."""
-        return {**dict.fromkeys(_PLACEHOLDERS, ""), "steps": steps, "seed": 0, "workers": 1}
+        return {**dict.fromkeys(PLACEHOLDERS, ""), "steps": steps, "seed": 0, "workers": 1}
+
+
+def _what_is_read(metrics: MetricsConfig) -> dict[str, Any]:
+    """The part of ``metrics`` that belongs to a trial: not the direction of its score, which is the sweep's."""
+    read = metrics.model_dump(exclude={"score"})
+    if metrics.score is not None:
+        read["score"] = metrics.score.model_dump(exclude={"maximize"}, exclude_none=True)
+    return read
 
 
 def placeholders(text: str) -> list[str]:
@@ -149,11 +163,11 @@ def render(text: str, values: Mapping[str, Any]) -> str:
         parts.append(literal)
         if name is not None:
             # Neither attributes nor indexes: a command gets only what a sweep file holds.
-            parts.append(_formatted(name, values[name], form or "", conversion))
+            parts.append(formatted(name, values[name], form or "", conversion))
     return "".join(parts)
 
 
-def _formatted(name: str, value: Any, form: str, conversion: str | None) -> str:
+def formatted(name: str, value: Any, form: str, conversion: str | None) -> str:
     """Format the value of a placeholder. Raises ValueError if it does not accept the format."""
     try:
         converted = _CONVERSIONS[conversion](value)
@@ -178,122 +192,9 @@ def absolute_folder(section: CustomTrainerSection, file_name: str) -> str:
     return os.path.normpath(base / Path(section.folder).expanduser())
 
 
-# --- problems --------------------------------------------------------------------------------------
-
-KeyedProblem = tuple[tuple[str | int, ...], str, str]  # key, message and remedy
-
-
-def trainer_problems(file: SweepFile, objective: Objective | CustomTrainer, document: Document) -> Iterator[Problem]:
-    """Yield settings that do not fit what the sweep trains: an objective, built-in or packed, or a custom trainer."""
-    problems = _objective_problems if isinstance(objective, Objective) else _custom_problems
-    for path, message, remedy in problems(objective, file):  # type: ignore[arg-type]
-        yield document.problem(path, message, remedy)
-
-
-def _objective_problems(objective: Objective, file: SweepFile) -> Iterator[KeyedProblem]:
-    every, resources = file.validation.every, file.resources
-    if file.facts:
-        yield ("facts",), f"are about a custom trainer, and {objective.name} has fields", "write them under `fixed`"
-    if file.stopping.validation_patience is not None and every is None:
-        message, remedy = "nothing is validated before the last step", "say validate: {every: STEPS}"
-        yield ("stopping", "validation_patience"), message, remedy
-    if every is not None and not objective.has_held_out:
-        yield ("validate", "every"), f"{objective.name} has no held-out data", "remove it"
-    if resources.workers > 1 or resources.gpus_per_worker:
-        message = f"{objective.name} trains in one process"
-        remedy = "`parallel` is the number of packs at a time, `gpus` the GPUs of one pack"
-        yield ("resources", "workers"), message, remedy
-    if resources.compile and not objective.can_compile:
-        yield ("resources", "compile"), f"{objective.name} cannot be compiled", "remove it"
-    section = file.objective
-    if isinstance(section, CustomTrainerSection) and (others := section.model_fields_set - {"packed", "folder"}):
-        yield ("objective", min(others)), "does not apply to packed", "remove it"
-
-
-def _custom_problems(trainer: CustomTrainer, file: SweepFile) -> Iterator[KeyedProblem]:
-    every = file.validation.every
-    if file.resources.compile:
-        yield ("resources", "compile"), "a custom trainer compiles by itself", "remove it"
-    if file.stopping.validation_patience is not None and every is None:
-        yield ("stopping", "validation_patience"), "a custom trainer that validates decides when it ends", "remove it"
-    if every is not None:
-        remedy = "remove it; objective.metrics.validation_loss names what it prints"
-        yield ("validate", "every"), "a custom trainer validates by itself", remedy
-    parts = [] if trainer.batch_workers is None else [name for name in PARTS.values() if name not in file.fixed]
-    problems = list(_template_problems(trainer, [*file.axes, *file.fixed, *file.tie, *parts], file.steps or 1))
-    if problems:
-        yield from problems
-        return
-    section, resources = trainer.section, file.resources
-    metrics = section.metrics
-    if section.python is not None and metrics.model_fields_set - {"also"}:
-        yield (("objective", "metrics"), "does not apply to python, except for also", "remove it")
-    if section.python is not None and section.resume is not None and section.resume.arguments:
-        yield ("objective", "resume", "arguments"), "a function has no arguments", "remove them"
-    yield from _preload_problems(section)
-    if metrics.pattern is not None:
-        try:
-            compiled_pattern(metrics)
-        except InputError as error:
-            yield from (
-                (("objective", "metrics", "pattern"), p.message, p.remedy)
-                for p in error.problems
-                if isinstance(p, Problem)
-            )
-    for name in sorted(file.facts.keys() & {*file.axes, *file.fixed, *file.tie}):
-        yield ("facts", name), "is given elsewhere in the file as well", "keep one of the two"
-    try:
-        re.compile(section.diverged_if or "")
-    except (re.error, OverflowError, RecursionError) as error:
-        what = f"{section.diverged_if!r:.80} is not a valid regular expression: {error}"
-        yield ("objective", "diverged_if"), what, "write e.g. 'exploded at step'"
-    if metrics.file is not None and not set(placeholders(metrics.file)) - {"steps", "workers"}:
-        message = f"{metrics.file!r} would be the file of all trials"
-        yield ("objective", "metrics", "file"), message, f"write {{folder}}/{metrics.file}"
-    if trainer.workers > 1 and resources.gpus:
-        yield ("resources", "gpus"), "is ambiguous with several workers", "say gpus_per_worker"
-
-
-def _preload_problems(section: CustomTrainerSection) -> Iterator[KeyedProblem]:
-    if not section.preload and section.preload != []:
-        return
-    if section.command is not None:
-        program, *arguments = section.command
-        script = arguments[:2] if arguments[:1] == ["-m"] else arguments[:1]
-        is_script = bool(script) and (not script[0].startswith("-") or len(script) == 2)
-        if program not in _PYTHONS or not is_script or any(placeholders(word) for word in script):
-            yield (
-                ("objective", "preload"),
-                f"the command is {' '.join(section.command):.60}",
-                "only python SCRIPT or python -m MODULE can be forked; remove preload for another command",
-            )
-    for name, text in section.environment.items():
-        if placeholders(text):
-            message = f"{text!r:.60} differs between trials, which are forks of one process"
-            yield ("objective", "environment", name), message, "pass it as an argument, or say preload: false"
-
-
-def _template_problems(trainer: CustomTrainer, known: Iterable[str], steps: int) -> Iterator[KeyedProblem]:
-    names = [*known, *_PLACEHOLDERS]
-    given = trainer.stand_ins(steps)
-    for path, text in trainer.templates():
-        key = ("objective", *path)
-        try:
-            unknown = [name for name in placeholders(text) if name not in names]
-            for _, name, form, conversion in string.Formatter().parse(text):
-                if name in given:
-                    _formatted(name, given[name], form or "", conversion)
-        except ValueError as error:
-            remedy = "a placeholder is a name in braces, such as {lr}, or with a format of Python, {lr:.2e}"
-            yield key, f"{text!r:.80} is refused: {error}", remedy
-            continue
-        for name in unknown:
-            yield key, f"{{{name}}} is neither an axis nor fixed nor tied", f"names: {', '.join(names)}"
-
-
 def command_of(command: Sequence[str]) -> list[str]:
     """Return ``command`` with sweep's interpreter for a bare ``python``, which may not be on the path."""
-    return [sys.executable if command[0] in _PYTHONS else command[0], *command[1:]]
+    return [sys.executable if command[0] in PYTHONS else command[0], *command[1:]]
 
 
 def check_files_exist(trainer: object) -> None:
@@ -311,7 +212,7 @@ def check_files_exist(trainer: object) -> None:
     program, *arguments = command_of(trainer.section.command)
     if "{" not in program and shutil.which(_found_from(trainer.folder, program)) is None:
         reject("command.0", f"{program!r} is not a program on this machine", "install it, or give its path")
-    script = arguments[0] if arguments and trainer.section.command[0] in _PYTHONS else ""
+    script = arguments[0] if arguments and trainer.section.command[0] in PYTHONS else ""
     if script.endswith(".py") and "{" not in script and not os.path.isfile(os.path.join(trainer.folder, script)):
         reject("command.1", f"{script!r} is not in {trainer.folder}", "the command runs in objective.folder")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.columns import RESULTS
 from orchestrator.base.errors import InputError, Problem, did_you_mean
+from orchestrator.base.measure import SCORE, column_measure, score_fact
 from orchestrator.base.space import Axis, Cell, Trial, grid_cells, is_number, is_ordered
 from orchestrator.base.vocabulary import LEARNED_ENOUGH, PRUNED
 from orchestrator.detection.relative import learned_shares
@@ -22,7 +23,7 @@ from orchestrator.search.protocol import (
     Search,
     SeedsWhereCellsDisagree,
 )
-from orchestrator.sweepfile.sections import SearchSection, SeedsSection, SweepFile
+from orchestrator.sweepfile.sections import CustomTrainerSection, SearchSection, SeedsSection, SweepFile
 from orchestrator.sweepfile.strict_yaml import Document
 from orchestrator.sweepfile.trials import TrialMaker
 
@@ -40,6 +41,7 @@ _METHOD_KEYS: Mapping[str, tuple[str, ...]] = {
     "cmaes": ("metric", "along"),
     **dict.fromkeys(SPREADS, ()),
 }
+_LOSS = "final_loss"  # what is minimised unless the file says something else
 _MAX_CORNERS = 256  # that are checked
 _PROBES = 17  # values of a tied range that are checked
 _FIRST_ROOM = 16  # trials that are asked for while nothing is known
@@ -128,16 +130,25 @@ def _search(file: SweepFile, section: SearchSection, axes: Sequence[Axis]) -> Se
             precision=section.precision,
         )
         return EdgeSearch(axes, options, over_edge)
+    facts = _score_fact(file)
+    metrics = tuple(column_measure(name, facts).column for name in section.metric or (SCORE if facts else _LOSS,))
     return OptunaSearch(
         method=section.method,
         axes=tuple(axes),
-        metrics=tuple(section.metric or ("final_loss",)),
+        metrics=metrics,
+        maximized=frozenset(name for name in metrics if column_measure(name, facts).maximize),
         num_trials=section.trials,
         num_seeds=len(file.all_seeds),
         stable=section.stable,
         seed=section.seed,
         margins=_margins(section, axes) if MARGIN in (section.metric or ()) else None,
     )
+
+
+def _score_fact(file: SweepFile) -> dict[str, str]:
+    """The fact about the score of a custom trainer, empty without one."""
+    score = file.objective.metrics.score if isinstance(file.objective, CustomTrainerSection) else None
+    return {} if score is None else {SCORE: score_fact(score.title, maximize=bool(score.maximize))}
 
 
 def _margins(section: SearchSection, axes: Sequence[Axis]) -> EdgeMargins:
@@ -218,8 +229,9 @@ def _problems(file: SweepFile, section: SearchSection, axes: Sequence[Axis], doc
         message = f"cmaes cannot choose among words ({words[0]})" if words else "cmaes needs two axes or more"
         yield problem("method", message, "choose tpe")
     for name in section.metric or ():
-        if name not in (*RESULTS, MARGIN):
-            known = (*RESULTS, MARGIN)
+        facts = _score_fact(file)
+        known = tuple(known for known in (*RESULTS, MARGIN) if known != SCORE or facts)
+        if column_measure(name, facts).column not in known:
             remedy = did_you_mean(name, known) or f"choose from {', '.join(known)}"
             yield problem("metric", f"{name!r} is unknown", remedy)
     if section.metric and len(section.metric) > 1 and section.method in GENERATIONS and section.method != "nsga2":

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from orchestrator.base.vocabulary import TRACKERS
 from orchestrator.detection.config import SlowConfig, StoppingConfig
-from orchestrator.logs.columns import MetricsConfig
+from orchestrator.logs.columns import MetricsConfig, ScoreConfig
 from orchestrator.search.by_optuna import METHODS, SEARCHES
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
@@ -183,8 +183,8 @@ class SearchSection(Section):
     metric: Annotated[list[str] | None, BeforeValidator(_as_list)] = Field(
         None,
         min_length=1,
-        description="what Optuna's samplers minimise, one or several names; margin, the distance to the edge, is "
-        "maximised; null for final_loss",
+        description="what Optuna's samplers minimise, one or several names; margin, the distance to the edge, "
+        "learned_share and a score with maximize are maximised; null for the score, or else final_loss",
     )
     stable: float | None = Field(
         None, gt=0, le=1, description="tpe, gp, nsga2: the share of a cell's seeds that must be stable"
@@ -380,6 +380,7 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     (): SweepFile,
     ("objective",): CustomTrainerSection,
     ("objective", "metrics"): MetricsConfig,
+    ("objective", "metrics", "score"): ScoreConfig,
     ("objective", "resume"): ResumeConfig,
     ("axes", "*"): AxisSection,
     ("seeds",): SeedsSection,

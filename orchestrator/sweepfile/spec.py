@@ -23,7 +23,6 @@ from orchestrator.sweepfile.custom_trainer import (
     absolute_folder,
     batch_problems,
     custom_trainer,
-    trainer_problems,
     with_batch,
 )
 from orchestrator.sweepfile.entries import ENTRY_FIELDS, misplaced, path_of_fixed, with_entries
@@ -63,6 +62,7 @@ from orchestrator.sweepfile.steps import (
 )
 from orchestrator.sweepfile.strict_yaml import MAX_PROBLEMS, Document, dotted, read_document, text_of
 from orchestrator.sweepfile.ties import checked_ties, ties_of_steps
+from orchestrator.sweepfile.trainer_problems import trainer_problems
 from orchestrator.sweepfile.trials import TrialMaker, resolved_trials
 
 # Parts of pydantic's error paths that name a member of a union, and are not keys of a sweep file.
@@ -272,8 +272,7 @@ def _validated(document: Document) -> SweepFile:
         message = "has a password, which sweep.yaml and its copies would keep"
         remedy = "leave it out, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or PGPASSWORD"
         raise InputError(document.problem(("tracking", "uri"), message, remedy))
-    seeds = file.all_seeds
-    if len(set(seeds)) < len(seeds):
+    if len(set(seeds := file.all_seeds)) < len(seeds):
         raise InputError(document.problem(("seeds",), f"{seeds} repeats a seed", "list each once"))
     if min(seeds) < 0 or max(seeds) >= 2**53:
         raise InputError(document.problem(("seeds",), "must lie in 0 .. 2^53"))
@@ -299,6 +298,8 @@ def _problem(details: Mapping[str, Any], document: Document) -> Problem:
     match details["type"]:
         case "extra_forbidden":
             known = _known_keys(path[:-1])
+            if path[:-1] == ("objective", "metrics") and isinstance(details["input"], Mapping):
+                return problem("unknown key", f"a metric is score: {{name: {path[-1]}, maximize: true}}")
             return problem("unknown key", did_you_mean(str(path[-1]), known) or f"known keys: {', '.join(known)}")
         case "missing":
             return problem("is missing", f"add `{path[-1]}:` to the file")

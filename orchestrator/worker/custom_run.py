@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import math
 import os
@@ -15,12 +14,14 @@ from typing import Any
 
 from orchestrator.base.environment import OWN_PYTHON, describe_process
 from orchestrator.base.files import atomic_write
+from orchestrator.base.measure import SCORE
 from orchestrator.base.packs import Completed, Ending, Failed, LaunchedPack, Lost, Paused, Report
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.outcomes import ENOUGH_LOSSES, judge, member_result
 from orchestrator.detection.run_monitor import RunMonitor, is_audited
+from orchestrator.detection.scores import Scores
 from orchestrator.detection.validations import Validations
 from orchestrator.logs.columns import MetricsConfig
 from orchestrator.logs.streams import VALIDATION, Point, Reading
@@ -38,18 +39,11 @@ from orchestrator.worker.points import (
     recorded_points,
     recorded_readings,
 )
+from orchestrator.worker.trainer_checkpoints import changed_at, trainer_checkpoints
 
 # A paused trial must end before the driver stops waiting for its last report.
 _MAX_PAUSE_S = 8.0
 _SHOWN_LINES = 20
-
-
-def _changed(path: str) -> float:
-    """Return when a file was changed, in seconds since 1970; 0 if it is missing or a dangling link."""
-    try:
-        return os.path.getmtime(path)
-    except OSError:
-        return 0.0
 
 
 class CustomRun:
@@ -71,6 +65,8 @@ class CustomRun:
         self.folder = TrialFolder(Path(self.launch.trials_folder) / self.member.trial_id)
         self.launcher = launcher or Launcher(self.launch.preload)
         self.curve, self._readings, self._validations = Curve(), Readings(), Validations()
+        score = self.member.config.get("metrics", {}).get("score", {})
+        self._scores = Scores(self.launch.maximizes, self.stopping.validation_patience, score.get("initial"))
         self._watched = WatchReadings(self.folder.telemetry)
         self.is_over = False  # set by the detector's verdict
         self.environment: Mapping[str, str] = {}
@@ -120,7 +116,7 @@ class CustomRun:
                         return
         if self.is_over:
             # A `Watch` reaches a verdict itself, but knows no other trials, so not that this one is slow.
-            is_informed = self.source.uses_watch and not self.is_pruned
+            is_informed = self.source.uses_watch and not self.is_pruned and self._scores.plateau_step is None
             yield from self._wait_for_end(started, self.launch.grace_s, is_informed=is_informed)
         else:
             for child in self._children[1:]:
@@ -218,20 +214,13 @@ class CustomRun:
 
     def _checkpoint(self, filled: Callable[[str], str]) -> str | None:
         """Return the newest checkpoint of an earlier attempt, or None."""
-        return max(self.checkpoints(filled), key=_changed, default=None)
+        return max(self.checkpoints(filled), key=changed_at, default=None)
 
     def checkpoints(self, filled: Callable[[str], str]) -> list[str]:
         """Return the trainer's checkpoints in its folder; several if the sweep file has a glob."""
         if self.launch.checkpoint is None:
             return []
-        pattern = self.launch.checkpoint
-        path = os.path.join(self.launch.folder, filled(pattern))
-        if os.path.exists(path):
-            return [path]
-        # The user's text is a pattern, the values filled into it are not.
-        folder, own = self.folder.path, filled(pattern)
-        escaped = own.replace(str(folder), glob.escape(str(folder)))
-        return [path for path in glob.glob(os.path.join(glob.escape(self.launch.folder), escaped)) if _changed(path)]
+        return trainer_checkpoints(filled(self.launch.checkpoint), self.launch.folder, str(self.folder.path))
 
     def _resume_arguments(self, filled: Callable[[str], str]) -> list[str]:
         """Return the arguments for resuming; {checkpoint} is the path of the newest checkpoint."""
@@ -282,6 +271,9 @@ class CustomRun:
         for reading in readings:
             if VALIDATION in reading.values:
                 self._validations.add(reading.step, reading.values[VALIDATION])
+            if SCORE in reading.values:
+                self._scores.add(reading.step, reading.values[SCORE])
+        self.is_over |= self._scores.plateau_step is not None and not self.is_audited
 
     def _has_ended(self) -> bool:
         """Whether all processes have ended, or one ended such that the others would wait for it forever."""
@@ -365,7 +357,10 @@ class CustomRun:
             result = replace(
                 result,
                 is_audited=self.is_audited,
-                reason=f"{result.reason}; {read}",
+                score=None if self.is_pruned else self._scores.final,
+                initial_score=self._scores.initial(self.pack.steps),
+                plateau_step=self._scores.plateau_step,
+                reason="; ".join(filter(None, [result.reason, self._scores.plateau_text, read])),
                 # Runs that break at once have equal curves by chance.
                 curve_digest=self.curve.digest if record.num_steps >= ENOUGH_LOSSES else None,
             )

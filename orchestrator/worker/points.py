@@ -19,7 +19,7 @@ from orchestrator.base.files import check_no_links, make_folder, open_private, s
 from orchestrator.base.packs import Trace
 from orchestrator.detection.run_monitor import JUDGED
 from orchestrator.detection.watch import read_rows
-from orchestrator.logs.columns import MetricsConfig
+from orchestrator.logs.columns import MetricsConfig, ScoreConfig
 from orchestrator.logs.files import FileTail
 from orchestrator.logs.streams import MetricStream, Point, Reading
 
@@ -165,7 +165,8 @@ class Source:
     ) -> None:
         """Read the output or file of ``metrics`` beyond the step ``after``; a function's output is not read."""
         self._rows = FileTail(str(folder.rows))
-        self._row_stream = MetricStream(_REPORTS.model_copy(update={"also": metrics.also if metrics else []}))
+        named = {} if metrics is None else {"also": metrics.also, "score": _by_name(metrics.score)}
+        self._row_stream = MetricStream(_REPORTS.model_copy(update=named))
         self._after = after
         self._folder, self._keeps_points = folder, keeps_points
         self._tail = FileTail(metrics.file) if metrics is not None and metrics.file is not None else None
@@ -255,6 +256,11 @@ class Source:
     def only_repeats(self) -> bool:
         """Whether a resumed run has printed losses but has not reached the last step of the earlier attempt."""
         return self._last_old is not None and self._after is not None and self._last_old < self._after
+
+
+def _by_name(score: ScoreConfig | None) -> ScoreConfig | None:
+    """A score as a trainer reports it: by its name, not in lines of text."""
+    return None if score is None else score.model_copy(update={"pattern": None})
 
 
 class Curve:

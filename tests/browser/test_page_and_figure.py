@@ -166,7 +166,13 @@ def one_row(ledger, **options: Any) -> CellMap:
     table = read_table(ledger)
     axes = {axis.name: axis for axis in table.axes}
     return map_of_trials(
-        table.where("", options["where"]).trials, axes, options["x"], None, options["metric"], options["reduce"], ""
+        table.where("", options["where"]).trials,
+        axes,
+        options["x"],
+        None,
+        table.column_measure(options["metric"]),
+        options["reduce"],
+        "",
     )
 
 

@@ -161,7 +161,7 @@ def test_the_page_knows_of_a_cell_what_the_map_knows(page: Page, tmp_path: Path)
         map_ledger(ledger, sweep, [of_cell[tuple(trial.cell.values())][trial.seed] for trial in sweep.trials])
         axes = {axis.name: axis for axis in read_table(ledger).axes}
         maps = [
-            map_of_trials(ledger.trials(), axes, "lr", y, "final_loss", how, "")
+            map_of_trials(ledger.trials(), axes, "lr", y, reduce=how)
             for y, how in (("beta1", "worst"), (None, "worst"), (None, "median"), (None, "best"))
         ]
     (tmp_path / FROZEN_SWEEP).write_text(sweep.text)

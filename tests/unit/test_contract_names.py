@@ -22,7 +22,7 @@ from orchestrator.causes.remedies.remedy import KINDS
 from orchestrator.cli import app
 from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.logs.columns import MetricsConfig
+from orchestrator.logs.columns import MetricsConfig, ScoreConfig
 from orchestrator.maps.cells import REDUCTIONS
 from orchestrator.maps.edge_line import EDGE_COLUMNS, Kind
 from orchestrator.maps.front import FRONT_COLUMNS, MARGIN, STEPS
@@ -82,13 +82,13 @@ QUESTIONS = {
     "doctor": {"--strict", "--fix"},
     "edge": {"--along", "--across", "--by", "--where", "--degraded"},
     "explain": {"--x", "--y"},
-    "front": {"--metric", "--against", "--along", "--target", "--degraded"},
+    "front": {"--metric", "--against", "--along", "--target", "--degraded", "--maximize", "--minimize"},
     "importance": set(),
     "list": set(),
     "locate": LOG_OPTIONS | {"--config", "--at", "--log", "--pattern", "--format", "--degraded"},
     "map": {"--x", "--y", "--metric", "--where", "--reduce", "--by", "--degraded"},
     "plan": SWEEP_OPTIONS - {"--results"},
-    "recommend": {"--margin", "--metric", "--degraded"},
+    "recommend": {"--margin", "--metric", "--degraded", "--maximize", "--minimize"},
     "remedies": FORK_OPTIONS | {"--cell"},
     "remedy": FORK_OPTIONS | {"--trial", "--cell"},
     "replay": LOG_OPTIONS
@@ -105,7 +105,7 @@ ACTIONS = {
     "init": {"--objective", "--command", "--axis", "--drop", "--set", "--seeds", "--steps", "--from", "--output"},
     "objectives": {"--match"},
     "import": {"--name", "--axis", "--outcome", "--loss", "--seed", "--map", "--diverged-above", "--where", "--mapping"}
-    | {"--step", "--run", "--from-path", "--set", "--replace", "--json", "--results"},
+    | {"--step", "--run", "--from-path", "--set", "--replace", "--json", "--results", "--maximize", "--minimize"},
     "report": {"--results"},
     "gc": {"--exports", "--dry-run", "--results"},
     "sync": {"--results", "--tracking-uri", "--to"},
@@ -160,7 +160,9 @@ def test_keys_of_a_sweep_file() -> None:
         "validation_loss",
         "every",
         "also",
+        "score",
     ]
+    assert list(ScoreConfig.model_fields) == ["name", "pattern", "maximize", "initial"]
     assert list(ResumeConfig.model_fields) == ["checkpoint", "arguments"]
     assert {
         "steps", "seed", "trial", "folder", "config", "command", "python", "environment", "metrics", "workers",
@@ -232,7 +234,8 @@ def test_outcomes_and_map_metrics() -> None:
     assert list(METRICS) == [
         "final_loss", "validation_loss", "best_validation_loss", "best_validation_step", "best_loss", "peak_loss",
         "peak_factor", "off_share", "learned_share", "lr_regret", "onset_step", "num_spikes", "steps_done",
-        "spike_score", "edge_crossings", "late_edge_ratio", "last_edge_ratio", "late_update_over_lr", "late_v_lag",
+        "score", "spike_score", "edge_crossings", "late_edge_ratio", "last_edge_ratio", "late_update_over_lr",
+        "late_v_lag",
     ]  # fmt: skip
     assert tuple(REDUCTIONS) == ("worst", "median", "best")
 
@@ -269,7 +272,9 @@ def test_names_of_the_results_in_a_notebook(tmp_path: Path) -> None:
     assert {*dir(results)} == questions | {
         "ask", "axes", "compare", "folder", "map", "name", "plot", "telemetry", "to_xarray", "trace", "trials",
     }  # fmt: skip
-    assert list(inspect.signature(results.recommend).parameters)[-3:] == ["margin", "metric", "degraded"]
+    assert list(inspect.signature(results.recommend).parameters)[-4:] == [
+        "margin", "metric", "maximize", "degraded",
+    ]  # fmt: skip
     assert list(inspect.signature(orchestrator.run).parameters) == [
         "sweep", "axis", "drop", "set", "seeds", "steps", "name", "results", "executor", "retry_errored",
         "allow_import",
@@ -288,6 +293,7 @@ def test_columns_of_the_ledger(tmp_path: Path) -> None:
         "peak_factor", "off_share", "risen_share", "validation_loss", "best_validation_loss", "best_validation_step",
         "overfit_step", "verdict_step", "slow_step", "plateau_step", "is_audited", "episodes", "norm_rises",
         "curve_digest", "rung_losses", "reason", "error", "pack_id", "started_at", "finished_at", "fired",
+        "score", "initial_score",
     ]  # fmt: skip
 
 

@@ -10,17 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from old_ledgers import SCHEMA_2
 from sweep_cases import record, sweep_of
 
-from orchestrator.ledger.schema import Schema
 from orchestrator.ledger.writer import LedgerWriter
 
 FIELD = """    num_kinks: int | None = column(
         "times that the loss changed its slope",
         title="median number of kinks",
         is_tracked=True,
-        since=3,
+        since=4,
         of_losses=True,
     )
 """
@@ -95,7 +93,7 @@ print(json.dumps(shown))
 def shown(tmp_path_factory: pytest.TempPathFactory) -> dict:
     """What the product with a new field shows of a ledger that knows nothing of it, and of one more result."""
     path = tmp_path_factory.mktemp("old") / "ledger.db"
-    with LedgerWriter(path, Schema(2, SCHEMA_2)) as ledger:
+    with LedgerWriter(path) as ledger:
         record(ledger, sweep_of(SWEEP), ["stable", "spiked", "diverged", "planned"])
     tests = str(Path(__file__).parents[2])
     command = [sys.executable, "-c", f"import sys; sys.path.append({tests!r})\n{SCRIPT}", str(path)]
@@ -103,8 +101,8 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 
 def test_an_older_ledger_is_upgraded_and_its_trials_have_no_such_number(shown: dict) -> None:
-    assert shown["version"] == 3
-    assert shown["columns"][-2:] == ["fired", "num_kinks"], "SQLite adds columns at the end"
+    assert shown["version"] == 4
+    assert shown["columns"][-2:] == ["initial_score", "num_kinks"], "SQLite adds columns at the end"
     assert shown["read"] == [None] * 4
 
 

@@ -50,10 +50,10 @@ def ledger_file(tmp_path: Path) -> Path:
 
 def test_a_new_ledger_says_whose_it_is_and_has_the_present_schema(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
-        assert ledger.version == 2
+        assert ledger.version == 3
     with LedgerReader(tmp_path / "ledger.db") as ledger:
-        assert ledger.version == 2
-    assert asked(tmp_path / "ledger.db", "PRAGMA user_version") == [(2,)]
+        assert ledger.version == 3
+    assert asked(tmp_path / "ledger.db", "PRAGMA user_version") == [(3,)]
     assert asked(tmp_path / "ledger.db", "PRAGMA application_id") == [(APPLICATION_ID,)]
 
 
@@ -117,9 +117,13 @@ def test_a_ledger_of_an_earlier_version_gets_the_columns_of_today(tmp_path: Path
 
 def test_a_ledger_of_schema_2_is_read_and_written_as_one_of_today(tmp_path: Path) -> None:
     rows = []
-    for name, schema in (("old.db", Schema(2, SCHEMA_2)), ("new.db", SCHEMA)):
-        with LedgerWriter(tmp_path / name, schema, clock=lambda: 1e9) as ledger:
+    for name in ("old.db", "new.db"):
+        with LedgerWriter(tmp_path / name, clock=lambda: 1e9) as ledger:
             record(ledger, sweep_of(SIX), LABELS[:3] + ["planned"] * 3)
+        if name == "old.db":
+            lacking = ("score", "initial_score")
+            downgrade = "".join(f"ALTER TABLE trials DROP COLUMN {column};" for column in lacking)
+            told(tmp_path / name, f"{downgrade} PRAGMA user_version = 2;")
         with LedgerWriter(tmp_path / name, clock=lambda: 2e9) as ledger:
             record(ledger, sweep_of(SIX), ["planned"] * 3 + LABELS[3:])
         with LedgerReader(tmp_path / name) as ledger:

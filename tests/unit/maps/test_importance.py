@@ -7,6 +7,7 @@ from sweep_cases import ledger_at, map_ledger, sweep_of, trial_row
 
 from orchestrator.answers.importance import ImportanceAnswer
 from orchestrator.base.errors import InputError
+from orchestrator.base.measure import FINAL_LOSS
 from orchestrator.maps.importance import importance, loss_ranks, surface_shares
 from orchestrator.maps.table import read_table
 
@@ -45,7 +46,7 @@ def test_diverged_trials_share_the_last_place_however_low_their_loss() -> None:
         trial_row(outcome="diverged", final_loss=None),
     ]
     low, middle, worst = 0.0, 1 / 3, 5 / 6
-    assert loss_ranks(rows, "final_loss") == pytest.approx([middle, worst, low, worst])
+    assert loss_ranks(rows, FINAL_LOSS) == pytest.approx([middle, worst, low, worst])
 
 
 def test_the_words_name_the_strongest_axis_first_and_what_was_compared(tmp_path: Path) -> None:

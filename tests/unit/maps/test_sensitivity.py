@@ -55,7 +55,7 @@ def test_it_is_the_mean_of_the_capped_losses_less_the_lowest(tmp_path: Path) -> 
     assert clipped.by_seed == {0: pytest.approx(8 / 3 - 1), 1: pytest.approx(10 / 3 - 2)}
     assert clipped.value == pytest.approx((5 / 3 + 4 / 3) / 2)
     assert (clipped.best, found.num_values, found.low, found.high) == (0.2, 3, 0.1, 0.4)
-    assert found.loss == "validation_loss"
+    assert found.measure.name == "validation_loss"
     assert free.by_seed == {0: pytest.approx(8 / 3 - 2)}, "seed 1 has not run at every learning rate"
 
 
@@ -77,7 +77,7 @@ def test_without_validation_the_final_loss_is_taken_and_said(tmp_path: Path) -> 
         fill(ledger, {(0.1, None, 0): ("stable", 2.0, None), (0.2, None, 0): ("stable", 1.0, None)}, body)
         found = lr_sensitivity(read_table(ledger))
     (whole,) = found.settings
-    assert (found.loss, whole.value, whole.setting) == ("final_loss", pytest.approx(0.5), {})
+    assert (found.measure.name, whole.value, whole.setting) == ("final_loss", pytest.approx(0.5), {})
 
 
 @pytest.mark.parametrize("body", ["axes: {eps: {values: [1e-8, 1e-4]}}\n", "axes: {lr: {values: [0.1]}}\n"])
