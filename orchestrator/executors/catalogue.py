@@ -14,6 +14,7 @@ from orchestrator.executors import INLINE, Executor
 from orchestrator.sweepfile.sections import ResourcesConfig
 
 Start = Callable[[], Executor]
+_GPU_FILES = ("dev/nvidia[0-9]*", "dev/kfd", "dev/dxg")  # of NVIDIA, AMD and Windows' subsystem for Linux
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ def _ray(options: ExecutorOptions) -> Start:
     from orchestrator.executors.subprocess_executor import SubprocessExecutor
 
     arguments = {**options.resource_arguments(), "address": options.address}
+    if options.address is None:
+        _check_gpus(options.resources)
     # Without other nodes, as on macOS and Windows, Ray listens on loopback only.
     environment = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} if options.address is None else {}
     module, factory, is_private = "orchestrator.executors.ray_tune", "RayTuneExecutor", options.address is None
@@ -60,7 +63,21 @@ def _slurm(options: ExecutorOptions) -> Start:
 def _inline(options: ExecutorOptions) -> Start:
     from orchestrator.executors.inline import InlineExecutor
 
+    _check_gpus(options.resources)
     return InlineExecutor
+
+
+def _check_gpus(resources: ResourcesConfig) -> None:
+    """Raise InputError if packs need a GPU and this machine has none."""
+    if not resources.gpus and not resources.gpus_per_worker:
+        return
+    devices = (path for pattern in _GPU_FILES for path in Path("/").glob(pattern))
+    if next(devices, None) is None:
+        key, wanted = ("gpus", resources.gpus) if resources.gpus else ("gpus_per_worker", resources.gpus_per_worker)
+        remedy = "leave it out to train on the CPU, or train on a cluster with --address or --executor slurm"
+        raise InputError(
+            Problem("resources", key, f"{wanted:g} of a GPU is asked for, and this machine has none", remedy)
+        )
 
 
 # Each entry loads its executor, which may take seconds, and returns a function that starts it.

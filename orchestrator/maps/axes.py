@@ -75,7 +75,8 @@ def value_label(axis: Axis, value: Any) -> str:
 def label_between(a: Any, b: Any, value: float, digits: int = 3) -> str:
     """``value``, between ``a`` and ``b``, with enough digits to differ from both."""
     for num in range(digits, _MOST_DIGITS + 1):
-        text = number_text(value, num)
+        # The digits of 1 - value matter only where both are below 1, as of a decay.
+        text = number_text(value if max(a, b) < 1 else float(f"{value:.{num}g}"), num)
         if min(a, b) < float(text) < max(a, b):
             return text
     return repr(value)

@@ -16,6 +16,7 @@ from orchestrator.sweepfile.objective_fields import absolute_text
 from orchestrator.sweepfile.sections import AxisSection, SweepFile
 from orchestrator.sweepfile.strict_yaml import MAX_PROBLEMS, Document
 
+_EXACT = 2**53  # below it a double holds any integer
 _MAX_LISTED = 8  # values of an axis in a message
 
 
@@ -40,6 +41,7 @@ def checked_axes(file: SweepFile, fields: Fields, document: Document, problems: 
         if repeated := _repeated(axis.values):
             problems.append(document.problem(("axes", name), *repeated))
             continue
+        axis = replace(axis, values=_of_one_kind(axis.values))
         axes.append(axis if file.search is None or file.search.refines is None else _refined(axis, fields))
     return axes
 
@@ -95,6 +97,16 @@ def _axis(
             f"num: {section.num} is more than max_trials = {file.max_trials}", "lower num or raise max_trials"
         )
     return Axis(name, scale, unfilled.grid(section.num), (low, high), is_integer)
+
+
+def _of_one_kind(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Return ``values`` with all numbers as floats if one of them is: a trainer that reads 0.03 may not read 3."""
+    has_float = any(isinstance(value, float) for value in values)
+
+    def as_float(value: Any) -> Any:
+        return float(value) if has_float and type(value) is int and abs(value) < _EXACT else value
+
+    return tuple(map(as_float, values))
 
 
 def _repeated(values: Sequence[Any]) -> tuple[str, str] | None:

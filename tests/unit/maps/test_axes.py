@@ -96,6 +96,7 @@ def test_the_middle_of_a_bracket_next_to_one_has_the_digits_that_tell_it_from_bo
     axis = Axis("beta2", "log1m", (0.9999, 0.99999))
     assert label_between(0.9999, 0.99999, axis.between(0.9999, 0.99999)) == "0.9999684"
     assert label_between(0.1, 0.2, math.sqrt(0.02)) == "0.141"
+    assert label_between(0.1, 10.0, 0.999999999999263) == "1"
 
 
 def test_a_short_number_of_a_heatmap_finds_its_cell() -> None:

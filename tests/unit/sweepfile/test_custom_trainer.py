@@ -167,6 +167,16 @@ def test_what_is_wrong_is_refused_with_its_key_and_a_remedy(case: str) -> None:
         assert part in str(caught.value)
 
 
+def test_a_trainer_gets_floats_from_an_axis_that_has_one() -> None:
+    def values(written: str) -> list[str]:
+        trials = sweep_of_text(SWEEP.replace("[0.1, 1.0, 3.0]", written)).trials
+        return list(dict.fromkeys(repr(trial.cell["lr"]) for trial in trials))
+
+    assert values("[0.03, 3]") == ["0.03", "3.0"]
+    assert values("[1, 3]") == ["1", "3"]
+    assert values("[null, 0.5, 1]") == ["None", "0.5", "1.0"]
+
+
 def test_a_trial_is_known_by_its_command_and_values_and_not_by_where_it_runs(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
