@@ -13,7 +13,7 @@ from orchestrator.render.text import show
 from orchestrator.sweepfile.spec import load_sweep
 
 CAUSES = Path(__file__).parents[2] / "sweeps/causes"
-# Those that take at most a minute or two; results/reference/remedies/README.md has the others.
+# The sweeps that take at most a minute or two; results/reference/remedies/README.md has their tables.
 PLANTED = {
     "no_warmup": "warmup_too_short",
     "short_memory": "short_memory",
