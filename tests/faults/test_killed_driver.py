@@ -172,6 +172,7 @@ def test_of_drivers_that_start_at_once_one_trains_and_the_others_say_who(folder:
     assert results_of(folder) == undisturbed_longer
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_dead_driver_is_taken_over(folder: Path) -> None:
     driver = start(folder, "--executor", "inline")
     wait_until(lambda: (folder / "results/edge/lock").is_file() and statuses(folder), "ledger")

@@ -201,3 +201,8 @@ def test_an_objective_that_rounds_says_so_and_is_held_to_that(case) -> None:
     mine.rtol = 1e-8
     with pytest.raises(AssertionError, match="Not equal to tolerance rtol=1e-08"):
         mine.test_who_shares_a_pack_changes_no_bit_of_a_member(5)
+
+
+def test_a_suite_without_an_objective_is_refused_when_it_is_collected() -> None:
+    with pytest.raises(pytest.Collector.CollectError, match="ObjectiveConformance sets no objective: objective = OBJ"):
+        ObjectiveConformance().pytest_generate_tests(None)
