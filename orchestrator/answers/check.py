@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem
 from orchestrator.base.query import Query, Say, Subject, hidden, option, reported, silent
+from orchestrator.base.vocabulary import ENOUGH_LOSSES
 from orchestrator.base.words import count
-from orchestrator.detection.outcomes import ENOUGH_LOSSES
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line, Table
 

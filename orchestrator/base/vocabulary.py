@@ -13,6 +13,7 @@ OUTCOMES: tuple[Outcome, ...] = ("stable", "spiked", "diverged", "stalled")
 _WORSE_FIRST: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")
 UNKNOWN: Outcome = "unknown"
 PRUNED: Outcome = "pruned"
+ENOUGH_LOSSES = 10  # a reported level is a median of ten; fewer cannot be judged
 # What the infrastructure did.
 STATUSES = ("planned", "running", "finished", "interrupted", "lost", "errored")
 # A map's label of a stable trial that learned less than this share of what the best trial of its sweep did.

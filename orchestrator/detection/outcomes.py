@@ -9,14 +9,13 @@ from dataclasses import dataclass, fields, replace
 from statistics import median
 
 from orchestrator.base.trial_result import MemberResult
-from orchestrator.base.vocabulary import Outcome
+from orchestrator.base.vocabulary import ENOUGH_LOSSES, Outcome
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.episodes import JUMP_STEPS, Episode
 from orchestrator.detection.slow import RungProgress
 from orchestrator.detection.validations import Validations
 
-ENOUGH_LOSSES = 10  # a reported level is a median of ten; fewer cannot be judged
 # A run that ends off its trend below this share of its initial loss has kept what it learned: a loss that falls over
 # decades may rise by many of them without losing anything that matters.
 _ALL_KEPT = 1e-4

@@ -14,9 +14,8 @@ from orchestrator.base.intervals import CONFIDENCE, wilson
 from orchestrator.base.query import hidden, reported
 from orchestrator.base.space import Cell
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import OUTCOMES
+from orchestrator.base.vocabulary import ENOUGH_LOSSES, OUTCOMES
 from orchestrator.base.words import count
-from orchestrator.detection.outcomes import ENOUGH_LOSSES
 from orchestrator.ledger.reader import check_has_curves
 from orchestrator.maps.table import SweepTable
 from orchestrator.maps.weibull import Covariate, WeibullFit, covariates_of, design, fit_weibull

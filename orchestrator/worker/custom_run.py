@@ -17,9 +17,10 @@ from orchestrator.base.files import atomic_write
 from orchestrator.base.measure import SCORE
 from orchestrator.base.packs import Completed, Ending, Failed, LaunchedPack, Lost, Paused, Report
 from orchestrator.base.trial_result import MemberResult
+from orchestrator.base.vocabulary import ENOUGH_LOSSES
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
-from orchestrator.detection.outcomes import ENOUGH_LOSSES, judge, member_result
+from orchestrator.detection.outcomes import judge, member_result
 from orchestrator.detection.run_monitor import RunMonitor, is_audited
 from orchestrator.detection.scores import Scores
 from orchestrator.detection.validations import Validations
