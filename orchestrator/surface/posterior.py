@@ -23,7 +23,7 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.special import expit
 
 _MAX_STEPS = 60  # of Newton's method
-_MAX_HALVINGS = 12
+_MAX_HALVINGS = 50
 _TOLERANCE = 1e-8  # a gain in log density after which the mode is found
 _MAX_ROUNDS = 40
 _DAMPING = 0.7  # the part of a round's change that is made

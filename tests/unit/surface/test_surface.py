@@ -130,10 +130,11 @@ def test_the_kernel_with_derivatives_is_the_kernel() -> None:
         )
 
 
-def test_the_mode_solves_its_equation_beside_a_steep_mean() -> None:
-    """Whole steps of Newton's method diverge here."""
-    points, stable = outcomes(60)
-    steep = Field(ALONG_Y, Shape((0.3, 0.3), 400.0, 0.25, 1.0), -1)
+@pytest.mark.parametrize(("steepness", "seed"), [(400.0, 0), (800.0, 3), (800.0, 9), (800.0, 18)])
+def test_the_mode_solves_its_equation_beside_a_steep_mean(steepness: float, seed: int) -> None:
+    """Whole steps of Newton's method diverge here, and some have to be halved more than a dozen times."""
+    points, stable = outcomes(60, seed)
+    steep = Field(ALONG_Y, Shape((0.3, 0.3), steepness, 0.25, 1.0), -1)
     root = basis(steep, points)
     mode = find_mode(root, steep.mean(points), Counts(stable, np.ones(60)), np.zeros(60))
     np.testing.assert_allclose(mode.coefficient_K, root.T @ (stable - expit(mode.latent_N)), atol=1e-3)
