@@ -43,12 +43,12 @@ class FrontQuery(Query["SweepTable"]):
         "margin (high), steps to a target loss (low), or a metric of maps (low, but for a score) or of a trainer",
         metavar="margin|steps|METRIC",
     )
-    maximize: bool | None = direction_option("--against, or of --metric,")
     along: str | None = along_option("margins along this axis alone; by default along all")
     target: float | None = option(
         None, "training loss for --against steps; by default one that all settings reach", metavar="LOSS"
     )
     degraded: bool = degraded_option()
+    maximize: bool | None = direction_option("--against, or of --metric,")
 
     def ask(self, subject: SweepTable, say: Say = silent) -> FrontAnswer:
         """Return the front, and what it beats."""

@@ -35,8 +35,8 @@ class RecommendQuery(Query["SweepTable"]):
         "final_loss, validation_loss, best_loss, the score of the sweep or what a trainer printed; by default the "
         "score, else validation_loss if all trials have one, else final_loss",
     )
-    maximize: bool | None = direction_option("--metric")
     degraded: bool = degraded_option()
+    maximize: bool | None = direction_option("--metric")
 
     def ask(self, subject: SweepTable, say: Say = silent) -> RecommendAnswer:
         """Return the recommended setting, or the reason why there is none."""

@@ -92,11 +92,6 @@ class Measure:
 FINAL_LOSS = Measure("final_loss", "final_loss")
 
 
-def loss_measure(name: str) -> Measure:
-    """Return the measure of the loss in the column ``name``."""
-    return Measure(name, name)
-
-
 def score_fact(name: str, *, maximize: bool) -> str:
     """Return the text of the fact ``SCORE``."""
     return json.dumps({"name": name, "maximize": maximize})

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.measure import Measure, loss_measure, score_of
+from orchestrator.base.measure import Measure, score_of
 from orchestrator.base.query import hidden, reported
 from orchestrator.base.space import Axis, Cell, is_number, is_ordered, number_text
 from orchestrator.maps.curve_metrics import measured
@@ -174,24 +174,21 @@ def measure_of(
     score = score_of(table.facts)
     if not table.axes:
         raise InputError(Problem(str(table.ledger.path), "", "the sweep has no axes, so there is nothing to choose"))
-    if metric in table.printed_metrics and (score is None or metric != score.name):
+    measure = table.measure if metric is None else table.column_measure(metric)
+    known = [*LOSSES, *([score.name] if score is not None else []), *table.printed_metrics]
+    if metric in table.printed_metrics and measure != score:
         if maximize is None:
             message = f"nothing says whether more of {metric!r} is better"
             raise InputError(Problem(option, "", message, "add --maximize or --minimize"))
-        return Measure(metric, metric, maximize, measured(table, [metric])[metric])
-    known = [*LOSSES, *([score.name] if score is not None else []), *table.printed_metrics]
-    measure = table.measure if metric is None else table.column_measure(metric)
-    if metric in LOSSES:
-        measure = loss_measure(metric)
-    elif metric is not None and measure != score:
+        measure = Measure(metric, metric, maximize, measured(table, [metric])[metric])
+    elif metric is not None and measure != score and metric not in LOSSES:
         raise InputError(Problem(option, "", f"{metric!r} is not a loss", f"choose one of {', '.join(known)}"))
     if maximize is not None and maximize != measure.maximize:
         message = f"is for a metric that a trainer printed; of {measure.name}, {measure.better} is better"
         raise InputError(Problem("--maximize" if maximize else "--minimize", "", message, "leave it out"))
-    if measure == score and all(measure.of(trial) is None for trial in table.trials):
-        message = f"no trial has its score, {score.name!r}" if score is not None else ""
+    if not measure.is_loss and all(measure.of(trial) is None for trial in table.trials):
         remedy = "`sweep check FILE` shows what the trainer prints; --metric final_loss compares by the loss"
-        raise InputError(Problem(table.name, "", message, remedy))
+        raise InputError(Problem(table.name, "", f"no trial has a value of {measure.name!r}", remedy))
     return measure
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.measure import FINAL_LOSS, Measure, column_measure, loss_measure, score_of
+from orchestrator.base.measure import FINAL_LOSS, Measure, column_measure, score_of
 from orchestrator.base.space import Axis, Cell, format_value, to_hashable
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import cell_state
@@ -281,7 +281,7 @@ def usual_measure(trials: Iterable[TrialResult], facts: Mapping[str, str]) -> Me
         return score
     ran_to_their_end = [trial for trial in trials if trial.outcome in ("stable", "spiked")]
     has_validation = bool(ran_to_their_end) and all(trial.validation_loss is not None for trial in ran_to_their_end)
-    return loss_measure("validation_loss") if has_validation else FINAL_LOSS
+    return Measure("validation_loss", "validation_loss") if has_validation else FINAL_LOSS
 
 
 def ties_of(facts: Mapping[str, str]) -> dict[str, str]:

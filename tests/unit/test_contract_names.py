@@ -273,7 +273,7 @@ def test_names_of_the_results_in_a_notebook(tmp_path: Path) -> None:
         "ask", "axes", "compare", "folder", "map", "name", "plot", "telemetry", "to_xarray", "trace", "trials",
     }  # fmt: skip
     assert list(inspect.signature(results.recommend).parameters)[-4:] == [
-        "margin", "metric", "maximize", "degraded",
+        "margin", "metric", "degraded", "maximize",
     ]  # fmt: skip
     assert list(inspect.signature(orchestrator.run).parameters) == [
         "sweep", "axis", "drop", "set", "seeds", "steps", "name", "results", "executor", "retry_errored",

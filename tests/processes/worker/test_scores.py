@@ -12,6 +12,8 @@ from orchestrator.api.results import load
 from orchestrator.base.errors import InputError
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
+from orchestrator.search.by_optuna import _distribution
+from orchestrator.search.protocol import CellResult, SeedResult
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
@@ -70,7 +72,7 @@ def test_without_a_pattern_it_is_read_by_its_name_and_less_may_be_better(tmp_pat
 def test_a_score_that_was_never_printed_is_said(tmp_path: Path) -> None:
     rows = trained(sweep_in(tmp_path, TRAIN, TEXT.replace(SCORE, "score: {name: f1, maximize: true}")), tmp_path)
     assert "never printed: f1" in rows[0].reason
-    with pytest.raises(InputError, match="no trial has its score, 'f1'"):
+    with pytest.raises(InputError, match="no trial has a value of 'f1'"):
         load(tmp_path / "results/mine").recommend()
 
 
@@ -101,6 +103,44 @@ def test_a_run_ends_once_its_score_has_stopped_improving(tmp_path: Path) -> None
     assert "at step 30 5 scores in a row had not been the best" in row.reason
 
 
+def test_what_a_trainer_prints_besides_has_a_direction_only_where_it_is_said(tmp_path: Path) -> None:
+    trained(sweep_in(tmp_path, TRAIN, TEXT.replace(SCORE, "also: [bpb, f1]")), tmp_path)
+    results = load(tmp_path / "results/mine")
+    for question, options in ((results.recommend, {"metric": "bpb"}), (results.front, {"against": "bpb"})):
+        with pytest.raises(InputError, match="nothing says whether more of 'bpb' is better"):
+            question(**options)
+    best = {maximize: results.recommend(1.0, "bpb", maximize=maximize).result.chosen for maximize in (False, True)}
+    assert {maximize: chosen.setting["lr"] for maximize, chosen in best.items()} == {False: 0.1, True: 1.0}
+    up, down = (results.front(against="bpb", maximize=maximize).result for maximize in (True, False))
+    assert (up.is_high, down.is_high) == (True, False)
+    with pytest.raises(InputError, match="no trial has a value of 'f1'"):
+        results.recommend(metric="f1", maximize=True)
+    with pytest.raises(InputError, match="--maximize: is for a metric that a trainer printed"):
+        results.recommend(metric="final_loss", maximize=True)
+
+
+SEARCH = "search: {method: tpe, trials: 8, batch: 4}\n"
+
+
+def test_a_search_looks_for_the_highest_score(tmp_path: Path) -> None:
+    text = TEXT.replace("{values: [0.1, 1.0, 3.0]}", "{log: [0.01, 1.9]}").replace("[0, 1]", "[0]") + SEARCH
+    sweep = sweep_in(tmp_path, TRAIN, text)
+    assert sweep.search.search.metrics == ("score",)
+    assert sweep.search.search.maximized == {"score"}
+    named = sweep_in(tmp_path, TRAIN, text.replace("batch: 4", "batch: 4, metric: [return, final_loss]"))
+    assert named.search.search.metrics == ("score", "final_loss")
+    by_score = {score: SeedResult(0, "stable", True, {"score": score}) for score in (1.0, 5.0)}
+    seeds = [*by_score.values(), SeedResult(0, "diverged", True, {"score": 9.0})]
+    known = [CellResult({"lr": lr}, (seed,)) for lr, seed in zip((0.1, 0.2, 0.3), seeds, strict=True)]
+    search = sweep.search.search
+    (penalty,) = search._penalties(known)
+    found = [search._optuna_trial(result, {"lr": _distribution(search.axes[0])}, [penalty], 0.0) for result in known]
+    assert [trial.values for trial in found] == [[-1.0], [-5.0], [-1.0]], "a diverged trial is as bad as the worst"
+    rows = trained(sweep, tmp_path)
+    assert len(rows) == 8
+    assert max(row.score for row in rows[4:]) >= max(row.score for row in rows[:4]) - 5
+
+
 OBJECTIVE = "objective: {command: [python, train.py, '{lr}'], metrics: "
 REST = "}\naxes: {lr: {values: [0.1, 1.0]}}\n"
 BASE = "name: case\nsteps: 20\n"
@@ -116,7 +156,7 @@ BASE = "name: case\nsteps: 20\n"
         ("{score: {pattern: '(', maximize: true}}", "is not a valid regular expression"),
         ("{score: {pattern: '(a)', maximize: true}, format: tensorboard}", "an event file has no lines of text"),
         ("{score: {maximise: true}}", "objective.metrics.score.maximise: unknown key"),
-        ("{accuracy: {maximize: true}}", "objective.metrics.accuracy: unknown key"),
+        ("{accuracy: {maximize: true}}", "a metric is score: {name: accuracy, maximize: true}"),
     ],
 )
 def test_what_does_not_say_enough_is_refused(metrics: str, says: str) -> None:
