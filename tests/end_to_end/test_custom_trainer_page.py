@@ -106,7 +106,8 @@ def test_parts_of_a_sweep_file_are_valid() -> None:
     for part in parts:
         sweep = build_sweep(parse_document(f"name: part\nsteps: 5\nfixed: {{lr: 0.1}}\n{part}", "page"))
         section = sweep.objective.section
-        assert section.resume is not None or section.preload == "auto" or sweep.facts
+        said = (section.resume, section.metrics.score, section.preload == "auto", sweep.facts)
+        assert any(said)
 
 
 def test_the_sizes_of_the_global_batch_are_those_that_the_page_says() -> None:
