@@ -93,6 +93,12 @@ def command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 
 
 @pytest.fixture
+def without_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run writes its ledger alone, without map and report, where a test is about something else that it does."""
+    monkeypatch.setattr("orchestrator.pages.report.export_all", lambda folder: [])
+
+
+@pytest.fixture
 def rows(tmp_path: Path) -> Callable[[str], list[TrialResult]]:
     """The ledger's rows of a sweep below tmp_path."""
 

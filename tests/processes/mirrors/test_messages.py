@@ -126,6 +126,7 @@ def test_two_services_in_one_variable_are_both_told(folder: Path, command_line, 
     assert [len(server.received) for server in servers] == [1, 1]
 
 
+@pytest.mark.usefixtures("without_files")
 @pytest.mark.parametrize("status", [403, 500])
 def test_a_server_that_refuses_costs_one_warning_with_its_status(
     folder: Path, command_line, monkeypatch, serve, status: int
@@ -138,6 +139,7 @@ def test_a_server_that_refuses_costs_one_warning_with_its_status(
     assert_kept_to_itself(folder, text)
 
 
+@pytest.mark.usefixtures("without_files")
 def test_a_server_that_is_down_costs_one_warning(folder: Path, command_line, monkeypatch, serve) -> None:
     server = serve(200)
     url = server.url()
@@ -151,6 +153,7 @@ def test_a_server_that_is_down_costs_one_warning(folder: Path, command_line, mon
     assert_kept_to_itself(folder, text)
 
 
+@pytest.mark.usefixtures("without_files")
 def test_a_server_that_does_not_answer_is_given_up_by_apprise_itself(
     folder: Path, command_line, monkeypatch, serve
 ) -> None:

@@ -146,6 +146,7 @@ def test_the_newest_of_several_checkpoints_is_passed_on(tmp_path: Path) -> None:
 BROKEN = "import sys\nraise SystemExit(f'no data for {sys.argv[1]}')\n"
 
 
+@pytest.mark.usefixtures("without_files")
 def test_a_run_whose_first_trials_fail_alike_starts_no_others(tmp_path: Path) -> None:
     summary = run_sweep(sweep_in(tmp_path, BROKEN), tmp_path / "results" / "mine", InlineExecutor)
     assert summary.exit_code == 3
@@ -270,6 +271,7 @@ def test_plan_says_that_seeds_change_nothing(tmp_path: Path) -> None:
     assert "no {seed} in the command: the 2 seeds of a cell train the same run" in said
 
 
+@pytest.mark.usefixtures("without_files")
 def test_seeds_that_repeat_a_run_are_counted_once_and_said(tmp_path: Path) -> None:
     script = "for step in range(60):\n    print(f'step {step} loss {3 - step / 60}')\n"
     text = SWEEP.replace(', "{seed}"]', "]")

@@ -17,6 +17,7 @@ from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.mirrors import notifier
 from orchestrator.mirrors.notifier import Message, NotDelivered, Sender
 
+pytestmark = pytest.mark.usefixtures("without_files")
 RUN = ("run", "edge.yaml", "--executor", "inline")
 
 

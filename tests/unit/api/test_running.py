@@ -14,6 +14,7 @@ import orchestrator
 from orchestrator.base.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
 
+pytestmark = pytest.mark.usefixtures("without_files")
 SMALL = {
     "name": "small",
     "objective": "quadratic",

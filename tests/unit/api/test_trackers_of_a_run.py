@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("without_files")
 TO_TENSORBOARD = [
     "edge.yaml",
     "--executor",

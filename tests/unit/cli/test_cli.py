@@ -110,6 +110,7 @@ def test_a_finished_sweep_run_again_rewrites_nothing(edge, tmp_path: Path) -> No
     assert "nothing to train" in text
 
 
+@pytest.mark.usefixtures("without_files")
 def test_the_plan_knows_what_exists_and_how_long_the_rest_takes(sweep_command) -> None:
     code, text = sweep_command("plan", "edge.yaml")
     assert code == 0
@@ -173,6 +174,7 @@ def test_a_sweep_is_named_by_its_folder_its_name_or_its_file(edge) -> None:
     assert len(plans) == 1
 
 
+@pytest.mark.usefixtures("without_files")
 def test_init_writes_a_file_that_runs_and_never_overwrites(sweep_command, tmp_path: Path) -> None:
     options = ("--objective", "quadratic", "--axis", "lr=log:0.1,10,3", "--axis", "beta2=values:0.9", "--seeds", "1")
     code, _ = sweep_command("init", "mine", *options, "--steps", "20")
@@ -187,6 +189,7 @@ def test_init_writes_a_file_that_runs_and_never_overwrites(sweep_command, tmp_pa
     assert (tmp_path / "mine.yaml").read_text() == text
 
 
+@pytest.mark.usefixtures("without_files")
 def test_the_command_line_and_the_file_define_the_same_trials(sweep_command, tmp_path: Path) -> None:
     options = ("--axis", "lr=log:1e-4,1e-1,4", "--axis", "clip=values:none,1,0.3", "--set", "fixed={}")
     options += ("--seeds", "0,5", "--steps", "30", "--name", "other")
@@ -249,6 +252,7 @@ def test_bad_export_options_are_refused_with_what_there_is(edge, option: tuple[s
     assert "remedy" in text
 
 
+@pytest.mark.usefixtures("without_files")
 def test_errored_trials_make_exit_code_3_and_status_says_why(sweep_command, tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("too short")
     sets = ["objective=gpt", "axes={}", "fixed={text: [short.txt]}"]
