@@ -124,7 +124,7 @@ class _Reading:
 
     def logs(self, paths: Sequence[str]) -> Iterator[Log]:
         """Yield the logs at ``paths``."""
-        from orchestrator.logs.files import find_logs, read_log
+        from orchestrator.logs.files import find_logs, read_logs
 
         for path in paths:
             if path.startswith(MLFLOW_PREFIX):
@@ -137,7 +137,7 @@ class _Reading:
             num_logs = 0
             for file in find_logs(Path(path)):
                 try:
-                    yield read_log(file, self._columns, self._metrics)
+                    yield from read_logs(file, self._columns, self._metrics)
                     num_logs += 1
                 except InputError as error:
                     (others if is_folder else self.problems).append(error)

@@ -18,15 +18,17 @@ from pydantic import BaseModel, ConfigDict, Field
 EPOCH = "epoch"
 VALIDATION_NAMES = ("validation_loss", "val_loss", "valid_loss", "eval_loss", "eval/loss", "val/loss", "valid/loss",
                     "validation/loss", "loss/val", "loss/validation", "losses/val", "test_loss", "test/loss",
-                    "val_loss_epoch", "eval/average_loss", "avg_val_loss")  # fmt: skip
+                    "val_loss_epoch", "eval/average_loss", "avg_val_loss", "tel", "validation_bpb", "val_bpb",
+                    "val/bpb")  # fmt: skip
 COUNTER = "counter"  # of a line of text, such as 10/300
-STEP_NAMES = ("step", "global_step", "steps", "iter", "iteration", "iterations", "iters", "train_step", "update",
-              "num_updates", "batch", "trainer/global_step", "train/global_step", "train/step",
-              "_step", "completed_step", "current_step", "optimizer_step", "it", "i", COUNTER)  # fmt: skip
+STEP_NAMES = ("global_step", "trainer/global_step", "train/global_step", "step", "steps", "iter", "iteration",
+              "iterations", "iters", "train_step", "update", "num_updates", "batch", "train/step", "_step",
+              "completed_step", "current_step", "optimizer_step", "it", "i", COUNTER)  # fmt: skip
 LOSS_NAMES = ("loss", "train_loss", "train/loss", "training_loss", "loss/train", "train_loss_step", "lm_loss",
               "train/lm_loss", "ce_loss", "train/ce_loss", "cross_entropy_loss", "train/crossentropyloss",
               "train/cross_entropy_loss", "loss/total", "total_loss", "train/total_loss", "losses/train",
-              "loss_metrics/global_avg_loss", "loss_step", "nll_loss", "trn_loss", "cross_entropy", "nll")  # fmt: skip
+              "loss_metrics/global_avg_loss", "loss_step", "nll_loss", "trn_loss", "cross_entropy", "nll",
+              "trl")  # fmt: skip
 NORM_NAMES = ("grad_norm", "train/grad_norm", "gradnorm", "gnorm", "gradient_norm", "grad_norm_before_clip", "norm",
               "total_grad_norm", "optim/total_grad_norm", "grad/norm", "global_grad_norm", "grad_norm_step",
               "train/gradient_norm", "optim/grad_norm", "l2_norm/grad/global", "train_l2_norm/grad/global",
@@ -158,10 +160,13 @@ class Numbering:
         self._epoch = math.inf
         self._value = -math.inf  # the last one that was printed
 
-    def next_step(self, value: float | None, epoch: float | None, *, is_counter: bool = False) -> int | None:
+    def next_step(
+        self, value: float | None, epoch: float | None, *, is_counter: bool = False, is_own: bool = True
+    ) -> int | None:
         """Return the step of the next point, or None if it is not greater than the last one.
 
-        A row without an integer step gets the next number. Steps that begin again continue from the last one.
+        A row without an integer step gets the next number. Steps that begin again continue from the last one. A counter
+        that is not the row's own is that of a progress bar, which may lag one behind.
         """
         last = -1 if self.last is None else self.last
         if value is None or not abs(value) + self._offset < 2**53 or abs(value - round(value)) > 1e-6:
@@ -171,6 +176,8 @@ class Numbering:
             step = round(value) + self._offset
             if self.last is None:
                 self._first = step
+            elif step <= last and is_counter and not is_own and value >= self._value:
+                step = last + self._gap
             elif step <= last and self._begins_again(value, epoch, is_counter=is_counter):
                 self._offset += last + self._gap - step
                 step = last + self._gap

@@ -12,11 +12,11 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.logs.columns import Columns, MetricsConfig, may_be_loss
@@ -24,10 +24,11 @@ from orchestrator.logs.event_files import MAX_RECORD_BYTES, Events, begins_as_ev
 from orchestrator.logs.line_formats import Csv, JsonLines, Mixed, delimiter_of, reader_of
 from orchestrator.logs.lines import MAX_LINE_BYTES, Lines, Reader, json_numbers, without_colours
 from orchestrator.logs.series import row_of_object
-from orchestrator.logs.tables import Log, Table, make_log
+from orchestrator.logs.tables import Log, Table, make_log, make_logs
 
 MAX_BYTES = 1024**3
 _BLOCK = 1024**2  # bytes split into lines at a time
+_MAX_DIGITS = 16  # of a step
 _HEAD = 64 * 1024  # bytes that show whether it is text
 _LOG_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".log", ".txt", ".out", ".err")
 
@@ -52,16 +53,24 @@ def _may_be_log(path: Path) -> bool:
 
 
 def read_log(path: Path, wanted: Columns, metrics: MetricsConfig | None = None) -> Log:
-    """Read the training run in the file at ``path``, with the pattern or the format of ``metrics``, if given.
+    """Read the training run in the file at ``path``, as ``read_logs`` does; of several runs the last one counts."""
+    return make_log(str(path), _table(path, wanted, metrics), wanted)
+
+
+def read_logs(path: Path, wanted: Columns, metrics: MetricsConfig | None = None) -> list[Log]:
+    """Read the training runs in the file at ``path``, with the pattern or the format of ``metrics``, if given.
 
     Raises InputError, with the file and its columns, if it is not a log or its columns are ambiguous.
     """
+    return make_logs(str(path), _table(path, wanted, metrics), wanted)
+
+
+def _table(path: Path, wanted: Columns, metrics: MetricsConfig | None) -> Table:
     try:
-        table = _read_table(path, wanted, metrics or MetricsConfig())
+        return _read_table(path, wanted, metrics or MetricsConfig())
     except OSError as error:
         problem = Problem(str(path), "", f"cannot be read: {error.strerror or error}", "check that you may read it")
         raise InputError(problem) from None
-    return make_log(str(path), table, wanted)
 
 
 def _read_table(path: Path, wanted: Columns, metrics: MetricsConfig) -> Table:
@@ -158,7 +167,10 @@ def _read_objects(path: Path, text: str) -> Table:
         raise InputError(Problem(str(path), "", f"is not JSON: {error}", "was it cut off or written twice?")) from None
     rows = data.get("log_history", data) if isinstance(data, dict) else data
     table = Table()
-    if isinstance(rows, dict):
+    if isinstance(rows, dict) and (by_step := _by_step(rows)):
+        for step, values in by_step.items():
+            table.add({"step": step, **values})
+    elif isinstance(rows, dict):
         columns = {name: values for name, values in rows.items() if isinstance(values, list)}
         if not columns:
             table.add(json_numbers(rows))
@@ -171,6 +183,29 @@ def _read_objects(path: Path, text: str) -> Table:
             else:
                 table.num_odd_lines += 1
     return table
+
+
+def _by_step(data: Mapping[str, Any]) -> dict[int, dict[str, float]]:
+    """Return the values at each step of maps from steps to values, or of lists with the distance of their steps.
+
+    These are the golden values of Megatron-LM. A map without a name is that of the loss. Empty for other documents.
+    """
+    rows: dict[int, dict[str, float]] = {}
+    for name, section in {"loss": data}.items() if _are_steps(data) else data.items():
+        found = section.get("values", section) if isinstance(section, dict) else None
+        if isinstance(found, list) and isinstance(section, dict) and "step_interval" in section:
+            start, every = section.get("start_step", 0), section["step_interval"]
+            if type(start) is int and type(every) is int:
+                found = {str(start + i * every): value for i, value in enumerate(found)}
+        if isinstance(found, dict) and _are_steps(found):
+            for step, value in json_numbers(found).items():
+                rows.setdefault(int(step), {})[name] = value
+    return dict(sorted(rows.items()))
+
+
+def _are_steps(data: Mapping[str, Any]) -> bool:
+    """Whether all keys of ``data`` are whole numbers, as steps are."""
+    return bool(data) and all(key.isascii() and key.isdigit() and len(key) < _MAX_DIGITS for key in data)
 
 
 # --- files that grow -------------------------------------------------------------------------------

@@ -15,19 +15,28 @@ from orchestrator.logs.columns import MetricsConfig, find_name, plain_name
 from orchestrator.logs.lines import MAX_NAME, Reader, Row, number_of, text_of, text_pairs, texts_of
 from orchestrator.logs.series import SeriesOfText, row_of_object
 
+# Lines of Python that no log has, and those that look like one, soon after such lines.
+_STATEMENT = re.compile(
+    rb"\s*(?:(?:def|class|for|if|elif|while|with) .*:\s*(?:#.*)?$|(?:import|from) \w[\w.]*(?: import .*)?$|return\b.*$|"
+    rb"@\w|(?:else|try):\s*$|print0?\()"
+)
+_ASSIGNMENT = re.compile(rb"\s*(?:self\.)?\w+(?:: ?[\w.\[\]]+)? [-+*/]?= |\s*\w+ *: *\w+ *= ")
+_SOURCE_WITHIN = 30  # lines
+
 
 class Text(Reader):
     """Reads lines such as `step 10 | loss 3.21`, with the usual names and the names ``given`` by the user."""
 
     _MAX_BYTES = 16_000  # searched in a line; fewer in characters
     _NUM_UNFILTERED = 1000  # lines with numbers that are read whatever their words, for the names in the note
-    _WORDS = (b"loss", b"nll", b"entropy", b"norm", b"step", b"iter", b"update", b"batch", b"epoch")
+    _WORDS = (b"loss", b"nll", b"entropy", b"norm", b"step", b"iter", b"update", b"batch", b"epoch", b"trl:", b"tel:")
     _SHORT_STEPS = frozenset({"it", "i"})  # parts of many words, so searched for only if a log has them
 
     def __init__(self, given: Iterable[str] = ()) -> None:
         self._words = {*self._WORDS, *map(_longest_word, given)}
         self._num_read = 0
         self._series = SeriesOfText()
+        self._lines_since_code = _SOURCE_WITHIN
 
     def num_left_out(self) -> int:
         """Return the number of lines with a loss that are not part of the training series."""
@@ -39,6 +48,8 @@ class Text(Reader):
 
     def rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
         """Yield the rows of nonempty lines."""
+        if self._num_read < self._NUM_UNFILTERED:
+            lines = [line for line in lines if not self._is_source(line)]
         lines = _with_numbers(lines)
         first = lines[: self._NUM_UNFILTERED - self._num_read]
         self._num_read += len(first)
@@ -49,6 +60,14 @@ class Text(Reader):
         for line in _with_words(lines[len(first) :], self._words):
             if row := self._row(line):
                 yield row
+
+    def _is_source(self, line: bytes) -> bool:
+        """Whether a line at the start of a log is of the script itself, which some scripts print before they train."""
+        if _STATEMENT.match(line):
+            self._lines_since_code = 0
+            return True
+        self._lines_since_code += 1
+        return self._lines_since_code <= _SOURCE_WITHIN and _ASSIGNMENT.match(line) is not None
 
     def _row(self, line: bytes) -> Row:
         return self._series.row(text_of(line[: self._MAX_BYTES]))

@@ -42,6 +42,8 @@ _MAX_FORMS = 50
 _MIN_LINES = 3  # before the first kind has so many lines, a kind with more lines replaces it
 # Keys of a JSON object that say to which split it belongs.
 _SPLITS = ("split", "mode", "phase", "stage", "set", "subset", "dataset", "type", "kind", "event")
+_SUMMARY = "wandb:"  # which closes a run with its last and its best values
+_MIN_DOUBLED = 8  # characters of a line that a second logger prints once more, with or without a prefix
 _MAX_LABEL = 80  # characters
 _SWITCH_AFTER = 50  # lines of another kind in a row mean that the training now prints like that
 # So many lines of another kind, also as a share of the first kind, make the training loss ambiguous.
@@ -96,16 +98,26 @@ class SeriesOfText:
         # The kinds of lines by their first loss; the first kind keeps its names.
         self._kinds: dict[str, list[_Kind]] = {}
         self._rank: str | None = None
+        self._last = ""  # line with a loss
         self._num_in_a_row = 0  # lines of other kinds since the last line of the first kind
         self.num_left_out = 0  # lines with a loss that have another kind or rank
 
     def row(self, text: str) -> Mapping[str, float]:
         """Return names and numbers of one line, empty if the line does not count."""
+        if text.startswith(_SUMMARY):
+            return {}
         pairs = list(text_pairs(text))
         row = _numbered(text, pairs)
         loss = next((pair for pair in pairs if may_be_loss(pair.name, None)), None)
         if loss is None:
             return row
+        last, self._last = self._last, text.strip()
+        if (
+            last != self._last
+            and len(last) >= _MIN_DOUBLED
+            and (last.endswith(self._last) or self._last.endswith(last))
+        ):
+            return {}
         if self._is_of_another_rank(text):
             self.num_left_out += 1
             return {}
@@ -178,7 +190,8 @@ def _numbered(text: str, pairs: list[Pair]) -> dict[str, float]:
     """Return the first number of each name, the epoch, and the last counter such as 10/300."""
     row: dict[str, float] = {}
     for pair in pairs:
-        row.setdefault(pair.name, pair.value)
+        # llm.c begins its lines with s:STEP.
+        row.setdefault("step" if pair.name == "s" and pair.start == 0 else pair.name, pair.value)
         if pair.name.endswith(f"_{EPOCH}"):
             row.setdefault(EPOCH, pair.value)
     loss = next((pair.start for pair in pairs if may_be_loss(pair.name, None)), len(text))

@@ -361,7 +361,8 @@ class _PointMaker:
             return None
         step = wanted["step"] and find_name(held.steps, wanted["step"])
         value = held.steps[step] if step else None
-        number = self._numbering.next_step(value, held.epoch, is_counter=wanted["step"] == COUNTER)
+        is_counter, is_own = wanted["step"] == COUNTER, COUNTER in row
+        number = self._numbering.next_step(value, held.epoch, is_counter=is_counter, is_own=is_own)
         if number is None:
             return None
         if wanted["grad_norm"] is None:

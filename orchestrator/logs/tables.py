@@ -33,6 +33,9 @@ from orchestrator.logs.columns import (
 
 _INFINITE = 1e100  # MLflow stores infinity as a number near the largest float
 _MAX_COMPARED = 50  # columns of steps
+_OFTEN = 10  # a loss with fewer values by this factor than another usual one was not printed by the training
+_FEWEST, _ENDS = 10, 3  # points of a run that another follows in the same file; and at its ends, whose median counts
+_MUCH_NEARER = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +94,30 @@ def _in_order(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, n
 _Cells = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The rows, losses and steps of one run of a table, and the rows and values of its gradient norms."""
+
+    rows: np.ndarray
+    losses: np.ndarray
+    steps: np.ndarray
+    norms: tuple[np.ndarray, np.ndarray] | None
+
+
 def make_log(name: str, table: Table, wanted: Columns) -> Log:
-    """Return the log in ``table``. Raises InputError, which names ``name``, if its columns are ambiguous."""
+    """Return the log in ``table``, of several runs the last one. Raises InputError as ``make_logs`` does."""
+    *others, last = make_logs(name, table, wanted)
+    if not others:
+        return last
+    note = f"holds {len(others) + 1} runs, each from its start: the last one is read"
+    return replace(last, name=name, notes=(*last.notes, note))
+
+
+def make_logs(name: str, table: Table, wanted: Columns) -> list[Log]:
+    """Return the runs in ``table``, of which each begins where the one before began.
+
+    Raises InputError, which names ``name``, if its columns are ambiguous.
+    """
     cells = table.columns()
     chosen = _choose(name, cells, wanted)
     assert chosen.loss is not None, "a log without a loss is rejected"
@@ -112,26 +137,58 @@ def make_log(name: str, table: Table, wanted: Columns) -> Log:
         # Norms are then matched by position: the steps of rows without a loss are unknown.
         step, steps = None, continued
         notes.append("steps begin again with each epoch: they continue from the last one")
+    is_once_N = np.append(True, (steps[1:] != steps[:-1]) | (losses[1:] != losses[:-1]))
+    loss_rows, losses, steps = loss_rows[is_once_N], losses[is_once_N], steps[is_once_N]
+    notes += [f"{table.num_left_out:,} lines of another kind or rank left out"] if table.num_left_out else []
+    notes += [f"not understood: {table.num_odd_lines} lines or records"] if table.num_odd_lines else []
+    norms = None if chosen.grad_norm is None else cells[chosen.grad_norm]
+    begins = _begins(steps, losses)
+    logs = []
+    for number, (begin, end) in enumerate(zip(begins, [*begins[1:], len(steps)], strict=True), 1):
+        part = slice(begin, end)
+        own = norms
+        if norms is not None and len(begins) > 1:
+            first, last = loss_rows[begin], loss_rows[end] if end < len(steps) else np.inf
+            is_own_N = (norms[0] >= first) & (norms[0] < last)
+            own = norms[0][is_own_N], norms[1][is_own_N]
+        title = name if len(begins) == 1 else f"{name} (run {number} of {len(begins)})"
+        run = _Run(loss_rows[part], losses[part], steps[part], own if own is not None and len(own[0]) else None)
+        logs.append(_log(title, run, cells, chosen, step, notes))
+    return logs
+
+
+def _begins(steps: np.ndarray, losses: np.ndarray) -> list[int]:
+    """Return where runs begin: at the first one's first step or before it, with a loss like its first ones again."""
+    begins = [0]
+    back = np.flatnonzero((steps[1:] <= steps[:-1]) & (steps[1:] <= steps[0])) + 1
+    for at in back.tolist():
+        if at - begins[-1] < _FEWEST or len(steps) - at < _FEWEST:
+            continue
+        first, last, new = (np.median(losses[i : i + _ENDS]) for i in (begins[-1], at - _ENDS, at))
+        if not np.isfinite(last) or abs(new - first) < _MUCH_NEARER * abs(new - last):
+            begins.append(at)
+    return begins
+
+
+def _log(name: str, run: _Run, cells: _Cells, chosen: Columns, step: str | None, notes: list[str]) -> Log:
+    """Return the log of one run, with norms by the column ``step``, or by position without one."""
+    notes, steps = [*notes], run.steps
     if len(_kept(steps)) <= len(steps) // 2:
         notes.append(f"{chosen.step} goes back too often: points are numbered from 0")
         step, steps = None, np.arange(len(steps))
-    if table.num_left_out:
-        notes.append(f"{table.num_left_out:,} lines of another kind or rank left out")
-    if table.num_odd_lines:
-        notes.append(f"not understood: {table.num_odd_lines} lines or records")
     kept = _kept(steps)
     if (num_dropped := len(steps) - len(kept)) > 0:
         notes.append(f"{num_dropped} points were written again at the same or an earlier step; the later ones count")
     grad_norms = None
-    if chosen.grad_norm is not None:
-        at_N, norms = cells[chosen.grad_norm]
-        wanted_N = loss_rows[kept]
+    if run.norms is not None:
+        at_N, norms = run.norms
+        wanted_N = run.rows[kept]
         norm_steps, norm_note = _steps_of(cells, step, at_N)
         if not norm_note:  # losses and norms of one step may be on different lines
             kept_norms = _kept(norm_steps)
             at_N, norms, wanted_N = norm_steps[kept_norms], norms[kept_norms], steps[kept]
         grad_norms = _last_of(at_N, _unbounded(norms), wanted_N)
-    return Log(name, chosen, steps[kept], losses[kept], grad_norms, tuple(notes))
+    return Log(name, chosen, steps[kept], run.losses[kept], grad_norms, tuple(notes))
 
 
 def _choose(where: str, cells: _Cells, wanted: Columns) -> Columns:
@@ -140,7 +197,9 @@ def _choose(where: str, cells: _Cells, wanted: Columns) -> Columns:
     if not names:
         problem = Problem(where, "", "holds no numbers with names", "a line such as `step 10 loss 3.2` is a log")
         raise InputError(problem)
-    loss = _given(where, "--loss", wanted.loss, names) or first_usual(LOSS_NAMES, names) or _only_loss(where, names)
+    most = _most_values(cells)
+    usual = [name for name in names if _OFTEN * len(cells[name][0]) >= most]
+    loss = _given(where, "--loss", wanted.loss, names) or first_usual(LOSS_NAMES, usual) or _only_loss(where, names)
     step = _given(where, "--step", wanted.step, names)
     if step is None:
         usual = [n for n in names if plain_name(n) in STEP_NAMES and n != loss][:_MAX_COMPARED]
@@ -148,6 +207,11 @@ def _choose(where: str, cells: _Cells, wanted: Columns) -> Columns:
         step = max(usual, key=lambda n: (shared[n], -STEP_NAMES.index(plain_name(n))), default=None)
     grad_norm = _given(where, "--grad-norm", wanted.grad_norm, names) or first_usual(NORM_NAMES, names)
     return Columns(step, loss, grad_norm)
+
+
+def _most_values(cells: _Cells) -> int:
+    """Return the number of values of the fullest column that has a usual name of a loss."""
+    return max((len(rows) for name, (rows, _) in cells.items() if plain_name(name) in LOSS_NAMES), default=0)
 
 
 def _given(where: str, option: str, wanted: str | None, names: list[str]) -> str | None:
@@ -181,7 +245,8 @@ def _counted(cells: _Cells, loss_rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
         return None
     numbering, kept, steps = Numbering(), [], []
     for i, (value, epoch) in enumerate(zip(value_N.tolist(), _epochs_of(cells, loss_rows).tolist(), strict=True)):
-        step = numbering.next_step(value, epoch, is_counter=True)
+        is_own = bool(last_N[i] >= 0 and rows[last_N[i]] == loss_rows[i])
+        step = numbering.next_step(value, epoch, is_counter=True, is_own=is_own)
         if step is not None:
             kept.append(i)
             steps.append(step)

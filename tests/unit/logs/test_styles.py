@@ -16,7 +16,7 @@ from sweep_cases import learning
 
 from orchestrator.base.errors import InputError
 from orchestrator.logs.columns import Columns, MetricsConfig
-from orchestrator.logs.files import read_log
+from orchestrator.logs.files import read_log, read_logs
 from orchestrator.logs.streams import MetricStream, Point
 
 # ruff: noqa: E501 - a line of a log is as long as it is
@@ -44,8 +44,49 @@ def bar(t: int, of: int) -> str:
     return f"{100 * t // of:3d}%|{'#' * (10 * t // of):10}| {t}/{of} [00:01<00:09, 10.00it/s"
 
 
+SOURCE = """import os, sys
+from dataclasses import dataclass
+loss = 0.5
+step = 0
+class Hyperparameters:
+    val_loss_every : int = 125
+    warmup_iters = 250
+for step in range(1750 + 1):
+    t0 = 0
+    train_loss = 11.0 # of the first step
+    print0(f"step:{step}/1750 train_loss:{loss.item():.4f} train_time:{0}ms")
+====================
+"""
+SUMMARY = """wandb: Run history:
+wandb:       loss 9.1
+wandb: Run summary:
+wandb:       loss 2.0
+wandb: train/loss 2.0
+wandb:       step 119
+"""
+
+
 # Where a line says nothing of its step, points are counted from 0.
 READ: dict[str, Lines] = {
+    "llm.c, its log file": lambda t, x, n, v: (f"s:{t} tel:{v:.4f}\n" if t % 20 == 0 else "") + f"s:{t} trl:{x} lr:0.0006 norm:{n:.2f}\n",
+    "nanochat, with its validation": lambda t, x, n, v: (
+        (f"Step {t:05d} | Validation bpb: {v / 3:.4f}\n" if t % 20 == 0 else "")
+        + f"step {t:05d}/00120 (0.5%) | loss: {x} | lrm: 1.00 | dt: 500ms | tok/sec: 1,000\n"
+    ),
+    "modded-nanogpt, after its source": lambda t, x, n, v: (
+        ("" if t else SOURCE)
+        + f"step:{t}/120 train_loss:{x} train_time:{100 * t}ms step_avg:100.00ms\n"
+        + (f"step:{t}/120 val_loss:{v:.4f} train_time:{100 * t}ms\n" if t % 20 == 0 else "")
+    ),
+    "Transformers, with a bar that lags": lambda t, x, n, v: (
+        (f"\r{bar(t + 1, 120)}]" if t % 3 == 0 else "")
+        + f"\r{' ' * 70}\r{{'loss': {x}, 'grad_norm': {n:.4f}, 'learning_rate': 1e-05, 'epoch': {t / 120:.2f}}}\n"
+        + f"\r{bar(t + 1, 120)}]"
+    ),
+    "a step in each epoch beside a global one": lambda t, x, n, v: f'{{"step": {batch(t)}, "global_step": {t}, "loss": {x}}}\n',
+    "a logger that prints to two places": lambda t, x, n, v: f"12:00:00 INFO step {t} loss {x}\nstep {t} loss {x}\n",
+    "two loggers without steps": lambda t, x, n, v: f"loss = {x}\nINFO:root:loss = {x}\n",
+    "a print, and Weights & Biases' summary": lambda t, x, n, v: f"step {t} loss {x}\n" + ("" if t < NUM_STEPS - 1 else SUMMARY),
     "MNIST example": lambda t, x, n, v: (
         f"Train Epoch: {epoch(t) + 1} [{64 * batch(t)}/{64 * PER_EPOCH} ({100 * batch(t) / PER_EPOCH:.0f}%)]\tLoss: {x}\n"
         + at_end(t, f"\nTest set: Average loss: {v:.4f}, Accuracy: 98/100 (98%)\n\n")
@@ -241,6 +282,37 @@ def test_a_style_is_read_at_the_first_try_live_and_whole_alike(file_of, style: s
     assert stream.question is None
     gaps = set(np.diff(log.step_N))
     assert len(gaps) == 1, "the steps are evenly spaced"
+
+
+def test_runs_appended_to_one_file_are_runs_and_their_restart_is_no_spike(file_of) -> None:
+    text = text_of(READ["a print"])
+    first, second = read_logs(file_of(text + text), Columns())
+    assert first.loss_N.tolist() == second.loss_N.tolist() == LOSSES
+    assert first.name != second.name
+    last = read_log(file_of(text + text), Columns())
+    assert last.loss_N.tolist() == LOSSES
+    assert "2 runs" in last.notes[-1]
+
+
+def test_epochs_without_a_name_that_go_on_where_the_last_one_ended_are_one_run(file_of) -> None:
+    text = "".join(f"step {batch(t)} loss {loss}\n" for t, loss in enumerate(LOSSES))
+    (log,) = read_logs(file_of(text), Columns())
+    assert log.loss_N.tolist() == LOSSES
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {str(t): loss for t, loss in enumerate(LOSSES)},
+        {"lm loss": {"start_step": 0, "values": {str(t): loss for t, loss in enumerate(LOSSES)}}, "zeros": {"0": 1.0}},
+        {"lm loss": {"start_step": 0, "end_step": 120, "step_interval": 1, "values": LOSSES}},
+    ],
+)
+def test_a_map_from_steps_to_losses_is_a_log(tmp_path: Path, document: dict) -> None:
+    path = tmp_path / "golden.json"
+    path.write_text(json.dumps(document))
+    log = read_log(path, Columns())
+    assert (log.step_N.tolist(), log.loss_N.tolist()) == (list(range(NUM_STEPS)), LOSSES)
 
 
 @pytest.mark.parametrize("style", ASKED)
