@@ -197,5 +197,7 @@ def _setting(setting: Mapping[str, Any]) -> str:
 
 def _seeds(cell: NearCell) -> str:
     num_seeds = sum(cell.outcomes.values())
-    loss = "none" if cell.median_final_loss is None else f"{cell.median_final_loss:.4g}"
-    return f"{cell.state}, {cell.outcomes.get('stable', 0)} of {num_seeds} seeds stable, median final loss {loss}"
+    value = f"final loss {'none' if cell.median_final_loss is None else f'{cell.median_final_loss:.4g}'}"
+    if cell.median_score is not None:
+        value = f"score {cell.median_score:.4g}"
+    return f"{cell.state}, {cell.outcomes.get('stable', 0)} of {num_seeds} seeds stable, median {value}"

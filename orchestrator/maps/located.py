@@ -59,12 +59,13 @@ class Caution:
 
 @dataclass(frozen=True, slots=True)
 class NearCell:
-    """A cell near the run: how many of its seeds have each label, and the median of their final losses."""
+    """A cell near the run: how many of its seeds have each label, and the median of their final losses, and scores."""
 
     setting: Cell
     state: str
     outcomes: Mapping[str, int]
     median_final_loss: float | None
+    median_score: float | None
     trials: tuple[str, ...]
 
 
@@ -186,13 +187,16 @@ def _is_same(a: Any, b: Any) -> bool:
 
 
 def _near_cell(cell: Cell, rows: Sequence[TrialResult]) -> NearCell:
-    losses = [row.final_loss for row in rows if row.is_judged and row.final_loss is not None]
+    judged = [row for row in rows if row.is_judged]
+    losses = [row.final_loss for row in judged if row.final_loss is not None]
+    scores = [row.score for row in judged if row.score is not None]
     labels = [row.label for row in rows]
     return NearCell(
         cell,
         cell_state(labels),
         dict(Counter(labels)),
         median(losses) if losses else None,
+        median(scores) if scores else None,
         tuple(row.trial_id for row in rows),
     )
 
