@@ -139,6 +139,9 @@ def import_command(
         list[str],
         _text("--axis", "NAME[=SCALE]", "column of a setting, e.g. lr=log; the first two are the map's axes", _MEANING),
     ] = [],  # noqa: B006
+    merge: Annotated[
+        list[str], _text("--merge", "AXIS", "take its values within half a percent for one; repeatable", _MEANING)
+    ] = [],  # noqa: B006
     outcome: Annotated[
         str | None, _text("--outcome", "COLUMN", "labels (stable, diverged, ...) or final losses", _MEANING)
     ] = None,
@@ -209,6 +212,7 @@ def import_command(
     options = import_options(
         mapping,
         axis=axis,
+        merge=merge,
         where=where,
         map=map_,
         set=set_,

@@ -39,6 +39,7 @@ from orchestrator.importing.runs import (
     count_of,
     differing_columns,
     in_order,
+    near_note,
     number_of,
     settings_of_rows,
     with_seeds,
@@ -204,7 +205,7 @@ def _collected(
     meanings |= {"seed": columns.seed} if columns.seed else {}
     meanings |= {"steps": str(options.keys.steps)} if options.keys.steps is not None else {}
     meanings |= {key: name for key, name in named.items() if name}
-    notes = []
+    notes = [note for axis in columns.axes if (note := near_note(axis, axes))]
     if differing := differing_columns(rows, columns, unused):
         shown = ", ".join(differing[:_MAX_LISTED]) + (" and others" if len(differing) > _MAX_LISTED else "")
         notes.append(

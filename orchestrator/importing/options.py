@@ -55,6 +55,9 @@ class MappingFile(Section):
     axes: dict[str, Annotated[AxisSource, BeforeValidator(_axis_source)]] = Field(
         min_length=1, description="the axes with their columns and scales; the first two are the axes of the map"
     )
+    merge: Annotated[list[str], BeforeValidator(_words)] = Field(
+        [], description="axes whose values within half a percent are one value that was rounded in several ways"
+    )
     outcome: str | None = Field(None, description="column of labels (stable, diverged, ...) or of final losses")
     loss: str | None = Field(None, description="column of final losses if outcome has labels, or of losses by step")
     validation_loss: str | None = Field(None, description="column of final losses on held-out data")
@@ -114,7 +117,11 @@ class ImportOptions:
         for name, axis in self.keys.axes.items():
             place = self.document.place(("axes", name))
             key = "" if place.startswith("--") else f"axes.{name}"
-            axes.append(AxisColumn(name, column_named(place, key, axis.column or name, columns), axis.scale))
+            column = column_named(place, key, axis.column or name, columns)
+            axes.append(AxisColumn(name, column, axis.scale, name in self.keys.merge))
+        if unknown := [name for name in self.keys.merge if name not in self.keys.axes]:
+            known = f"axes: {', '.join(self.keys.axes)}"
+            raise InputError(Problem(*self.source("merge"), f"{unknown[0]!r} is not an axis of this import", known))
         return axes
 
     def reject(self, keys: Sequence[str], message: str) -> None:

@@ -94,6 +94,9 @@ def settings_of_rows(rows: Sequence[Row], columns: SettingColumns, unused: Seque
         and not (isinstance(value, float) and not isfinite(value))
     }
     by_axis = {axis.name: evened([row.values.get(axis.column) for row in rows]) for axis in columns.axes}
+    for axis in columns.axes:
+        near = near_values(by_axis[axis.name]) if axis.merges else {}
+        by_axis[axis.name] = [near.get(value, value) if is_number(value) else value for value in by_axis[axis.name]]
     settings: list[Settings | LeftOut] = []
     for i, row in enumerate(rows):
         cell = Cell({name: values[i] for name, values in by_axis.items()})
@@ -199,6 +202,8 @@ _BOOLEANS = {"true": True, "false": False}
 _MAX_EXACT = 2**53  # a float up to here is an integer for certain
 _MAX_STORED = 2**63  # an integer of SQLite is below it
 _EVENER = 0.5  # a scale is logarithmic if gaps vary so much less on it
+_ROUNDED = 0.005  # two values this near, relatively, are one that was rounded in two ways
+_MAX_VALUES = 50  # of an axis that a person chose; cells that a sampler drew lie near each other
 _EVEN = 0.02  # relative variation of gaps that count as even
 
 
@@ -209,6 +214,29 @@ class AxisColumn:
     name: str
     column: str
     scale: Scale | None = None
+    merges: bool = False  # values that differ by rounding
+
+
+def near_values(values: Iterable[Any]) -> dict[Any, Any]:
+    """Return the numbers that lie within half a percent above another one, with that other one."""
+    numbers = sorted({value for value in values if is_number(value) and isfinite(value)})
+    near: dict[Any, Any] = {}
+    for low, high in itertools.pairwise(numbers):
+        first = near.get(low, low)
+        if first > 0 and high <= first * (1 + _ROUNDED):
+            near[high] = first
+    return near
+
+
+def near_note(column: AxisColumn, axes: Sequence[Axis]) -> str | None:
+    """Return the question whether values of an axis that differ by rounding are one; None if there are none."""
+    values = next(axis.values for axis in axes if axis.name == column.name)
+    near = near_values(values) if len(values) <= _MAX_VALUES else {}
+    if not near:
+        return None
+    high, low = next(iter(near.items()))
+    pair = f"{column.name} has {low!r} and {high!r}"
+    return f"{pair}, less than half a percent apart: if they are one value, add --merge {column.name} (with --replace)"
 
 
 def column_named(place: str, key: str, wanted: str, columns: Sequence[str]) -> str:

@@ -105,7 +105,8 @@ ACTIONS = {
     "init": {"--objective", "--command", "--axis", "--drop", "--set", "--seeds", "--steps", "--from", "--output"},
     "objectives": {"--match"},
     "import": {"--name", "--axis", "--outcome", "--loss", "--seed", "--map", "--diverged-above", "--where", "--mapping"}
-    | {"--step", "--run", "--from-path", "--set", "--replace", "--json", "--results", "--maximize", "--minimize"},
+    | {"--step", "--run", "--from-path", "--set", "--replace", "--json", "--results", "--maximize", "--minimize"}
+    | {"--merge"},
     "report": {"--results"},
     "gc": {"--exports", "--dry-run", "--results"},
     "sync": {"--results", "--tracking-uri", "--to"},
