@@ -197,9 +197,8 @@ def _collected(
 ) -> Collected:
     """Give ``runs`` their seeds and axes, in the order of the map. Raises InputError if there are none."""
     kept, repeated = with_seeds(runs)
-    left_out = [*left_out, *repeated]
     if not kept:
-        raise InputError(_no_run(sources[0], left_out))
+        raise InputError(_no_run(sources[0], [*left_out, *repeated]))
     axes, is_scattered = axes_of(kept, columns.axes, options.keys.scattered)
     meanings = {axis.name: axis.column for axis in columns.axes}
     meanings |= {"seed": columns.seed} if columns.seed else {}
@@ -224,7 +223,7 @@ def _collected(
         axes=axes,
         is_scattered=is_scattered,
         runs=in_order(kept, axes),
-        left_out=left_out,
+        left_out=[*left_out, *repeated],
         stopping=options.stopping,
         notes=notes,
     )
