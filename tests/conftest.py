@@ -22,6 +22,7 @@ from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
+from orchestrator.worker.machine import measure
 
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
@@ -40,10 +41,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def users_cache_untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The widths of packs are measured once for all tests: they change no bit, and a measurement takes a second."""
+    """Fixtures of whole files do not write into the user's cache either; and a measurement takes no second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SWEEP_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(measure, "__defaults__", (0.01,))
         yield
+
+
+@pytest.fixture(autouse=True)
+def own_cache(users_cache_untouched: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test measures of this machine does not set the width of another test's packs."""
+    monkeypatch.setenv("SWEEP_CACHE", str(tmp_path.parent / f"{tmp_path.name}.cache"))
 
 
 @pytest.fixture(autouse=True)
