@@ -34,6 +34,7 @@ from orchestrator.render.blocks import Block, Caution, Figure, Line, Table
 
 if TYPE_CHECKING:
     from orchestrator.detection.config import StoppingConfig
+    from orchestrator.detection.episodes import Episode
     from orchestrator.logs.tables import Log
     from orchestrator.maps.replay import Replayed, ReplayedTrial
 
@@ -69,6 +70,7 @@ class ReplayQuery(Query["tuple[Sequence[str], Path]"]):
         "note where the gradient norm rises by half; by default for logs with at most ten steps a point",
         opposite="--no-norm-rises",
     )
+    faint: bool = option(False, "list the faint episodes too, which count for nothing")
     pattern: str | None = pattern_option()
     format: str = format_option()
 
@@ -98,7 +100,7 @@ class ReplayQuery(Query["tuple[Sequence[str], Path]"]):
             with storage_errors(folder):
                 folder.mkdir(exist_ok=True)
         return ReplayAnswer(
-            tuple(replayed_sweeps), logs, tuple(reading.notes), tuple(map(str, reading.problems)), folder
+            tuple(replayed_sweeps), logs, tuple(reading.notes), tuple(map(str, reading.problems)), folder, self.faint
         )
 
     def _check(self) -> None:
@@ -229,6 +231,7 @@ class ReplayAnswer(Answer):
     notes: tuple[str, ...]
     problems: tuple[str, ...]
     pictures: Path | None
+    lists_faint: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -247,7 +250,7 @@ class ReplayAnswer(Answer):
         for name, trials in self.sweeps:
             yield from _sweep_blocks(name, trials)
         if self.logs:
-            yield from _log_blocks(self.logs)
+            yield from _log_blocks(self.logs, lists_faint=self.lists_faint)
             if self.pictures is not None:
                 for one, name in zip(self.logs, _picture_names(self.logs), strict=True):
                     yield Figure(_drawn(one), f"loss of {one.log.name}", self.pictures / name, is_listed=False)
@@ -266,7 +269,7 @@ def _drawn(one: Replayed) -> Any:
     return draw
 
 
-def _log_blocks(replayed: Sequence[Replayed]) -> Iterator[Block]:
+def _log_blocks(replayed: Sequence[Replayed], *, lists_faint: bool) -> Iterator[Block]:
     rows = []
     for one, name in zip(replayed, _shown_names(replayed), strict=True):
         stop = "-" if one.record.lost_step is None else f"step {one.record.lost_step:,}"
@@ -275,13 +278,15 @@ def _log_blocks(replayed: Sequence[Replayed]) -> Iterator[Block]:
                 name,
                 f"{len(one.log.step_N):,}",
                 one.result.outcome,
-                _episodes(one),
+                _listed(one.record.episodes),
                 f"{stop} (wrong: it came back)" if one.is_wrong_stop else stop,
                 f"{one.share_saved:.0%}" if one.record.lost_step is not None else "-",
             )
         )
     yield Table(("log", "points", "outcome", "episodes", "would stop", "saves"), tuple(rows), right=(1, 5))
     for one in replayed:
+        if lists_faint:
+            yield Line(f"faint episodes of {one.log.name}: {_listed(one.record.faint)}")
         for note in (*one.log.notes, *_notes_on(one)):
             yield Line(f"note: {one.log.name}: {note}")
     columns = {(str(o.log.columns.step), str(o.log.columns.loss), str(o.log.columns.grad_norm)) for o in replayed}
@@ -312,11 +317,10 @@ def _shown_names(replayed: Sequence[Replayed]) -> list[str]:
     return [str(Path(*p[shared:])) if shared else one.log.name for p, one in zip(parts, replayed, strict=True)]
 
 
-def _episodes(one: Replayed) -> str:
+def _listed(episodes: Sequence[Episode]) -> str:
     def shown(step: int | None) -> str:
         return "end" if step is None else f"{step:,}"
 
-    episodes = one.record.episodes
     texts = [f"{shown(e.onset_step)} to {shown(e.recovery_step)}" for e in episodes[:_EPISODES_SHOWN]]
     if len(episodes) > _EPISODES_SHOWN:
         texts.append(f"{len(episodes) - _EPISODES_SHOWN} more")

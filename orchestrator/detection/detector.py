@@ -32,7 +32,8 @@ class MemberRecord:
     ``lost_step`` is the step of the verdict, ``lost_onset_step`` the onset of what lost the run. A member that trained
     on after its verdict may have recovered: ``is_far`` says whether it was still as high at the end, ``is_away``
     whether it was off its trend, or high, for longer than its patience. ``up_since_step`` is the onset of a slow rise:
-    where the loss last rose above half of that height. Only the first of many episodes are kept, ``num_episodes``
+    where the loss last rose above half of that height. ``episodes`` are the clear ones, ``faint`` the others, and both
+    are empty for a run without a level to compare with. Only the first of many episodes are kept, ``num_episodes``
     counts all. ``off_share`` is the share of the steps off the trend. ``risen_share`` is the share of what it learned
     that a slow rise has given up since ``risen_since_step``, if above a quarter. ``norm_rises`` are the steps where
     the gradient norm had risen (``NormRises``). The last ``num_broken`` gradients were not finite, since
@@ -62,17 +63,20 @@ class MemberRecord:
     norm_rises: tuple[int, ...] = ()
     num_broken: int = 0
     broken_since_step: int | None = None
+    faint: tuple[Episode, ...] = ()
+    blew_up: bool = False
 
 
 class _Member:
     """One run: its trend, its progress, its episodes and its verdict."""
 
     __slots__ = (
-        "episodes", "first_step", "latest", "left_step", "level", "num_seen", "num_steps", "progress", "trend",
-        "verdicts",
+        "all_steps", "episodes", "first_step", "latest", "left_step", "level", "num_seen", "num_steps", "progress",
+        "trend", "verdicts",
     )  # fmt: skip
 
-    def __init__(self, rules: StoppingConfig) -> None:
+    def __init__(self, rules: StoppingConfig, all_steps: float) -> None:
+        self.all_steps = all_steps
         self.num_steps = self.num_seen = 0
         self.first_step = -1
         self.left_step = NEVER
@@ -113,7 +117,8 @@ class _Member:
         episodes.settle(latest, verdicts.is_far or verdicts.is_sunk, step, self.num_seen)
         if episodes.current is not None and step - self.left_step >= APART and episodes.is_spike():
             self.left_step = step
-        verdicts.judge(loss, self.level.median(), step, self.num_steps, self.num_seen)
+        passed = (step - self.first_step) / self.all_steps
+        verdicts.judge(loss, self.level.median(), step, self.num_steps, self.num_seen, passed)
 
     def record(self) -> MemberRecord:
         """Return what is known about the run so far."""
@@ -122,12 +127,16 @@ class _Member:
             return value if math.isfinite(value) else None
 
         verdicts, progress, past = self.verdicts, self.progress, self.episodes
-        this, lost = past.current, verdicts.lost
-        episodes, num_off, num_episodes = tuple(past.closed), past.num_off, past.num_closed
-        if this is not None and past.is_spike():
-            episodes = (*episodes, this.as_episode(None))
-            num_off, num_episodes = num_off + this.num_off, num_episodes + 1
+        this, lost = past.open_episode(), verdicts.lost
+        episodes, faint, num_off, num_episodes = tuple(past.closed), tuple(past.faint), past.num_off, past.num_closed
+        if this is not None and this.is_clear:
+            episodes = (*episodes, this)
+            num_off, num_episodes = num_off + this.num_steps, num_episodes + 1
+        elif this is not None:
+            faint = (*faint, this)
         level = self.level.median() if self.num_seen else math.nan
+        if verdicts.is_signed or verdicts.has_grown:  # its outcome is unknown: nothing to leave, nothing to recover
+            episodes, faint, num_off, num_episodes = (), (), 0, 0
         risen_share = verdicts.risen_share(level) if self.num_seen else None
         return MemberRecord(
             num_steps=self.num_steps,
@@ -143,6 +152,8 @@ class _Member:
             up_since_step=verdicts.up_since if verdicts.is_up else None,
             is_away=verdicts.is_away(self.latest, self.num_steps),
             episodes=episodes,
+            faint=faint,
+            blew_up=progress.blew_up and bool(episodes),
             num_episodes=num_episodes,
             off_share=num_off / self.num_steps if self.num_steps else 0.0,
             first_step=None if self.first_step < 0 else self.first_step,
@@ -177,12 +188,20 @@ class SpikeDetector:
     (1.4826 times the median absolute deviation), ``spike_rise`` of the level, 3 % of what was learned, and 2.6 times
     the height of the noise's upper tenth. Such losses never enter the baseline. Before ``min_history`` losses, the
     trend is the highest of the last three. Memory does not grow with the number of steps. Steps may be any increasing
-    numbers.
+    numbers. ``all_steps`` is how many a run will have from its first step to its last, for all members or one number
+    for each; infinite while unknown.
     """
 
-    def __init__(self, num_members: int = 1, config: StoppingConfig | None = None) -> None:
+    def __init__(
+        self,
+        num_members: int = 1,
+        config: StoppingConfig | None = None,
+        all_steps: float | Sequence[float] = math.inf,
+    ) -> None:
         self.config = config or StoppingConfig()
-        self._members = [_Member(self.config) for _ in range(num_members)]
+        of_each = all_steps if isinstance(all_steps, Sequence) else [all_steps] * num_members
+        self._all_steps = math.inf if isinstance(all_steps, Sequence) else all_steps  # of new members
+        self._members = [_Member(self.config, steps) for steps in of_each]
 
     def update(
         self,
@@ -237,7 +256,7 @@ class SpikeDetector:
         before, seen = self._members, set[int]()
         self._members = []
         for row in rows:
-            kept = _Member(self.config) if row is None else before[row]
+            kept = _Member(self.config, self._all_steps) if row is None else before[row]
             self._members.append(copy.deepcopy(kept) if row in seen else kept)
             seen |= set() if row is None else {row}
 
@@ -247,7 +266,7 @@ class SpikeDetector:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a ``state_dict``, with as many members as it has."""
-        self._members = [_Member(self.config) for _ in state["members"]]
+        self._members = [_Member(self.config, self._all_steps) for _ in state["members"]]
         for member, values in zip(self._members, state["members"], strict=True):
             member.load_state_dict(values)
 

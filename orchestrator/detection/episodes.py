@@ -26,13 +26,20 @@ _ODD_MEMORY, _ODD_COMMON, _ODD_FACTOR, _ODD_MORE = 200, 0.005, 2.0, 100.0
 _LOW_MODE, _JUMP_MODE, _JUMP_MEMORY = 0.04, 0.15, 50
 _SHIFT_SHARE = 0.2  # a level shift gives up less than this share of what was learned
 MOST_EPISODES = 1000  # kept in the record
+# An episode is clear if its strength is at least CLEAR, else faint. That of a start-up blow-up is the largest.
+CLEAR, _STRONGEST = 12.0, 1000.0
+_SHARE = 0.1  # of what was learned, below which the strength shrinks with it
+# An excursion is on a schedule, such as a new target network, and has no strength, if each of the last four times at
+# one interval brought one too, and there were at most twice as many in all. Shorter intervals are met by chance.
+_BEATS, _MOST_BETWEEN, _SHORTEST_BEAT, _ONSETS = 4, 8, 30, 32
 
 
 @dataclass(slots=True)
 class Episode:
     """A period of ``num_steps`` steps off the trend; ``recovery_step`` is None while it lasts.
 
-    ``level`` is the level of the trend before it. A jump counts only in a regime of jumps.
+    ``level`` is the level of the trend before it. A jump counts only in a regime of jumps. ``strength`` is its height
+    in deviations of the noise, times the root of its length, up to 1000.
     """
 
     onset_step: int
@@ -42,6 +49,12 @@ class Episode:
     recovery_step: int | None = None
     level: float = math.nan
     is_jump: bool = False
+    strength: float = _STRONGEST
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether it counts, else it is faint."""
+        return self.strength >= CLEAR
 
 
 @dataclass(slots=True)
@@ -61,23 +74,43 @@ class Excursion:
     calm: int = 0
     calm_since: int = -1
     tallest_of_three: float = -math.inf  # highest median of three losses
+    is_scheduled: bool = False
+    noise: float = 0.0  # of the trend before it, as a share of the level
+    learned: float = 0.0  # by how much the loss had fallen before it
 
-    def as_episode(self, recovery_step: int | None) -> Episode:
+    def strength(self, rounding: float) -> float:
+        """Return its height in deviations of the noise, times the root of its length.
+
+        A height is the logarithm of a factor of the level. Of a height below a tenth of what was learned only that
+        share counts. ``rounding`` is half of the last printed digit.
+        """
+        if self.is_early:
+            return _STRONGEST
+        if self.is_scheduled:
+            return 0.0
+        level = max(self.level, rounding, TINY)
+        height = math.log(max(self.peak, level) / level) / max(self.noise, rounding / level, TINY)
+        share = (self.peak - self.level) / max(_SHARE * self.learned, TINY)
+        return min(height * math.sqrt(self.num_off) * min(1.0, share), _STRONGEST)
+
+    def as_episode(self, recovery_step: int | None, rounding: float) -> Episode:
         """Return its record."""
-        return Episode(self.onset, self.peak_step, self.peak, self.num_off, recovery_step, self.level)
+        strength = self.strength(rounding)
+        return Episode(self.onset, self.peak_step, self.peak, self.num_off, recovery_step, self.level, False, strength)
 
 
 class Episodes:
     """The episodes of one run, and excursions too short or too low for one."""
 
     __slots__ = (
-        "_in_regime", "_jump_rate", "_low_rate", "_odd_mass", "_odd_rate", "_progress", "_recent", "_rise", "_rules",
-        "_trend", "closed", "current", "num_closed", "num_off",
+        "_in_regime", "_jump_rate", "_low_rate", "_odd_mass", "_odd_rate", "_onsets", "_progress", "_recent", "_rise",
+        "_rules", "_trend", "closed", "current", "faint", "num_closed", "num_off",
     )  # fmt: skip
 
     def __init__(self, rules: StoppingConfig, trend: Trend, progress: Progress) -> None:
         self._rules, self._trend, self._progress, self._rise = rules, trend, progress, rise_of(rules)
-        self.closed: list[Episode] = []
+        self.closed: list[Episode] = []  # the clear ones
+        self.faint: list[Episode] = []
         self.num_closed = 0
         self.num_off = 0  # steps off the trend, of closed episodes
         self.current: Excursion | None = None
@@ -86,6 +119,7 @@ class Episodes:
         # The latest short excursions: number of losses at the end, and whether it was a spike.
         self._recent: list[tuple[int, Episode, bool]] = []
         self._in_regime = False
+        self._onsets: list[int] = []  # of the latest excursions, as numbers of losses
 
     def excess(self, loss: float) -> float:
         """Return the height of ``loss`` above the trend, in rises that leave it: off the trend above 1."""
@@ -93,12 +127,12 @@ class Episodes:
             return 0.0  # the very first loss has no trend yet
         if self._trend.is_early:
             level = self._trend.early_level()
-            above = (loss - level) / max(_EARLY_RISE * abs(level), TINY)
+            above = (loss - level) / max(_EARLY_RISE * abs(level), self._trend.least_noise(), TINY)
             return max(above, 2.0) if loss > self._progress.blow_up_line() else above
-        above, learned = loss - self._trend.level, self._progress.learned_late
-        if self.current is None and above <= self._trend.least_rise(learned):
+        above, learned, top = loss - self._trend.level, self._progress.learned_late, self._progress.top
+        if self.current is None and above <= self._trend.least_rise(learned, top):
             return 0.0  # on the trend, however small the noise is: not measured
-        return above / self._trend.rise(learned)
+        return above / self._trend.rise(learned, top)
 
     def follow(
         self, loss: float, excess: float, step: int, num_seen: int, latest: Sequence[float], is_high: bool
@@ -121,6 +155,10 @@ class Episodes:
             level = self._trend.early_level() if is_early else self._trend.level
             is_start_up = is_early and not self._progress.has_learned(level, self._rules.stall_drop)
             self.current = Excursion(step, level, is_early, is_start_up)
+            if not is_early:
+                self.current.is_scheduled = self._is_on_the_beat(num_seen)
+                self.current.noise = self._trend.relative_noise()
+                self.current.learned = self._progress.learned_late
         this = self.current
         this.age += 1
         if this.age <= self._rules.window:
@@ -158,7 +196,7 @@ class Episodes:
         if this.age < window or is_high or (this.is_start_up and this.peak > self._progress.blow_up_line()):
             return
         older, newer = middle(sorted(latest[: window // 2])), middle(sorted(latest[window // 2 :]))
-        if abs(newer - older) > 0.5 * self._rise * abs(newer):
+        if abs(newer - older) > 0.5 * self._progress.rise_at(newer) * abs(newer):
             return
         height = this.tallest_of_three - this.level
         learned = self._progress.initial - min(self._progress.best, self._progress.initial)
@@ -170,6 +208,10 @@ class Episodes:
             self._end(this, step, num_seen)
         self._trend.rebase(latest)
 
+    def open_episode(self) -> Episode | None:
+        """Return the record of the current excursion if it counts as an episode."""
+        return self.current.as_episode(None, self._trend.rounding) if self.current and self.is_spike() else None
+
     def is_spike(self) -> bool:
         """Return whether the current excursion counts as an episode."""
         this = self.current
@@ -177,16 +219,24 @@ class Episodes:
             return False
         if this.is_start_up:
             return self._is_blow_up(this)
-        least = self._least_mass()
+        least, rise = self._least_mass(), self._progress.rise_at(this.level)
         if this.highest >= _EXTREME and this.mass >= least:
             return True
-        if (
-            self._rise < 1
-            and this.highest >= _JUMP_RISES
-            and this.peak - this.level >= _DOUBLED * self._rise * abs(this.level)
-        ):
+        if rise < 1 and this.highest >= _JUMP_RISES and this.peak - this.level >= _DOUBLED * rise * abs(this.level):
             return True
         return this.num_off >= self._rules.spike_steps and this.mass >= max(self._rules.spike_mass, least)
+
+    def _is_on_the_beat(self, onset: int) -> bool:
+        """Note the onset of an excursion, and return whether it comes on a schedule."""
+        past = self._onsets
+        near = {there + shift for there in past for shift in (-1, 0, 1)}
+        intervals = [onset - there for there in past if onset - there >= _SHORTEST_BEAT]
+        self._onsets = [*past, onset][-_ONSETS:]
+        return any(
+            all(onset - beat * interval in near for beat in range(1, _BEATS + 1))
+            and sum(onset - there <= _BEATS * interval for there in past) <= _MOST_BETWEEN
+            for interval in intervals
+        )
 
     def _is_blow_up(self, this: Excursion) -> bool:
         """Return whether a start-up rose far above the initial loss; a single loss must have tripled."""
@@ -204,7 +254,7 @@ class Episodes:
     def _end(self, this: Excursion, recovery_step: int, num_seen: int) -> None:
         is_spike = self.is_spike()
         self.current = None
-        episode = this.as_episode(recovery_step)
+        episode = this.as_episode(recovery_step, self._trend.rounding)
         if is_spike:
             self._add(episode)
             if this.is_early and this.peak > self._progress.blow_up_line():
@@ -212,7 +262,8 @@ class Episodes:
         elif not this.is_start_up:
             self._odd_mass = 0.8 * self._odd_mass + 0.2 * this.mass if self._odd_mass > 0 else this.mass
             self._odd_rate += 1 / _ODD_MEMORY
-        is_tall = this.highest >= _JUMP_RISES or this.peak - this.level >= _JUMP_HEIGHT * self._rise * abs(this.level)
+        rise = self._progress.rise_at(this.level) * abs(this.level)
+        is_tall = this.highest >= _JUMP_RISES or this.peak - this.level >= _JUMP_HEIGHT * rise
         if is_tall and this.num_off <= JUMP_STEPS and not this.is_early:
             self._jump_rate += 1 / _JUMP_MEMORY
             self._jump(episode, is_spike, num_seen)
@@ -233,9 +284,14 @@ class Episodes:
         for jump in new:
             jump.is_jump = True
             self._add(jump)
-        self.closed.sort(key=lambda episode: episode.onset_step)
+        for episodes in (self.closed, self.faint):
+            episodes.sort(key=lambda episode: episode.onset_step)
 
     def _add(self, episode: Episode) -> None:
+        if not episode.is_clear:
+            if len(self.faint) < MOST_EPISODES:
+                self.faint.append(episode)
+            return
         self.num_closed += 1
         self.num_off += episode.num_steps
         if len(self.closed) < MOST_EPISODES:
@@ -245,18 +301,22 @@ class Episodes:
         """Return plain values for a checkpoint."""
         return {
             "closed": [asdict(episode) for episode in self.closed],
+            "faint": [asdict(episode) for episode in self.faint],
             "counts": [self.num_closed, self.num_off],
             "current": None if self.current is None else asdict(self.current),
             "odd": [self._odd_mass, self._odd_rate, self._low_rate, self._jump_rate],
             "recent": [(num_seen, asdict(episode), is_spike) for num_seen, episode, is_spike in self._recent],
             "in_regime": self._in_regime,
+            "onsets": self._onsets.copy(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a ``state_dict``."""
         self.closed = [Episode(**episode) for episode in state["closed"]]
+        self.faint = [Episode(**episode) for episode in state.get("faint", ())]  # earlier versions have none
         self.num_closed, self.num_off = state["counts"]
         self.current = None if state["current"] is None else Excursion(**state["current"])
         self._odd_mass, self._odd_rate, self._low_rate, self._jump_rate = state["odd"]
         self._recent = [(num_seen, Episode(**episode), is_spike) for num_seen, episode, is_spike in state["recent"]]
         self._in_regime = state["in_regime"]
+        self._onsets = list(state.get("onsets", ()))

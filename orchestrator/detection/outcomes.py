@@ -48,7 +48,7 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
     initial loss is left anyway), or slowly back to where it began.
     unknown: a loss that went below zero, or grew from a low start to a plateau, so that its distance from its past is
     undefined; or fewer than ten losses.
-    stalled: it never lowered its loss by ``stall_drop``.
+    stalled: it never lowered its loss by ``stall_drop``, without a blow-up: after one nothing came back.
     spiked: it left its trend at least once, or was judged lost, and recovered.
     stable: none of these.
     """
@@ -95,6 +95,8 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
         best = initial if record.best_loss is None else min(record.best_loss, initial)
         if initial - best <= config.stall_drop * abs(initial):
             reason = record.lost_reason or f"the loss never fell by {config.stall_drop:.0%}"
+            if record.blew_up:
+                return verdict("diverged", episodes[0].onset_step, f"it blew up at its start, and then {reason}")
             return verdict("stalled", record.first_step, reason)
         if (record.risen_share or 0.0) >= 1:
             return verdict("diverged", record.risen_since_step, "it slowly gave up all that it had learned")

@@ -14,6 +14,7 @@ It hides from the detector what the trainer has already handled, and decides whe
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
@@ -54,7 +55,8 @@ class Update:
 class RunMonitor:
     """Judge members during training by ``stopping``; members in ``is_audited_K`` train on after a verdict.
 
-    ``wants_norm_rises`` is passed to ``NormRises``. Members are compared with ``rung_thresholds``.
+    ``wants_norm_rises`` is passed to ``NormRises``, ``all_steps`` to the detector. Members are compared with
+    ``rung_thresholds``.
     """
 
     def __init__(
@@ -63,12 +65,13 @@ class RunMonitor:
         is_audited_K: Sequence[bool] = (False,),
         wants_norm_rises: bool | None = None,
         rung_thresholds: Sequence[RungThreshold] = (),
+        all_steps: float | Sequence[float] = math.inf,
     ) -> None:
         self._stopping = stopping
         self._norm_rises = NormRises(len(is_audited_K), wants_norm_rises)
         self._rungs = Rungs(len(is_audited_K), stopping.slow, rung_thresholds)
         self._validations = [Validations() for _ in is_audited_K]
-        self._detector = SpikeDetector(len(is_audited_K), stopping)
+        self._detector = SpikeDetector(len(is_audited_K), stopping, all_steps)
         self._is_audited_K = np.array(is_audited_K, dtype=bool)
         self._at_end: dict[int, MemberRecord] = {}
 

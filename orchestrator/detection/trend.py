@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from orchestrator.detection.config import StoppingConfig, falls_over_decades, rise_of
@@ -59,12 +60,18 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[int(share * (len(ordered) - 1))]
 
 
-def noise(values: Sequence[float], share: float) -> tuple[float, float]:
+def decimals(loss: float) -> int:
+    """Return how many digits after the point ``loss`` has as it is printed."""
+    _, digits, exponent = Decimal(repr(loss)).normalize().as_tuple()
+    return max(0, -exponent) if isinstance(exponent, int) and digits != (0,) else 0
+
+
+def noise(steps: Iterable[float], share: float) -> tuple[float, float]:
     """Return robust deviation, and the quantile below which a ``share`` lies, of a series' noise without slow rises.
 
-    Measured on differences of successive numbers, whose deviation is root two times the noise.
+    ``steps`` are the differences of successive numbers, whose deviation is root two times the noise.
     """
-    steps = sorted([abs(after - before) for before, after in itertools.pairwise(values)])
+    steps = sorted(map(abs, steps))
     if not steps:
         return 0.0, 0.0
     return _TO_DEVIATION * middle(steps) / math.sqrt(2), quantile(steps, share)
@@ -80,6 +87,12 @@ _LOWER_TAIL = 0.2  # if half of the losses are on the upper level, the lower one
 # The share of what was learned that a rise must reach to be an event.
 LEAST_SHARE = 0.03
 TINY = 1e-300  # smallest rise, for a loss that is exactly zero
+# A loss below this share of the first one has fallen over decades, whatever its objective: its noise is proportional to
+# its level, and it must rise by as many levels as a squared error.
+_DECADES, _DECADES_RISE = 0.01, 2.0
+_LARGEST_RATIO = 50.0  # logarithm of the largest factor that noise is given
+# Digits after the point that a log is taken to have at least, and from which on its rounding is no noise.
+_FEWEST_DIGITS, _MANY_DIGITS = 2, 8
 
 
 class Trend:
@@ -90,14 +103,18 @@ class Trend:
     the level before them.
     """
 
-    __slots__ = ("_rules", "_spread", "accepted", "level", "local", "num_accepted", "residuals")
+    __slots__ = (
+        "_ratio", "_rules", "_spread", "accepted", "digits", "level", "local", "num_accepted", "residuals",
+    )  # fmt: skip
 
     def __init__(self, rules: StoppingConfig) -> None:
         self._rules = rules
         self.accepted, self.local = Window(rules.window), Window(LOCAL)
         self.residuals: list[float] = []  # one for each accepted loss, unsorted: rarely read
         self.num_accepted, self.level = 0, math.nan
+        self.digits = _FEWEST_DIGITS  # most digits after the point of an accepted loss
         self._spread: float | None = None  # the noise's part of the rise, measured on demand
+        self._ratio: float | None = None  # the same for noise that is proportional to the level, relative to it
 
     def accept(self, loss: float) -> None:
         """Add a loss on the trend."""
@@ -108,6 +125,8 @@ class Trend:
         self.accepted.add(loss)
         self.local.add(loss)
         self.num_accepted += 1
+        if self.digits < _MANY_DIGITS:
+            self.digits = max(self.digits, decimals(loss))
         self._measure()
 
     def rebase(self, losses: Sequence[float]) -> None:
@@ -126,19 +145,45 @@ class Trend:
         """Return the highest of the last accepted losses: a start-up falls too fast for a median."""
         return max(self.accepted.values[-EARLY:])
 
-    def rise(self, learned: float) -> float:
-        """Return the rise above the level that leaves the trend: beyond the noise, and noticeable."""
+    @property
+    def rounding(self) -> float:
+        """Half of the last digit of the printed losses, 0 if they are not rounded."""
+        return 0.0 if self.digits >= _MANY_DIGITS else 0.5 * 10.0**-self.digits
+
+    def least_noise(self) -> float:
+        """Return the rise that is beyond the rounding of printed losses: their noise is half of the last digit."""
+        return self._rules.spike_sigma * self.rounding
+
+    def rise(self, learned: float, top: float) -> float:
+        """Return the rise above the level that leaves the trend: beyond the noise, and noticeable.
+
+        ``learned`` is by how much the loss has fallen, ``top`` its level before.
+        """
+        return max(self._noise(top), self.least_noise(), self.least_rise(learned, top))
+
+    def relative_noise(self) -> float:
+        """Return the deviation of the noise as a share of the level: of the logarithms of the accepted losses."""
+        losses = [loss for loss in self.accepted.values if loss > 0]
+        logs = (math.log(after / before) for before, after in itertools.pairwise(losses) if after / before > 0)
+        spread, tail = noise(logs, UPPER_TAIL)
+        return max(spread, TAIL_FACTOR * tail / math.sqrt(2) / self._rules.spike_sigma)
+
+    def _noise(self, top: float) -> float:
+        if has_fallen_over_decades(self.level, top, self._rules):
+            if self._ratio is None:
+                self._ratio = math.expm1(min(self._rules.spike_sigma * self.relative_noise(), _LARGEST_RATIO))
+            return self._ratio * self.level
         if self._spread is None:
             ordered = sorted(self.residuals)
             # Noise with two levels may have its middle far above the lower of the two medians.
             center = middle(ordered)
             tail = max(quantile(ordered, UPPER_TAIL) - min(center, 0.0), center - quantile(ordered, _LOWER_TAIL))
             self._spread = max(self._rules.spike_sigma * deviation(ordered), TAIL_FACTOR * tail)
-        return max(self._spread, self.least_rise(learned))
+        return self._spread
 
-    def least_rise(self, learned: float) -> float:
+    def least_rise(self, learned: float, top: float) -> float:
         """Return the smallest noticeable rise: a fraction of the level, and a share of what was ``learned``."""
-        return max(rise_of(self._rules) * abs(self.level), LEAST_SHARE * learned, TINY)
+        return max(rise_at(self.level, top, self._rules) * abs(self.level), LEAST_SHARE * learned, TINY)
 
     def recent_median(self) -> float:
         """Return the median of the last RECENT accepted losses."""
@@ -147,19 +192,32 @@ class Trend:
     def state_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""
         windows = {"accepted": self.accepted.values.copy(), "local": self.local.values.copy()}
-        return {**windows, "residuals": self.residuals.copy(), "num_accepted": self.num_accepted}
+        return {
+            **windows, "residuals": self.residuals.copy(), "num_accepted": self.num_accepted, "digits": self.digits,
+        }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a ``state_dict``."""
         self.accepted.reset(state["accepted"])
         self.local.reset(state["local"])
         self.residuals, self.num_accepted = list(state["residuals"]), state["num_accepted"]
+        self.digits = state.get("digits", _MANY_DIGITS)  # checkpoints of earlier versions have none
         if self.num_accepted:
             self._measure()
 
     def _measure(self) -> None:
         self.level = min(self.local.median(), self.accepted.median())
-        self._spread = None
+        self._spread = self._ratio = None
+
+
+def has_fallen_over_decades(level: float, top: float, rules: StoppingConfig) -> bool:
+    """Return whether a loss of one decade, such as a cross-entropy, has fallen from ``top`` by decades all the same."""
+    return 0 < level < _DECADES * top and not falls_over_decades(rules)
+
+
+def rise_at(level: float, top: float, rules: StoppingConfig) -> float:
+    """Return the smallest rise that leaves the trend, as a fraction of ``level``."""
+    return _DECADES_RISE if has_fallen_over_decades(level, top, rules) else rise_of(rules)
 
 
 # --- what was learned, against which rises are measured --------------------------------------------
@@ -168,7 +226,7 @@ class Trend:
 # A start-up blow-up is above twice the initial loss, or 20 points above it. A loss that falls over decades must rise by
 # three decades: momentum on a quadratic overshoots by a factor of some hundreds below the edge of stability.
 BLOW_UP, BLOW_UP_POINTS, BLOW_UP_FACTOR = 1.0, 20.0, 1000.0
-_STATE = ("initial", "start", "early", "best", "_around_best", "_steps_to_start", "blew_up")
+_STATE = ("initial", "start", "early", "best", "_around_best", "_steps_to_start", "blew_up", "top")
 
 
 class Progress:
@@ -180,7 +238,7 @@ class Progress:
 
     __slots__ = (
         "_around_best", "_noise_at_best", "_rules", "_steps_to_start", "_trend", "best", "blew_up", "early", "initial",
-        "learned", "learned_late", "lowest", "num_changes", "start",
+        "learned", "learned_late", "lowest", "num_changes", "start", "top",
     )  # fmt: skip
 
     def __init__(self, rules: StoppingConfig, trend: Trend) -> None:
@@ -198,6 +256,7 @@ class Progress:
         # The same since the first ``min_history`` losses, which may fall by more than all later ones; the measure of
         # spikes.
         self.learned_late = 0.0
+        self.top = math.nan  # median of the first EARLY accepted losses, once there are as many: above all decades
 
     def begin(self, loss: float) -> None:
         """Take the first loss."""
@@ -207,6 +266,8 @@ class Progress:
     def follow(self, loss: float) -> None:
         """Take a loss that the trend has just accepted."""
         trend = self._trend
+        if trend.num_accepted == EARLY:
+            self.top = trend.accepted.median()
         if trend.num_accepted == self._rules.min_history:
             self.early = trend.accepted.median()
             self._measure()
@@ -229,13 +290,18 @@ class Progress:
     def noise_at_best(self) -> float:
         """Return the rise above the best level that is beyond the noise there."""
         if self._noise_at_best is None:
-            spread, tail = noise(self._around_best, UPPER_TAIL)
-            self._noise_at_best = max(self._rules.spike_sigma * spread, TAIL_FACTOR * tail)
+            around = itertools.pairwise(self._around_best)
+            spread, tail = noise((after - before for before, after in around), UPPER_TAIL)
+            self._noise_at_best = max(self._rules.spike_sigma * spread, TAIL_FACTOR * tail, self._trend.least_noise())
         return self._noise_at_best
 
     def has_learned(self, level: float, share: float) -> bool:
         """Return whether ``level`` is below the initial loss by more than this ``share``."""
         return self.initial - min(level, self.initial) > share * abs(self.initial)
+
+    def rise_at(self, level: float) -> float:
+        """Return the smallest rise that leaves a trend at ``level``, as a fraction of it."""
+        return rise_at(level, self.top, self._rules)
 
     def blow_up_line(self) -> float:
         """Return the loss above which a start-up is a blow-up."""
@@ -251,7 +317,7 @@ class Progress:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a ``state_dict``."""
         for name in _STATE:
-            setattr(self, name, state[name])
+            setattr(self, name, state.get(name, math.nan))  # checkpoints of earlier versions have no top
         self._noise_at_best = None
         self._measure()
 

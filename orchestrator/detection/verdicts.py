@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from orchestrator.detection.config import LOG_GRADIENT_PATIENCE, StoppingConfig, falls_over_decades, rise_of
+from orchestrator.detection.config import LOG_GRADIENT_PATIENCE, StoppingConfig, falls_over_decades
 from orchestrator.detection.episodes import Episodes
-from orchestrator.detection.trend import Progress, middle
+from orchestrator.detection.trend import RECENT, Progress, middle
 
 Lost = Literal["not_finite", "far", "no_progress"]
 
@@ -26,6 +26,8 @@ _LEAST_SHARE = 0.05
 # separates this from a drift, it must also have risen by two spikes' rises, or by half a rise if the run began with a
 # blow-up, after which it has learned little.
 _SUNK_SHARE, _SUNK_PATIENCE = 0.4, 2
+# A run this many times as high as its first losses almost from the start is lost after a third of all its steps.
+_TEN_TIMES, _THIRD = 10.0, 1 / 3
 _SUNK_RISE, _SUNK_RISE_AFTER_BLOW_UP = 2.0, 0.5
 # A run is back only at half of the height at which it counts as high.
 _BACK = 0.5
@@ -50,14 +52,13 @@ class Verdicts:
         "_half_way",
         "_num_changes",
         "_progress",
-        "_rise",
         "_rules",
         "_sunk",
         *_STATE,
     )
 
     def __init__(self, rules: StoppingConfig, progress: Progress, episodes: Episodes) -> None:
-        self._rules, self._progress, self._episodes, self._rise = rules, progress, episodes, rise_of(rules)
+        self._rules, self._progress, self._episodes = rules, progress, episodes
         self._gradient_patience = rules.gradient_patience or LOG_GRADIENT_PATIENCE
         self.lost: Lost | None = None
         self.lost_step = self.lost_onset = -1
@@ -90,14 +91,15 @@ class Verdicts:
             self._lose("not_finite", step, step, "the loss is not finite")
             self.is_finite = False
 
-    def judge(self, loss: float, level: float, step: int, num_steps: int, num_seen: int) -> None:
+    def judge(self, loss: float, level: float, step: int, num_steps: int, num_seen: int, passed: float) -> None:
         """Judge whether the run stays far above its past, or makes no progress.
 
-        ``level`` is the median of the last ten losses, ``num_steps`` the number of steps before this one.
+        ``level`` is the median of the last ten losses, ``num_steps`` the number of steps before this one, ``passed``
+        the share of all steps that is over, 0 if unknown.
         """
         self.is_signed = self.is_signed or loss < 0
         self._compare(loss, level, step)
-        self._judge_far(level, step, num_steps)
+        self._judge_far(level, step, num_steps, num_seen, passed)
         if num_seen <= self._rules.stall_steps:
             self._has_fallen = self._has_fallen or loss < self._progress.initial
             if num_seen == self._rules.stall_steps and not self._has_fallen and not self.is_signed:
@@ -124,7 +126,10 @@ class Verdicts:
         if self.is_sunk and self._high_losses >= self._patience:
             return True
         this, num_steps_back = self._episodes.current, self._rules.recovery_steps
-        if this is None or this.age < num_steps_back or not self._episodes.is_spike():
+        if this is None or this.age < num_steps_back:
+            return False
+        episode = self._episodes.open_episode()
+        if episode is None or not episode.is_clear:
             return False
         excess = middle(sorted(latest[-num_steps_back:])) - this.level
         comes_back = excess <= _COMING_BACK * (this.peak - this.level)
@@ -162,7 +167,7 @@ class Verdicts:
         best, far, sunk = progress.best, self._far, self._sunk
         if not self._episodes.is_spike() and best < math.inf:
             # Outside an episode, a rise must be distinguished from a drift and from the noise at the best level.
-            rise, noise = self._rise * abs(best), progress.noise_at_best()
+            rise, noise = progress.rise_at(best) * abs(best), progress.noise_at_best()
             sunk_rise = _SUNK_RISE_AFTER_BLOW_UP if progress.blew_up else _SUNK_RISE
             far, sunk = max(far, _LEAST_RISE * rise, noise), max(sunk, sunk_rise * rise, noise)
         if self._has_learned():
@@ -187,7 +192,9 @@ class Verdicts:
         self._num_changes, best = progress.num_changes, progress.best
         self._far = self._sunk = math.inf
         if best < math.inf:
-            doubled = max(self._rules.lost_rise * self._rise * abs(best), _LEAST_SHARE * progress.learned_late)
+            doubled = max(
+                self._rules.lost_rise * progress.rise_at(best) * abs(best), _LEAST_SHARE * progress.learned_late
+            )
             self._far = min(self._rules.lost_fraction * progress.learned, doubled)
             self._sunk = _SUNK_SHARE * progress.learned
         self._half_way = progress.lowest + min(self._far, _SUNK_SHARE * progress.learned) / 2
@@ -206,7 +213,7 @@ class Verdicts:
             return math.log(level / best) / math.log(start / best) if 0 < best < level else 0.0
         return (level - best) / (start - best)
 
-    def _judge_far(self, level: float, step: int, num_steps: int) -> None:
+    def _judge_far(self, level: float, step: int, num_steps: int, num_seen: int, passed: float) -> None:
         """Judge whether the run stays far above its past for longer than its patience."""
         is_high = self.is_far or self.is_sunk
         if not is_high and not self._high_losses:
@@ -214,18 +221,26 @@ class Verdicts:
         if not self._high_losses:
             self._patience, self._excess_before = self.patience_after(num_steps), math.inf
         self._high_losses += 1
-        half, over = max(1, self._patience // 2), self._high_losses - self._patience
+        patience, progress = self._patience, self._progress
+        is_tenfold = level > max(progress.initial + (_TEN_TIMES - 1) * abs(progress.initial), progress.blow_up_line())
+        if is_tenfold and passed and self._high_losses >= num_seen - RECENT and not self._has_learned():
+            patience = min(patience, max(RECENT, int(_THIRD * num_steps / passed)))
+        half, over = max(1, patience // 2), self._high_losses - patience
         if self._high_losses != half and (over < 0 or over % half):
             return
-        excess = level - self._progress.lowest
+        excess = level - progress.lowest
         comes_back = excess <= _COMING_BACK * self._excess_before
+        if progress.best == math.inf and not is_tenfold:
+            # The first losses are too few for a past; a descent from what followed is no divergence.
+            descent = self._rules.stall_drop * (progress.lowest + self._excess_before)
+            comes_back = comes_back or self._excess_before - excess > descent
         is_settled = excess <= _SETTLED * self._excess_before
         self._excess_before = excess
         if self.is_far and not self._has_learned() and self._episodes.current is None:
             self.has_grown = is_settled
             if is_settled:
                 return
-        enough = self._patience * (1 if self.is_far else _SUNK_PATIENCE)
+        enough = patience * (1 if self.is_far else _SUNK_PATIENCE)
         if is_high and not comes_back and self._high_losses >= enough and not self.is_signed:
             reason = f"the loss stayed far above its past for {self._high_losses} losses in a row"
             self._lose("far", step, self.up_since, reason)

@@ -79,7 +79,10 @@ class Watch:
         self._trial = _this_trial()
         self._stopping = (stopping or StoppingConfig()) if self._trial is None else self._trial.stopping
         self._raises = raises
-        self._monitor = RunMonitor(self._stopping, [self._trial is not None and self._trial.is_audited], norm_rises)
+        is_audited, all_steps = (
+            (False, math.inf) if self._trial is None else (self._trial.is_audited, self._trial.steps)
+        )
+        self._monitor = RunMonitor(self._stopping, [is_audited], norm_rises, all_steps=all_steps)
         self._is_lost = False
         self._last_step: int | None = None
         self._is_shared = False  # whether all processes know what rank 0 knows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from orchestrator.base.trial_result import RESULT_COLUMNS, MemberResult, TrialRe
 from orchestrator.base.vocabulary import CUSTOM_KINDS, PRUNED
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
-from orchestrator.detection.outcomes import judge, member_result
+from orchestrator.detection.episodes import Episode
+from orchestrator.detection.outcomes import ENOUGH_LOSSES, judge, member_result
 from orchestrator.detection.run_monitor import JUDGED, RunMonitor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.tables import Log
@@ -24,17 +25,22 @@ from orchestrator.logs.tables import Log
 _AT_ONCE = 64
 _POINTS_AT_ONCE = 256
 _STEPS_TOGETHER = 16_000_000  # of curves in memory at once: 384 MB, more with rollbacks
+_MOST_PARTIAL = 5  # first losses of a resumed log that may be no past
 UNKNOWN = "unknown"
 _OF_LOSSES = tuple(column.name for column in RESULT_COLUMNS if column.of_losses)
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Steps of one run and its ``columns`` of JUDGED, (N,) each; and whether it trains on after a verdict."""
+    """Steps of one run and its ``columns`` of JUDGED, (N,) each; and whether it trains on after a verdict.
+
+    ``all_steps`` is how many steps it was to have.
+    """
 
     step_N: np.ndarray
     columns: Mapping[str, np.ndarray]
     is_audited: bool = False
+    all_steps: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +67,6 @@ class Replayed:
     def summary(self) -> dict[str, Any]:
         """Return all results of a replay."""
         record, result = self.record, self.result
-        episodes = [
-            {**asdict(e), **{name: _finite(getattr(e, name)) for name in ("peak_loss", "level")}}
-            for e in record.episodes
-        ]
         return {
             "log": self.log.name,
             "columns": asdict(self.log.columns),
@@ -74,7 +76,8 @@ class Replayed:
             "outcome": result.outcome,
             **{name: _finite(getattr(result, name)) for name in _OF_LOSSES},
             "final_loss": record.recent_loss,
-            "episodes": episodes,
+            "episodes": [_plain(episode) for episode in record.episodes],
+            "faint_episodes": [_plain(episode) for episode in record.faint],
             "risen_since_step": None if result.risen_share is None else record.risen_since_step,
             "stop_step": record.lost_step,
             "stop_reason": record.lost_reason,
@@ -84,6 +87,10 @@ class Replayed:
         }
 
 
+def _plain(episode: Episode) -> dict[str, Any]:
+    return {name: _finite(value) for name, value in asdict(episode).items()}
+
+
 def _finite(value: Any) -> Any:
     """Return ``value``, or None for a number that is not finite."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -91,12 +98,35 @@ def _finite(value: Any) -> Any:
 
 def replay_logs(logs: Sequence[Log], config: StoppingConfig, wants_norm_rises: bool | None = None) -> list[Replayed]:
     """The detector's result on each complete log; ``wants_norm_rises`` is that of ``NormRises``."""
-    curves = [Curve(log.step_N, _judged_columns({"loss": log.loss_N, "grad_norm": log.grad_norm_N})) for log in logs]
+    logs = [_without_partial_lines(log) for log in logs]
+    curves = [
+        Curve(
+            log.step_N,
+            _judged_columns({"loss": log.loss_N, "grad_norm": log.grad_norm_N}),
+            all_steps=max(1.0, float(log.step_N[-1] - log.step_N[0])),
+        )
+        for log in logs
+    ]
     records = detect(curves, config.model_copy(update={"early_stop": False}), wants_norm_rises=wants_norm_rises)
     return [
         Replayed(log, record, member_result(log.name, record, config, len(log.step_N), math.nan))
         for log, record in zip(logs, records, strict=True)
     ]
+
+
+def _without_partial_lines(log: Log) -> Log:
+    """Leave out the first losses of a resumed log if all of the next ten are twice as high: a past of a few points."""
+    step_N, loss_N = log.step_N, log.loss_N
+    if len(step_N) < 2 or step_N[0] < 2 * (step_N[1] - step_N[0]):
+        return log  # it begins where its training does
+    for num in range(1, min(_MOST_PARTIAL, len(loss_N) - ENOUGH_LOSSES) + 1):
+        if 2 * loss_N[:num].max() < loss_N[num : num + ENOUGH_LOSSES].min():
+            note = f"it resumes at step {step_N[0]:,}; its first {num} losses are not judged: all that follow are twice"
+            norm_N = None if log.grad_norm_N is None else log.grad_norm_N[num:]
+            return replace(
+                log, step_N=step_N[num:], loss_N=loss_N[num:], grad_norm_N=norm_N, notes=(*log.notes, f"{note} as high")
+            )
+    return log
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +187,7 @@ def _curve_of(row: TrialResult, trace: Trace) -> Curve:
     if row.objective in CUSTOM_KINDS and "grad_norm" in columns:
         # NaN is a norm that was not measured.
         columns["grad_norm"] = np.nan_to_num(columns["grad_norm"], nan=1.0, posinf=np.inf, neginf=-np.inf)
-    return Curve(trace["step"].astype(np.int64), columns, is_audited=row.is_audited)
+    return Curve(trace["step"].astype(np.int64), columns, is_audited=row.is_audited, all_steps=row.steps)
 
 
 def _replayed_trial(
@@ -218,7 +248,8 @@ def detect(
 def _detect_together(
     curves: Sequence[Curve], config: StoppingConfig, points_at_once: int, wants_norm_rises: bool | None
 ) -> list[MemberRecord]:
-    monitor = RunMonitor(config, [curve.is_audited for curve in curves], wants_norm_rises)
+    all_steps = [curve.all_steps for curve in curves]
+    monitor = RunMonitor(config, [curve.is_audited for curve in curves], wants_norm_rises, all_steps=all_steps)
     records: dict[int, MemberRecord] = {}
     ongoing = list(range(len(curves)))
     first = 0

@@ -68,11 +68,12 @@ def _norm_rises(axes: Axes, replayed: Replayed) -> None:
 
 def _episodes(axes: Axes, replayed: Replayed) -> None:
     last_step = int(replayed.log.step_N[-1])
-    for i, episode in enumerate(replayed.record.episodes):
-        end = last_step if episode.recovery_step is None else episode.recovery_step
-        axes.axvspan(
-            episode.onset_step, end, color=EPISODE, alpha=0.35, linewidth=0.8, label="episode" if i == 0 else None
-        )
+    record = replayed.record
+    for label, episodes, alpha in (("episode", record.episodes, 0.35), ("faint episode", record.faint, 0.1)):
+        for i, episode in enumerate(episodes):
+            end = last_step if episode.recovery_step is None else episode.recovery_step
+            shown = label if i == 0 else None
+            axes.axvspan(episode.onset_step, end, color=EPISODE, alpha=alpha, linewidth=0.8, label=shown)
     onset = replayed.result.onset_step
     if replayed.result.outcome == "diverged" and onset is not None:
         axes.axvspan(

@@ -62,7 +62,7 @@ class CustomRun:
         self.is_audited = is_audited(self.member.trial_id, self.stopping.audit)
         # An earlier attempt was not pruned at these rungs, so neither is its repetition.
         open_bars = [replace(bar, loss=math.inf) for bar in pack.rung_thresholds]
-        self.monitor = RunMonitor(self.stopping, [self.is_audited], rung_thresholds=open_bars)
+        self.monitor = RunMonitor(self.stopping, [self.is_audited], rung_thresholds=open_bars, all_steps=pack.steps)
         self.folder = TrialFolder(Path(self.launch.trials_folder) / self.member.trial_id)
         self.launcher = launcher or Launcher(self.launch.preload)
         self.curve, self._readings, self._validations = Curve(), Readings(), Validations()

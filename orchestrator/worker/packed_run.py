@@ -58,7 +58,7 @@ class PackedRun:
     def __init__(self, pack: StackedPack, pace: Pace) -> None:
         self.pack, self.trial_ids, self.pace = pack, pack.trial_ids, pace
         self.stopping = StoppingConfig(**pack.stopping)
-        self.monitor = RunMonitor(self.stopping, [], rung_thresholds=pack.rung_thresholds)
+        self.monitor = RunMonitor(self.stopping, [], rung_thresholds=pack.rung_thresholds, all_steps=pack.steps)
         self.curves = MemberCurves(pack.telemetry.curves, pack.steps)
         self.plan = ExecutionPlan(1)
         self.at_a_time = 0

@@ -92,7 +92,7 @@ QUESTIONS = {
     "remedies": FORK_OPTIONS | {"--cell"},
     "remedy": FORK_OPTIONS | {"--trial", "--cell"},
     "replay": LOG_OPTIONS
-    | {"--set", "--figures", "--no-figures", "--norm-rises", "--no-norm-rises", "--pattern", "--format"},
+    | {"--set", "--faint", "--figures", "--no-figures", "--norm-rises", "--no-norm-rises", "--pattern", "--format"},
     "sensitivity": {"--along", "--range"},
     "status": {"--watch"},
     "survival": {"--by", "--until"},

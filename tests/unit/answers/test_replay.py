@@ -321,6 +321,18 @@ def test_a_rising_gradient_norm_is_noted_and_changes_nothing(replay) -> None:
     assert f"note: sparse.csv: {note} 6,180" in replay("sparse.csv", "--norm-rises")[1]
 
 
+def test_faint_episodes_are_listed_on_request_and_count_for_nothing(replay) -> None:
+    noise = np.exp(0.3 * np.random.default_rng(3).standard_t(5, 3000))
+    write("heavy.csv", (1 + 3 * np.exp(-np.arange(3000) / 50)) * noise)
+    code, said = replay("heavy.csv", "--faint", "--json", "found.json")
+    (found,) = json.loads(Path("found.json").read_text())
+    assert (code, found["outcome"], found["num_spikes"], found["episodes"]) == (0, "stable", 0, [])
+    faint = found["faint_episodes"]
+    assert all(0 <= episode["strength"] < 12 for episode in faint)
+    assert f"faint episodes of heavy.csv: {len(faint)}: {faint[0]['onset_step']:,} to" in said
+    assert "faint" not in replay("heavy.csv", "--no-figures")[1]
+
+
 def test_a_slow_rise_is_noted(replay) -> None:
     loss_N = learning(3000)
     loss_N[2000:] += np.minimum(np.arange(1000) / 500, 1.0)

@@ -304,6 +304,8 @@ def test_whatever_the_losses_the_record_makes_sense_and_nothing_said_is_taken_ba
         assert found.num_steps == step + 1
         assert found.is_finite == bool(np.isfinite(curve[: step + 1]).all())
         over = [e for e in before.episodes if e.recovery_step is not None]
+        if found.is_signed or found.has_grown:
+            over = []  # its outcome is unknown
         # A regime is recognised after several jumps, which are then inserted at their onsets.
         assert {e.onset_step for e in over} <= {e.onset_step for e in found.episodes}
         if before.lost:
@@ -363,14 +365,15 @@ def test_every_second_to_fifth_loss_may_be_odd() -> None:
 @pytest.mark.parametrize("height", [1.5, 1.9])
 def test_jumps_that_recur_are_a_regime_with_its_onset_at_the_first(height: float) -> None:
     """None of them is a spike alone; each counts once they are many."""
-    nths = range(10, 40, 3)
-    curves = []
-    for nth in nths:
+    places, curves = [], []
+    for nth in range(10, 40, 3):  # on average; at equal intervals they would be a schedule
+        gaps = np.random.default_rng(nth).integers(nth - nth // 3, nth + nth // 3 + 1, 30)
+        jumps = np.r_[100, 100 + gaps.cumsum()]
+        places.append(jumps[jumps < 400])
         curve = settled(400, 400, 0.0, nth)
-        curve[100::nth] *= height
+        curve[places[-1]] *= height
         curves.append(curve)
-    for nth, one in zip(nths, records(curves), strict=True):
-        jumps = range(100, 400, nth)
+    for jumps, one in zip(places, records(curves), strict=True):
         # The last two may not have ended, or be too few in the last losses.
         assert [onset for onset, _ in spans(one)] == [*jumps][: one.num_episodes]
         assert one.num_episodes >= len(jumps) - 1
@@ -512,7 +515,8 @@ def test_how_high_a_spike_goes_changes_nothing_but_its_peak(rises: list[float]) 
     for found in records([learning(300, changes=[(150, 160, rise)]) for rise in rises]):
         peak = found.episodes[0].peak_loss
         (expected,) = alone("one spike")[-1].episodes
-        assert found.episodes == (replace(expected, peak_loss=peak, peak_step=found.episodes[0].peak_step),)
+        differs = {key: getattr(found.episodes[0], key) for key in ("peak_step", "strength")}
+        assert found.episodes == (replace(expected, peak_loss=peak, **differs),)
         assert found.lost is None
 
 
@@ -822,9 +826,9 @@ def test_the_middle_is_the_median_and_never_overflows(numbers: list[float]) -> N
 def test_both_measures_of_noise_are_the_deviation_of_normal_noise() -> None:
     values = (3 + 0.5 * np.random.default_rng(0).standard_normal(20_000)).tolist()
     assert deviation(sorted(values)) == pytest.approx(0.5, rel=0.03)
-    spread, _ = trend.noise(values, 0.9)
+    spread, _ = trend.noise(np.diff(values).tolist(), 0.9)
     assert spread == pytest.approx(0.5, rel=0.03)
     # A slow rise is no noise.
-    spread, _ = trend.noise([value + 0.01 * step for step, value in enumerate(values)], 0.9)
+    spread, _ = trend.noise((np.diff(values) + 0.01).tolist(), 0.9)
     assert spread == pytest.approx(0.5, rel=0.03)
-    assert trend.noise([1.0], 0.9) == (0.0, 0.0)
+    assert trend.noise([], 0.9) == (0.0, 0.0)

@@ -129,6 +129,14 @@ def test_episodes_and_the_stop_are_drawn_where_they_were_in_every_panel() -> Non
                 assert [line.get_xdata()[0] for line in panel.lines[1:]] == [shown.record.lost_step]
 
 
+def test_faint_episodes_are_drawn_lightly() -> None:
+    tails = np.exp(0.3 * np.random.default_rng(3).standard_t(5, 3000))
+    shown = replayed((1 + 3 * np.exp(-np.arange(3000) / 50)) * tails)
+    assert shown.record.faint
+    assert explained(shown) == ["faint episode"]
+    assert {patch.get_alpha() for patch in panels(shown)[0].patches} == {0.1}
+
+
 def test_the_title_says_the_name_without_its_folder_the_outcome_and_why() -> None:
     shown = replayed(LOST, name="far/away/run.csv")
     title = _draw(shown)._suptitle.get_text()

@@ -1,0 +1,243 @@
+"""Logs that raised false alarms, or hid a lost run: printed, tiny, signed, resumed and heavy-tailed losses."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from sweep_cases import learning
+
+from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.detector import MemberRecord, SpikeDetector
+from orchestrator.detection.episodes import CLEAR
+from orchestrator.detection.outcomes import judge
+from orchestrator.detection.trend import decimals
+from orchestrator.logs.columns import Columns
+from orchestrator.logs.tables import Log
+from orchestrator.maps.replay import Replayed, replay_logs
+
+CONFIG = StoppingConfig()
+Make = Callable[[np.random.Generator], np.ndarray]
+
+
+def record(losses: np.ndarray, all_steps: float = float("inf")) -> MemberRecord:
+    detector = SpikeDetector(1, CONFIG, all_steps)
+    for loss in losses.tolist():
+        detector.update(loss)
+    return detector.record()
+
+
+def replayed(losses: np.ndarray, first: int = 0, every: int = 1) -> Replayed:
+    steps = first + every * np.arange(len(losses))
+    (one,) = replay_logs([Log("a.csv", Columns("step", "loss"), steps, losses, None)], CONFIG)
+    return one
+
+
+def outcome(found: MemberRecord) -> str:
+    return judge(found, CONFIG).outcome
+
+
+def flat_from(level: float, first: float, random: np.random.Generator) -> np.ndarray:
+    """A loss that falls from ``first`` to ``level`` at once, with noise of about the third digit."""
+    fall = (first - level) * np.exp(-np.arange(1500) / 20)
+    return np.abs(level + fall + 0.0006 * random.standard_normal(1500))
+
+
+# --- how losses are printed ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loss", "digits"), [(0.001, 3), (1.25, 2), (3.0, 0), (0.0, 0), (1e20, 0), (1.02e-3, 5), (-0.5, 1), (1 / 3, 16)]
+)
+def test_digits_after_the_point_are_counted_as_printed(loss: float, digits: int) -> None:
+    assert decimals(loss) == digits
+
+
+@pytest.mark.parametrize("level", [0.002, 0.005])
+def test_the_rounding_of_printed_losses_is_noise(level: float) -> None:
+    for seed in range(4):
+        found = record(np.round(flat_from(level, 0.05, np.random.default_rng(seed)), 3))
+        assert (found.episodes, found.faint, outcome(found)) == ((), (), "stable")
+
+
+def test_a_spike_of_a_printed_loss_is_still_found() -> None:
+    losses = np.round(flat_from(0.002, 0.05, np.random.default_rng(0)), 3)
+    losses[800:810] = 0.04
+    assert [episode.onset_step for episode in record(losses).episodes] == [800]
+    losses[:] = 0.0
+    losses[:300] = np.round(4 * np.exp(-np.arange(300) / 30), 3)
+    losses[800:812] = 0.9
+    assert [episode.onset_step for episode in record(losses).episodes] == [800]
+
+
+# --- noise that is proportional to the level -------------------------------------------------------
+
+
+def over_decades(random: np.random.Generator, num_to_fall: int, tail: float = 4.0) -> np.ndarray:
+    """A loss that falls over four decades with noise of the size of its level, and heavy tails."""
+    steps = np.arange(2000)
+    noise = 0.6 * random.standard_t(tail, 2000) * np.minimum(1, steps / 20)
+    return 2 * 10 ** (-4 * np.minimum(1, steps / num_to_fall)) * np.exp(noise)
+
+
+@pytest.mark.parametrize("num_to_fall", [12, 1400])
+def test_noise_that_shrinks_over_decades_has_hardly_an_episode(num_to_fall: int) -> None:
+    found = [record(over_decades(np.random.default_rng(seed), num_to_fall)) for seed in range(5)]
+    assert sum(len(one.episodes) for one in found) <= 5, "there were 10 to 60 in each of these logs"
+    assert not any(one.lost for one in found)
+
+
+def test_a_spike_after_a_fall_over_decades_is_found() -> None:
+    losses = over_decades(np.random.default_rng(0), 700, tail=50.0)
+    losses[1500:1512] = 0.8
+    assert [episode.onset_step for episode in record(losses).episodes] == [1500]
+
+
+# --- what cannot be judged -------------------------------------------------------------------------
+
+
+def test_a_signed_loss_has_no_episodes() -> None:
+    random = np.random.default_rng(0)
+    losses = 2 * random.standard_normal(1000) * (random.random(1000) < 0.1) + 0.1 * random.standard_normal(1000)
+    found = record(losses)
+    assert (found.episodes, found.faint, found.num_episodes, found.off_share) == ((), (), 0, 0.0)
+    verdict = judge(found, CONFIG)
+    assert (verdict.outcome, verdict.num_spikes, verdict.peak_loss) == ("unknown", 0, None)
+
+
+DESCENT = 3 + 2 * np.exp(-np.arange(300) / 150)
+
+
+@pytest.mark.parametrize("partial", [[0.3], [0.31, 0.4]])
+def test_the_partial_first_lines_of_a_resumed_log_are_no_past(partial: list[float]) -> None:
+    resumed = replayed(np.r_[partial, DESCENT], first=5000, every=10)
+    assert (resumed.record.lost, resumed.result.outcome) == (None, "stable")
+    (note,) = resumed.log.notes
+    assert note.startswith(f"it resumes at step 5,000; its first {len(partial)} losses are not judged")
+
+
+def test_a_log_that_begins_where_its_training_does_is_judged_from_its_first_line() -> None:
+    assert replayed(np.r_[0.3, DESCENT], first=0, every=10).result.outcome == "diverged"
+    assert replayed(np.r_[0.3, DESCENT], first=10, every=10).log.notes == ()
+
+
+def test_a_descent_from_above_a_single_first_loss_is_not_stopped() -> None:
+    """Nor is it followed for ever: once it is flat it is lost."""
+    falling = 3 + 6 * 0.98 ** np.arange(60)
+    assert record(np.r_[2.0, falling]).lost is None
+    assert record(np.r_[2.0, falling, np.full(200, 4.8)]).lost == "far"
+
+
+# --- lost from the start ---------------------------------------------------------------------------
+
+
+def test_a_run_ten_times_above_its_first_losses_is_lost_after_a_third_of_its_steps() -> None:
+    losses = np.r_[7.0, 190 + np.random.default_rng(0).standard_normal(44)]
+    assert replayed(losses).record.lost_step in range(14, 20)
+    assert record(losses, all_steps=45).lost_step in range(14, 20)
+    assert record(losses).lost_step is None, "without the number of steps its patience counts"
+    # Not ten times as high: the patience counts.
+    assert record(np.r_[7.0, 60 + np.random.default_rng(0).standard_normal(44)], all_steps=45).lost_step is None
+
+
+def test_a_blow_up_at_the_start_that_comes_back_is_not_lost() -> None:
+    losses = np.r_[7.0, 6 + 190 * np.exp(-np.arange(20) / 5), 6 - np.arange(40) / 20]
+    found = replayed(losses)
+    assert (found.record.lost, found.result.outcome) == (None, "spiked")
+
+
+def test_the_steps_of_a_run_are_kept_by_new_members_and_through_a_checkpoint() -> None:
+    losses = [7.0, *[190.0 + step % 3 for step in range(44)]]
+    first = SpikeDetector(1, CONFIG, all_steps=45)
+    for loss in losses[:8]:
+        first.update(loss)
+    second = SpikeDetector(1, CONFIG, all_steps=45)
+    second.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
+    second.arrange([0, None])
+    for loss in losses[8:]:
+        second.update(np.array([loss, loss]))
+        first.update(loss)
+    assert second.record(0) == first.record()
+    assert first.record().lost_step in range(14, 20)
+
+
+def test_a_run_that_blew_up_and_never_fell_again_is_diverged() -> None:
+    for losses in (np.r_[7.0, 5e4, np.full(60, 7.4)], np.r_[7.0, 6.9, 5e4, 3e3, np.full(60, 6.908)]):
+        verdict = judge(record(losses), CONFIG)
+        assert verdict.outcome == "diverged"
+        assert verdict.reason.startswith("it blew up at its start")
+    assert outcome(record(np.full(60, 7.0))) == "stalled"
+
+
+# --- strength --------------------------------------------------------------------------------------
+
+
+def test_the_strength_is_the_height_in_deviations_times_the_root_of_the_length() -> None:
+    found = []
+    for length in (4, 16):
+        losses = learning(400)
+        losses[300 : 300 + length] *= 2.0
+        (episode,) = record(losses).episodes
+        assert (episode.onset_step, episode.num_steps) == (300, length)
+        found.append(episode.strength)
+    assert found[1] == pytest.approx(2 * found[0], rel=0.1)
+    assert found[0] > CLEAR
+
+
+def test_tall_points_of_a_heavy_tail_are_faint_and_make_no_run_spiked() -> None:
+    random = np.random.default_rng(3)
+    losses = (1 + 3 * np.exp(-np.arange(3000) / 50)) * np.exp(0.3 * random.standard_t(5, 3000))
+    found = record(losses)
+    assert len(found.faint) >= 5
+    assert all(not episode.is_clear and episode.strength < CLEAR for episode in found.faint)
+    assert (found.episodes, outcome(found), found.off_share) == ((), "stable", 0.0)
+    losses[1500:1530] *= 30
+    found = record(losses)
+    assert found.episodes[0].onset_step == 1500
+    assert outcome(found) == "spiked"
+
+
+def test_jumps_on_a_schedule_are_faint_from_the_fifth_on_and_irregular_ones_are_clear() -> None:
+    random = np.random.default_rng(0)
+    calm = (1 + 3 * np.exp(-np.arange(1000) / 50)) * np.exp(0.05 * random.standard_normal(1000))
+    regular, irregular = calm.copy(), calm.copy()
+    regular[100::50] *= 4.0
+    irregular[100 + np.cumsum(random.integers(20, 80, 18))] *= 4.0
+    assert len(record(regular).episodes) <= 5
+    assert len(record(regular).faint) >= 12
+    assert len(record(irregular).episodes) >= 15
+
+
+def test_faint_episodes_survive_a_checkpoint() -> None:
+    random = np.random.default_rng(3)
+    losses = (1 + 3 * np.exp(-np.arange(3000) / 50)) * np.exp(0.3 * random.standard_t(5, 3000))
+    first, second = SpikeDetector(1, CONFIG), SpikeDetector(1, CONFIG)
+    for loss in losses[:2000]:
+        first.update(loss)
+    second.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
+    for loss in losses[2000:]:
+        first.update(loss)
+        second.update(loss)
+    assert first.record() == second.record()
+    assert first.record().faint
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "most"),
+    [
+        (lambda random: 3 + 2 * np.exp(-np.arange(3000) / 100) + 0.05 * random.standard_t(3, 3000), 0.1),
+        (lambda random: (1 + 2 * np.exp(-np.arange(3000) / 100)) * np.exp(0.5 * random.standard_normal(3000)), 1.0),
+        (lambda random: over_decades(random, 12), 0.4),
+        (lambda random: over_decades(random, 1400), 1.0),
+        (lambda random: np.round(flat_from(0.002, 0.05, random), 3), 0.05),
+    ],
+    ids=["heavy tails", "half its level", "decades at once", "decades in all", "printed"],
+)
+def test_healthy_logs_with_hard_noise_have_few_clear_episodes(make: Make, most: float) -> None:
+    """The figures of docs/detection.md, over 100 logs each."""
+    found = [record(make(np.random.default_rng(seed))) for seed in range(100)]
+    assert sum(len(one.episodes) for one in found) / len(found) <= most
+    assert not any(one.lost == "far" for one in found)
