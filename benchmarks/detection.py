@@ -1,10 +1,10 @@
 """How well spikes and lost runs are detected on labelled real logs, compared to rules in use today.
 
-    python benchmarks/detection.py FOLDER --json FILE
+    python benchmarks/detection.py FOLDER --peers --json FILE
 
 FOLDER has CSV files (step, loss, maybe grad_norm) and a MANIFEST.tsv that names for each its label, the
 steps at which its episodes begin and end, whether the label is ambiguous and, if it likes, the set it belongs to.
-Each set is scored for itself.
+Each set is scored for itself. With --peers the packages of ``detection_peers`` are scored too, if installed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.detection_rules import RULES, Rule
+from benchmarks.detection_peers import Peer, available
+from benchmarks.detection_rules import RULES, Flags, Rule
 from orchestrator import StoppingConfig
 from orchestrator.base.errors import InputError, Problem, SweepError
 from orchestrator.logs.columns import Columns
@@ -81,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="logs with a MANIFEST.tsv")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
+    parser.add_argument("--peers", action="store_true", help="score the packages of others that are installed")
     parser.add_argument("--details", action="store_true", help="say what ours gets wrong, log by log")
     chosen = parser.parse_args(arguments)
     try:
@@ -88,7 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SweepError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    scores = {name: [score(trace, t) for trace, t in zip(traces, told, strict=True)] for name, told in _all(traces)}
+    peers, missing = available() if chosen.peers else ({}, {})
+    told_by_all = {**_all(traces), **{name: [told_by_peer(peer, t) for t in traces] for name, peer in peers.items()}}
+    scores = {n: [score(trace, t) for trace, t in zip(traces, told, strict=True)] for n, told in told_by_all.items()}
     figures = {
         "all": {name: summary(found) for name, found in scores.items()},
         "unambiguous": _picked(scores, [not trace.is_ambiguous for trace in traces]),
@@ -107,6 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, of_set in figures["by_set"].items():
         mine = [trace for trace in traces if trace.set_name == name]
         _show(of_set, f"{name}: ", len(mine), sum(not trace.is_ambiguous for trace in mine))
+    for name, why in missing.items():
+        print(f"left out: {name} is not installed ({why})")
     if chosen.details:
         _details(traces, scores["ours"])
     if chosen.json is not None:
@@ -157,10 +163,10 @@ def _labelled(folder: Path, row: Mapping[str, str]) -> Labelled:
     )
 
 
-def _all(traces: Sequence[Labelled]) -> list[tuple[str, list[Told]]]:
+def _all(traces: Sequence[Labelled]) -> dict[str, list[Told]]:
     replayed = replay_logs([trace.log for trace in traces], StoppingConfig())
-    others = [(name, [told_by(rule, trace) for trace in traces]) for name, rule in RULES.items()]
-    return [("ours", [told_by_us(one) for one in replayed]), *others]
+    others = {name: [told_by(rule, trace) for trace in traces] for name, rule in RULES.items()}
+    return {"ours": [told_by_us(one) for one in replayed], **others}
 
 
 def told_by_us(replayed: Replayed) -> Told:
@@ -180,15 +186,32 @@ def told_by_us(replayed: Replayed) -> Told:
 
 
 def told_by(rule: Rule, trace: Labelled) -> Told:
-    """The result of another rule: flags less than ``_CALM`` points apart are one episode."""
+    """The result of another rule."""
+    flags, stop = rule(*_series(trace))
+    onsets = _onsets(flags)
+    return Told(onsets, stop, "lost" if stop is not None else "spiked" if onsets else "clean")
+
+
+def told_by_peer(peer: Peer, trace: Labelled) -> Told:
+    """The result of another package, which stops no run."""
+    flags, is_lost = peer(*_series(trace))
+    onsets = _onsets(flags)
+    return Told(onsets, None, "lost" if is_lost else "spiked" if onsets else "clean")
+
+
+def _series(trace: Labelled) -> tuple[list[float], list[float] | None]:
     norms = trace.log.grad_norm_N
-    flags, stop = rule(trace.log.loss_N.tolist(), None if norms is None else norms.tolist())
+    return trace.log.loss_N.tolist(), None if norms is None else norms.tolist()
+
+
+def _onsets(flags: Flags) -> tuple[int, ...]:
+    """Where episodes start: flags less than ``_CALM`` points apart are one."""
     onsets, last = [], -_CALM - 1
     for point in np.flatnonzero(flags):
         if point - last > _CALM:
             onsets.append(int(point))
         last = int(point)
-    return Told(tuple(onsets), stop, "lost" if stop is not None else "spiked" if onsets else "clean")
+    return tuple(onsets)
 
 
 def score(trace: Labelled, told: Told) -> Score:
@@ -238,6 +261,7 @@ def summary(scores: Sequence[Score]) -> dict[str, float | int | None]:
         "episode_recall": hits / (hits + misses) if hits + misses else None,
         "episode_f1": 2 * hits / (2 * hits + alarms + misses) if hits + alarms + misses else None,
         "outcome_accuracy": sum(s.is_outcome_right for s in scores) / len(scores) if scores else None,
+        "false_alarms": alarms,
     }
 
 
@@ -251,7 +275,8 @@ def _show(
     console = Console(width=140)
     for part, title in (("unambiguous", f"{name}the {num_clear} unambiguous logs"), ("all", f"{name}all {num} logs")):
         table = Table(
-            "rule", "wrong stops", "lost runs stopped", "after points", "precision", "recall", "F1", "outcomes right",
+            "rule", "wrong stops", "lost runs stopped", "after points", "false alarms", "precision", "recall", "F1",
+            "outcomes right",
             title=title, title_justify="left", box=None,
         )  # fmt: skip
         for name, f in figures[part].items():
@@ -260,6 +285,7 @@ def _show(
                 str(f["wrong_stops"]),
                 f"{f['lost_stopped']} of {f['lost_total']}",
                 _number(f["median_points_until_stop"], ".0f"),
+                str(f["false_alarms"]),
                 *(_number(f[key], ".2f") for key in ("episode_precision", "episode_recall", "episode_f1")),
                 _number(f["outcome_accuracy"], ".0%"),
             )

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import learning
 
-from benchmarks import detection
+from benchmarks import detection, detection_peers
 from benchmarks.detection import Labelled, Told, score, summary, told_by
 from benchmarks.detection_rules import (
     RULES,
@@ -129,6 +129,7 @@ def test_shares_are_of_all_logs_together() -> None:
         "episode_recall": 4 / 6,
         "episode_f1": 2 * 4 / (2 * 4 + 3 + 2),
         "outcome_accuracy": 2 / 5,
+        "false_alarms": 3,
     }
 
 
@@ -190,7 +191,7 @@ def test_a_folder_is_scored_as_one_does_it_by_hand(folder: Path, capsys) -> None
     assert list(figures["by_source"]) == ["one", "two"]
     keys = {
         "traces", "wrong_stops", "lost_stopped", "lost_total", "median_points_until_stop", "episode_precision",
-        "episode_recall", "episode_f1", "outcome_accuracy",
+        "episode_recall", "episode_f1", "outcome_accuracy", "false_alarms",
     }  # fmt: skip
     for part in (figures["all"], figures["unambiguous"], *figures["by_source"].values()):
         assert set(part) == {"ours", *RULES}
@@ -207,6 +208,7 @@ def test_a_folder_is_scored_as_one_does_it_by_hand(folder: Path, capsys) -> None
         "episode_recall": 3 / 4,  # NaN is not over anything
         "episode_f1": 6 / 8,
         "outcome_accuracy": 2 / 5,  # clean and lost, though for the wrong reason
+        "false_alarms": 1,
     }
     # NaN is found where it begins: at point 300, and nothing else is a spike of three times a mean of ten.
     lightning = figures["by_source"]["two"]["Lightning SpikeDetection"]
@@ -226,6 +228,22 @@ def test_the_details_name_the_logs_that_are_wrong_and_no_others(folder: Path, ca
     assert detection.main([str(folder), "--details"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if ".csv" in line]
     assert lines == ["unclear.csv (clean): 1 false alarms, another outcome"]
+
+
+def test_packages_of_others_are_scored_where_installed_and_named_where_not(folder, capsys, monkeypatch) -> None:
+    def seldom(losses: Sequence[float], norms: Sequence[float] | None) -> tuple[list[bool], bool]:
+        return [loss > 20 for loss in losses], any(math.isnan(loss) for loss in losses)
+
+    def absent(losses: Sequence[float], norms: Sequence[float] | None) -> tuple[list[bool], bool]:
+        raise ModuleNotFoundError("No module named 'absent'")
+
+    monkeypatch.setattr(detection_peers, "PEERS", {"numpy": seldom, "absent": absent})
+    assert detection.main([str(folder), "--peers", "--json", str(folder / "figures.json")]) == 0
+    said = capsys.readouterr().out
+    assert "left out: absent is not installed (No module named 'absent')" in said
+    found = json.loads((folder / "figures.json").read_text())["all"][f"numpy {np.__version__}"]
+    assert (found["lost_stopped"], found["wrong_stops"], found["false_alarms"]) == (0, 0, 1)
+    assert found["outcome_accuracy"] == 3 / 5, "clean, spike and nan"
 
 
 def test_the_order_of_the_manifest_changes_no_figure(folder: Path) -> None:
