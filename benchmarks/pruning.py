@@ -102,7 +102,7 @@ def _references(results: Iterator[MemberResult]) -> Iterator[ReferenceTrial]:
 def _judged(
     row: TrialResult, trace: Trace, config: StoppingConfig, thresholds: Sequence[RungThreshold]
 ) -> MemberResult:
-    monitor = RunMonitor(config, rung_thresholds=thresholds)
+    monitor = RunMonitor(config, rung_thresholds=thresholds, all_steps=row.steps)
     columns = {name: trace[name][:, None] for name in JUDGED if name in trace}
     steps_done = int(monitor.update(columns, trace["step"][:, None]).num_steps_K[0])
     return member_result(row.trial_id, monitor.record(), config, steps_done, np.nan, monitor.rung_progress())

@@ -111,7 +111,7 @@ def _largest_rise(loss_N: np.ndarray, rules: StoppingConfig) -> float:
     trend, largest = Trend(rules), 0.0
     for loss in loss_N.tolist():
         if trend.num_accepted > rules.min_history:
-            largest = max(largest, (loss - trend.level) / trend.rise(0.0))
+            largest = max(largest, (loss - trend.level) / trend.rise(0.0, 0.0))
         trend.accept(loss)
     return largest
 

@@ -60,9 +60,8 @@ def test_a_script_is_judged_as_its_log_would_be(tmp_path: Path) -> None:
     sweep = sweep_in(tmp_path)
     for row in trained(sweep, tmp_path):
         curve = row.curve
-        (record,) = detect(
-            [Curve(curve["step"], {name: curve[name] for name in ("loss", "grad_norm")})], sweep.stopping
-        )
+        columns = {name: curve[name] for name in ("loss", "grad_norm")}
+        (record,) = detect([Curve(curve["step"], columns, all_steps=row.steps)], sweep.stopping)
         assert record.lost_step == row.verdict_step
         assert record.recent_loss == (row.final_loss if record.is_finite else record.recent_loss)
 
