@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.logs.columns import MetricsConfig, find_name, plain_name
-from orchestrator.logs.lines import MAX_NAME, Reader, Row, number_of, text_of, text_pairs, texts_of
+from orchestrator.logs.lines import MAX_NAME, Reader, Row, compiled, number_of, text_of, text_pairs, texts_of
 from orchestrator.logs.series import SeriesOfText, row_of_object
 
 # Lines of Python that no log has, and those that look like one, soon after such lines.
@@ -223,11 +223,7 @@ def reader_of(metrics: MetricsConfig, is_loss: Callable[[str], bool], given: Ite
 def compiled_pattern(metrics: MetricsConfig) -> re.Pattern[str]:
     """Compile the pattern of ``metrics``. Raises InputError if it is invalid, or has no group for the loss."""
     remedy = r"write e.g. 'step (?P<step>\d+) loss (?P<loss>\S+)'"
-    try:
-        pattern = re.compile(metrics.pattern or "")
-    except (re.error, OverflowError, RecursionError) as error:
-        problem = Problem("", "metrics.pattern", f"is not a valid regular expression: {error}", remedy)
-        raise InputError(problem) from None
+    pattern = compiled(metrics.pattern or "", "metrics.pattern", remedy)
     wanted = metrics.loss or "loss"
     if find_name(pattern.groupindex, wanted) is None:
         raise InputError(Problem("", "metrics.pattern", f"has no group called {wanted}", remedy))

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from orchestrator.base.errors import InputError, Problem
 from orchestrator.logs.columns import COUNTER, EPOCH, STEP_NAMES, plain_name
 
 MAX_LAST_LINES = 30
@@ -37,6 +38,14 @@ _NUMBER_ALONE = re.compile(_NUMBER, re.IGNORECASE)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 Row = Mapping[str, float]
+
+
+def compiled(pattern: str, key: str, remedy: str) -> re.Pattern[str]:
+    """Compile a regular expression of the user. Raises InputError with its ``key`` and the ``remedy``."""
+    try:
+        return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise InputError(Problem("", key, f"is not a valid regular expression: {error}", remedy)) from None
 
 
 # --- from bytes to lines ---------------------------------------------------------------------------

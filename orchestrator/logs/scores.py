@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.logs.columns import ScoreConfig
-from orchestrator.logs.lines import Reader, Row, number_of, text_of
+from orchestrator.logs.lines import Reader, Row, compiled, number_of, text_of
 
 FOUND = "score (by its pattern)"  # the name of a value that the expression found
 _MAX_BYTES = 64 * 1024  # searched in a line: an expression may be slow
@@ -16,11 +16,7 @@ _MAX_BYTES = 64 * 1024  # searched in a line: an expression may be slow
 def compiled_score(score: ScoreConfig) -> re.Pattern[str]:
     """Compile the pattern of ``score``. Raises InputError if it is invalid, or has no group."""
     remedy = r"write e.g. 'accuracy: (\S+)'"
-    try:
-        pattern = re.compile(score.pattern or "")
-    except (re.error, OverflowError, RecursionError) as error:
-        problem = Problem("", "metrics.score.pattern", f"is not a valid regular expression: {error}", remedy)
-        raise InputError(problem) from None
+    pattern = compiled(score.pattern or "", "metrics.score.pattern", remedy)
     if not pattern.groups:
         raise InputError(Problem("", "metrics.score.pattern", "has no group for the value", remedy))
     return pattern
