@@ -17,6 +17,7 @@ from orchestrator.detection.config import StoppingConfig
 from orchestrator.importing.runs import AxisColumn, column_named
 from orchestrator.logs.columns import Columns, MetricsConfig
 from orchestrator.logs.line_formats import compiled_pattern
+from orchestrator.logs.lines import compiled
 from orchestrator.sweepfile.fields import lowered, shown
 from orchestrator.sweepfile.overrides import parse_set
 from orchestrator.sweepfile.sections import Section
@@ -150,11 +151,8 @@ class ImportOptions:
         """The regular expression of ``from_path``. Raises InputError if it is invalid or has no named group."""
         if self.keys.from_path is None:
             return None
-        try:
-            pattern = re.compile(self.keys.from_path)
-        except re.error as error:
-            message, remedy = f"is not a valid regular expression: {error}", "write e.g. 'lr(?P<lr>[^_/]+)_'"
-            raise InputError(Problem(*self.source("from_path"), message, remedy)) from None
+        place, key = self.source("from_path")
+        pattern = compiled(self.keys.from_path, key, "write e.g. 'lr(?P<lr>[^_/]+)_'", place)
         if not pattern.groupindex:
             remedy = "name settings: 'lr(?P<lr>[^_/]+)_'"
             raise InputError(Problem(*self.source("from_path"), "has no named group", remedy))

@@ -40,12 +40,12 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 Row = Mapping[str, float]
 
 
-def compiled(pattern: str, key: str, remedy: str) -> re.Pattern[str]:
-    """Compile a regular expression of the user. Raises InputError with its ``key`` and the ``remedy``."""
+def compiled(pattern: str, key: str, remedy: str, place: str = "") -> re.Pattern[str]:
+    """Compile a regular expression of the user. Raises InputError with its ``place``, ``key`` and the ``remedy``."""
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise InputError(Problem("", key, f"is not a valid regular expression: {error}", remedy)) from None
+        raise InputError(Problem(place, key, f"is not a valid regular expression: {error}", remedy)) from None
 
 
 # --- from bytes to lines ---------------------------------------------------------------------------

@@ -186,3 +186,10 @@ def test_a_store_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch, source
 def test_stores_of_two_kinds_are_two_imports(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a store of another kind"):
         collect(["mlflow:ours", "optuna:sqlite:///a.db"], OPTIONS, tmp_path)
+
+
+@pytest.mark.parametrize("pattern", ["(", "a{99999999999999999999}", "(" * 3000])
+def test_a_pattern_of_paths_that_cannot_be_compiled_is_refused_with_its_option(pattern: str) -> None:
+    with pytest.raises(InputError) as caught:
+        _ = import_options(axis=["lr"], from_path=pattern).path_pattern
+    assert caught.value.problems[0].where == "--from-path"
