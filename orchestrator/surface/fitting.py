@@ -35,7 +35,8 @@ _LIKELY_PLACES = 6  # of a jump, that are tried with every steepness
 _SCREENED = (20.0, 100.0)  # steepnesses by which these places are chosen
 _NEGLIGIBLE = 0.004  # a weight
 _MOST_EXACT = 256  # cells by which the latent values of all are expressed
-_HOPELESS = 12.0  # a logarithm of weights: less likely by a few of many cells than the likeliest
+_HOPELESS = 12.0  # a logarithm of weights: less likely by a part of many cells than the likeliest
+_MORE = 4  # times as many cells in each round of judging
 _RELATIVE_JITTER = 1e-10  # of a variance
 
 # Distinct points of cells, each with its stable and all judged trials.
@@ -63,8 +64,20 @@ class _Cells:
         if len(self.points_KD) == len(self.points_ND):
             return self
         is_kept_N = (self.points_ND[:, None] == self.points_KD).all(axis=2).any(axis=1)
-        counts = Counts(self.counts.stable_N[is_kept_N], self.counts.trials_N[is_kept_N])
-        return _Cells(self.points_KD, counts, self.points_KD)
+        return self._where(is_kept_N)
+
+    def growing(self) -> Iterator[_Cells]:
+        """Yield more and more cells, drawn at random: first ``_MORE`` times as many as ``few``, in the end all."""
+        order = np.random.default_rng(1).permutation(len(self.points_ND))
+        num = _MORE * len(self.points_KD)
+        while num < len(self.points_ND):
+            yield self._where(np.sort(order[:num]))
+            num *= _MORE
+        yield self
+
+    def _where(self, kept_N: np.ndarray) -> _Cells:
+        counts = Counts(self.counts.stable_N[kept_N], self.counts.trials_N[kept_N])
+        return _Cells(self.points_ND[kept_N], counts, self.points_KD)
 
     def lifted(self, jump: Jump | None) -> _Cells:
         if jump is None:
@@ -125,7 +138,7 @@ def fit_surface(
     ``resolution`` is the smallest distance along the axis that the fit resolves: no edge is assumed to be steeper.
     ``has_one_edge`` says whether each row along the axis has exactly one edge. If it is None, the evidence decides, and
     the cells must not have been chosen for lying at an edge. Which of the fits are likely is first judged by a few of
-    many cells.
+    many cells, then by more and more.
     """
     cells = _Cells.of(points_ND, stable_N, trials_N)
     # Small matrices: several threads gain nothing, and wait for each other where trainers take the processors.
@@ -154,8 +167,9 @@ def _fitted(cells: _Cells, layout: Layout, resolution: float, has_one_edge: bool
     if not has_one_edge and max(one.evidence for one in candidates) < any_edges.evidence:
         return Surface(layout, np.ones(1), (any_edges.fit(cells),))
     if few is not cells:
-        least = max(one.log_weight for one in candidates) - _HOPELESS
-        candidates = [one.given(cells) for one in candidates if one.log_weight > least]
+        for more in cells.growing():
+            least = max(one.log_weight for one in candidates) - _HOPELESS
+            candidates = [one.given(more) for one in candidates if one.log_weight > least]
     weight_P = softmax([one.log_weight for one in candidates])
     kept = np.flatnonzero(weight_P > _NEGLIGIBLE)
     return Surface(layout, weight_P[kept] / weight_P[kept].sum(), tuple(candidates[i].fit(cells) for i in kept))

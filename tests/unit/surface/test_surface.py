@@ -272,6 +272,16 @@ def test_fewer_coefficients_than_cells_give_nearly_the_exact_posterior(layout, m
     assert np.median(np.abs(fewer.mean_M - exact.mean_M) / exact.sd_M) < 0.4
 
 
+def test_judging_fits_by_more_and_more_cells_keeps_what_all_of_them_would(monkeypatch) -> None:
+    points, stable = outcomes(300)
+    probes = np.random.default_rng(1).random((50, 2))
+    monkeypatch.setattr("orchestrator.surface.fitting._MOST_EXACT", 30)
+    in_rounds = fit_surface(points, stable, np.ones(300), ALONG_Y).latent(probes)
+    monkeypatch.setattr("orchestrator.surface.fitting._MORE", 300)
+    at_once = fit_surface(points, stable, np.ones(300), ALONG_Y).latent(probes)
+    np.testing.assert_allclose(in_rounds.probability(), at_once.probability(), atol=0.01)
+
+
 def test_between_a_stable_cell_and_an_unstable_one_the_edge_is_in_the_middle() -> None:
     """Laplace's approximation puts it wherever its mode happens to be."""
     points = np.array([[0.2], [0.6]])
