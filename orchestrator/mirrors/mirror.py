@@ -20,11 +20,10 @@ from typing import Any
 
 from orchestrator.base.errors import SweepError
 from orchestrator.base.files import FORKS_OF_EACH, LEDGER, MIRRORED, atomic_write, open_private
-from orchestrator.base.space import Axis
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import axes_of
-from orchestrator.mirrors.records import running_record, trial_record, version_of
+from orchestrator.mirrors.records import LogColumns, log_columns, running_record, trial_record, version_of
 from orchestrator.mirrors.sweep_records import sweep_record
 from orchestrator.mirrors.tracker import Tracker, TrackingError, TrialAnswer, import_library, tracker_class
 from orchestrator.sweepfile.sections import TrackingConfig
@@ -52,7 +51,7 @@ class Mirror:
         ``patience_s``.
         """
         self.folder, self.tracking = folder, tracking
-        self._axes: Mapping[str, Axis] | None = None
+        self._logs: LogColumns | None = None
         self._num_shown: dict[tuple[str, str | None], int] = {}  # rows of growing curves, by trial and attempt
         kind = tracker or tracker_class()
         import_library(kind)
@@ -85,7 +84,7 @@ class Mirror:
             row = ledger.trial(trial_id)
             if self.tracker.known.get(trial_id) != version_of(row):
                 own = (shares or {}).get(trial_id, {})
-                record = trial_record(ledger, row, self.tracking.every, self._axes_of(ledger), name, own)
+                record = trial_record(ledger, row, self.tracking.every, self._logs_of(ledger), name, own)
                 self.tracker.write_trial(record)
 
     def mirror_running(self, ledger: LedgerReader, is_cancelled: Callable[[], bool]) -> None:
@@ -96,7 +95,7 @@ class Mirror:
                 return
             row = ledger.trial(trial_id)
             after = self._num_shown.get((trial_id, row.pack_id), 0)
-            record, num_rows = running_record(ledger, row, self._axes_of(ledger), name, after)
+            record, num_rows = running_record(ledger, row, self._logs_of(ledger), name, after)
             if row.status == "running" and num_rows > after:
                 self.tracker.write_running(record)
                 self._num_shown[trial_id, row.pack_id] = num_rows
@@ -113,11 +112,11 @@ class Mirror:
             state = _state(self.folder, ledger)
         atomic_write(self.folder / _file_of(self.tracker.name, MIRRORED), f"{self.tracker.where} {state}")
 
-    def _axes_of(self, ledger: LedgerReader) -> Mapping[str, Axis]:
-        """Return the sweep's axes, read once: it takes all rows."""
-        if self._axes is None:
-            self._axes = {axis.name: axis for axis in axes_of(ledger.facts(), ledger.trials())}
-        return self._axes
+    def _logs_of(self, ledger: LedgerReader) -> LogColumns:
+        """Return the log columns of the sweep's axes, read once: it takes all rows."""
+        if self._logs is None:
+            self._logs = log_columns(axes_of(ledger.facts(), ledger.trials()))
+        return self._logs
 
 
 class BackgroundMirror:

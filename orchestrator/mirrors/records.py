@@ -23,6 +23,9 @@ from orchestrator.mirrors.tracker import CellKey, Point, TrialRecord
 
 # Shapes: N steps of a curve, B buckets of S steps.
 
+# By axis, the name and the function of its log column.
+LogColumns = Mapping[str, tuple[str, Callable[[float], float]]]
+
 # Increase it when the content of records changes: trackers then write all trials again.
 _VERSION = 4
 # The most informative columns of telemetry, and their names in a tracker.
@@ -47,7 +50,7 @@ def trial_record(
     ledger: LedgerReader,
     row: TrialResult,
     every: int | str,
-    axes: Mapping[str, Axis],
+    logs: LogColumns,
     sweep: str,
     shares: Mapping[str, float] | None = None,
 ) -> TrialRecord:
@@ -60,9 +63,9 @@ def trial_record(
         name=row.name,
         version=version_of(row),
         status=row.status,
-        cell=cell_key(row, axes, sweep, ties),
+        cell=cell_key(row, logs, sweep, ties),
         # The sweep has the settings that do not vary.
-        values={**_values(row, axes, ties), "seed": row.seed, "sweep": sweep},
+        values={**_values(row, logs, ties), "seed": row.seed, "sweep": sweep},
         tags={key: str(value) for key, value in tags.items() if value is not None},
         points=_points(ledger, row, every) if is_finished else [],
         shares=shares or {},
@@ -73,7 +76,7 @@ def trial_record(
 
 
 def running_record(
-    ledger: LedgerReader, row: TrialResult, axes: Mapping[str, Axis], sweep: str, after: int
+    ledger: LedgerReader, row: TrialResult, logs: LogColumns, sweep: str, after: int
 ) -> tuple[TrialRecord, int]:
     """Return the record of a running trial, with points after its first ``after`` rows, and the new number of rows."""
     trace = ledger.trace(row.trial_id)
@@ -82,10 +85,10 @@ def running_record(
         value_N = trace[name]
         kept, num_rows = complete_rows(trace["step"], value_N, row.steps, after)
         points += [Point(name, float(value_N[i]), int(trace["step"][i])) for i in kept if math.isfinite(value_N[i])]
-    return replace(trial_record(ledger, row, "auto", axes, sweep), points=points), num_rows
+    return replace(trial_record(ledger, row, "auto", logs, sweep), points=points), num_rows
 
 
-def cell_key(row: TrialResult, axes: Mapping[str, Axis], sweep: str, ties: Mapping[str, str]) -> CellKey:
+def cell_key(row: TrialResult, logs: LogColumns, sweep: str, ties: Mapping[str, str]) -> CellKey:
     """Return the key of a trial's cell, which also depends on the settings outside the axes and on the ties."""
     config = {key: value for key, value in row.config.items() if key not in row.cell}
     config |= tied_settings(row, ties)
@@ -93,15 +96,15 @@ def cell_key(row: TrialResult, axes: Mapping[str, Axis], sweep: str, ties: Mappi
     return CellKey(
         cell_id=hashlib.sha256(text.encode()).hexdigest()[:16],
         name=row.cell.name or "all seeds",
-        values={**_values(row, axes, ties), "sweep": sweep},
+        values={**_values(row, logs, ties), "sweep": sweep},
         started_s=row.started_at,
         position=row.position or 0,
     )
 
 
-def _values(row: TrialResult, axes: Mapping[str, Axis], ties: Mapping[str, str]) -> dict[str, Any]:
+def _values(row: TrialResult, logs: LogColumns, ties: Mapping[str, str]) -> dict[str, Any]:
     """Return a cell's values on the axes, and the values that follow from them."""
-    return {**with_log_columns(row.cell, axes), **tied_settings(row, ties)}
+    return {**with_log_columns(row.cell, logs), **tied_settings(row, ties)}
 
 
 def shown_value(value: Any) -> str:
@@ -153,14 +156,17 @@ def loss_columns(final: float | None, initial: float | None, *, has_diverged: bo
     return columns
 
 
-def with_log_columns(cell: Mapping[str, Any], axes: Mapping[str, Axis]) -> dict[str, Any]:
+def log_columns(axes: Iterable[Axis]) -> LogColumns:
+    """Return the log columns of the axes that have one, made once for all cells: it takes all values of an axis."""
+    return {axis.name: column for axis in axes if (column := _log_column(axis)) is not None}
+
+
+def with_log_columns(cell: Mapping[str, Any], logs: LogColumns) -> dict[str, Any]:
     """Return the values of a cell, plus their logarithms (as text) on logarithmic axes."""
     values = dict(cell)
-    for name, value in cell.items():
-        column = _log_column(axes[name]) if name in axes else None
-        if column is not None and value is not None:
-            log_name, transform = column
-            values[log_name] = f"{transform(value):.6g}"
+    for name, (log_name, transform) in logs.items():
+        if cell.get(name) is not None:
+            values[log_name] = f"{transform(cell[name]):.6g}"
     return values
 
 

@@ -25,7 +25,7 @@ from orchestrator.maps.recommendation import Recommendation, recommend
 from orchestrator.maps.sensitivity import sensitivity_of_values
 from orchestrator.maps.stability_map import StabilityMap
 from orchestrator.maps.table import SweepTable, read_table
-from orchestrator.mirrors.records import cell_key, loss_columns, map_params, shown_value
+from orchestrator.mirrors.records import cell_key, log_columns, loss_columns, map_params, shown_value
 from orchestrator.mirrors.tracker import MAP_AXES, CellKey, CellRecord, SweepRecord, Text
 from orchestrator.sweepfile.settings import settings_of
 
@@ -115,11 +115,11 @@ def _shares(row: TrialResult) -> dict[str, float]:
 
 
 def _cells(table: SweepTable) -> list[CellRecord]:
-    by_name, name = {axis.name: axis for axis in table.axes}, table.name
+    logs, name = log_columns(table.axes), table.name
     members: dict[str, list[TrialResult]] = {}
     keys: dict[str, CellKey] = {}
     for row in table.trials:
-        key = cell_key(row, by_name, name, table.ties)
+        key = cell_key(row, logs, name, table.ties)
         keys.setdefault(key.cell_id, key)
         members.setdefault(key.cell_id, []).append(row)
     readings = measured(table, OF_TELEMETRY)

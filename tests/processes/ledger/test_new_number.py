@@ -57,7 +57,7 @@ from orchestrator.maps.replay import replay_logs
 from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import as_csv, map_table, trial_table
-from orchestrator.mirrors.records import trial_record
+from orchestrator.mirrors.records import log_columns, trial_record
 
 old, sweep = Path(sys.argv[1]), sweep_of({SWEEP!r})
 with LedgerReader(old) as ledger:
@@ -70,7 +70,7 @@ with LedgerWriter(old) as ledger:
     result = finished(last.trial_id, "stable", num_kinks=7)
     ledger.record(Report(pack.pack_id, 20, 0, 1.0, {{last.trial_id: curve}}, (result,)))
     row = ledger.trial(last.trial_id)
-    axes = {{axis.name: axis for axis in sweep.axes}}
+    logs = log_columns(sweep.axes)
     shown = {{
         "version": ledger.version,
         "columns": [line[1] for line in ledger._db.execute("PRAGMA table_info(trials)")],
@@ -81,7 +81,7 @@ with LedgerWriter(old) as ledger:
         "map": list(map_table(cell_map(read_table(ledger)))["median_num_kinks"])[-1],
         "metric": METRICS["num_kinks"],
         "docs": markdown_table(TRIAL_COLUMNS),
-        "tracker": [list(p) for p in trial_record(ledger, row, "auto", axes, "case").points if p.name == "num_kinks"],
+        "tracker": [list(p) for p in trial_record(ledger, row, "auto", logs, "case").points if p.name == "num_kinks"],
     }}
 log = Log("run.csv", Columns("step", "loss"), np.arange(50), np.linspace(2, 1, 50), None)
 shown["json"] = replay_logs([log], StoppingConfig())[0].summary()["num_kinks"]

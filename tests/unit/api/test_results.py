@@ -20,7 +20,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
-from orchestrator.mirrors.records import trial_record
+from orchestrator.mirrors.records import log_columns, trial_record
 from orchestrator.mirrors.sweep_records import sweep_record
 
 GRID = "seeds: [0, 1, 2]\naxes:\n  lr: {values: [0.1, 0.2]}\n  clip: {values: [1.0, null]}\n"
@@ -75,8 +75,8 @@ tracking: {enabled: false}
     assert known.trials.late_v_lag.isna().all(), "gradient descent has no v"
     assert (known.trials.late_update_over_lr > 0).all()
     with LedgerReader(tmp_path / "known" / LEDGER) as ledger:
-        rows, axes = ledger.trials(), {axis.name: axis for axis in read_table(ledger).axes}
-        points = [{p.name: p.value for p in trial_record(ledger, row, "auto", axes, "known").points} for row in rows]
+        rows, logs = ledger.trials(), log_columns(read_table(ledger).axes)
+        points = [{p.name: p.value for p in trial_record(ledger, row, "auto", logs, "known").points} for row in rows]
         of_cells = [cell.metrics["late_edge_ratio"] for cell in sweep_record(ledger).cells]
     assert [point["late_edge_ratio"] for point in points] == known.trials.late_edge_ratio.tolist()
     assert of_cells == cells.median_late_edge_ratio.tolist()

@@ -29,7 +29,7 @@ from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.replay import replay_sweep
 from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import map_table
-from orchestrator.mirrors.records import trial_record
+from orchestrator.mirrors.records import log_columns, trial_record
 from orchestrator.pages.data import report_data
 from orchestrator.pages.report import export_all
 from orchestrator.sweepfile.spec import Sweep, build_sweep, load_sweep
@@ -261,8 +261,8 @@ def test_maps_the_page_and_trackers_have_it(validated: Path) -> None:
     with LedgerReader(validated / LEDGER) as ledger:
         assert cell_map(read_table(ledger), metric="best_validation_step").metric == "best_validation_step"
         data = report_data(read_table(ledger))
-        axes = {axis.name: axis for axis in read_table(ledger).axes}
-        points = trial_record(ledger, ledger.trials()[0], "auto", axes, "held_out").points
+        logs = log_columns(read_table(ledger).axes)
+        points = trial_record(ledger, ledger.trials()[0], "auto", logs, "held_out").points
     assert data["curve_titles"]["validation_loss"] == "validation loss"
     assert all("validation_loss" in curve for curve in data["curves"])
     assert len([point for point in points if point.name == "validation_loss"]) == 40 + 1

@@ -14,6 +14,7 @@ from orchestrator.mirrors.records import (
     curve_points,
     differing,
     kept_rows,
+    log_columns,
     reading_points,
     trial_record,
 )
@@ -60,11 +61,11 @@ def test_a_cell_has_its_distance_to_the_edge_in_decades_negative_beyond_it(ledge
 
 
 def test_a_blow_up_is_drawn_at_twice_the_initial_loss(ledger) -> None:
-    axes = {axis.name: axis for axis in read_table(ledger).axes}
+    logs = log_columns(read_table(ledger).axes)
     by_outcome = {row.outcome: row for row in ledger.trials()}
     initial = by_outcome["diverged"].initial_loss
     values = {
-        outcome: {point.name: point.value for point in trial_record(ledger, row, "auto", axes, "edge").points}
+        outcome: {point.name: point.value for point in trial_record(ledger, row, "auto", logs, "edge").points}
         for outcome, row in by_outcome.items()
     }
     assert values["diverged"]["loss_capped"] == 2 * initial
