@@ -333,7 +333,7 @@ def cells_of(rows: Sequence[Effect]) -> tuple[str, str, str, str]:
         [row.value for row in others],
         [factor_text(row.moved) for row in others],
         [repeat_text(row) for row in others],
-        [factor_text(Span(row.loss_factor, row.loss_factor_low, row.loss_factor_high)) for row in others],
+        [loss_text(Span(row.loss_factor, row.loss_factor_low, row.loss_factor_high)) for row in others],
     )
     values, edges, repeats, losses = (_BETWEEN.join(column) for column in columns)
     return values, edges, repeats if any(row.repeat_lr is not None for row in others) else "-", losses
@@ -357,6 +357,13 @@ def factor_text(factor: Span) -> str:
     else:
         text = f"> {low:.2f}" if low is not None else f"< {high:.2f}" if high is not None else "not known"
     return f"**{text}**" if factor.excludes_one else text
+
+
+def loss_text(factor: Span) -> str:
+    """A factor of the loss, whose interval only the table of numbers has; in bold where it excludes 1."""
+    if factor.at is None:
+        return "not known"
+    return f"**{factor.at:.2f}**" if factor.excludes_one else f"{factor.at:.2f}"
 
 
 def _cell(value: Any) -> str:

@@ -84,8 +84,7 @@ MAP_COLUMNS = (
     Column("num_finished", "", "seeds that have an outcome and were not pruned"),
     Column(
         "state", "",
-        "stable, degraded, spiked, diverged, stalled, unknown, pruned, errored or not_run; stable only when all seeds "
-        "asked for are, degraded when all are and some learned less than half of what the sweep's best trial did",
+        "stable (all seeds asked for are), degraded, spiked, diverged, stalled, unknown, pruned, errored or not_run",
     ),
     Column(
         "cell_lr_health", "",
@@ -94,19 +93,19 @@ MAP_COLUMNS = (
     Column("fraction_stable", "share", "stable seeds of the finished ones; degraded ones are not stable"),
     Column("fraction_low", "share", "lower end of the 95 % Wilson interval of fraction_stable"),
     Column("fraction_high", "share", "upper end of the 95 % Wilson interval of fraction_stable"),
-    Column("num_stable", "", "seeds with the outcome stable, without degraded ones"),
+    Column("num_stable", "", "stable seeds, without degraded ones"),
     Column(
         "num_degraded", "",
-        "seeds that learned less than half of what the sweep's best trial did: stable ones, and stalled ones with too "
-        "slow a learning rate",
+        "stable seeds, and stalled ones with too slow a learning rate, that learned less than half of what the sweep's "
+        "best trial did",
     ),
-    Column("num_spiked", "", "seeds with the outcome spiked"),
-    Column("num_diverged", "", "seeds with the outcome diverged"),
-    Column("num_stalled", "", "seeds with the outcome stalled, without degraded ones"),
-    Column("num_pruned", "", "seeds that were stopped because they were slow compared with others"),
-    Column("num_risen", "", "seeds that gave up more than a quarter of what they had learned, in a slow rise"),
+    Column("num_spiked", "", "spiked seeds"),
+    Column("num_diverged", "", "diverged seeds"),
+    Column("num_stalled", "", "stalled seeds, without degraded ones"),
+    Column("num_pruned", "", "seeds that were stopped as slow"),
+    Column("num_risen", "", "seeds that gave up more than a quarter of what they had learned in a slow rise"),
     Column("num_errored", "", "seeds that ended with an error and have no outcome"),
-    Column("total_spikes", "", "num_spikes summed over the finished seeds"),
+    Column("total_spikes", "", "num_spikes of all finished seeds"),
     *(
         Column(f"median_{name}", _BY_NAME[name].unit, f"median of {name} over the finished seeds that have it")
         for name in METRICS
@@ -133,6 +132,6 @@ def names(columns: Iterable[Column]) -> list[str]:
 
 
 def markdown_table(columns: Iterable[Column]) -> str:
-    """Return the definitions of ``columns`` as docs/maps.md has them."""
-    rows = (f"| `{c.name}` | {c.unit} | {'yes' if c.is_metric else ''} | {c.meaning} |" for c in columns)
-    return "\n".join(["| column | unit | in MLflow | meaning |", "| --- | --- | --- | --- |", *rows]) + "\n"
+    """Return the definitions of ``columns`` as docs/maps.md has them; a star marks metrics of MLflow."""
+    rows = (f"| `{c.name}`{'*' if c.is_metric else ''} | {c.meaning} |" for c in columns)
+    return "\n".join(["| column | meaning |", "| --- | --- |", *rows]) + "\n"

@@ -25,22 +25,23 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 class Row(NamedTuple):
-    """A field as a table shows it."""
+    """A field as a table shows it; a star marks one that splits packs."""
 
     field: str
+    star: str
     default: str
     domain: str
-    pack: str
 
 
-ROWS = [Row(*cells) for cells in re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*?) \| .* \|$", PAGE, re.MULTILINE)]
+TABLES = "".join(re.findall(r"^\| field .*\n((?:\|.*\n)+)", PAGE, re.MULTILINE))
+ROWS = [Row(*cells) for cells in re.findall(r"^\| `(\w+)`(\*?) \| (.*?) \| (.*?) \| .* \|$", TABLES, re.MULTILINE)]
 
 
 def is_of(row: Row, objective: Objective, name: str, listed: str, domain: str) -> bool:
     """Whether ``row`` tells of this field what ``sweep objectives`` does; a domain it has none of is prose."""
     is_default = row.default == listed or parse_scalar(row.default) == parse_scalar(listed)
-    pack = "per member" if name in objective.per_member_fields else "splits packs"
-    return row.field == name and is_default and row.pack == pack and domain in ("", row.domain)
+    star = "" if name in objective.per_member_fields else "*"
+    return row.field == name and is_default and row.star == star and domain in ("", row.domain)
 
 
 def fields() -> list[tuple[Objective, str, str, str]]:
@@ -120,9 +121,10 @@ def test_there_are_no_pictures_or_numbers_of_sweeps_that_there_are_not() -> None
     assert {path.stem for path in numbers_of("").parent.iterdir()} == names
 
 
-def test_the_table_at_the_top_has_every_map() -> None:
-    table = PAGE.split("## At a glance")[1].split("\n## ")[0]
-    assert set(re.findall(r"\[map\]\(pictures/knobs/(\w+)\.png\)", table)) == {path.stem for path in SWEEPS}
+def test_the_section_of_the_memory_edge_has_every_map() -> None:
+    section = PAGE.split("### At the memory edge")[1].split("\n## ")[0]
+    maps = re.findall(r"\[(\w+)\]\(pictures/knobs/(\w+)\.png\)", section)
+    assert {knob for knob, picture in maps if picture == knob} == {path.stem for path in SWEEPS}
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
