@@ -182,8 +182,7 @@ def cells_at_edge(table: SweepTable) -> tuple[str, set[Cell]]:
         beside = stability.over_edge_beside(chosen.setting) if chosen is not None else set()
         if beside:
             return "of the unstable neighbour of the recommended cell", beside
-        known = ((cell, stability.distance_to_edge(cell)) for cell in unstable)
-        distances = {cell: abs(distance) for cell, distance in known if distance is not None}
+        distances = {cell: -distance for cell, distance in stability.distances_to_edge().items() if distance < 0}
     nearest = min(distances.values(), default=None)
     at_edge = {cell for cell, distance in distances.items() if distance == nearest}
     return ("of the unstable cells nearest to the edge", at_edge) if at_edge else ("of the sweep", at_edge)

@@ -32,6 +32,7 @@ from orchestrator.maps.regions import (
     cells_beside,
     largest_regions,
     ordered_axes,
+    rows_along,
     state_beside,
     steepest_axis,
     worst_state,
@@ -188,25 +189,22 @@ class GridMap:
         beside = cells_beside(cell, axis, nearest.first_not_stable, self.axes, self.states)
         return {other for other in beside if self._of_state(self.states[other]) is False}
 
-    def distance_to_edge(self, cell: Cell) -> float | None:
-        """Decades, log10 of a factor, to the nearest cell on the other side along any ordered axis.
+    def distances_to_edge(self) -> dict[Cell, float]:
+        """Decades, log10 of a factor, from each cell to the nearest one on the other side along any ordered axis.
 
-        Negative for a cell over the edge; None for an unknown cell, and without another side.
+        Negative for a cell over the edge. Without unknown cells, and those without another side.
         """
-        own = self._of_state(self.states.get(cell, "not_run"))
-        if own is None:
-            return None
-        factors = []
+        factors: dict[Cell, list[float]] = {}
+        own = {cell: side for cell, state in self.states.items() if (side := self._of_state(state)) is not None}
         for axis in ordered_axes(self.axes):
-            values = existing(axis, axis.values)
-            for value in values if cell[axis.name] in values else ():
-                other = self._of_state(self._state_beside(cell, axis, value))
-                if other is not None and other != own:
-                    factors.append(axis.factor(cell[axis.name], value))
-        finite = [factor for factor in factors if math.isfinite(factor) and factor > 0]
-        if not finite:
-            return None
-        return math.log10(min(finite)) * (1 if own else -1)
+            for row in rows_along(self.states, axis, self.axes):
+                for here, cell in ((here, cell) for here, cells in row.items() for cell in cells if cell in own):
+                    others = ((value, self._of_state(self._state_beside(cell, axis, value))) for value in row)
+                    factors.setdefault(cell, []).extend(
+                        axis.factor(here, value) for value, side in others if side is not None and side != own[cell]
+                    )
+        finite = {cell: [each for each in found if math.isfinite(each) and each > 0] for cell, found in factors.items()}
+        return {cell: math.log10(min(found)) * (1 if own[cell] else -1) for cell, found in finite.items() if found}
 
     def _of_state(self, state: str) -> bool | None:
         return self._stable_rule.of_state(state)

@@ -97,17 +97,28 @@ def steepest_axis(sides: Mapping[Cell, bool | None], axes: Sequence[Axis], aside
     return best
 
 
-def _pairs(cells: Iterable[Cell], axis: Axis, axes: Sequence[Axis]) -> Iterator[tuple[Cell, Cell]]:
-    """The neighbours along ``axis``, with whatever value of an axis that begins or ceases to exist between them."""
+def rows_along(cells: Iterable[Cell], axis: Axis, axes: Sequence[Axis]) -> Iterator[dict[Any, list[Cell]]]:
+    """The cells of each row along ``axis``, by its values in their order.
+
+    A row has the cells with any value of axes that advance with ``axis``, and of those that begin or cease to exist.
+    """
     moving = {axis.name, *axis.zipped}
-    free = _dependent(axes, moving)
+    aside = moving | _dependent(axes, moving)
+    place = {value: i for i, value in enumerate(existing(axis, axis.values))}
     rows: dict[Cell, dict[Any, list[Cell]]] = {}
     for cell in cells:
-        rows.setdefault(cell.without(moving | free), {}).setdefault(cell[axis.name], []).append(cell)
+        if cell[axis.name] in place:
+            rows.setdefault(cell.without(aside), {}).setdefault(cell[axis.name], []).append(cell)
     for row in rows.values():
-        values = [value for value in existing(axis, axis.values) if value in row]
-        for low, high in itertools.pairwise(values):
-            for a, b in itertools.product(row[low], row[high]):
+        yield {value: row[value] for value in sorted(row, key=place.__getitem__)}
+
+
+def _pairs(cells: Iterable[Cell], axis: Axis, axes: Sequence[Axis]) -> Iterator[tuple[Cell, Cell]]:
+    """The neighbours along ``axis``, with whatever value of an axis that begins or ceases to exist between them."""
+    free = _dependent(axes, {axis.name, *axis.zipped})
+    for row in rows_along(cells, axis, axes):
+        for low, high in itertools.pairwise(row.values()):
+            for a, b in itertools.product(low, high):
                 if all(a[name] == b[name] or None in (a[name], b[name]) for name in free):
                     yield a, b
 

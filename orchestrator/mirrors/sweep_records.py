@@ -124,14 +124,14 @@ def _cells(table: SweepTable) -> list[CellRecord]:
         members.setdefault(key.cell_id, []).append(row)
     readings = measured(table, OF_TELEMETRY)
     made = {cell_id: cell_summary(trials, measured=readings) for cell_id, trials in members.items()}
-    stability = GridMap(table)
+    distances = GridMap(table).distances_to_edge()
     sensitivity = _sensitivities(table)
     return [
         CellRecord(
             key=keys[cell_id],
             metrics={
                 **_cell_metrics(made[cell_id], trials, name),
-                **_distance(trials[0].cell, stability),
+                **({"distance_to_edge": distances[cell]} if (cell := trials[0].cell) in distances else {}),
                 **sensitivity(trials[0].cell),
             },
             finished_s=max((row.finished_at or 0 for row in trials), default=0),
@@ -158,11 +158,6 @@ def _cell_metrics(cell: CellSummary, rows: Sequence[TrialResult], sweep: str) ->
     has_diverged = cell.outcomes.get("diverged", 0) * 2 > cell.num_finished
     initial = median(initials) if initials else None
     return metrics | loss_columns(cell.medians["final_loss"], initial, has_diverged=has_diverged)
-
-
-def _distance(cell: Cell, stability: GridMap) -> dict[str, float]:
-    distance = stability.distance_to_edge(cell)
-    return {} if distance is None else {"distance_to_edge": distance}
 
 
 def _sensitivities(table: SweepTable) -> Callable[[Cell], dict[str, float]]:
