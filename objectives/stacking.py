@@ -1,7 +1,7 @@
 """K members in one set of tensors: the columns of weights, rounding that ignores the other members, compilation.
 
 A CPU kernel processes a tensor in blocks by vector instructions and the remainder one number at a time, by other
-instructions that may round differently. If sizes are multiples of ``BLOCK`` there is no remainder, and the rounding of
+instructions that may round differently. If sizes are multiples of ``BLOCK`` nothing remains, and the rounding of
 a number does not depend on its position.
 """
 

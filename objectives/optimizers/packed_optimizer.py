@@ -184,7 +184,7 @@ class PackedOptimizer:
     def take_hessian(self, rows: torch.Tensor, hessian_Rn: torch.Tensor) -> None:
         """Pass estimates of the Hessian's diagonal to a rule that ``needs_hessian``, before a step.
 
-        ``rows`` are the members for which ``rule.hessian_is_due``. The estimates, (R, n), are at the parameters and
+        ``rows`` are the members whose ``rule.hessian_is_due``. The estimates, (R, n), are at the parameters and
         data of the next step: u (H u) with u normal, a function of seed and step (Hutchinson).
         """
         self.rule.take_hessian(self.states, rows, hessian_Rn, self.numbers)
@@ -294,7 +294,7 @@ class PackedOptimizer:
         self.start.begin(self.states, [k for k, row in enumerate(rows.tolist()) if row < 0], self.numbers, seeds)
 
     def live(self) -> dict[str, torch.Tensor]:
-        """Return the state from which members continue, (K, ...) each, which is read and written in place."""
+        """Return the state that members continue with, (K, ...) each, read and written in place."""
         return {"age": self.age_K, "step": self.step_K, "alive": self.alive_K, **self.states}
 
     def state_dict(self) -> dict[str, Any]:

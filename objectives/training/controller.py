@@ -42,7 +42,7 @@ Firing = dict[str, Any]
 
 
 class Controller:
-    """The rules of K members: which of them read at a step, and what they have changed.
+    """The rules of K members: which read at a step, and what they have changed.
 
     A step without readings costs one comparison, plus the windows of ``Recent`` on the device. At the other steps the
     host waits for the device once. What a rule does is a function of its own member.

@@ -279,7 +279,7 @@ class PackedTrainer(ABC, Generic[Config]):
         return metrics | {"rolled_back": rolled_back_K}
 
     def _live(self) -> dict[str, torch.Tensor]:
-        """Return the state from which members continue, (K, ...) each, which is read and written in place."""
+        """Return the state that members continue with, (K, ...) each, read and written in place."""
         return {"params": self._params_Kn, **self.optimizer.live(), **self.memory}
 
     def cohorts(self) -> list[tuple[int, int]]:

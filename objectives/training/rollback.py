@@ -42,7 +42,7 @@ Live = Mapping[str, torch.Tensor]
 class Rollback:
     """Windows and snapshots of the R members of a pack with rollback.
 
-    ``live`` is the state from which members continue: tensors of shape (K, ...) that are read and, on a rollback,
+    ``live`` is the state that members continue with: tensors of shape (K, ...) that are read and, on a rollback,
     written in place. Whether a member rolls back is a function of its own losses, independent of the other members. The
     device holds two snapshots for each of the R members, none for the others.
 

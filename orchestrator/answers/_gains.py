@@ -20,7 +20,7 @@ Named = tuple[str, Gains]  # the label of a value, and what it gains
 
 
 def gains_content(found: Gains | None) -> dict[str, Any] | None:
-    """What became of the runs of the base; null if there are no pairs to tell it from."""
+    """What became of the runs of the base; null without pairs."""
     if found is None:
         return None
     saved_low, saved_high = found.saved_interval or (None, None)
@@ -141,7 +141,7 @@ def _cell(best: LowestLoss | None, axes: Sequence[Axis]) -> str:
 
 
 def _table(rows: Sequence[tuple[str, ...]], tails: Sequence[str] = ()) -> Iterator[str]:
-    """Rows of a label and cells, the first of them the head; ``tails`` are texts at the ends of the rows.
+    """Rows of a label and cells, the head first; ``tails`` are texts at the ends of the rows.
 
     A label that is too long for its column has a line of its own above the cells.
     """

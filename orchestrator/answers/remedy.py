@@ -227,7 +227,7 @@ def _counts(tally: Tally | None) -> str:
 
 
 def _verdict(results: Remedies) -> Iterator[str]:
-    """The cheapest remedy, the one with the lowest loss, and the last step from which one is known to help."""
+    """The cheapest remedy, the one with the lowest loss, and the last fork step known to help."""
     cheapest, lowest, partial = results.cheapest, results.best, results.best_partial
     if cheapest is not None:
         yield f"cheapest: {cheapest.name} from {_step(results, cheapest)}: {_saved(results, cheapest)}"

@@ -19,7 +19,7 @@ from orchestrator.base.files import (
     write_output,
 )
 from orchestrator.base.query import Query
-from orchestrator.render.text import print_blocks, print_text
+from orchestrator.render.text import print_blocks, print_text, say_progress
 
 if TYPE_CHECKING:
     from orchestrator.render.answer import Answer
@@ -34,7 +34,7 @@ def asked(query: Query[Any], given: Mapping[str, Any]) -> int:
     output_ending(output)
     with ExitStack() as stack:
         subject, folders = _subject(query, given, stack)
-        answer = query.ask(subject, _say)
+        answer = query.ask(subject, say_progress)
     show(answer, output, json_file, () if query.says_origin else folders)
     if query.updates_mirrors:
         from orchestrator.api.upkeep import mirrored
@@ -79,11 +79,6 @@ def _tables(folders: Iterable[Path], stack: ExitStack) -> list[Any]:
     from orchestrator.maps.table import read_table
 
     return [read_table(stack.enter_context(LedgerReader(folder / LEDGER))) for folder in folders]
-
-
-def _say(text: str) -> None:
-    """Print a line about progress, apart from the answer."""
-    print_text(text, sys.stderr)
 
 
 def show(answer: Answer, output: Path | None, json_file: Path | None, folders: Iterable[Path]) -> None:

@@ -41,7 +41,7 @@ from orchestrator.mirrors.mlflow_store import STORE, rehome, run_pages, server_c
 from orchestrator.mirrors.tracker import TrackingError, tracker_class
 from orchestrator.render.optuna_study import export_study
 from orchestrator.render.tags import trial_answers
-from orchestrator.render.text import Lines
+from orchestrator.render.text import Lines, say_progress
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.sweepfile.spec import load_sections
 
@@ -66,7 +66,7 @@ def sync(folder: Path, tracking_uri: str | None, to: Sequence[str] = ()) -> Line
         for tracker in trackers:
             try:
                 with Mirror(folder, tracking, tracker=tracker) as mirror:
-                    mirror.mirror_sweep(artifacts, answers)
+                    mirror.mirror_sweep(artifacts, answers, say_progress)
                 yield f"{len(mirror.tracker.known)} trials are in {mirror.tracker.title} at {mirror.tracker.where}"
             except TrackingError as error:
                 failures.append(str(error))

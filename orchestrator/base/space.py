@@ -121,7 +121,7 @@ class Axis:
         return float(value)
 
     def between(self, a: Any, b: Any) -> float | None:
-        """The midpoint of two values on the axis's scale; None where one of them has no place on it."""
+        """The midpoint of two values on the axis's scale; None if one has no place there."""
         if not (is_number(a) and is_number(b)):
             return None
         middle = (self.position(a) + self.position(b)) / 2
@@ -132,7 +132,7 @@ class Axis:
     def factor(self, a: Any, b: Any) -> float:
         """The distance of two values as a factor of at least 1; of 1 - value on a log1m axis, and on one like it.
 
-        Infinite where only one of them is zero or not a number (no clipping), or their signs differ.
+        Infinite if only one is zero or not a number (no clipping), or their signs differ.
         """
         if a == b:
             return 1.0
@@ -218,7 +218,7 @@ def number_text(value: float, digits: int) -> str:
 def _format_tuple(values: tuple[Any, ...]) -> str:
     """The ends of paths, joined; or interventions, as ``lr x0.5 at 100``; or rules, as ``curvature > 1: lr x0.5``.
 
-    ``none`` for an empty list of any of them. Of a long list the first, and a few characters that identify the whole.
+    ``none`` for an empty list. Of a long list the first, and a few characters that identify the whole.
     """
     if not values or isinstance(values[0], FrozenMap):
         text = entries_in_words(values)

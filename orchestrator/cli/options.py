@@ -1,4 +1,4 @@
-"""Arguments and options: those that several commands share, each with one meaning, and those of a question."""
+"""Arguments and options that several commands share, each with one meaning, and the options of a question."""
 
 from __future__ import annotations
 

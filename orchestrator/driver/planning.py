@@ -245,7 +245,7 @@ class Proposer:
         ]
 
     def _seed_results(self) -> dict[str, SeedResult]:
-        """Return the results of all trials, with those that follow from others if they are still in the sweep."""
+        """Return the results of all trials, with what follows from other trials if they are still in the sweep."""
         rows = self._ledger.trials(removed=True)
         present = [row for row in rows if row.position is not None]
         rows = with_relative_results(present, self._ledger.facts()) + rows[len(present) :]

@@ -310,7 +310,7 @@ def number_of(text: str) -> int | float | None:
 def evened(raws: Iterable[Any]) -> list[Any]:
     """Return the values of one column in one type: numbers are integers if all are, else floats.
 
-    Beside numbers, true and false are words: else true and 1 would be one value.
+    Among numbers, true and false are words: else true and 1 would be one value.
     """
     values = [value_of(raw) for raw in raws]
     numbers = [value for value in values if is_number(value)]

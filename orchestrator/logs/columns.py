@@ -166,7 +166,7 @@ class Numbering:
         """Return the step of the next point, or None if it is not greater than the last one.
 
         A row without an integer step gets the next number. Steps that begin again continue from the last one. A counter
-        that is not the row's own is that of a progress bar, which may lag one behind.
+        that is not the row's own is from a progress bar, which may lag one behind.
         """
         last = -1 if self.last is None else self.last
         if value is None or not abs(value) + self._offset < 2**53 or abs(value - round(value)) > 1e-6:

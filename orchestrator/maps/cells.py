@@ -26,9 +26,9 @@ class CellSummary:
     """One cell, with its ``state`` by ``cell_state``: stable only if all its seeds are.
 
     ``outcomes`` counts the labels of its seeds: outcomes, degraded, or statuses of seeds without an outcome. All else
-    is about the ``num_finished`` of ``num_seeds`` seeds that have a result: ``fraction_stable``, of which degraded ones
-    are no part, with its 95 % Wilson ``interval``; ``medians`` of METRICS and ``value`` of the map's metric, each None
-    if no seed has it; ``total_spikes`` of all seeds; ``num_risen`` seeds that gave up much of what they had learned in
+    is about the ``num_finished`` of ``num_seeds`` seeds that have a result: ``fraction_stable``, where degraded ones do
+    not count, with its 95 % Wilson ``interval``; ``medians`` of METRICS and ``value`` of the map's metric, each None if
+    no seed has it; ``total_spikes`` of all seeds; ``num_risen`` seeds that gave up much of what they had learned in
     a slow rise. ``lr_health`` is the majority label of their learning rates.
     """
 

@@ -33,7 +33,7 @@ Stable = Mapping[tuple[Cell, int], bool]  # by cell and seed
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One sweep of a comparison: its ``trials`` of shared cells, or all of them, and its map of what is shared.
+    """One sweep of a comparison: its ``trials`` of shared cells, or all, and its map of what is shared.
 
     ``area`` is the stable share of that, and ``by_seed`` each seed's. The interval of 95 % is None with few seeds.
     ``deviation`` is the standard error of the fit behind it, 0 on grids.

@@ -62,7 +62,7 @@ class EdgeLines:
 
     @property
     def sides(self) -> frozenset[bool]:
-        """Whether edges are stable below: all of them (True), none (False), or some (both)."""
+        """Whether edges are stable below: all (True), none (False), or some (both)."""
         return frozenset(edge.is_stable_below for line in self.lines for _, edge in line.edges)
 
 
@@ -74,7 +74,7 @@ def edge_lines(
     where: Mapping[str, Any] | None = None,
     rule: StableRule = STABLE,
 ) -> EdgeLines:
-    """Follow the edge along one axis over the values of another; the axes are by default those of ``edge_axes``.
+    """Follow the edge along one axis over the values of another; the axes are by default from ``edge_axes``.
 
     On a range across there are rows at ``PLACES_ACROSS`` even places. A facet that is a range has lines for its ends
     and its middle. Raises InputError as ``edge_axes`` and ``map_of`` do.
@@ -119,7 +119,7 @@ def _places(axis: Axis) -> tuple[Any, ...]:
 
 
 def _facet_values(axis: Axis | None) -> list[tuple[Any, str]]:
-    """The values of the facet with their labels, or one without a name if there is no facet."""
+    """The values of the facet with their labels, or one without a name, without a facet."""
     if axis is None:
         return [(None, "")]
     values = axis.values or tuple(shown_value(axis, i / (_LINES_OF_A_RANGE - 1)) for i in range(_LINES_OF_A_RANGE))

@@ -157,7 +157,7 @@ class Margin:
     """How far a stable setting is from the edge in one direction of an axis.
 
     ``known`` is the factor up to which everything is stable, which ends at ``last_stable``. ``edge`` is the factor to
-    ``first_not_stable``, None if there is no edge up to the axis's end; ``not_known`` are unknown values before it.
+    ``first_not_stable``, None without an edge up to the axis's end; ``not_known`` are unknown values before it.
     On a surface "stable" means that the 95 % interval of P(stable) is above the level, and ``not_known`` has the first
     value of which that does not hold, unless an edge follows. ``first_degraded`` is the first degraded value up to
     ``last_stable``.
@@ -192,7 +192,7 @@ class Escape:
 class Position:
     """On which side of the edge a setting is; ``has_margins`` says whether it has margins, or else escapes.
 
-    On a grid it is read from the ``num_cells`` cells around the setting, ``num_degraded`` of them degraded, and on a
+    On a grid it is read from the ``num_cells`` cells around the setting, ``num_degraded`` being degraded, and on a
     surface from ``p_stable``.
     """
 

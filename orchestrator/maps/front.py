@@ -65,7 +65,7 @@ class FrontCell:
 class Front:
     """The cells of a sweep in its order, and by what they are compared.
 
-    ``along`` is the axis of margins, None for all; ``target`` the training loss to which steps are counted, None
+    ``along`` is the axis of margins, None for all; ``target`` the training loss that steps are counted to, None
     without steps. ``is_high`` says whether more of ``against`` is better. Margins are from ``stability``.
     """
 
@@ -196,7 +196,7 @@ def _check(table: SweepTable, measure: Measure, against: str, along: str | None,
 
 
 def _usual_target(table: SweepTable) -> float | None:
-    """The highest final loss of a stable trial, which all of them reach; None without one."""
+    """The highest final loss of a stable trial, which all stable trials reach; None without one."""
     states = table.states()
     losses = (run.final_loss for run in table.runs if states[run.cell] == "stable")
     return max((loss for loss in losses if loss is not None), default=None)
@@ -285,7 +285,7 @@ def _marked(cells: list[FrontCell], measure: Measure, is_high: bool) -> list[Fro
 def unbeaten(points: Sequence[tuple[float, float]]) -> list[int]:
     """The places of the points that no other point beats, by ascending first number; equal points are all listed.
 
-    A point beats another if it is as low in both numbers and lower in one of them.
+    A point beats another if it is as low in both numbers and lower in one.
     """
     order = sorted(range(len(points)), key=lambda i: points[i])
     kept, lowest = list[int](), math.inf

@@ -52,7 +52,7 @@ class Gains:
     Of ``unstable`` runs of the base ``saved`` are stable here; of ``stable`` ones ``harmed`` are not. Degraded runs are
     not stable. Intervals are over seeds, None with few. ``saved_loss`` is the median final loss of the saved runs.
 
-    ``loss_change`` is the median of the change of the final loss over the ``num_losses`` pairs of which both are
+    ``loss_change`` is the median of the change of the final loss over the ``num_losses`` pairs whose runs are both
     stable, with the interval of the mean of each seed's. ``best`` is the best cell here, ``best_of_base`` the
     base's. Losses are values of the ``measure``, which may be a score.
     """

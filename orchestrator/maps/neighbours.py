@@ -18,8 +18,8 @@ from orchestrator.sweepfile.settings import settings_of
 class Neighbour:
     """A cell with ``value`` of one setting: how many of its finished seeds are stable, and their median final loss.
 
-    Degraded seeds are not stable. ``state`` is that of ``cell_state``. ``loss`` is None if no seed has a finite final
-    loss. ``onsets`` are those of the seeds that left their trend.
+    Degraded seeds are not stable. ``state`` is from ``cell_state``. ``loss`` is None if no seed has a finite final
+    loss. ``onsets`` are of the seeds that left their trend.
     """
 
     value: Any

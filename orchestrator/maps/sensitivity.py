@@ -67,7 +67,7 @@ def lr_sensitivity(table: SweepTable, name: str = "lr", between: tuple[float, fl
     run costs as much as one that never trained (Wortsman et al. 2023, arXiv 2309.14322, section 2). The expectation is
     uniform on the axis's scale: over the tried values of a grid, and over the range if cells are scattered. ``between``
     are the ends of the part that counts, also for the minimum. Raises InputError if the sweep has no such axis of
-    numbers, or too little of it is in the part, or has a loss.
+    numbers, or too little lies in the part, or has a loss.
     """
     return sensitivity_of_values(table, name, between) if table.is_grid else _of_range(table, name, between)
 
@@ -170,7 +170,7 @@ def _of_range(table: SweepTable, name: str, between: tuple[float, float] | None)
 
 
 def _part(axis: Axis, between: tuple[float, float] | None) -> tuple[float, float]:
-    """The ends of a part of the range of ``axis``, or of all of it."""
+    """The ends of a part of the range of ``axis``, or of all."""
     first, last = float(axis.at(0.0)), float(axis.at(1.0))
     if between is None:
         return first, last

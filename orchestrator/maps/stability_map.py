@@ -82,7 +82,7 @@ def map_of(
 
 
 def surface_mesh(table: SweepTable, cells: CellMap, where: Mapping[str, Any] | None = None) -> Mesh | None:
-    """The surface behind the points of a drawn map of scattered cells; None for a grid, and if there is no surface.
+    """The surface behind the points of a drawn map of scattered cells; None for a grid, and without a surface.
 
     There is none with too few trials, with a third axis, and over axes that are not ranges.
     """

@@ -237,7 +237,7 @@ def _effective_number(time_N: np.ndarray, has_onset_N: np.ndarray, step: int, sh
 
 
 def hazard_bound(lives: Sequence[Lifetime]) -> float | None:
-    """The rate of onsets per step up to which no onset in ``lives`` is no surprise; None if there is one.
+    """The rate of onsets per step below which ``lives`` without an onset do not surprise; None with an onset.
 
     At the bound, none in so many steps has a chance of 5 %: exp(-rate * steps of all runs) = 0.05, the rule of three.
     """
@@ -263,7 +263,7 @@ def fit_lifetimes(lives: Sequence[Lifetime], covariates: Sequence[Covariate]) ->
 
 
 def predicted_share(life: Lifetime, fit: WeibullFit, covariates: Sequence[Covariate], until: int) -> Share:
-    """P(stable to ``until``) of a run, given what is known of it: 0 if it has an onset, else what the fit says."""
+    """P(stable to ``until``) of a run, given what is known: 0 if it has an onset, else what the fit says."""
     if life.has_onset:
         return Share(until, 0.0, 0.0, 0.0)
     (row_P,) = design(covariates, [life.cell])

@@ -103,7 +103,7 @@ def labelled(table: SweepTable) -> xarray.Dataset:
     """An xarray.Dataset over the axes of a grid: `stable_fraction` and `state` of cells, and results by `seed`.
 
     A value that is not a number is a coordinate as it is written. What was not trained is missing: NaN, or None for a
-    word. Raises InputError where cells are scattered, where there is no axis, and without xarray.
+    word. Raises InputError where cells are scattered, and without an axis or xarray.
     """
     name = table.name
     try:

@@ -20,6 +20,7 @@ from typing import Any
 
 from orchestrator.base.errors import SweepError
 from orchestrator.base.files import FORKS_OF_EACH, LEDGER, MIRRORED, atomic_write, open_private
+from orchestrator.base.query import Say, silent
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import axes_of
@@ -30,6 +31,7 @@ from orchestrator.sweepfile.sections import TrackingConfig
 
 PATIENCE_S = 30.0  # how long the end of a run waits for a silent store, or for another process that writes
 _WRITER_LOCK = "mirror.lock"
+_SAID_EVERY = 500  # trials
 _LIVE_S = 3.0  # between two updates of running trials, if nothing else happens
 _LIVE_PAUSE = 20.0  # the same, as a multiple of the time that an update takes
 
@@ -76,11 +78,17 @@ class Mirror:
         self.close()
 
     def mirror_trials(
-        self, ledger: LedgerReader, trial_ids: Sequence[str], shares: Mapping[str, Mapping[str, float]] | None = None
+        self,
+        ledger: LedgerReader,
+        trial_ids: Sequence[str],
+        shares: Mapping[str, Mapping[str, float]] | None = None,
+        say: Say = silent,
     ) -> None:
         """Write the trials that the tracker lacks, with their ``shares`` if known. Raises TrackingError."""
         name = ledger.facts().get("name", "")
-        for trial_id in trial_ids:
+        for num, trial_id in enumerate(trial_ids):
+            if num and num % _SAID_EVERY == 0:
+                say(f"{num} of {len(trial_ids)} trials are in {self.tracker.title}")
             row = ledger.trial(trial_id)
             if self.tracker.known.get(trial_id) != version_of(row):
                 own = (shares or {}).get(trial_id, {})
@@ -100,14 +108,14 @@ class Mirror:
                 self.tracker.write_running(record)
                 self._num_shown[trial_id, row.pack_id] = num_rows
 
-    def mirror_sweep(self, artifacts: Sequence[Path], answers: Sequence[TrialAnswer] = ()) -> None:
+    def mirror_sweep(self, artifacts: Sequence[Path], answers: Sequence[TrialAnswer] = (), say: Say = silent) -> None:
         """Write all missing trials, and the sweep with its ``artifacts`` and ``answers``. Raises TrackingError."""
         with LedgerReader(self.folder / LEDGER) as ledger:
             statuses, known = ledger.statuses(removed=True), self.tracker.known
             # A tracker gets planned trials only if an earlier run has put them there.
             begun = [trial for trial, (status, _) in statuses.items() if status != "planned" or trial in known]
             sweep = replace(sweep_record(ledger), answers=answers)
-            self.mirror_trials(ledger, begun, sweep.shares)
+            self.mirror_trials(ledger, begun, sweep.shares, say)
             self.tracker.write_sweep(sweep, artifacts)
             state = _state(self.folder, ledger)
         atomic_write(self.folder / _file_of(self.tracker.name, MIRRORED), f"{self.tracker.where} {state}")

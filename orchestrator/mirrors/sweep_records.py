@@ -79,7 +79,7 @@ def sweep_record(ledger: LedgerReader) -> SweepRecord:
 
 
 def _advice(table: SweepTable) -> Recommendation | None:
-    """Return the recommended setting with the map that it was chosen from, or None if there is no map."""
+    """Return the recommended setting with the map that it was chosen from, or None without a map."""
     try:
         return recommend(table)
     except InputError:

@@ -123,6 +123,11 @@ def print_text(text: str, to: TextIO) -> None:
     print_blocks([Line(text)], to)
 
 
+def say_progress(text: str) -> None:
+    """Print a line about progress, apart from the answer."""
+    print_text(text, sys.stderr)
+
+
 # Lines of text, tables, or rich's coloured text; returns the exit code.
 Lines = Generator["str | Table | Text", None, int]
 

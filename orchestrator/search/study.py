@@ -65,7 +65,7 @@ def study_file(
 ) -> bytes:
     """Return the SQLite file of a study in the schema of the installed Optuna.
 
-    It minimises its ``metrics``, but for those that are ``maximized``.
+    It minimises its ``metrics``, except the ``maximized`` ones.
 
     The same arguments give the same file.
     """

@@ -1,6 +1,6 @@
 """Fit a surface of P(stable) to the outcomes of scattered cells.
 
-Letters of shapes: N known cells, K of them that express the others, D columns of a point, P fits.
+Letters of shapes: N known cells, K that express the others, D columns of a point, P fits.
 """
 
 from __future__ import annotations

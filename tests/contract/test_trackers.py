@@ -306,6 +306,15 @@ def test_a_trial_that_the_store_has_is_not_written_again(case: Case, results: Pa
     assert written == []
 
 
+def test_progress_is_said_between_trials(case: Case, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.mirrors.mirror._SAID_EVERY", 1)
+    said: list[str] = []
+    with Mirror(results / NAME, TrackingConfig(every=1), tracker=case.tracker) as mirror:
+        mirror.mirror_sweep([], say=said.append)
+        num = len(mirror.tracker.known)
+    assert [text.split()[0] for text in said] == [str(i) for i in range(1, num)]
+
+
 def test_trials_one_by_one_and_the_rest_later_are_the_same_as_all_at_once(case: Case, results: Path) -> None:
     with (
         LedgerReader(results / NAME / LEDGER) as ledger,

@@ -37,7 +37,7 @@ class Adafactor(UpdateRule):
         V = R C / max(mean(R), eps), U = g / max(sqrt(V), eps), eps = adafactor_eps
         min(lr, 1 / sqrt(t)) * max(adafactor_smallest, RMS(W)) * U / max(1, RMS(U) / adafactor_clip)
 
-    V is the averaged g^2 itself if W is a vector. There is no momentum. Equal to ``torch.optim.Adafactor``, whose
+    V is the averaged g^2 itself if W is a vector. Without momentum. Equal to ``torch.optim.Adafactor``, whose
     documentation uses eps and lr in this way; the paper adds 1e-30 to g^2 instead and uses lr 0.01. The default of
     ``adafactor_eps`` is the root of the paper's; torch's is the rounding unit of the type.
     """

@@ -1,4 +1,4 @@
-"""What forks came to: how many replicates each remedy saved, from which step, at what cost; of one trial."""
+"""What forks came to: how many replicates each remedy saved, at which fork step and at what cost; of one trial."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ class Remedies:
 
     @property
     def alone_loss(self) -> float | None:
-        """The final loss of the control; None if it is not finite or there is no control yet."""
+        """The final loss of the control; None if it is not finite, or without a control."""
         return None if self.control is None else self.control.final_loss
 
     def is_lower_alone(self, remedy: Tally | None) -> bool:
@@ -294,7 +294,7 @@ class Remedies:
     def helpful(self) -> frozenset[str]:
         """The names of the remedies that end well more often than chance explains; none if the control is stable.
 
-        If replicates are alike there is no chance in them, and every remedy that saves the run is helpful.
+        If replicates are alike, chance plays no part, and every remedy that saves the run is helpful.
         """
         if self.control is None or self.is_stable_alone:
             return frozenset()
@@ -338,9 +338,9 @@ class Remedies:
 
     @reported
     def last_helpful_step(self) -> int | None:
-        """The last fork step from which a remedy is known to help: its fresh replicates alone beat other data.
+        """The last fork step where a remedy is known to help: its fresh replicates alone beat other data.
 
-        If replicates are alike, the last step from which a remedy saved the run. None if there is none.
+        If replicates are alike, the last step where a remedy saved the run. None without one.
         """
         if self.replicates_differ:
             steps = [tally.fork_step for tally in self.fresh if self._chance([tally], tally.tried) <= 1 - CONFIDENCE]
