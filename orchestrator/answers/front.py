@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.maps.table import SweepTable
 
 _SHOWN = 5  # beaten settings that are listed
+_MOST_STEPS = 12  # of the front that are listed; of more, as many that lie evenly in their order
 _MARGIN = "margin"
 
 
@@ -87,9 +88,12 @@ class FrontAnswer(Answer):
         which = "this one" if len(members) == 1 else f"these {len(members)}"
         yield Line(f"{result.sweep}: {aim} {result.measure.words} against {self._aim()}")
         yield Line(f"no setting beats {which} in both, among {num} that are stable on all seeds:")
+        shown = _evenly(members, _MOST_STEPS)
         yield Line(f"{self._numbers(members[0])}: the {result.measure.best} {result.measure.kind}", 1)
-        for before, here in itertools.pairwise(members):
+        for before, here in itertools.pairwise(shown):
             yield Line(f"{self._numbers(here)}: {self._step(before, here)}", 1)
+        if len(members) > len(shown):
+            yield Line(f"{len(members) - len(shown)} between these are left out: --output front.csv has all", 1)
         if len({cell.numbers[1] for cell in (*members, *beaten)}) == 1 and num > 1:
             yield Line(f"all {num} have the same {_words(result.against)}, so there is nothing to weigh")
         if beaten:
@@ -146,6 +150,12 @@ class FrontAnswer(Answer):
         if math.isinf(other):
             return f"{costs} for an open margin"
         return f"{costs} for a margin {other / other_before:.3g} times as wide"
+
+
+def _evenly(members: Sequence[FrontCell], most: int) -> list[FrontCell]:
+    """The members, or ``most`` with the first and the last."""
+    last = len(members) - 1
+    return [members[round(i * last / (most - 1))] for i in range(most)] if last >= most else list(members)
 
 
 def _words(name: str) -> str:

@@ -24,7 +24,8 @@ def folder(request, tmp_path: Path) -> Path:
     return tmp_path / "case"
 
 
-def test_text_json_and_table_have_the_same_front(folder: Path) -> None:
+def test_text_json_and_table_have_the_same_front(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.answers.front._MOST_STEPS", 40)
     answer = load(folder).front("final_loss", along="lr")
     plain, table = answer.to_plain(), answer.frame()
     settings = [dict(cell.setting) for cell in answer.members]
@@ -43,3 +44,12 @@ def test_the_front_is_drawn_in_each_format(folder: Path) -> None:
     answer = load(folder).front("final_loss")
     for ending, begins in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
         assert answer.rendered(ending).startswith(begins)
+
+
+def test_of_a_long_front_the_text_names_a_dozen_with_both_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = load(folder).front("final_loss", along="lr")
+    names = [cell.name for cell in answer.members]
+    monkeypatch.setattr("orchestrator.answers.front._MOST_STEPS", 2)
+    named = [line.split(": ")[0].strip() for line in answer.lines()[2:4]]
+    assert named == [names[0], names[-1]]
+    assert len(answer.to_plain()["front"]) == len(names)
