@@ -24,7 +24,7 @@ from orchestrator.mirrors.tracker import CellKey, Point, TrialRecord
 # Shapes: N steps of a curve, B buckets of S steps.
 
 # Increase it when the content of records changes: trackers then write all trials again.
-_VERSION = 4
+_VERSION = 5
 # The most informative columns of telemetry, and their names in a tracker.
 _HEADLINES = {
     "lambda_max_over_threshold": "lambda_max_over_threshold", "update_rms/all": "update_rms", "v_lag/all": "v_lag",
@@ -35,7 +35,7 @@ _HEADLINE_BUCKETS = 5  # the lowest, highest and last reading of each are shown
 
 def version_of(row: TrialResult) -> str:
     """Return a text that changes whenever the trial's record does."""
-    return f"{_VERSION}:{row.status}:{row.pack_id}"
+    return f"{_VERSION}:{row.status}:{row.outcome}:{row.pack_id}"
 
 
 def attempt_of(trial: TrialRecord) -> str:
