@@ -236,7 +236,7 @@ class Verdicts:
             comes_back = comes_back or self._excess_before - excess > descent
         is_settled = excess <= _SETTLED * self._excess_before
         self._excess_before = excess
-        if self.is_far and not self._has_learned() and self._episodes.current is None:
+        if self.is_far and not (self._has_learned() or progress.blew_up or self._episodes.current):
             self.has_grown = is_settled
             if is_settled:
                 return
