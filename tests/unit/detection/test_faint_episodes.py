@@ -197,6 +197,20 @@ def test_a_run_that_blew_up_and_never_fell_again_is_diverged() -> None:
     assert outcome(record(np.full(60, 7.0))) == "stalled"
 
 
+@pytest.mark.parametrize(("end", "expected"), [(2.303, "diverged"), (2.0, "spiked"), (1.5, "spiked")])
+def test_a_run_that_froze_where_it_came_back_to_after_a_blow_up_is_diverged(end: float, expected: str) -> None:
+    """A network that died at chance has not recovered; one that goes on learning has."""
+    losses = np.r_[2.6, 40.0, 30.0, 9.0, end + (2.303 - end) * np.exp(-np.arange(200) / 60)]
+    assert outcome(record(losses)) == expected
+
+
+def test_a_run_ten_times_above_its_first_losses_is_lost_whatever_it_had_learned() -> None:
+    losses = np.r_[19.9, 12, 8, 6, 5, 4, 3.5, 3.3, 1e5, 5e3, np.full(50, 220.0)]
+    assert record(losses, all_steps=60).lost_step in range(28, 45)
+    later = np.r_[3 + np.exp(-np.arange(40) / 10), np.full(60, 90.0)]
+    assert record(later, all_steps=100).lost_step in range(73, 90)
+
+
 # --- strength --------------------------------------------------------------------------------------
 
 
