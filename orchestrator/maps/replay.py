@@ -146,7 +146,7 @@ def _after(log: Log, num: int) -> Log:
 def _unless_resumed(judged: Replayed, config: StoppingConfig, wants_norm_rises: bool | None) -> Replayed:
     """The result on a log without steps: no verdict if it blew up at its start, or resumes with partial lines.
 
-    Nobody can tell which, if it is at once as high as it gets and what follows is a stable training of its own.
+    Both look alike if it is at once as high as it gets, and what follows is a stable training of its own.
     """
     num = _num_partial(judged.log) if judged.result.outcome == "diverged" else 0
     loss_N = judged.log.loss_N[num:]
