@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.columns import RESULTS, TAGS
+from orchestrator.base.measure import SCORE
 from orchestrator.base.packs import Trace
 from orchestrator.base.space import Axis, canonical_text, is_number, on_natural_scale
 from orchestrator.base.trial_result import TrialResult
@@ -126,6 +127,7 @@ def _curves(row: TrialResult, trace: Trace, telemetry: Trace, every: int | str) 
     if row.objective not in CUSTOM_KINDS:
         points += reading_points(telemetry, _HEADLINES, _HEADLINE_BUCKETS)
     own = {name: name for name in ("validation_loss", *printed_metrics([row]))}
+    own[SCORE] = row.config.get("metrics", {}).get("score", {}).get("name") or SCORE
     return points + reading_points(telemetry, own, SPIKY["loss"])
 
 
