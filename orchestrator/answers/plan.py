@@ -74,6 +74,8 @@ class PlanAnswer(Answer):
         if limits := sweep.budget.model_dump(exclude_none=True):
             yield f"budget:   {', '.join(f'{key} {value}' for key, value in limits.items())}, over all runs"
         own = sweep.objective
+        if isinstance(own, CustomTrainer) and sweep.stopping.slow and (score := own.section.metrics.score):
+            yield f"slow:     a trial is compared by its training loss, although settings are by {score.title}"
         if isinstance(own, CustomTrainer) and len(sweep.seeds) > 1 and not own.uses("seed"):
             yield f"          no {{seed}} in the command: the {len(sweep.seeds)} seeds of a cell train the same run,"
             yield "          unless the script takes its seed from Watch; pass {seed} on, or train one seed"

@@ -37,7 +37,8 @@ class MemberRecord:
     counts all. ``off_share`` is the share of the steps off the trend. ``risen_share`` is the share of what it learned
     that a slow rise has given up since ``risen_since_step``, if above a quarter. ``norm_rises`` are the steps where
     the gradient norm had risen (``NormRises``). The last ``num_broken`` gradients were not finite, since
-    ``broken_since_step``.
+    ``broken_since_step``. ``start_loss`` is the initial loss or, after a start-up blow-up, the level that it came
+    back to.
     """
 
     num_steps: int
@@ -65,6 +66,7 @@ class MemberRecord:
     broken_since_step: int | None = None
     faint: tuple[Episode, ...] = ()
     blew_up: bool = False
+    start_loss: float | None = None
 
 
 class _Member:
@@ -154,6 +156,7 @@ class _Member:
             episodes=episodes,
             faint=faint,
             blew_up=progress.blew_up and bool(episodes),
+            start_loss=number(progress.start),
             num_episodes=num_episodes,
             off_share=num_off / self.num_steps if self.num_steps else 0.0,
             first_step=None if self.first_step < 0 else self.first_step,

@@ -15,6 +15,7 @@ from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.episodes import JUMP_STEPS, Episode
 from orchestrator.detection.slow import RungProgress
 from orchestrator.detection.validations import Validations
+from orchestrator.detection.verdicts import LEARNED
 
 # A run that ends off its trend below this share of its initial loss has kept what it learned: a loss that falls over
 # decades may rise by many of them without losing anything that matters.
@@ -93,7 +94,8 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
     initial = record.initial_loss
     if initial is not None:
         best = initial if record.best_loss is None else min(record.best_loss, initial)
-        if initial - best <= config.stall_drop * abs(initial):
+        has_fallen = initial - best > config.stall_drop * abs(initial)
+        if not has_fallen or _has_frozen(record, initial, best, config.stall_drop):
             reason = record.lost_reason or f"the loss never fell by {config.stall_drop:.0%}"
             if record.blew_up:
                 return verdict("diverged", episodes[0].onset_step, f"it blew up at its start, and then {reason}")
@@ -105,6 +107,14 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
     if record.lost is not None:
         return verdict("spiked", record.lost_onset_step, f"{record.lost_reason}, but it came back")
     return verdict("stable", None, "it stayed on its trend")
+
+
+def _has_frozen(record: MemberRecord, initial: float, best: float, drop: float) -> bool:
+    """Return whether a run that blew up at its start came back about as high as it began, and never fell from there."""
+    start = record.start_loss
+    if not record.blew_up or start is None:
+        return False
+    return initial - best <= LEARNED * abs(initial) and start - best <= drop * abs(start)
 
 
 def _has_kept_all(record: MemberRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Judgements of a training that need the others of its sweep: what share it learned, and whether its lr is right.
+"""Judgements of a training that need the others of its sweep: its share, its learning rate, and how it began.
 
 Plain numbers in, plain numbers and labels out; who compares with whom is for the caller to say.
 """
@@ -13,6 +13,8 @@ from statistics import median, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.base.vocabulary import OSCILLATING, PRUNED, RIGHT, TOO_SLOW, UNKNOWN, UNSURE
+from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.trend import blow_up_line
 
 if TYPE_CHECKING:  # commands that read no curve start without it
     import numpy as np
@@ -38,6 +40,7 @@ ALL_LEARNED = 1e-4
 SHAKING = 3.0
 _TAIL = 0.25  # share of the steps in which step-to-step noise is measured
 _FEWEST = 8  # losses in that tail
+_BEGUN = 3  # trainings at lower learning rates that say where one begins
 _TO_DEVIATION = 1 / (
     0.6745 * math.sqrt(6.0)
 )  # of independent normal losses, from the median size of second differences
@@ -209,6 +212,41 @@ def _row(trainings: Sequence[Training], cells: Sequence[Sequence[int]]) -> _Row:
 def _distance(rate: float, other: float) -> float:
     """Return the distance of two learning rates on the logarithmic scale, infinite from a rate of zero."""
     return abs(math.log(rate / other)) if other > 0 else math.inf
+
+
+class Start(NamedTuple):
+    """The highest first ``loss`` of the ``num`` trainings at lower learning rates."""
+
+    loss: float
+    num: int
+
+
+def unseen_blow_ups(trainings: Sequence[Training], rules: StoppingConfig) -> dict[int, Start]:
+    """Return the ``trainings`` that blew up before their first loss was printed and did not come back, by index.
+
+    They differ in learning rate and seed alone. One has blown up if its first and its final loss are both above the
+    line of a start-up blow-up, drawn from the highest first loss of at least three trainings at lower learning rates.
+    Higher ones say nothing: a slow training may end above the first losses of all that learn faster. Equal first losses
+    of one learning rate, as of seeds that repeat a run, count once.
+    """
+    blown: dict[int, Start] = {}
+    begun: set[tuple[float, float]] = set()
+    by_rate = sorted(range(len(trainings)), key=lambda i: trainings[i].rate)
+    for rate, of_rate in itertools.groupby(by_rate, key=lambda i: trainings[i].rate):
+        here = list(of_rate)
+        start = Start(max((loss for _, loss in begun), default=0.0), len(begun))
+        if start.num >= _BEGUN and start.loss > 0:
+            line = blow_up_line(start.loss, rules)
+            blown |= {i: start for i in here if _stayed_above(line, trainings[i])}
+        kept = (trainings[i] for i in here if trainings[i].outcome != "diverged" and i not in blown)
+        begun |= {(rate, loss) for loss in _finite(training.initial_loss for training in kept)}
+    return blown
+
+
+def _stayed_above(line: float, training: Training) -> bool:
+    first, final = training.initial_loss, training.final_loss
+    is_open = training.outcome in ("stable", "spiked", "stalled")
+    return is_open and first is not None and final is not None and min(first, final) > line
 
 
 def step_noise(loss_N: np.ndarray) -> float:

@@ -226,6 +226,15 @@ def rise_at(level: float, top: float, rules: StoppingConfig) -> float:
 # A start-up blow-up is above twice the initial loss, or 20 points above it. A loss that falls over decades must rise by
 # three decades: momentum on a quadratic overshoots by a factor of some hundreds below the edge of stability.
 BLOW_UP, BLOW_UP_POINTS, BLOW_UP_FACTOR = 1.0, 20.0, 1000.0
+
+
+def blow_up_line(start: float, rules: StoppingConfig) -> float:
+    """Return the loss above which a run that should have begun at ``start`` has blown up."""
+    if falls_over_decades(rules):
+        return start + BLOW_UP_FACTOR * abs(start)
+    return start + min(BLOW_UP * abs(start), BLOW_UP_POINTS)
+
+
 _STATE = ("initial", "start", "early", "best", "_around_best", "_steps_to_start", "blew_up", "top")
 
 
@@ -305,10 +314,7 @@ class Progress:
 
     def blow_up_line(self) -> float:
         """Return the loss above which a start-up is a blow-up."""
-        base = min(self.initial, self.start)
-        if falls_over_decades(self._rules):
-            return base + BLOW_UP_FACTOR * abs(base)
-        return base + min(BLOW_UP * abs(base), BLOW_UP_POINTS)
+        return blow_up_line(min(self.initial, self.start), self._rules)
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""

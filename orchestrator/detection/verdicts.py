@@ -18,7 +18,7 @@ _SETTLED = 1.1
 _COMING_BACK = 0.75  # a recovering run has at most this share of its excess left after half a patience
 # The progress that a run must have made before it can lose it, as a fraction of its initial loss; and the smallest rise
 # above its best that loses the run, in units of a spike's rise. Less is a drift.
-_LEARNED, _LEAST_RISE = 0.15, 4.0
+LEARNED, _LEAST_RISE = 0.15, 4.0
 # A doubled cross-entropy loses the run only if it also gave up this share of what was learned: near zero, losses double
 # all the time.
 _LEAST_SHARE = 0.05
@@ -26,7 +26,7 @@ _LEAST_SHARE = 0.05
 # separates this from a drift, it must also have risen by two spikes' rises, or by half a rise if the run began with a
 # blow-up, after which it has learned little.
 _SUNK_SHARE, _SUNK_PATIENCE = 0.4, 2
-# A run this many times as high as its first losses almost from the start is lost after a third of all its steps.
+# A run this many times as high as its first loss is lost after a third of all its steps.
 _TEN_TIMES, _THIRD = 10.0, 1 / 3
 _SUNK_RISE, _SUNK_RISE_AFTER_BLOW_UP = 2.0, 0.5
 # A run is back only at half of the height at which it counts as high.
@@ -202,7 +202,7 @@ class Verdicts:
     def _has_learned(self) -> bool:
         """Return whether the run has made progress that it can lose."""
         best = self._progress.best
-        return best < math.inf and self._progress.has_learned(best, _LEARNED)
+        return best < math.inf and self._progress.has_learned(best, LEARNED)
 
     def _share_given_up(self, level: float) -> float:
         """Return the share of what was learned that the run has given up, on the scale of its loss."""
@@ -223,7 +223,7 @@ class Verdicts:
         self._high_losses += 1
         patience, progress = self._patience, self._progress
         is_tenfold = level > max(progress.initial + (_TEN_TIMES - 1) * abs(progress.initial), progress.blow_up_line())
-        if is_tenfold and passed and self._high_losses >= num_seen - RECENT and not self._has_learned():
+        if is_tenfold and passed:
             patience = min(patience, max(RECENT, int(_THIRD * num_steps / passed)))
         half, over = max(1, patience // 2), self._high_losses - patience
         if self._high_losses != half and (over < 0 or over % half):
@@ -236,7 +236,7 @@ class Verdicts:
             comes_back = comes_back or self._excess_before - excess > descent
         is_settled = excess <= _SETTLED * self._excess_before
         self._excess_before = excess
-        if self.is_far and not self._has_learned() and self._episodes.current is None:
+        if self.is_far and not (self._has_learned() or progress.blew_up or self._episodes.current):
             self.has_grown = is_settled
             if is_settled:
                 return

@@ -22,7 +22,7 @@ VALIDATION_NAMES = ("validation_loss", "val_loss", "valid_loss", "eval_loss", "e
                     "val/bpb")  # fmt: skip
 COUNTER = "counter"  # of a line of text, such as 10/300
 STEP_NAMES = ("global_step", "trainer/global_step", "train/global_step", "step", "steps", "iter", "iteration",
-              "iterations", "iters", "train_step", "update", "num_updates", "batch", "train/step", "_step",
+              "iterations", "iters", "train_step", "num_updates", "update", "batch", "train/step", "_step",
               "completed_step", "current_step", "optimizer_step", "it", "i", COUNTER)  # fmt: skip
 LOSS_NAMES = ("loss", "train_loss", "train/loss", "training_loss", "loss/train", "train_loss_step", "lm_loss",
               "train/lm_loss", "ce_loss", "train/ce_loss", "cross_entropy_loss", "train/crossentropyloss",
@@ -157,7 +157,8 @@ class Numbering:
         self.last: int | None = None
         self._num_dropped = self._num_numbered = 0
         self._first = self._gap = self._offset = 0
-        self._epoch = math.inf
+        self._epoch = self._first_epoch = math.inf
+        self._num_of_others = 0  # points of runs that follow, after all epochs
         self._value = -math.inf  # the last one that was printed
 
     def next_step(
@@ -169,13 +170,16 @@ class Numbering:
         that is not the row's own is from a progress bar, which may lag one behind.
         """
         last = -1 if self.last is None else self.last
+        if self._num_of_others or self._is_of_another_run(value, epoch, is_counter=is_counter):
+            self._num_of_others += 1
+            return None
         if value is None or not abs(value) + self._offset < 2**53 or abs(value - round(value)) > 1e-6:
             step = 0 if self.last is None else last + self._every
             self._num_numbered += 1
         else:
             step = round(value) + self._offset
             if self.last is None:
-                self._first = step
+                self._first, self._first_epoch = step, math.inf if epoch is None else epoch
             elif step <= last and is_counter and not is_own and value >= self._value:
                 step = last + self._gap
             elif step <= last and self._begins_again(value, epoch, is_counter=is_counter):
@@ -190,6 +194,12 @@ class Numbering:
         self.last = step
         return step
 
+    def _is_of_another_run(self, value: float | None, epoch: float | None, *, is_counter: bool) -> bool:
+        """Whether a counter and the epoch begin again."""
+        if not is_counter or value is None or epoch is None or self.last is None:
+            return False
+        return value < self._value and value <= self._first and epoch <= self._first_epoch < self._epoch < math.inf
+
     def _begins_again(self, value: float, epoch: float | None, *, is_counter: bool) -> bool:
         if is_counter:
             return value < self._value
@@ -201,5 +211,7 @@ class Numbering:
             yield f"{self._num_numbered} points without an integer step were numbered"
         if self._offset:
             yield "steps begin again with each epoch: they continue from the last one"
+        if self._num_of_others:
+            yield f"{self._num_of_others} points of another run, with steps and epochs from the start, were left out"
         if self._num_dropped:
             yield f"{self._num_dropped} points at the same or an earlier step were left out"

@@ -36,6 +36,7 @@ _MAX_COMPARED = 50  # columns of steps
 _OFTEN = 10  # a loss with fewer values by this factor than another usual one was not printed by the training
 _FEWEST, _ENDS = 10, 3  # points of a run that another follows in the same file; and at its ends, whose median counts
 _MUCH_NEARER = 0.5
+_BEYOND_NOISE = 6.0  # median changes from loss to loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +126,10 @@ def make_logs(name: str, table: Table, wanted: Columns) -> list[Log]:
         raise InputError(Problem(name, "", question, f"say --loss NAME; columns: {listed(list(cells), MAX_LISTED)}"))
     loss_rows, losses = cells[chosen.loss]
     losses = _unbounded(losses)
-    if chosen.step == COUNTER and (counted := _counted(cells, loss_rows)) is not None:
-        loss_rows, losses, steps, notes = loss_rows[counted[0]], losses[counted[0]], counted[1], [*counted[2]]
-        step = None  # norms are matched by position
+    is_first_N = None  # of each run, if a counter counts the steps
+    if chosen.step == COUNTER and (counted := _counted(cells, loss_rows, losses)) is not None:
+        kept_N, steps, is_first_N, notes = counted
+        loss_rows, losses, step = loss_rows[kept_N], losses[kept_N], None  # norms are matched by position
     else:
         chosen = replace(chosen, step=None) if chosen.step == COUNTER else chosen
         steps, note = _steps_of(cells, chosen.step, loss_rows)
@@ -142,7 +144,7 @@ def make_logs(name: str, table: Table, wanted: Columns) -> list[Log]:
     notes += [f"{table.num_left_out:,} lines of another kind or rank left out"] if table.num_left_out else []
     notes += [f"not understood: {table.num_odd_lines} lines or records"] if table.num_odd_lines else []
     norms = None if chosen.grad_norm is None else cells[chosen.grad_norm]
-    begins = _begins(steps, losses)
+    begins = _begins(steps, losses) if is_first_N is None else np.flatnonzero(is_first_N[is_once_N]).tolist()
     logs = []
     for number, (begin, end) in enumerate(zip(begins, [*begins[1:], len(steps)], strict=True), 1):
         part = slice(begin, end)
@@ -233,8 +235,13 @@ def _only_loss(where: str, names: list[str]) -> str:
     raise InputError(Problem(where, "", message, f"say --loss NAME; columns: {listed(names, MAX_LISTED)}"))
 
 
-def _counted(cells: _Cells, loss_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
-    """Return the losses that count, their steps by the counter, and notes; None if the counter counts no steps."""
+def _counted(
+    cells: _Cells, loss_rows: np.ndarray, losses: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]] | None:
+    """Return the losses that count, their steps by the counter, which ones begin a run, and notes.
+
+    None if the counter counts no steps.
+    """
     rows, values = cells[COUNTER]
     last_N = np.searchsorted(rows, loss_rows, side="right") - 1
     # A counter applies to one loss, on its line or below it.
@@ -243,14 +250,54 @@ def _counted(cells: _Cells, loss_rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
     first = value_N[:NUM_FIRST]
     if not counts_steps(first[np.isfinite(first)].tolist()):
         return None
-    numbering, kept, steps = Numbering(), [], []
-    for i, (value, epoch) in enumerate(zip(value_N.tolist(), _epochs_of(cells, loss_rows).tolist(), strict=True)):
-        is_own = bool(last_N[i] >= 0 and rows[last_N[i]] == loss_rows[i])
-        step = numbering.next_step(value, epoch, is_counter=True, is_own=is_own)
-        if step is not None:
-            kept.append(i)
-            steps.append(step)
-    return np.array(kept), np.array(steps, dtype=np.int64), list(numbering.notes(has_steps=True))
+    epoch_N = _epochs_of(cells, loss_rows)
+    begins = _counters_begin(value_N, epoch_N, losses)
+    kept: list[int] = []
+    steps: list[int] = []
+    is_first: list[bool] = []
+    notes: list[str] = []
+    for begin, end in zip(begins, [*begins[1:], len(losses)], strict=True):
+        numbering, num_before = Numbering(), len(kept)
+        for i in range(begin, end):
+            is_own = bool(last_N[i] >= 0 and rows[last_N[i]] == loss_rows[i])
+            step = numbering.next_step(float(value_N[i]), float(epoch_N[i]), is_counter=True, is_own=is_own)
+            if step is not None:
+                kept.append(i)
+                steps.append(step)
+                is_first.append(len(kept) == num_before + 1)
+        notes += numbering.notes(has_steps=True)
+    return np.array(kept), np.array(steps, dtype=np.int64), np.array(is_first), list(dict.fromkeys(notes))
+
+
+def _counters_begin(value_N: np.ndarray, epoch_N: np.ndarray, losses: np.ndarray) -> list[int]:
+    """Return where runs begin, of counters that also begin again with each epoch.
+
+    The epoch says so, if it begins again too. Otherwise the losses do: they fell, and then fall once more like the
+    first ones.
+    """
+    begins = [0]
+    counted = np.flatnonzero(np.isfinite(value_N))
+    values = value_N[counted]
+    back = counted[1:][(values[1:] < values[:-1]) & (values[1:] <= values[0])]
+    for at in back.tolist():
+        begin = begins[-1]
+        if at - begin < _FEWEST or len(losses) - at < _FEWEST:
+            continue
+        first, before, epoch = epoch_N[[begin, at - 1, at]]
+        if not epoch > before and (epoch <= first < before or _falls_again(losses[begin:at], losses[at:])):
+            begins.append(at)
+    return begins
+
+
+def _falls_again(run: np.ndarray, later: np.ndarray) -> bool:
+    """Whether ``later`` losses begin like the ``run`` before, which fell by more than its noise."""
+    last = np.median(run[-_ENDS:])
+    if not np.isfinite(last):
+        return True
+    firsts, again = (np.median(part[: _ENDS**2].reshape(_ENDS, _ENDS), axis=1) for part in (run, later))
+    change_N = np.abs(np.diff(run[np.isfinite(run)]))
+    has_fallen = firsts[0] - last > _BEYOND_NOISE * np.median(change_N)
+    return bool(has_fallen and np.abs(again - firsts).sum() < _MUCH_NEARER * np.abs(again - last).sum())
 
 
 def _steps_of(cells: _Cells, step: str | None, loss_rows: np.ndarray) -> tuple[np.ndarray, str]:
@@ -278,16 +325,23 @@ def _epochs_of(cells: _Cells, loss_rows: np.ndarray) -> np.ndarray:
 
 
 def _continued(step_N: np.ndarray, epoch_N: np.ndarray) -> np.ndarray | None:
-    """Continue steps that restart in each later epoch from the epoch before; return None if none restarts."""
-    begins_N = np.append(False, (step_N[1:] <= np.minimum(step_N[:-1], step_N[0])) & (epoch_N[1:] > epoch_N[:-1]))
+    """Continue steps that restart in each later epoch from the epoch before; return None if none restarts.
+
+    Where both begin again another run follows, whose steps are its own.
+    """
+    goes_back_N = np.append(False, step_N[1:] <= np.minimum(step_N[:-1], step_N[0]))
+    begins_N = goes_back_N & np.append(False, epoch_N[1:] > epoch_N[:-1])
     if not begins_N.any():
         return None
+    is_run_N = goes_back_N & np.append(False, (epoch_N[1:] <= epoch_N[0]) & (epoch_N[:-1] > epoch_N[0]))
     gap_N = np.append(1, np.diff(step_N))
-    gap_N[begins_N] = 0
-    last_gap_N = gap_N[np.maximum.accumulate(np.where(begins_N, 0, np.arange(len(gap_N))))]
+    gap_N[begins_N | is_run_N] = 0
+    last_gap_N = gap_N[np.maximum.accumulate(np.where(begins_N | is_run_N, 0, np.arange(len(gap_N))))]
     # Each epoch starts one gap after the last step of the one before.
     jump_N = np.append(0, step_N[:-1] + last_gap_N[:-1] - step_N[1:])
-    return step_N + np.cumsum(np.where(begins_N, jump_N, 0))
+    added_N = np.cumsum(np.where(begins_N, jump_N, 0))
+    before_N = np.where(is_run_N, added_N, 0)  # in the runs before
+    return step_N + added_N - np.maximum.accumulate(before_N)
 
 
 def _unbounded(value_N: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from orchestrator.base.packs import Trace
 from orchestrator.base.space import Cell
 from orchestrator.base.trial_result import RESULT_COLUMNS, MemberResult, TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS, PRUNED
+from orchestrator.base.words import plural
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.episodes import Episode
@@ -26,6 +27,7 @@ _AT_ONCE = 64
 _POINTS_AT_ONCE = 256
 _STEPS_TOGETHER = 16_000_000  # of curves in memory at once: 384 MB, more with rollbacks
 _MOST_PARTIAL = 5  # first losses of a resumed log that may be no past
+_FIRST_HIGH, _AS_HIGH = 3, 0.8  # the median of so many losses after them is at least this share of the highest
 UNKNOWN = "unknown"
 _OF_LOSSES = tuple(column.name for column in RESULT_COLUMNS if column.of_losses)
 
@@ -97,8 +99,11 @@ def _finite(value: Any) -> Any:
 
 
 def replay_logs(logs: Sequence[Log], config: StoppingConfig, wants_norm_rises: bool | None = None) -> list[Replayed]:
-    """The detector's result on each complete log; ``wants_norm_rises`` is that of ``NormRises``."""
-    logs = [_without_partial_lines(log) for log in logs]
+    """The detector's result on each complete log; ``wants_norm_rises`` is that of ``NormRises``.
+
+    The partial lines of a log that resumes at a later step are left out.
+    """
+    logs = [_after(log, num) if _is_resumed(log) and (num := _num_partial(log)) else log for log in logs]
     curves = [
         Curve(
             log.step_N,
@@ -108,25 +113,54 @@ def replay_logs(logs: Sequence[Log], config: StoppingConfig, wants_norm_rises: b
         for log in logs
     ]
     records = detect(curves, config.model_copy(update={"early_stop": False}), wants_norm_rises=wants_norm_rises)
-    return [
+    judged = [
         Replayed(log, record, member_result(log.name, record, config, len(log.step_N), math.nan))
         for log, record in zip(logs, records, strict=True)
     ]
+    return [_unless_resumed(one, config, wants_norm_rises) if one.log.columns.step is None else one for one in judged]
 
 
-def _without_partial_lines(log: Log) -> Log:
-    """Leave out the first losses of a resumed log if all of the next ten are twice as high: a past of a few points."""
-    step_N, loss_N = log.step_N, log.loss_N
-    if len(step_N) < 2 or step_N[0] < 2 * (step_N[1] - step_N[0]):
-        return log  # it begins where its training does
+def _is_resumed(log: Log) -> bool:
+    """Whether the log begins later than its training."""
+    step_N = log.step_N
+    return len(step_N) > 1 and step_N[0] >= 2 * (step_N[1] - step_N[0])
+
+
+def _num_partial(log: Log) -> int:
+    """How many first losses may be partial means: a few, where all of the next ten are twice as high."""
+    loss_N = log.loss_N
     for num in range(1, min(_MOST_PARTIAL, len(loss_N) - ENOUGH_LOSSES) + 1):
         if 2 * loss_N[:num].max() < loss_N[num : num + ENOUGH_LOSSES].min():
-            note = f"it resumes at step {step_N[0]:,}; its first {num} losses are not judged: all that follow are twice"
-            norm_N = None if log.grad_norm_N is None else log.grad_norm_N[num:]
-            return replace(
-                log, step_N=step_N[num:], loss_N=loss_N[num:], grad_norm_N=norm_N, notes=(*log.notes, f"{note} as high")
-            )
-    return log
+            return num
+    return 0
+
+
+def _after(log: Log, num: int) -> Log:
+    """The log without its ``num`` partial lines."""
+    why = "are not judged: all that follow are twice as high"
+    notes = (*log.notes, f"it resumes at step {log.step_N[0]:,}; its first {num} losses {why}")
+    norm_N = None if log.grad_norm_N is None else log.grad_norm_N[num:]
+    return replace(log, step_N=log.step_N[num:], loss_N=log.loss_N[num:], grad_norm_N=norm_N, notes=notes)
+
+
+def _unless_resumed(judged: Replayed, config: StoppingConfig, wants_norm_rises: bool | None) -> Replayed:
+    """The result on a log without steps: no verdict if it blew up at its start, or resumes with partial lines.
+
+    Both look alike if it is at once as high as it gets, and what follows is a stable training of its own.
+    """
+    num = _num_partial(judged.log) if judged.result.outcome == "diverged" else 0
+    loss_N = judged.log.loss_N[num:]
+    if not num or np.median(loss_N[:_FIRST_HIGH]) < _AS_HIGH * loss_N.max():
+        return judged
+    (rest,) = replay_logs([_after(judged.log, num)], config, wants_norm_rises)
+    if rest.result.outcome != "stable":
+        return judged
+    first = f"{num} {plural(num, 'loss', 'losses')}"
+    reason = (
+        f"its first {first} may be the partial lines of a resumed training, or the last before it blew up: all that "
+        "follow are twice as high, and the log has no steps"
+    )
+    return Replayed(judged.log, rest.record, replace(rest.result, outcome=UNKNOWN, reason=reason))
 
 
 @dataclass(frozen=True, slots=True)

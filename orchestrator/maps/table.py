@@ -12,9 +12,18 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.measure import FINAL_LOSS, Measure, column_measure, score_of
 from orchestrator.base.space import Axis, Cell, format_value, to_hashable
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import cell_state
+from orchestrator.base.vocabulary import CUSTOM_KINDS, cell_state
 from orchestrator.base.words import count, plural
-from orchestrator.detection.relative import LR_NAMES, Training, learned_shares, lr_axis, lr_health, step_noise
+from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.relative import (
+    LR_NAMES,
+    Training,
+    learned_shares,
+    lr_axis,
+    lr_health,
+    step_noise,
+    unseen_blow_ups,
+)
 from orchestrator.ledger.reader import LedgerReader, is_grid
 from orchestrator.ledger.schema import damage_errors
 from orchestrator.maps.axes import axis_values, value_label, value_meant
@@ -165,16 +174,61 @@ def with_relative_results(
 ) -> list[TrialResult]:
     """The trials of one sweep, each with its learned share, and with label and regret of its learning rate.
 
-    Without ``noise_of``, the noise of a trial's loss from step to step, curves have no say in labels of learning rates;
-    shares, regrets and the labels of trials are the same with it.
+    A trial that blew up before its first loss, as first losses of others show, is diverged. Without ``noise_of``,
+    the noise of a trial's loss from step to step, curves have no say in labels of learning rates; all else is the same.
     """
     axes = json.loads(facts.get("axes", "[]"))
     zipped = {name for axis in axes for name in axis.get("zipped", ()) if axis["name"] in LR_NAMES}
     measure = score_of(facts) or FINAL_LOSS
+    stopping = json.loads(facts.get("stopping", "{}"))
+    trials = _with_unseen_blow_ups(trials, StoppingConfig(spike_rise=stopping.get("spike_rise")))
     # The noise of the loss says nothing about a score.
     return _with_lr_health(
         _with_learned_shares(trials, measure), zipped, noise_of if measure.is_loss else None, measure
     )
+
+
+def _with_unseen_blow_ups(trials: Sequence[TrialResult], rules: StoppingConfig) -> list[TrialResult]:
+    """Judge trials by the first losses of others that differ in learning rate and seed alone.
+
+    A built-in objective records a loss before its first update, so that nothing happens unseen.
+    """
+    judged = list(trials)
+    if not trials or trials[0].objective not in CUSTOM_KINDS:
+        return judged
+    for row, trainings in _lr_rows(trials, (), FINAL_LOSS):
+        for place, start in unseen_blow_ups(trainings, rules).items():
+            trial = trials[row[place]]
+            reason = (
+                f"it blew up before its first loss of {trial.initial_loss:.4g}: it ended at {trial.final_loss:.4g}, "
+                f"and {start.num} trials at lower learning rates began at {start.loss:.4g} or less; by its own losses "
+                f"{trial.reason}"
+            )
+            judged[row[place]] = replace(trial, outcome="diverged", onset_step=0, risen_share=None, reason=reason)
+    return judged
+
+
+def _lr_rows(
+    trials: Sequence[TrialResult], zipped: Collection[str], measure: Measure
+) -> list[tuple[list[int], list[Training]]]:
+    """The places and trainings of each group of trials that differ in learning rate, ``zipped`` axes and seed alone."""
+    axis = lr_axis(trials[0].cell) if trials else None
+    if axis is None:
+        return []
+    rows: dict[Cell, list[int]] = {}
+    for i, trial in enumerate(trials):
+        if isinstance(trial.cell[axis], int | float):
+            rows.setdefault(trial.cell.without({axis, *zipped}), []).append(i)
+    return [
+        (
+            row,
+            [
+                Training(t.cell[axis], t.seed, t.outcome, measure.initial_cost(t), measure.final_cost(t), t.is_degraded)
+                for t in map(trials.__getitem__, row)
+            ],
+        )
+        for row in rows.values()
+    ]
 
 
 def _with_learned_shares(trials: Sequence[TrialResult], measure: Measure) -> list[TrialResult]:
@@ -194,19 +248,8 @@ def _with_lr_health(
     measure: Measure,
 ) -> list[TrialResult]:
     """Compare trials that differ in the learning rate, in axes ``zipped`` with it and in the seed alone."""
-    axis = lr_axis(trials[0].cell) if trials else None
-    if axis is None:
-        return list(trials)
-    rows: dict[Cell, list[int]] = {}
-    for i, trial in enumerate(trials):
-        if isinstance(trial.cell[axis], int | float):
-            rows.setdefault(trial.cell.without({axis, *zipped}), []).append(i)
     labelled = list(trials)
-    for row in rows.values():
-        trainings = [
-            Training(t.cell[axis], t.seed, t.outcome, measure.initial_cost(t), measure.final_cost(t), t.is_degraded)
-            for t in map(trials.__getitem__, row)
-        ]
+    for row, trainings in _lr_rows(trials, zipped, measure):
         of_row = None if noise_of is None else lambda place, row=row: noise_of(trials[row[place]])
         for i, health in zip(row, lr_health(trainings, of_row), strict=True):
             labelled[i] = replace(trials[i], lr_health=health.label, lr_regret=health.regret)

@@ -21,9 +21,9 @@ from typing import Any
 from orchestrator.base.errors import SweepError
 from orchestrator.base.files import FORKS_OF_EACH, LEDGER, MIRRORED, atomic_write, open_private
 from orchestrator.base.query import Say, silent
-from orchestrator.base.trial_result import MemberResult
+from orchestrator.base.trial_result import MemberResult, TrialResult
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.table import axes_of
+from orchestrator.maps.table import axes_of, with_relative_results
 from orchestrator.mirrors.records import LogColumns, log_columns, running_record, trial_record, version_of
 from orchestrator.mirrors.sweep_records import sweep_record
 from orchestrator.mirrors.tracker import Tracker, TrackingError, TrialAnswer, import_library, tracker_class
@@ -82,14 +82,18 @@ class Mirror:
         ledger: LedgerReader,
         trial_ids: Sequence[str],
         shares: Mapping[str, Mapping[str, float]] | None = None,
+        judged: Mapping[str, TrialResult] | None = None,
         say: Say = silent,
     ) -> None:
-        """Write the trials that the tracker lacks, with their ``shares`` if known. Raises TrackingError."""
+        """Write the trials that the tracker lacks, with their ``shares`` if known. Raises TrackingError.
+
+        ``judged`` are trials as the others of the sweep judge them.
+        """
         name = ledger.facts().get("name", "")
         for num, trial_id in enumerate(trial_ids):
             if num and num % _SAID_EVERY == 0:
                 say(f"{num} of {len(trial_ids)} trials are in {self.tracker.title}")
-            row = ledger.trial(trial_id)
+            row = (judged or {}).get(trial_id) or ledger.trial(trial_id)
             if self.tracker.known.get(trial_id) != version_of(row):
                 own = (shares or {}).get(trial_id, {})
                 record = trial_record(ledger, row, self.tracking.every, self._logs_of(ledger), name, own)
@@ -115,7 +119,8 @@ class Mirror:
             # A tracker gets planned trials only if an earlier run has put them there.
             begun = [trial for trial, (status, _) in statuses.items() if status != "planned" or trial in known]
             sweep = replace(sweep_record(ledger), answers=answers)
-            self.mirror_trials(ledger, begun, sweep.shares, say)
+            judged = {row.trial_id: row for row in with_relative_results(ledger.trials(), ledger.facts())}
+            self.mirror_trials(ledger, begun, sweep.shares, judged, say)
             self.tracker.write_sweep(sweep, artifacts)
             state = _state(self.folder, ledger)
         atomic_write(self.folder / _file_of(self.tracker.name, MIRRORED), f"{self.tracker.where} {state}")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.columns import RESULTS, TAGS
+from orchestrator.base.measure import SCORE
 from orchestrator.base.packs import Trace
 from orchestrator.base.space import Axis, canonical_text, is_number, on_natural_scale
 from orchestrator.base.trial_result import TrialResult
@@ -27,7 +28,7 @@ from orchestrator.mirrors.tracker import CellKey, Point, TrialRecord
 LogColumns = Mapping[str, tuple[str, Callable[[float], float]]]
 
 # Increase it when the content of records changes: trackers then write all trials again.
-_VERSION = 4
+_VERSION = 5
 # The most informative columns of telemetry, and their names in a tracker.
 _HEADLINES = {
     "lambda_max_over_threshold": "lambda_max_over_threshold", "update_rms/all": "update_rms", "v_lag/all": "v_lag",
@@ -38,7 +39,7 @@ _HEADLINE_BUCKETS = 5  # the lowest, highest and last reading of each are shown
 
 def version_of(row: TrialResult) -> str:
     """Return a text that changes whenever the trial's record does."""
-    return f"{_VERSION}:{row.status}:{row.pack_id}"
+    return f"{_VERSION}:{row.status}:{row.outcome}:{row.pack_id}"
 
 
 def attempt_of(trial: TrialRecord) -> str:
@@ -129,6 +130,7 @@ def _curves(row: TrialResult, trace: Trace, telemetry: Trace, every: int | str) 
     if row.objective not in CUSTOM_KINDS:
         points += reading_points(telemetry, _HEADLINES, _HEADLINE_BUCKETS)
     own = {name: name for name in ("validation_loss", *printed_metrics([row]))}
+    own[SCORE] = row.config.get("metrics", {}).get("score", {}).get("name") or SCORE
     return points + reading_points(telemetry, own, SPIKY["loss"])
 
 

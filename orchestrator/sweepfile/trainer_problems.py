@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from objectives.base import Objective
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.measure import names_a_score
 from orchestrator.logs.line_formats import compiled_pattern
+from orchestrator.logs.lines import compiled
 from orchestrator.logs.scores import compiled_score
 from orchestrator.sweepfile.custom_trainer import PARTS, PLACEHOLDERS, PYTHONS, CustomTrainer, formatted, placeholders
 from orchestrator.sweepfile.sections import CustomTrainerSection, SweepFile
@@ -68,27 +69,26 @@ def _custom_problems(trainer: CustomTrainer, file: SweepFile) -> Iterator[KeyedP
         yield ("objective", "resume", "arguments"), "a function has no arguments", "remove them"
     yield from _preload_problems(section)
     if metrics.pattern is not None:
-        try:
-            compiled_pattern(metrics)
-        except InputError as error:
-            yield from (
-                (("objective", "metrics", "pattern"), p.message, p.remedy)
-                for p in error.problems
-                if isinstance(p, Problem)
-            )
+        yield from _pattern_problems(("objective", "metrics", "pattern"), lambda: compiled_pattern(metrics))
     for name in sorted(file.facts.keys() & {*file.axes, *file.fixed, *file.tie}):
         yield ("facts", name), "is given elsewhere in the file as well", "keep one of the two"
-    try:
-        re.compile(section.diverged_if or "")
-    except (re.error, OverflowError, RecursionError) as error:
-        what = f"{section.diverged_if!r:.80} is not a valid regular expression: {error}"
-        yield ("objective", "diverged_if"), what, "write e.g. 'exploded at step'"
+    own, key = section.diverged_if or "", ("objective", "diverged_if")
+    yield from _pattern_problems(key, lambda: compiled(own, "diverged_if", "write e.g. 'exploded at step'"))
     yield from _score_problems(section)
     if metrics.file is not None and not set(placeholders(metrics.file)) - {"steps", "workers"}:
         message = f"{metrics.file!r} would be the file of all trials"
         yield ("objective", "metrics", "file"), message, f"write {{folder}}/{metrics.file}"
     if trainer.workers > 1 and resources.gpus:
         yield ("resources", "gpus"), "is ambiguous with several workers", "say gpus_per_worker"
+
+
+def _pattern_problems(key: tuple[str, ...], make: Callable[[], re.Pattern[str]]) -> Iterator[KeyedProblem]:
+    try:
+        make()
+    except InputError as error:
+        for problem in error.problems:
+            assert isinstance(problem, Problem)
+            yield key, problem.message, problem.remedy
 
 
 def _score_problems(section: CustomTrainerSection) -> Iterator[KeyedProblem]:
@@ -112,12 +112,7 @@ def _score_problems(section: CustomTrainerSection) -> Iterator[KeyedProblem]:
     if section.python is not None or metrics.format == "tensorboard":
         what = "a function" if section.python is not None else "an event file"
         yield (*place, "pattern"), f"{what} has no lines of text", "give the name that it reports instead"
-    try:
-        compiled_score(score)
-    except InputError as error:
-        for problem in error.problems:
-            assert isinstance(problem, Problem)
-            yield (*place, "pattern"), problem.message, problem.remedy
+    yield from _pattern_problems((*place, "pattern"), lambda: compiled_score(score))
 
 
 def _preload_problems(section: CustomTrainerSection) -> Iterator[KeyedProblem]:

@@ -12,6 +12,7 @@ from orchestrator.api.results import load
 from orchestrator.base.errors import InputError
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
+from orchestrator.mirrors.records import trial_record
 from orchestrator.search.by_optuna import _distribution
 from orchestrator.search.protocol import CellResult, SeedResult
 from orchestrator.sweepfile.spec import build_sweep
@@ -51,6 +52,17 @@ def test_every_answer_compares_by_the_score(tmp_path: Path) -> None:
     assert trials[1.0, 0].lr_health == "oscillating", "a higher return is at a lower learning rate"
     assert trials[1.0, 0].learned_share == pytest.approx(0, abs=3)
     assert results.map()["median_score"].notna().any()
+
+
+@pytest.mark.parametrize(("score", "name"), [(SCORE, "return"), (SCORE.replace("name: return, ", ""), "score")])
+def test_a_tracker_gets_the_curve_of_the_score(tmp_path: Path, score: str, name: str) -> None:
+    row = trained(sweep_in(tmp_path, TRAIN, TEXT.replace(SCORE, score)), tmp_path)[0]
+    with LedgerReader(tmp_path / "results/mine/ledger.db") as ledger:
+        record = trial_record(ledger, ledger.trial(row.trial_id), "auto", {}, "mine")
+    points = {point.step: point.value for point in record.points if point.name == name and point.step > 0}
+    assert points[58] == pytest.approx(100 - 9 * (2.0 * 0.9**58) ** 2, abs=1e-4)
+    assert max(points) == 58
+    assert [point.value for point in record.points if point.name == "score"][-1] == pytest.approx(row.score)
 
 
 def test_the_direction_is_the_sweeps_and_changing_it_trains_nothing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from custom_cases import SWEEP, TRAIN, sweep_in, trained
+from stored_sweeps import in_tensorboard
 from typer.testing import CliRunner
 
 from orchestrator.base.errors import InputError
@@ -18,6 +19,9 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.table import read_table
+from orchestrator.mirrors.mirror import Mirror
+from orchestrator.mirrors.tracker import tracker_class
+from orchestrator.sweepfile.sections import TrackingConfig
 
 ONE_SEED = SWEEP.replace("[0, 1]", "[0]")
 
@@ -311,3 +315,30 @@ def test_a_resumed_run_that_counts_from_zero_again_is_an_error_and_one_that_had_
     assert "printed no step beyond 59: steps must go on from the checkpoint" in row.reason
     row = only(tmp_path, script.replace("30 if first else 60", "60"), text.replace("name: mine", "name: ended"))
     assert row.outcome == "stable"
+
+
+# PyTorch's word_language_model: its first loss is a mean over many batches, in which a high learning rate has blown up.
+WORDS = """
+import sys
+lr = float(sys.argv[1])
+for batch in range(200, 8001, 200):
+    loss = 49 + 11 * 0.9 ** (batch / 200 - 1) if lr > 100 else 6 + 9 * 0.9 ** (batch / 200 - 1)
+    print(f"| epoch   1 | {batch:5d}/ 8000 batches | lr {lr:02.2f} | ms/batch 9.00 | loss {loss:5.2f} | ppl  1.00")
+"""
+
+
+def test_a_blow_up_before_the_first_loss_is_unstable_on_the_map_and_in_trackers(tmp_path: Path) -> None:
+    text = ONE_SEED.replace("[0.1, 1.0, 3.0]", "[1.0, 5.0, 20.0, 200.0]").replace("steps: 60", "steps: 8000")
+    sweep = sweep_in(tmp_path, WORDS, text)
+    assert [row.outcome for row in trained(sweep, tmp_path)] == ["stable"] * 4, "what each says of itself"
+    folder = tmp_path / "results" / "mine"
+    with LedgerReader(folder / "ledger.db") as ledger:
+        table = read_table(ledger)
+    assert [row.outcome for row in table.trials] == ["stable"] * 3 + ["diverged"]
+    assert "began at 15" in table.trials[-1].reason
+    with Mirror(folder, TrackingConfig(), tracker=tracker_class("tensorboard")) as mirror:
+        with LedgerReader(folder / "ledger.db") as ledger:
+            mirror.mirror_trials(ledger, [row.trial_id for row in table.trials])
+        mirror.mirror_sweep([])
+    stored = in_tensorboard(folder)
+    assert sorted(trial["outcome"] for trial in stored.trials.values()) == ["diverged"] + ["stable"] * 3

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from custom_cases import SWEEP, sweep_in
 from sweep_cases import search_with, sweep_with
 
 from orchestrator.answers.plan import PlanQuery
@@ -26,3 +27,11 @@ def test_limits_of_the_budget_are_shown(tmp_path: Path) -> None:
     lines = plan(sweep_with("budget.trials=5", "budget.minutes=1.5"), tmp_path)
     assert "budget:   trials 5, minutes 1.5, over all runs" in lines
     assert not [line for line in plan(sweep_with(), tmp_path) if line.startswith("budget")]
+
+
+def test_pruning_by_the_loss_where_settings_are_compared_by_a_score_is_said(tmp_path: Path) -> None:
+    slow = "stopping: {slow: {method: median}}\n"
+    score = SWEEP.replace('"{seed}"]', '"{seed}"]\n  metrics: {score: {name: f1, maximize: true}}') + slow
+    (said,) = [line for line in plan(sweep_in(tmp_path, text=score), tmp_path) if line.startswith("slow:")]
+    assert said.endswith("by f1")
+    assert not [line for line in plan(sweep_in(tmp_path, text=SWEEP + slow), tmp_path) if line.startswith("slow:")]

@@ -263,7 +263,7 @@ def test_the_unit_of_the_loss_does_not_matter(exponent: int) -> None:
     scaled = records([factor * curve for curve in CURVES.values()])
     for found, name in zip(scaled, CURVES, strict=True):
         expected = alone(name)[-1]
-        levels = {key: getattr(expected, key) for key in ("initial_loss", "best_loss", "recent_loss")}
+        levels = {key: getattr(expected, key) for key in ("initial_loss", "start_loss", "best_loss", "recent_loss")}
         episodes = tuple(replace(e, peak_loss=factor * e.peak_loss, level=factor * e.level) for e in expected.episodes)
         levels = {key: None if value is None else factor * value for key, value in levels.items()}
         assert found == replace(expected, episodes=episodes, **levels)

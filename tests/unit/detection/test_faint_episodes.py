@@ -29,9 +29,9 @@ def record(losses: np.ndarray, all_steps: float = float("inf")) -> MemberRecord:
     return detector.record()
 
 
-def replayed(losses: np.ndarray, first: int = 0, every: int = 1) -> Replayed:
+def replayed(losses: np.ndarray, first: int = 0, every: int = 1, step: str | None = "step") -> Replayed:
     steps = first + every * np.arange(len(losses))
-    (one,) = replay_logs([Log("a.csv", Columns("step", "loss"), steps, losses, None)], CONFIG)
+    (one,) = replay_logs([Log("a.csv", Columns(step, "loss"), steps, losses, None)], CONFIG)
     return one
 
 
@@ -123,6 +123,26 @@ def test_a_log_that_begins_where_its_training_does_is_judged_from_its_first_line
     assert replayed(np.r_[0.3, DESCENT], first=10, every=10).log.notes == ()
 
 
+@pytest.mark.parametrize("partial", [[0.3], [0.31, 0.4], [1.0]])
+def test_a_log_without_steps_may_resume_a_training_and_gets_no_verdict(partial: list[float]) -> None:
+    found = replayed(np.r_[partial, DESCENT], step=None)
+    assert (found.record.lost, found.result.outcome, found.result.onset_step) == (None, "unknown", None)
+    assert f"first {len(partial)} loss" in found.result.reason
+    assert len(found.log.loss_N) == len(partial) + len(DESCENT), "nothing is left out of the picture"
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        pytest.param(np.r_[10.9, 25.0, 40.0, 60.0, 12 + 40 * np.exp(-np.arange(200) / 30)], id="it rose on"),
+        pytest.param(np.r_[7.0, 190 + np.random.default_rng(0).standard_normal(200)], id="it stayed"),
+        pytest.param(np.r_[3.0, 2 + DESCENT[:150], 40 + np.arange(150.0)], id="it was lost later"),
+    ],
+)
+def test_a_log_without_steps_that_blew_up_is_diverged(losses: np.ndarray) -> None:
+    assert replayed(losses, step=None).result.outcome == "diverged"
+
+
 def test_a_descent_from_above_a_single_first_loss_is_not_stopped() -> None:
     """Nor is it followed for ever: once it is flat it is lost."""
     falling = 3 + 6 * 0.98 ** np.arange(60)
@@ -148,6 +168,12 @@ def test_a_blow_up_at_the_start_that_comes_back_is_not_lost() -> None:
     assert (found.record.lost, found.result.outcome) == (None, "spiked")
 
 
+@pytest.mark.parametrize("end", [6.0, 7.0])
+def test_a_blow_up_at_the_start_that_comes_half_way_back_has_not_grown_slowly(end: float) -> None:
+    found = record(np.r_[4.2, 5.0, 20.0, end + (60 - end) * 0.95 ** np.arange(100)])
+    assert (outcome(found), len(found.episodes)) == ("diverged", 1)
+
+
 def test_the_steps_of_a_run_are_kept_by_new_members_and_through_a_checkpoint() -> None:
     losses = [7.0, *[190.0 + step % 3 for step in range(44)]]
     first = SpikeDetector(1, CONFIG, all_steps=45)
@@ -169,6 +195,20 @@ def test_a_run_that_blew_up_and_never_fell_again_is_diverged() -> None:
         assert verdict.outcome == "diverged"
         assert verdict.reason.startswith("it blew up at its start")
     assert outcome(record(np.full(60, 7.0))) == "stalled"
+
+
+@pytest.mark.parametrize(("end", "expected"), [(2.303, "diverged"), (2.0, "spiked"), (1.5, "spiked")])
+def test_a_run_that_froze_where_it_came_back_to_after_a_blow_up_is_diverged(end: float, expected: str) -> None:
+    """A network that died at chance has not recovered; one that goes on learning has."""
+    losses = np.r_[2.6, 40.0, 30.0, 9.0, end + (2.303 - end) * np.exp(-np.arange(200) / 60)]
+    assert outcome(record(losses)) == expected
+
+
+def test_a_run_ten_times_above_its_first_losses_is_lost_whatever_it_had_learned() -> None:
+    losses = np.r_[19.9, 12, 8, 6, 5, 4, 3.5, 3.3, 1e5, 5e3, np.full(50, 220.0)]
+    assert record(losses, all_steps=60).lost_step in range(28, 45)
+    later = np.r_[3 + np.exp(-np.arange(40) / 10), np.full(60, 90.0)]
+    assert record(later, all_steps=100).lost_step in range(73, 90)
 
 
 # --- strength --------------------------------------------------------------------------------------

@@ -284,14 +284,39 @@ def test_a_style_is_read_at_the_first_try_live_and_whole_alike(file_of, style: s
     assert len(gaps) == 1, "the steps are evenly spaced"
 
 
-def test_runs_appended_to_one_file_are_runs_and_their_restart_is_no_spike(file_of) -> None:
-    text = text_of(READ["a print"])
-    first, second = read_logs(file_of(text + text), Columns())
-    assert first.loss_N.tolist() == second.loss_N.tolist() == LOSSES
+@pytest.mark.parametrize("style", READ)
+def test_runs_appended_to_one_file_are_runs_and_their_restart_is_no_spike(file_of, style: str) -> None:
+    text = text_of(READ[style])
+    twice = file_of(f"{text}\n{text}")
+    first, *others = read_logs(twice, Columns())
+    if any("numbered from 0" in note for note in first.notes):
+        return  # nothing says where a run begins
+    (second,) = others
+    assert first.loss_N.tolist() == second.loss_N.tolist() == pytest.approx(LOSSES, abs=1e-4)
+    assert first.step_N.tolist() == second.step_N.tolist() == read_log(file_of(text), Columns()).step_N.tolist()
     assert first.name != second.name
-    last = read_log(file_of(text + text), Columns())
-    assert last.loss_N.tolist() == LOSSES
+    last = read_log(file_of(f"{text}\n{text}"), Columns())
+    assert last.loss_N.tolist() == second.loss_N.tolist()
     assert "2 runs" in last.notes[-1]
+
+
+@pytest.mark.parametrize("style", ["MNIST example", "Keras", "MMEngine", "tqdm an epoch", "Lightning's bar"])
+def test_a_trainer_whose_counters_and_epochs_begin_again_trains_another_run(style: str) -> None:
+    text = text_of(READ[style])
+    stream = live(f"{text}\n{text}")
+    assert [point.loss for point in stream.points] == pytest.approx(LOSSES, abs=1e-4)
+    assert "points of another run" in stream.note
+
+
+def test_counters_that_begin_again_with_each_epoch_are_one_run(file_of) -> None:
+    """A loss that is noisy, or flat, or that rises, does not begin another one; nor does a collapse to chance."""
+    random = np.random.default_rng(0)
+    noisy = 2 + 0.5 * np.exp(-np.arange(200) / 20) + 0.2 * random.standard_normal(200)
+    collapsed = np.r_[2.3 * np.exp(-np.arange(100) / 4) + 0.1, np.full(100, 2.303)]
+    for losses in (noisy, noisy[::-1], np.full(200, 2.3), collapsed):
+        text = "".join(f"{1 + t % 20}/20 loss {loss:.6f}\n" for t, loss in enumerate(losses))
+        (log,) = read_logs(file_of(text), Columns())
+        assert log.step_N.tolist() == list(range(1, 201))
 
 
 def test_epochs_without_a_name_that_go_on_where_the_last_one_ended_are_one_run(file_of) -> None:

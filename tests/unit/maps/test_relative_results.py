@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from sweep_cases import trial_row
 
@@ -59,3 +61,71 @@ def test_a_trial_that_stalled_below_one_that_learns_is_degraded_and_one_above_st
     ]  # fmt: skip
     rows = relative(row(2.0, lr=1e-3), row(2.0, lr=1e-2), row(4.0, "stalled", lr=1e-1))
     assert rows[-1].label == "stalled"
+
+
+def printed(*losses: tuple[float, float], outcomes: dict[int, str] | None = None, **settings) -> list[TrialResult]:
+    """Trials of a custom trainer at rising learning rates, with first and last of the ``losses`` that it printed."""
+    return [
+        trial_row(
+            trial_id=f"{i} {settings}", cell={"lr": 10.0**i, **settings}, objective="command", status="finished",
+            outcome=(outcomes or {}).get(i, "stable"), initial_loss=first, final_loss=last, reason="it stayed",
+        )
+        for i, (first, last) in enumerate(losses)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("alone", ["stable", "spiked", "stalled"])
+def test_a_blow_up_before_the_first_loss_is_seen_beside_trials_at_lower_learning_rates(alone: str) -> None:
+    rows = relative(*printed((15.0, 9.0), (15.2, 6.0), (14.8, 6.5), (60.0, 49.0), outcomes={3: alone}))
+    assert [trial.outcome for trial in rows] == ["stable"] * 3 + ["diverged"]
+    assert rows[-1].onset_step == 0
+    for number in ("60", "49", "15.2", "3 trials", "it stayed"):
+        assert number in rows[-1].reason
+    assert rows[-1].lr_health is None
+
+
+def test_every_trial_above_the_edge_of_a_row_is_judged_by_what_began_below_it() -> None:
+    blown = [(60.0, 40.0), (90.0, 70.0)]
+    rows = relative(*printed((15.0, 9.0), (15.2, 6.0), (14.8, 6.5), *blown))
+    assert [trial.outcome for trial in rows[3:]] == ["diverged"] * 2
+    rows = relative(*printed((15.0, 9.0), (15.2, 6.0), (14.8, 6.5), *blown, outcomes={3: "diverged"}))
+    assert rows[4].outcome == "diverged", "a diverged trial does not say where one begins"
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        pytest.param([(15.0, 14.0), (6.0, 1.0), (5.0, 0.9), (5.5, 0.8)], id="the slowest began above all others"),
+        pytest.param([(15.0, 9.0), (15.0, 6.0), (60.0, 49.0)], id="two trials say too little"),
+        pytest.param([(15.0, 9.0), (15.0, 6.0), (15.0, 6.0), (60.0, 12.0)], id="it came back"),
+        pytest.param([(15.0, 9.0), (15.0, 6.0), (15.0, 6.0), (16.0, 49.0)], id="what happened later was seen"),
+        pytest.param([(1.0, 0.9), (1.4, 0.6), (1.0, 0.7), (2.5, 2.4)], id="within twice the highest first loss"),
+        pytest.param([(-15.0, -16.0), (-15.0, -20.0), (-15.0, -20.0), (6.0, 5.0)], id="losses below zero"),
+    ],
+)
+def test_where_first_losses_do_not_prove_a_blow_up_outcomes_stay(losses: list[tuple[float, float]]) -> None:
+    assert {trial.outcome for trial in relative(*printed(*losses))} == {"stable"}
+
+
+def test_trials_that_differ_in_another_setting_do_not_say_where_one_begins() -> None:
+    losses = [(15.0, 9.0), (15.0, 6.0), (15.0, 6.0), (15.0, 6.0)]
+    other = [(60.0, 50.0), (60.0, 49.0), (60.0, 49.0), (60.0, 48.0)]
+    rows = printed(*losses, reduction="mean") + printed(*other, reduction="sum")
+    assert {trial.outcome for trial in relative(*rows)} == {"stable"}
+
+
+def test_a_loss_that_falls_over_decades_may_begin_a_thousand_times_as_high() -> None:
+    rows = printed((15.0, 9.0), (15.0, 6.0), (15.0, 6.0), (60.0, 49.0))
+    facts = {"stopping": '{"spike_rise": 2.0}'}
+    assert with_relative_results(rows, facts)[-1].outcome == "stable"
+
+
+def test_a_built_in_objective_prints_its_loss_before_the_first_update() -> None:
+    rows = [replace(row, objective="quadratic") for row in printed((15, 9), (15, 6), (15, 6), (60, 49))]
+    assert relative(*rows)[-1].outcome == "stable"
+
+
+def test_seeds_that_repeat_a_run_say_once_where_it_begins() -> None:
+    rows = printed((15.0, 9.0), (60.0, 49.0))
+    repeats = [replace(rows[0], trial_id=f"seed {seed}", seed=seed) for seed in (1, 2)]
+    assert relative(*rows, *repeats)[1].outcome == "stable"
