@@ -129,13 +129,11 @@ class _Member:
             return value if math.isfinite(value) else None
 
         verdicts, progress, past = self.verdicts, self.progress, self.episodes
-        this, lost = past.open_episode(), verdicts.lost
-        episodes, faint, num_off, num_episodes = tuple(past.closed), tuple(past.faint), past.num_off, past.num_closed
-        if this is not None and this.is_clear:
-            episodes = (*episodes, this)
-            num_off, num_episodes = num_off + this.num_steps, num_episodes + 1
-        elif this is not None:
-            faint = (*faint, this)
+        lost = verdicts.lost
+        episodes, faint = map(tuple, past.clear_and_faint())
+        # Only the first of many are kept.
+        num_episodes = past.num_closed + len(episodes) - len(past.closed)
+        num_off = past.num_off + sum(e.num_steps for e in episodes) - sum(e.num_steps for e in past.closed)
         level = self.level.median() if self.num_seen else math.nan
         if verdicts.is_signed or verdicts.has_grown:  # its outcome is unknown: nothing to leave, nothing to recover
             episodes, faint, num_off, num_episodes = (), (), 0, 0

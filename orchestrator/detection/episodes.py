@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from orchestrator.detection.config import StoppingConfig, rise_of
@@ -28,6 +28,9 @@ _SHIFT_SHARE = 0.2  # a level shift gives up less than this share of what was le
 MOST_EPISODES = 1000  # kept in the record
 # An episode is clear if its strength is at least CLEAR, else faint. That of a start-up blow-up is the largest.
 CLEAR, _STRONGEST = 12.0, 1000.0
+# Heavy tails bring stronger episodes the longer a log is. Where so many are faint, a clear one is this many times as
+# strong as all of them.
+_FAINT_COMMON, _ABOVE_FAINT = 5, 1.5
 _SHARE = 0.1  # of what was learned, below which the strength shrinks with it
 # An excursion is on a schedule, such as a new target network, and has no strength, if each of the last four times at
 # one interval brought one too, and there were at most twice as many in all. Shorter intervals are met by chance.
@@ -211,6 +214,20 @@ class Episodes:
     def open_episode(self) -> Episode | None:
         """Return the record of the current excursion if it counts as an episode."""
         return self.current.as_episode(None, self._trend.rounding) if self.current and self.is_spike() else None
+
+    def clear_and_faint(self) -> tuple[list[Episode], list[Episode]]:
+        """Return all episodes so far, with the current one, by whether they stand out of the others."""
+        this = self.open_episode()
+        episodes = [*self.closed, *self.faint, *([] if this is None else [this])]
+        weak = [episode.strength for episode in episodes if not episode.is_clear]
+        least = _ABOVE_FAINT * max(weak) if len(weak) >= _FAINT_COMMON else 0.0
+        episodes = [
+            replace(episode, strength=episode.strength * CLEAR / least)
+            if CLEAR <= episode.strength < least
+            else episode
+            for episode in sorted(episodes, key=lambda episode: episode.onset_step)
+        ]
+        return [one for one in episodes if one.is_clear], [one for one in episodes if not one.is_clear]
 
     def is_spike(self) -> bool:
         """Return whether the current excursion counts as an episode."""

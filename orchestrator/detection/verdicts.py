@@ -128,8 +128,8 @@ class Verdicts:
         this, num_steps_back = self._episodes.current, self._rules.recovery_steps
         if this is None or this.age < num_steps_back:
             return False
-        episode = self._episodes.open_episode()
-        if episode is None or not episode.is_clear:
+        clear, _ = self._episodes.clear_and_faint()
+        if all(episode.recovery_step is not None for episode in clear):
             return False
         excess = middle(sorted(latest[-num_steps_back:])) - this.level
         comes_back = excess <= _COMING_BACK * (this.peak - this.level)

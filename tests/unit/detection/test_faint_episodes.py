@@ -11,9 +11,9 @@ from sweep_cases import learning
 
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord, SpikeDetector
-from orchestrator.detection.episodes import CLEAR
+from orchestrator.detection.episodes import CLEAR, Episode, Episodes
 from orchestrator.detection.outcomes import judge
-from orchestrator.detection.trend import decimals
+from orchestrator.detection.trend import Progress, Trend, decimals
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.tables import Log
 from orchestrator.maps.replay import Replayed, replay_logs
@@ -250,6 +250,29 @@ def test_jumps_on_a_schedule_are_faint_from_the_fifth_on_and_irregular_ones_are_
     assert len(record(irregular).episodes) >= 15
 
 
+@pytest.mark.parametrize(("num_faint", "num_clear"), [(4, 3), (5, 2)])
+def test_an_episode_among_many_faint_ones_must_stand_out_of_them(num_faint: int, num_clear: int) -> None:
+    """Whether they came before it or come later: heavy tails bring a tall one at any time."""
+    trend = Trend(CONFIG)
+    episodes = Episodes(CONFIG, trend, Progress(CONFIG, trend))
+    for at, strength in enumerate([15.0, 18.0, 1000.0]):
+        episodes.closed.append(Episode(100 * at, 100 * at, 9.0, strength=strength))
+    for at in range(num_faint):
+        episodes.faint.append(Episode(50 + 100 * at, 50 + 100 * at, 9.0, strength=11.0))
+    clear, faint = episodes.clear_and_faint()
+    assert (len(clear), len(faint)) == (num_clear, num_faint + 3 - num_clear)
+    assert clear[-1].strength == 1000.0
+    assert all(episode.strength < CLEAR for episode in faint)
+    assert [episode.onset_step for episode in faint] == sorted(episode.onset_step for episode in faint)
+
+
+def test_what_is_counted_leaves_out_all_faint_episodes() -> None:
+    found = [record(over_decades(np.random.default_rng(seed), 1400)) for seed in range(20)]
+    for one in found:
+        assert one.num_episodes == len(one.episodes)
+        assert one.off_share == pytest.approx(sum(episode.num_steps for episode in one.episodes) / one.num_steps)
+
+
 def test_faint_episodes_survive_a_checkpoint() -> None:
     random = np.random.default_rng(3)
     losses = (1 + 3 * np.exp(-np.arange(3000) / 50)) * np.exp(0.3 * random.standard_t(5, 3000))
@@ -271,7 +294,7 @@ def test_faint_episodes_survive_a_checkpoint() -> None:
         (lambda random: 3 + 2 * np.exp(-np.arange(3000) / 100) + 0.05 * random.standard_t(3, 3000), 0.1),
         (lambda random: (1 + 2 * np.exp(-np.arange(3000) / 100)) * np.exp(0.5 * random.standard_normal(3000)), 1.0),
         (lambda random: over_decades(random, 12), 0.4),
-        (lambda random: over_decades(random, 1400), 1.0),
+        (lambda random: over_decades(random, 1400), 0.8),
         (lambda random: np.round(flat_from(0.002, 0.05, random), 3), 0.05),
     ],
     ids=["heavy tails", "half its level", "decades at once", "decades in all", "printed"],
