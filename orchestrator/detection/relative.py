@@ -36,6 +36,9 @@ ALL_LEARNED = 1e-4
 # Step-to-step noise of this many times the noise at the next lower learning rate, on the same batches. The noise of
 # batches grows by less: with the level of the loss.
 SHAKING = 3.0
+# Trainings that differ in the learning rate alone begin at one loss. One whose first and last losses are above it by
+# this share, and by more than others fell below it, blew up before it said its first loss.
+_BLOWN = 0.5
 _TAIL = 0.25  # share of the steps in which step-to-step noise is measured
 _FEWEST = 8  # losses in that tail
 _TO_DEVIATION = 1 / (
@@ -56,6 +59,28 @@ def learned_shares(results: Sequence[tuple[str | None, float | None, float | Non
         return [None] * len(results)
     usual, best = initials[(len(initials) - 1) // 4], min(finals)
     return [_share(*result, usual, best) for result in results]
+
+
+def blew_up_unseen(trainings: Sequence[Training]) -> list[bool]:
+    """Return which of ``trainings``, alike but for the learning rate, blew up before their first loss and stayed there.
+
+    On its own such a run looks as if it had never left its trend. At lower learning rates others began far below it.
+    """
+    blown: set[int] = set()
+    known = [
+        (training.rate, training.initial_loss, training.final_loss, i)
+        for i, training in enumerate(trainings)
+        if training.outcome in ("stable", "spiked", "stalled")
+        and training.initial_loss is not None
+        and training.final_loss is not None
+    ]
+    for rate, initial, final, i in sorted(known):
+        lower = [(other[1], other[2]) for other in known if other[0] < rate and other[3] not in blown]
+        if lower:
+            start, best = max(begin for begin, _ in lower), min(end for _, end in lower)
+            if best > 0 and min(initial, final) > start + max(start - best, _BLOWN * abs(start)):
+                blown.add(i)
+    return [i in blown for i in range(len(trainings))]
 
 
 def _share(outcome: str | None, initial: float | None, final: float | None, usual: float, best: float) -> float | None:

@@ -240,11 +240,12 @@ def _counted(cells: _Cells, loss_rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
     # A counter applies to one loss, on its line or below it.
     is_new_N = (last_N >= 0) & (rows[np.maximum(last_N, 0)] > np.append(-1, loss_rows[:-1]))
     value_N = np.where(is_new_N, values[np.maximum(last_N, 0)], np.nan)
-    first = value_N[:NUM_FIRST]
-    if not counts_steps(first[np.isfinite(first)].tolist()):
+    epoch_N = _epochs_of(cells, loss_rows)
+    is_first_N = np.isfinite(value_N[:NUM_FIRST])
+    if not counts_steps(value_N[:NUM_FIRST][is_first_N].tolist(), epoch_N[:NUM_FIRST][is_first_N].tolist()):
         return None
     numbering, kept, steps = Numbering(), [], []
-    for i, (value, epoch) in enumerate(zip(value_N.tolist(), _epochs_of(cells, loss_rows).tolist(), strict=True)):
+    for i, (value, epoch) in enumerate(zip(value_N.tolist(), epoch_N.tolist(), strict=True)):
         is_own = bool(last_N[i] >= 0 and rows[last_N[i]] == loss_rows[i])
         step = numbering.next_step(value, epoch, is_counter=True, is_own=is_own)
         if step is not None:

@@ -14,7 +14,15 @@ from orchestrator.base.space import Axis, Cell, format_value, to_hashable
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import cell_state
 from orchestrator.base.words import count, plural
-from orchestrator.detection.relative import LR_NAMES, Training, learned_shares, lr_axis, lr_health, step_noise
+from orchestrator.detection.relative import (
+    LR_NAMES,
+    Training,
+    blew_up_unseen,
+    learned_shares,
+    lr_axis,
+    lr_health,
+    step_noise,
+)
 from orchestrator.ledger.reader import LedgerReader, is_grid
 from orchestrator.ledger.schema import damage_errors
 from orchestrator.maps.axes import axis_values, value_label, value_meant
@@ -165,6 +173,8 @@ def with_relative_results(
 ) -> list[TrialResult]:
     """The trials of one sweep, each with its learned share, and with label and regret of its learning rate.
 
+    One that blew up before its first loss, as the others along the learning rate show, has diverged.
+
     Without ``noise_of``, the noise of a trial's loss from step to step, curves have no say in labels of learning rates;
     shares, regrets and the labels of trials are the same with it.
     """
@@ -203,14 +213,26 @@ def _with_lr_health(
             rows.setdefault(trial.cell.without({axis, *zipped}), []).append(i)
     labelled = list(trials)
     for row in rows.values():
+        if not zipped:
+            _label_blow_ups(labelled, row, axis)
         trainings = [
             Training(t.cell[axis], t.seed, t.outcome, measure.initial_cost(t), measure.final_cost(t), t.is_degraded)
-            for t in map(trials.__getitem__, row)
+            for t in map(labelled.__getitem__, row)
         ]
         of_row = None if noise_of is None else lambda place, row=row: noise_of(trials[row[place]])
         for i, health in zip(row, lr_health(trainings, of_row), strict=True):
-            labelled[i] = replace(trials[i], lr_health=health.label, lr_regret=health.regret)
+            labelled[i] = replace(labelled[i], lr_health=health.label, lr_regret=health.regret)
     return labelled
+
+
+def _label_blow_ups(trials: list[TrialResult], row: Sequence[int], axis: str) -> None:
+    """Call the trials of a ``row`` along the learning rate diverged that blew up before their first loss."""
+    of_row = [trials[i] for i in row]
+    trainings = [Training(t.cell[axis], t.seed, t.outcome, t.initial_loss, t.final_loss) for t in of_row]
+    for i, trial, is_blown in zip(row, of_row, blew_up_unseen(trainings), strict=True):
+        if is_blown:
+            reason = f"from its first loss on it was far above where lower learning rates begin; {trial.reason}"
+            trials[i] = replace(trial, outcome="diverged", onset_step=0, reason=reason)
 
 
 def axes_of(facts: Mapping[str, str], trials: Sequence[TrialResult]) -> tuple[Axis, ...]:

@@ -29,7 +29,7 @@ from orchestrator.logs.streams import VALIDATION, Point, Reading
 from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render
 from orchestrator.worker.fork_server import FUNCTION
 from orchestrator.worker.launcher import CannotStart, Launcher
-from orchestrator.worker.own_verdict import Losses, own_verdict, signal_from_outside
+from orchestrator.worker.own_verdict import Losses, own_verdict, question_of, signal_from_outside
 from orchestrator.worker.points import (
     Curve,
     Process,
@@ -352,6 +352,7 @@ class CustomRun:
                 validation,
                 progress,
                 self._validations,
+                has_score=self._scores.final is not None,
                 diverged=diverged,
             )
             read = f"{record.num_steps:,} losses for {self.pack.steps:,} steps ({self.source.note})"
@@ -368,7 +369,8 @@ class CustomRun:
             self._finished.append(result)
             return self.report(started, Completed())
         if failed is None:
-            return self._failed(started, f"it ended with exit code 0 and without a loss; {self.source.note}")
+            where = f"{self.source.note}; say under metrics what it is called, or which file has it"
+            return self._failed(started, f"it ended with exit code 0 and without a loss; {where}")
         code = codes[failed]
         assert code is not None
         who = f"rank {failed} " if self.launch.workers > 1 else "it "
@@ -378,7 +380,7 @@ class CustomRun:
             return self.report(started, Lost(self._with_output(cause, failed)))
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         last = "".join(f": {line.strip()}" for line in self._last_lines(failed)[-1:] if line.strip())
-        return self._failed(started, f"{who}{how}{last}", failed)
+        return self._failed(started, f"{who}{how}{last}{question_of(self._last_lines(failed))}", failed)
 
     def _own_verdict(self, codes: Sequence[int | None], rank: int, record: MemberRecord) -> str | None:
         has_diverged = judge(record, self.stopping).outcome == "diverged"

@@ -14,6 +14,7 @@ from orchestrator.detection.relative import (
     LEAST_OF_ONE_SEED,
     LrHealth,
     Training,
+    blew_up_unseen,
     learned_shares,
     lr_health,
     step_noise,
@@ -36,6 +37,18 @@ def test_a_network_that_ends_dead_has_learned_nothing_however_high_it_began() ->
     shares = learned_shares([*dead, *alive])
     assert max(shares[:3]) < 0.1
     assert min(shares[3:]) > 0.9
+
+
+def test_a_training_that_begins_and_ends_far_above_lower_learning_rates_blew_up_before_its_first_loss() -> None:
+    def of(*runs: tuple[float, float, float]) -> list[bool]:
+        return blew_up_unseen([Training(lr, 0, "stable", initial, final) for lr, initial, final in runs])
+
+    assert of((0.1, 15.0, 6.0), (200.0, 60.0, 49.0)) == [False, True]
+    assert of((0.1, 15.0, 6.0), (200.0, 60.0, 12.0)) == [False, False], "it came back"
+    assert of((0.1, 10.8, 9.5), (1.0, 6.0, 4.0)) == [False, False], "too low a learning rate begins and ends high"
+    assert of((0.1, 15.0, 6.0), (1.0, 16.0, 15.5)) == [False, False], "it learned little, and lost nothing"
+    assert of((0.1, -0.01, -0.02), (1.0, 0.3, 0.3)) == [False, False], "a signed loss has no past"
+    assert of((200.0, 60.0, 49.0)) == [False], "nothing to compare it with"
 
 
 def test_a_lost_trial_does_not_set_what_could_be_learned() -> None:
