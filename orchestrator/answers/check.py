@@ -208,9 +208,12 @@ class CheckAnswer(Answer):
             )
         if self.kind == "few":
             return f"few losses are read: {whole}, and spikes are found after {min_history}"
-        steps = f"the {self.file.trials[0].steps:,} of `steps`, which must be in its units"
-        beyond = f", but it counts to {self.points[-1][0]:,}, beyond {steps}" if self.kind == "units" else ""
-        return f"its losses are read: {whole}{beyond}"
+        if self.kind != "units":
+            return f"its losses are read: {whole}"
+        beyond = f"it counts to {self.points[-1][0]:,}, beyond the {self.file.trials[0].steps:,} of `steps`"
+        if self.has_ended:
+            return f"its losses are read: {whole}, but {beyond}, which must be in its units"
+        return f"its losses are read, but {beyond}, which must be in its units; or pass {{steps}} on to end it there"
 
     @reported
     def remedy(self) -> str:
@@ -244,7 +247,7 @@ class CheckAnswer(Answer):
             yield Line(f"also:     {', '.join(shown)}")
         if self._counts_beyond:
             yield Line(f"units:    write under `steps` how far it counts in a whole trial, {self._range()} so far")
-        if not self.has_ended:
+        if not self.has_ended and not self._counts_beyond:
             yield Line(f"          a whole trial of {trial.steps:,} steps would have about {self._expected:,} losses")
         if self.remedy:
             yield Line(f"few:      {self.remedy}")

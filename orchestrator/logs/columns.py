@@ -172,7 +172,7 @@ class Numbering:
         """Return the step of the next point, or None if it is not greater than the last one.
 
         A row without an integer step gets the next number. Steps that begin again continue from the last one. A counter
-        that is not the row's own is that of a progress bar, which may lag behind: then one is added, and no more, so
+        that comes from a progress bar above the row may lag behind: then one is added, and no more, so
         that steps do not run ahead of it.
         """
         last = -1 if self.last is None else self.last

@@ -26,7 +26,7 @@ from orchestrator.detection.scores import Scores
 from orchestrator.detection.validations import Validations
 from orchestrator.logs.columns import MetricsConfig
 from orchestrator.logs.streams import VALIDATION, Point, Reading
-from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render
+from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render, takes_steps
 from orchestrator.worker.fork_server import FUNCTION
 from orchestrator.worker.launcher import CannotStart, Launcher
 from orchestrator.worker.own_verdict import Losses, own_verdict, question_of, signal_from_outside
@@ -65,7 +65,8 @@ class CustomRun:
         self.monitor = RunMonitor(self.stopping, [self.is_audited], rung_thresholds=open_bars, all_steps=pack.steps)
         self.folder = TrialFolder(Path(self.launch.trials_folder) / self.member.trial_id)
         self.launcher = launcher or Launcher(self.launch.preload)
-        self.curve, self._readings, self._validations = Curve(), Readings(), Validations()
+        self.curve = Curve(None if takes_steps(self.member.config) else pack.steps)
+        self._readings, self._validations = Readings(), Validations()
         score = self.member.config.get("metrics", {}).get("score", {})
         self._scores = Scores(self.launch.maximizes, self.stopping.validation_patience, score.get("initial"))
         self._watched = WatchReadings(self.folder.telemetry)
@@ -257,7 +258,7 @@ class CustomRun:
                 return
             if self.curve.add(point):
                 row = {**point.others, "loss": point.loss, "grad_norm": point.grad_norm}
-                is_lost = self.monitor.update_single(point.step, row)
+                is_lost = self.monitor.update_single(point.step, row) or self.curve.goes_on
                 # Nothing is stopped while it is in question whether these are the training's losses.
                 self.is_over = is_lost and (self._source is None or self.source.question is None)
 
@@ -355,7 +356,8 @@ class CustomRun:
                 has_score=self._scores.final is not None,
                 diverged=diverged,
             )
-            read = f"{record.num_steps:,} losses for {self.pack.steps:,} steps ({self.source.note})"
+            how = ", where it was ended, as it went on" if self.curve.goes_on else ""
+            read = f"{record.num_steps:,} losses for {self.pack.steps:,} steps{how} ({self.source.note})"
             result = replace(
                 result,
                 is_audited=self.is_audited,

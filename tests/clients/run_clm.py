@@ -1,6 +1,6 @@
 """As `run_clm` of Transformers: the Trainer with its own flags and its defaults, such as a progress bar.
 
-A dictionary every `--logging_steps`, 500 by default, in which a loss that is not finite is left out. As several
+A dictionary every `--logging_steps`, 500 by default; the mean of losses leaves out NaN. As several
 processes (torchrun) only the first one logs.
 """
 

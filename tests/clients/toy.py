@@ -1,4 +1,4 @@
-"""What the scripts beside this file train: a linear network of two layers on classes, with NumPy.
+"""What the scripts in this folder train: a linear network of two layers on classes, with NumPy.
 
 Its loss is a cross-entropy whose gradient is a product of its weights, so too large a step really diverges.
 """

@@ -1,4 +1,4 @@
-"""Twelve trainers in the forms of well-known ones: a check tells the truth of each first, and no map is wrong.
+"""Twelve trainers in the forms of well-known ones: a check begins with the truth of each, and no map is wrong.
 
 tests/clients has their scripts, written anew, and clients.yaml what is known of each.
 """
@@ -33,7 +33,7 @@ MAPS = [case for case in TRIES if "outcomes" in CLIENTS[case.values[0]]["tries"]
 
 
 def file_of(folder: Path, client: dict[str, Any], attempt: dict[str, Any]) -> Path:
-    """The sweep file of a try, beside copies of the scripts."""
+    """The sweep file of a try, next to copies of the scripts."""
     shutil.copytree(FOLDER, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     content = {
         "name": "client",
@@ -49,7 +49,7 @@ def file_of(folder: Path, client: dict[str, Any], attempt: dict[str, Any]) -> Pa
 
 
 @pytest.mark.parametrize(("name", "i"), CHECKS)
-def test_a_check_tells_the_truth_of_a_client_first(tmp_path: Path, name: str, i: int) -> None:
+def test_a_check_of_a_client_begins_with_the_truth(tmp_path: Path, name: str, i: int) -> None:
     attempt = CLIENTS[name]["tries"][i]
     path = file_of(tmp_path, CLIENTS[name], attempt)
     command = ["check", str(path), "--json", str(tmp_path / "said.json")]
@@ -57,7 +57,7 @@ def test_a_check_tells_the_truth_of_a_client_first(tmp_path: Path, name: str, i:
     said = json.loads((tmp_path / "said.json").read_text())
     assert said["kind"] == attempt["check"], done.output
     assert done.exit_code == (0 if said["kind"] in ("read", "few", "units") else 3)
-    assert said["every"] == attempt.get("every", 1)
+    assert attempt.get("every", 1) in (said["every"], "any")
     assert said["facts"] == attempt.get("facts", {})
     if "names" in attempt and "outcomes" not in attempt:
         assert attempt["names"] in said["sentence"] + said["remedy"]
