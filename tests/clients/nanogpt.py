@@ -50,13 +50,14 @@ for argument in sys.argv[1:]:
 print(f"tokens per iteration will be: {batch_size * 1024:,}")
 os.makedirs(out_dir, exist_ok=True)
 data, draw, model, iter_num, best_val_loss = Text(), np.random.default_rng(1337), Net(1337), 0, 1e9
+optimizer = Adam(model.weights, beta1, beta2)
 print("Initializing a new model from scratch" if init_from == "scratch" else f"Resuming training from {out_dir}")
 if init_from == "resume":
     with open(os.path.join(out_dir, "ckpt.pt"), "rb") as file:
-        model.weights, iter_num, best_val_loss = pickle.load(file)
+        optimizer, iter_num, best_val_loss = pickle.load(file)
+    model.weights = optimizer.weights
 print(f"number of parameters: {512 / 1e6:.2f}M")
 print("num decayed parameter tensors: 2, with 512 parameters")
-optimizer = Adam(model.weights, beta1, beta2)
 
 
 def get_lr(it):
@@ -83,7 +84,7 @@ while True:
             if iter_num > 0:
                 print(f"saving checkpoint to {out_dir}")
                 with open(os.path.join(out_dir, "ckpt.pt"), "wb") as file:
-                    pickle.dump((model.weights, iter_num, best_val_loss), file)
+                    pickle.dump((optimizer, iter_num, best_val_loss), file)
     loss, gradients = model.loss(*data.batch(draw, batch_size))
     optimizer.step(clipped(gradients, grad_clip)[0], lr)
     dt, t0 = time.time() - t0, time.time()
