@@ -36,7 +36,10 @@ _FACTS: Mapping[str, str] = {
     **{name: "warmup" for name in ("warmup", "warmup_iters", "warmup_steps", "num_warmup_steps", "lr_warmup_iters")},
     **{f"{prefix}{name}": name for prefix in ("", "adam_") for name in ("beta1", "beta2", "eps")},
     **{name: "eps" for name in ("epsilon", "adam_epsilon")},
-    **{name: "clip" for name in ("clip", "grad_clip", "clip_grad", "max_grad_norm", "gradient_clip_val")},
+    **{
+        name: "clip"
+        for name in ("clip", "grad_clip", "clip_grad", "max_grad_norm", "gradient_clip_val", "grad_norm_clip")
+    },
     **{name: "weight_decay" for name in ("weight_decay", "wd")},
     **{name: "optimizer" for name in ("optimizer", "optim", "opt")},
     **{name: "precision" for name in ("precision", "dtype")},
@@ -299,7 +302,8 @@ def _facts(command: Sequence[str], sweep: Sweep) -> dict[str, bool | int | float
     words = [part for word in command for part in (word.split("=", 1) if word.startswith("-") else [word])]
     found = {}
     for flag, value in itertools.pairwise(words):
-        name = _FACTS.get(flag.lstrip("-").replace("-", "_").lower()) if flag.startswith("-") else None
+        plain = flag.lstrip("-").replace("-", "_").lower().rpartition(".")[2]  # of --trainer.grad_norm_clip
+        name = _FACTS.get(plain) if flag.startswith("-") else None
         if name is not None and "{" not in value and not value.startswith("--"):
             found[name] = parse_scalar(value)
     return {name: value for name, value in found.items() if name not in {*sweep.facts, *sweep.trials[0].config}}
