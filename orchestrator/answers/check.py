@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _SHOWN = 3  # first and last points
 _REPORT_S = 0.2
 _TIMED_S = 1.0  # a shorter look says too little about how long a step takes
+_BEYOND = 1.2  # times the steps of a trial, since a counter of an epoch may end early
 _INTERVALS = (
     "`logging_steps` of Transformers, `log_every_n_steps` of Lightning, `log_interval` of nanoGPT, `--log-interval` of "
     "Megatron and of PyTorch's examples"
@@ -34,7 +36,10 @@ _FACTS: Mapping[str, str] = {
     **{name: "warmup" for name in ("warmup", "warmup_iters", "warmup_steps", "num_warmup_steps", "lr_warmup_iters")},
     **{f"{prefix}{name}": name for prefix in ("", "adam_") for name in ("beta1", "beta2", "eps")},
     **{name: "eps" for name in ("epsilon", "adam_epsilon")},
-    **{name: "clip" for name in ("clip", "grad_clip", "clip_grad", "max_grad_norm", "gradient_clip_val")},
+    **{
+        name: "clip"
+        for name in ("clip", "grad_clip", "clip_grad", "max_grad_norm", "gradient_clip_val", "grad_norm_clip")
+    },
     **{name: "weight_decay" for name in ("weight_decay", "wd")},
     **{name: "optimizer" for name in ("optimizer", "optim", "opt")},
     **{name: "precision" for name in ("precision", "dtype")},
@@ -102,7 +107,19 @@ class CheckQuery(Query["tuple[Sweep, Path]"]):
         points, also = _points(traces), _last(readings)
         facts = _facts(own.section.command or (), sweep)
         return CheckAnswer(
-            sweep.name, error, note, question, elapsed, has_ended, is_silent, points, also, facts, sweep, seen
+            sweep.name,
+            error,
+            note,
+            question,
+            elapsed,
+            has_ended,
+            is_silent,
+            points,
+            also,
+            facts,
+            sweep,
+            seen,
+            own.section.metrics.score is not None,
         )
 
 
@@ -126,23 +143,49 @@ class CheckAnswer(Answer):
     facts: dict[str, bool | int | float | str]
     file: Sweep = hidden()
     seen: Sequence[tuple[float, float]] = hidden()
+    has_score: bool = hidden()
 
     @property
     def exit_code(self) -> int:
         """The code for a trial that failed if it has no outcome, or if it is not clear which losses count."""
-        is_clear = self.error is None and self.points and self.question is None
-        return EXIT_OK if is_clear and self._expected >= ENOUGH_LOSSES else EXIT_SOME_FAILED
+        return EXIT_OK if self.kind in ("read", "few", "units") else EXIT_SOME_FAILED
 
-    @property
-    def _every(self) -> float:
-        """Steps between two losses."""
+    @reported
+    def every(self) -> float:
+        """Usual number of steps between two losses."""
         steps = [step for step, _, _ in self.points]
-        return (steps[-1] - steps[0]) / (len(steps) - 1) if len(steps) > 1 else 1.0
+        return median(later - step for step, later in itertools.pairwise(steps)) if len(steps) > 1 else 1.0
 
     @property
     def _expected(self) -> int:
-        """The losses of a whole trial."""
-        return len(self.points) if self.has_ended else max(1, round(self.file.trials[0].steps / self._every))
+        """The losses of a whole trial, at least."""
+        if self.has_ended or self._counts_beyond:
+            return len(self.points)
+        return max(1, round(self.file.trials[0].steps / self.every))
+
+    @property
+    def _counts_beyond(self) -> bool:
+        """Whether the trainer counts something else than the steps of the sweep file."""
+        return self.points[-1][0] > _BEYOND * self.file.trials[0].steps + self.every
+
+    @reported
+    def kind(self) -> str:
+        """What was found: ``failed``, ``silent``, ``none``, ``question``, ``too_few``, ``signed``, ``units``, ``few``
+        or ``read``; only losses of the last three are judged.
+        """
+        if self.error is not None:
+            return "failed"
+        if not self.points:
+            return "silent" if self.is_silent else "none"
+        if self.question is not None:
+            return "question"
+        if self._expected < ENOUGH_LOSSES:
+            return "too_few"
+        if any(loss < 0 for _, loss, _ in self.points) and not self.has_score:
+            return "signed"
+        if self._expected < 2 * self.file.stopping.min_history:
+            return "few"
+        return "units" if self._counts_beyond else "read"
 
     @reported
     def sentence(self) -> str:
@@ -155,22 +198,36 @@ class CheckAnswer(Answer):
                 return (
                     f"no output yet in {self.elapsed_s:.0f} s: it may still import or compile; `{longer}` waits longer"
                 )
-            return f"no loss in {self.elapsed_s:.0f} s: {self.note}"
+            return f"no loss in {self.elapsed_s:.0f} s: {self.note}; say under metrics what it is called, or its file"
         if self.question is not None:
             return f"it is not clear which losses count: {self.question}"
         expected, min_history = self._expected, self.file.stopping.min_history
         whole = f"{count(expected, 'loss', 'losses')} in a whole trial"
-        if expected < ENOUGH_LOSSES:
+        if self.kind == "too_few":
             return f"too few losses are read: {whole}, and a trial with fewer than {ENOUGH_LOSSES} has no outcome"
-        if expected < 2 * min_history:
+        if self.kind == "signed":
+            return (
+                f"the loss goes below zero, so only NaN and infinity count as lost: name a score under metrics; {whole}"
+            )
+        if self.kind == "few":
             return f"few losses are read: {whole}, and spikes are found after {min_history}"
-        return f"its losses are read: {whole}"
+        if self.kind != "units":
+            return f"its losses are read: {whole}"
+        beyond = f"it counts to {self.points[-1][0]:,}, beyond the {self.file.trials[0].steps:,} of `steps`"
+        if self.has_ended:
+            return f"its losses are read: {whole}, but {beyond}, which must be in its units"
+        return f"its losses are read, but {beyond}, which must be in its units; or pass {{steps}} on to end it there"
 
-    def _more(self) -> str:
-        """How there would be more losses."""
-        unit = self.points[0][0] if len(self.points) == 1 else round(self._every)
+    @reported
+    def remedy(self) -> str:
+        """How there would be more losses, if they are few."""
+        if not self.points or self._expected >= 2 * self.file.stopping.min_history:
+            return ""
+        unit = self.points[0][0] if len(self.points) == 1 else round(self.every)
+        if unit < 2 and self.has_ended and len(self.points) < self.file.trials[0].steps:
+            return f"train more steps, or let it log each of them: {_INTERVALS}"
         if unit < 2:
-            return "train more steps, or print a loss at each of them"
+            return "train more steps"
         return (
             f"it counts in units of {unit}. If it logs every {unit} steps, let it log every step: {_INTERVALS}. If it "
             "counts samples or environment steps, train longer"
@@ -191,14 +248,12 @@ class CheckAnswer(Answer):
         if self.also:
             shown = (f"{name} {value:.6g} at step {step:,}" for name, (step, value) in self.also.items())
             yield Line(f"also:     {', '.join(shown)}")
-        if steps[-1] > trial.steps + self._every:
-            yield Line(
-                f"units:    it has counted beyond the {trial.steps:,} steps of a trial: `steps` must be in its units"
-            )
-        if not self.has_ended:
+        if self._counts_beyond:
+            yield Line(f"units:    write under `steps` how far it counts in a whole trial, {self._range()} so far")
+        if not self.has_ended and not self._counts_beyond:
             yield Line(f"          a whole trial of {trial.steps:,} steps would have about {self._expected:,} losses")
-        if self._expected < 2 * self.file.stopping.min_history:
-            yield Line(f"few:      {self._more()}")
+        if self.remedy:
+            yield Line(f"few:      {self.remedy}")
         if len(steps) > 1:
             yield Line(f"time:     {self._time()}")
         if self.facts:
@@ -229,7 +284,8 @@ class CheckAnswer(Answer):
         # What came before the first report, imports and data, is paid once a trial. A script that ended before a
         # second report shows only how long it took.
         per_step_s = (last_s - first_s) / (last - first) if last > first else last_s / (last + 1)
-        trial_s = last_s + max(0.0, sweep.trials[0].steps - last - 1) * per_step_s
+        rest = 0.0 if self.has_ended else max(0.0, sweep.trials[0].steps - last - 1)
+        trial_s = last_s + rest * per_step_s
         at_a_time = min(planned_workers(sweep), len(sweep.trials))
         one = f"{trial_s:.1f} s" if trial_s < 60 else format_seconds(trial_s)
         whole = format_seconds(len(sweep.trials) * trial_s / at_a_time)
@@ -246,7 +302,8 @@ def _facts(command: Sequence[str], sweep: Sweep) -> dict[str, bool | int | float
     words = [part for word in command for part in (word.split("=", 1) if word.startswith("-") else [word])]
     found = {}
     for flag, value in itertools.pairwise(words):
-        name = _FACTS.get(flag.lstrip("-").replace("-", "_").lower()) if flag.startswith("-") else None
+        plain = flag.lstrip("-").replace("-", "_").lower().rpartition(".")[2]  # of --trainer.grad_norm_clip
+        name = _FACTS.get(plain) if flag.startswith("-") else None
         if name is not None and "{" not in value and not value.startswith("--"):
             found[name] = parse_scalar(value)
     return {name: value for name, value in found.items() if name not in {*sweep.facts, *sweep.trials[0].config}}

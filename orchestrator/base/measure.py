@@ -18,6 +18,7 @@ _SCORES = re.compile(
 _LOSSES = re.compile(
     r"(nll|errors?|err|perplexity|ppl|entropy|bpb|bpc|bits|mse|mae|rmse|costs?|regret|wer|cer|fid|kl|penalty|.*loss.*)\d*"
 )
+_MOVING = re.compile(r"value|critic|td|[vq]f?\d?")  # whose targets the agent itself changes
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -119,6 +120,11 @@ def names_a_loss(name: str) -> bool:
 def names_a_score(name: str) -> bool:
     """Whether a metric of this name is usually better when it is higher: accuracy, F1, BLEU, reward, return."""
     return not names_a_loss(name) and any(map(_SCORES.fullmatch, _words(name)))
+
+
+def names_a_moving_loss(name: str) -> bool:
+    """Whether a loss of this name measures an agent against targets that rise with what it gains: value, critic, TD."""
+    return names_a_loss(name) and any(map(_MOVING.fullmatch, _words(name)))
 
 
 def _words(name: str) -> set[str]:

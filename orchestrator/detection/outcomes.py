@@ -161,14 +161,18 @@ def member_result(
     validations: Validations | None = None,
     *,
     is_plateaued: bool = False,
+    has_score: bool = False,
     diverged: str | None = None,
 ) -> MemberResult:
     """Return the result of a trial that ended after ``steps_done`` steps; ``validation`` is NaN without one.
 
     ``validations`` were made during training. ``is_plateaued`` says that the trial was ended because they had stopped
-    improving; ``diverged`` says why it counts as diverged whatever its losses look like.
+    improving; ``diverged`` says why it counts as diverged whatever its losses look like. A finite run whose loss cannot
+    be judged is stable if it ``has_score``: what it learned is then for the score to say.
     """
     verdict = judge(record, stopping)
+    if has_score and verdict.outcome == "unknown" and record.num_steps >= ENOUGH_LOSSES:
+        verdict = replace(verdict, outcome="stable", reason=f"{verdict.reason}, and its score says what it learned")
     if diverged is not None:
         onset = max(0, steps_done - 1) if verdict.onset_step is None else verdict.onset_step
         reason = f"{diverged}; until then {verdict.reason}"

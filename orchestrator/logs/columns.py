@@ -33,7 +33,9 @@ NORM_NAMES = ("grad_norm", "train/grad_norm", "gradnorm", "gnorm", "gradient_nor
               "total_grad_norm", "optim/total_grad_norm", "grad/norm", "global_grad_norm", "grad_norm_step",
               "train/gradient_norm", "optim/grad_norm", "l2_norm/grad/global", "train_l2_norm/grad/global",
               "train/l2_norm/grad/global")  # fmt: skip
-_NOT_TRAINING = re.compile(r"(?<![a-z])(val|eval|test|held|dev|scale|aux|z_?loss|best|ema|std)|scale$|_min$|_max$")
+_NOT_TRAINING = re.compile(
+    r"(?<![a-z])(val|critic|qf?\d?_|td_|vf?_|eval|test|held|dev|scale|aux|z_?loss|best|ema|std)|scale$|_min$|_max$"
+)
 MAX_LISTED = 12  # columns that a message lists
 
 
@@ -142,9 +144,13 @@ def may_be_loss(name: str, wanted: str | None) -> bool:
 NUM_FIRST = 5  # points that decide whether a counter counts steps
 
 
-def counts_steps(values: Sequence[float]) -> bool:
-    """Whether a counter such as 10/300 with these ``values`` at the first points counts their steps."""
-    num_back = sum(after < before for before, after in itertools.pairwise(values))
+def counts_steps(values: Sequence[float], epochs: Sequence[float]) -> bool:
+    """Whether a counter such as 10/300 with these ``values`` at the first points counts their steps.
+
+    It may go back once, and with each new one of the ``epochs``, which are NaN without one.
+    """
+    pairs = zip(itertools.pairwise(values), itertools.pairwise(epochs), strict=True)
+    num_back = sum(after < before and not later > epoch for (before, after), (epoch, later) in pairs)
     return len(set(values)) > 1 and num_back <= 1
 
 
@@ -167,7 +173,8 @@ class Numbering:
         """Return the step of the next point, or None if it is not greater than the last one.
 
         A row without an integer step gets the next number. Steps that begin again continue from the last one. A counter
-        that is not the row's own is from a progress bar, which may lag one behind.
+        that is not the row's own is from a progress bar, which may lag behind: then one is added, and no more, so that
+        steps do not run ahead of it.
         """
         last = -1 if self.last is None else self.last
         if self._num_of_others or self._is_of_another_run(value, epoch, is_counter=is_counter):
@@ -181,7 +188,7 @@ class Numbering:
             if self.last is None:
                 self._first, self._first_epoch = step, math.inf if epoch is None else epoch
             elif step <= last and is_counter and not is_own and value >= self._value:
-                step = last + self._gap
+                step = last + 1
             elif step <= last and self._begins_again(value, epoch, is_counter=is_counter):
                 self._offset += last + self._gap - step
                 step = last + self._gap

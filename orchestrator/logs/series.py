@@ -6,6 +6,7 @@ several processes, the lines of the first are read.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,9 @@ _DIRECTLY = re.compile(
 _FIELD = re.compile(r"[|,;\t]| - ")
 _RANK = re.compile(r"(?:^\W{0,3}|\[)rank[\s:=_]{0,2}(\d+)(?!\d*[\w.])", re.IGNORECASE)
 _RANK_WITHIN = 160  # characters
+# The id of a process before a line that has a step or a counter of its own.
+_PROCESS = re.compile(r"\W{0,3}(\d{3,8})\W{0,2}[\t ]\W{0,2}(?=[A-Za-z])")
+_MAX_DOUBTED = 3  # lines in a row that another process may have printed; then the number before them is no id
 # Words before a loss that say nothing about the kind of a line: levels of a logger, and parts of times.
 _IGNORED = {
     "info", "warning", "debug", "error", "am", "pm", "utc", "gmt", "t", "z", "s", "ms", "sec", "secs", "second",
@@ -48,6 +52,30 @@ _MAX_LABEL = 80  # characters
 _SWITCH_AFTER = 50  # lines of another kind in a row mean that the training now prints like that
 # So many lines of another kind, also as a share of the first kind, make the training loss ambiguous.
 _AMBIGUOUS_LINES, _AMBIGUOUS_SHARE = 10, 1 / 3
+
+
+@dataclass
+class _Processes:
+    """Ids before the lines of processes that print the same steps: they alternate, as no time or epoch does."""
+
+    first: str | None = None
+    last_step: float = -math.inf  # of the first process
+    num_first: int = 0
+    num_doubted: int = 0
+    is_sure: bool = False
+
+    def is_another(self, text: str, step: float) -> bool:
+        """Whether a process other than the first one printed a line at ``step``, or is likely to have done so."""
+        match = _PROCESS.match(text)
+        if match is None or self.num_doubted > _MAX_DOUBTED:
+            return False
+        self.first = self.first or match[1]
+        if match[1] == self.first:
+            self.num_first, self.last_step = self.num_first + 1, step
+            self.is_sure = self.is_sure or self.num_doubted > 0
+        elif not self.is_sure and self.num_first > 1 and (self.num_doubted or step <= self.last_step):
+            self.num_doubted += 1
+        return match[1] != self.first and (self.is_sure or 0 < self.num_doubted <= _MAX_DOUBTED)
 
 
 @dataclass
@@ -98,6 +126,7 @@ class SeriesOfText:
         # The kinds of lines by their first loss; the first kind keeps its names.
         self._kinds: dict[str, list[_Kind]] = {}
         self._rank: str | None = None
+        self._processes = _Processes()
         self._last = ""  # line with a loss
         self._num_in_a_row = 0  # lines of other kinds since the last line of the first kind
         self.num_left_out = 0  # lines with a loss that have another kind or rank
@@ -118,7 +147,8 @@ class SeriesOfText:
             and (last.endswith(self._last) or self._last.endswith(last))
         ):
             return {}
-        if self._is_of_another_rank(text):
+        step = next((row[name] for name in STEP_NAMES if name in row), None)
+        if self._is_of_another_rank(text) or (step is not None and self._processes.is_another(text, step)):
             self.num_left_out += 1
             return {}
         if _is_evaluation(text, loss):
@@ -126,6 +156,7 @@ class SeriesOfText:
         if loss.name not in self._kinds and len(self._kinds) >= _MAX_FORMS:
             return row  # no log has so many losses
         kind, kinds = self._kind_of(text, loss, row), self._kinds[loss.name]
+        kind.has_steps = kind.has_steps or step is not None
         self._num_in_a_row = 0 if kind is kinds[0] else self._num_in_a_row + 1
         if self._num_in_a_row >= _SWITCH_AFTER:
             kinds[0].join(kind)
@@ -168,7 +199,6 @@ class SeriesOfText:
             if len(kinds) < _MAX_FORMS:
                 kinds.append(kind)
         kind.add(words, names)
-        kind.has_steps = kind.has_steps or any(name in STEP_NAMES for name in row)
         first = kinds[0]
         is_rare = first.num_lines < _MIN_LINES and kind.num_lines > first.num_lines
         if kind is not first and (is_rare or (kind.is_training and not first.is_training)) and kind in kinds:

@@ -381,8 +381,9 @@ def _count(names: Iterable[str], counts: Counter[str]) -> None:
 
 def _usual_step(held: list[_Held]) -> str | None:
     """Return the usual step name in most of the rows, or else one that occurs before every row, or None."""
-    counter = [row.steps[COUNTER] for row in held if COUNTER in row.steps]
-    left_out = set() if counts_steps(counter) else {COUNTER}
+    counted = [row for row in held if COUNTER in row.steps]
+    epochs = [math.nan if row.epoch is None else row.epoch for row in counted]
+    left_out = set() if counts_steps([row.steps[COUNTER] for row in counted], epochs) else {COUNTER}
     own = Counter(name for row in held for name in row.steps if name in row.row and name not in left_out)
     between = Counter(name for row in held for name in row.steps if name not in left_out)
     counts = own or Counter({name: num for name, num in between.items() if num == len(held) > 1})

@@ -247,10 +247,10 @@ def _counted(
     # A counter applies to one loss, on its line or below it.
     is_new_N = (last_N >= 0) & (rows[np.maximum(last_N, 0)] > np.append(-1, loss_rows[:-1]))
     value_N = np.where(is_new_N, values[np.maximum(last_N, 0)], np.nan)
-    first = value_N[:NUM_FIRST]
-    if not counts_steps(first[np.isfinite(first)].tolist()):
-        return None
     epoch_N = _epochs_of(cells, loss_rows)
+    is_first_N = np.isfinite(value_N[:NUM_FIRST])
+    if not counts_steps(value_N[:NUM_FIRST][is_first_N].tolist(), epoch_N[:NUM_FIRST][is_first_N].tolist()):
+        return None
     begins = _counters_begin(value_N, epoch_N, losses)
     kept: list[int] = []
     steps: list[int] = []

@@ -129,6 +129,14 @@ def _what_is_read(metrics: MetricsConfig) -> dict[str, Any]:
     return read
 
 
+def takes_steps(config: Mapping[str, Any]) -> bool:
+    """Whether the trainer of a trial with this ``config`` receives its steps, as every function does."""
+    command = config.get("command")
+    return command is None or not {"steps", "config"}.isdisjoint(
+        name for word in command for name in placeholders(word)
+    )
+
+
 def placeholders(text: str) -> list[str]:
     """Return the names in braces in ``text``.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from objectives.base import Objective
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.measure import names_a_score
+from orchestrator.base.measure import names_a_moving_loss, names_a_score
 from orchestrator.logs.line_formats import compiled_pattern
 from orchestrator.logs.lines import compiled
 from orchestrator.logs.scores import compiled_score
@@ -99,6 +99,10 @@ def _score_problems(section: CustomTrainerSection) -> Iterator[KeyedProblem]:
             message = f"{name!r} is the name of a score, where more is better, and not of a loss"
             remedy = f"name the loss, and write score: {{name: {name}, maximize: true}}"
             yield ("objective", "metrics", key), message, remedy
+    if metrics.loss is not None and names_a_moving_loss(metrics.loss):
+        message = f"{metrics.loss!r} rises while an agent learns, since its targets do"
+        remedy = "name the loss of the policy, and what the agent gains under score: {name: ..., maximize: true}"
+        yield ("objective", "metrics", "loss"), message, remedy
     score = metrics.score
     if score is None:
         return

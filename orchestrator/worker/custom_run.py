@@ -26,10 +26,10 @@ from orchestrator.detection.scores import Scores
 from orchestrator.detection.validations import Validations
 from orchestrator.logs.columns import MetricsConfig
 from orchestrator.logs.streams import VALIDATION, Point, Reading
-from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render
+from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render, takes_steps
 from orchestrator.worker.fork_server import FUNCTION
 from orchestrator.worker.launcher import CannotStart, Launcher
-from orchestrator.worker.own_verdict import Losses, own_verdict, signal_from_outside
+from orchestrator.worker.own_verdict import Losses, own_verdict, question_of, signal_from_outside
 from orchestrator.worker.points import (
     Curve,
     Process,
@@ -65,7 +65,8 @@ class CustomRun:
         self.monitor = RunMonitor(self.stopping, [self.is_audited], rung_thresholds=open_bars, all_steps=pack.steps)
         self.folder = TrialFolder(Path(self.launch.trials_folder) / self.member.trial_id)
         self.launcher = launcher or Launcher(self.launch.preload)
-        self.curve, self._readings, self._validations = Curve(), Readings(), Validations()
+        self.curve = Curve(None if takes_steps(self.member.config) else pack.steps)
+        self._readings, self._validations = Readings(), Validations()
         score = self.member.config.get("metrics", {}).get("score", {})
         self._scores = Scores(self.launch.maximizes, self.stopping.validation_patience, score.get("initial"))
         self._watched = WatchReadings(self.folder.telemetry)
@@ -257,7 +258,7 @@ class CustomRun:
                 return
             if self.curve.add(point):
                 row = {**point.others, "loss": point.loss, "grad_norm": point.grad_norm}
-                is_lost = self.monitor.update_single(point.step, row)
+                is_lost = self.monitor.update_single(point.step, row) or self.curve.goes_on
                 # Nothing is stopped while it is in question whether these are the training's losses.
                 self.is_over = is_lost and (self._source is None or self.source.question is None)
 
@@ -352,9 +353,11 @@ class CustomRun:
                 validation,
                 progress,
                 self._validations,
+                has_score=self._scores.final is not None,
                 diverged=diverged,
             )
-            read = f"{record.num_steps:,} losses for {self.pack.steps:,} steps ({self.source.note})"
+            how = ", where it was ended, as it went on" if self.curve.goes_on else ""
+            read = f"{record.num_steps:,} losses for {self.pack.steps:,} steps{how} ({self.source.note})"
             result = replace(
                 result,
                 is_audited=self.is_audited,
@@ -368,7 +371,8 @@ class CustomRun:
             self._finished.append(result)
             return self.report(started, Completed())
         if failed is None:
-            return self._failed(started, f"it ended with exit code 0 and without a loss; {self.source.note}")
+            where = f"{self.source.note}; say under metrics what it is called, or which file has it"
+            return self._failed(started, f"it ended with exit code 0 and without a loss; {where}")
         code = codes[failed]
         assert code is not None
         who = f"rank {failed} " if self.launch.workers > 1 else "it "
@@ -378,7 +382,7 @@ class CustomRun:
             return self.report(started, Lost(self._with_output(cause, failed)))
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         last = "".join(f": {line.strip()}" for line in self._last_lines(failed)[-1:] if line.strip())
-        return self._failed(started, f"{who}{how}{last}", failed)
+        return self._failed(started, f"{who}{how}{last}{question_of(self._last_lines(failed))}", failed)
 
     def _own_verdict(self, codes: Sequence[int | None], rank: int, record: MemberRecord) -> str | None:
         has_diverged = judge(record, self.stopping).outcome == "diverged"

@@ -68,6 +68,13 @@ def own_verdict(code: int | None, losses: Losses, lines: Sequence[str], pattern:
     return _by_losses(losses, text) if code not in (None, 0) else None
 
 
+def question_of(lines: Sequence[str]) -> str:
+    """Return what to say after an error that may be a divergence without a loss before it; empty for others."""
+    if _OVERFLOW.search("\n".join(lines)) is None:
+        return ""
+    return "; if its loss was too large, write under objective: diverged_if: OverflowError"
+
+
 def _by_losses(losses: Losses, text: str) -> str | None:
     first, last = losses.first, losses.last
     if losses.have_diverged:

@@ -26,6 +26,7 @@ from orchestrator.logs.streams import MetricStream, Point, Reading
 # Time to read remaining output after the process ended, since a daemon that it started may write forever.
 _MAX_REST_S = 10.0
 _MAX_OTHERS = 24
+_ENOUGH_POINTS = 40  # to judge a run that nothing else ends
 _MAX_LINE = 2**20  # bytes; hundreds of layer groups need a tenth
 _MAX_PARTS = 16  # parts of a file read in one call, so that a file that grows quickly does not hold up the run
 # Output that is kept on disk.
@@ -266,9 +267,12 @@ def _by_name(score: ScoreConfig | None) -> ScoreConfig | None:
 class Curve:
     """The points of one run in order, and the unreported ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, end_step: int | None = None) -> None:
+        """``end_step`` is where a run should end that is not given its steps, so that it may go on for ever."""
+        self._end_step = end_step
         self.first_step: int | None = None
         self.last_step: int | None = None
+        self._num_points = 0
         self.first_loss: float | None = None
         self.last_loss: float | None = None
         self._has_norm = False
@@ -284,6 +288,13 @@ class Curve:
         return self.last_step + 1 if self.first_step == 0 else self.last_step
 
     @property
+    def goes_on(self) -> bool:
+        """Whether it is twice as long as it should be, and long enough to judge."""
+        if self._end_step is None or self.last_step is None:
+            return False
+        return self.last_step > 2 * self._end_step and self._num_points >= _ENOUGH_POINTS
+
+    @property
     def digest(self) -> str:
         """A hash of all steps and losses so far."""
         return self._digest.hexdigest()
@@ -295,6 +306,7 @@ class Curve:
         if self.first_step is None:
             self.first_step, self.first_loss = point.step, point.loss
         self.last_step, self.last_loss = point.step, point.loss
+        self._num_points += 1
         self._digest.update(struct.pack("<qd", point.step, point.loss))
         self._has_norm = self._has_norm or point.grad_norm is not None
         self._new.append(point)

@@ -110,6 +110,15 @@ def test_parts_of_a_sweep_file_are_valid() -> None:
         assert any(said)
 
 
+def test_the_sweep_of_nanogpt_can_be_forked_at_its_checkpoints_with_what_is_tried() -> None:
+    (text,) = (text for _, text in BLOCK.findall(PAGE) if text.startswith("name: rescue"))
+    sweep = build_sweep(parse_document(text, "page"))
+    assert sweep.objective.section.resume is not None
+    assert [trial.cell["lr"] for trial in sweep.trials] == [0.1, 1.0]
+    for tried in re.findall(r"--try (\w+)=", PAGE):
+        assert sweep.objective.uses(tried)
+
+
 def test_the_sizes_of_the_global_batch_are_those_that_the_page_says() -> None:
     (text,) = (text for _, text in BLOCK.findall(PAGE) if text.startswith("name: accumulated"))
     trials = build_sweep(parse_document(text, "page")).trials

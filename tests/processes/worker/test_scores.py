@@ -163,6 +163,7 @@ BASE = "name: case\nsteps: 20\n"
     [
         ("{score: {name: f1}}", "objective.metrics.score.maximize: does not say whether more of f1 is better"),
         ("{loss: reward}", "objective.metrics.loss: 'reward' is the name of a score"),
+        ("{loss: losses/value_loss}", "objective.metrics.loss: 'losses/value_loss' rises while an agent learns"),
         ("{validation_loss: val_acc}", "objective.metrics.validation_loss: 'val_acc' is the name of a score"),
         ("{score: {pattern: 'return', maximize: true}}", "has no group for the value"),
         ("{score: {pattern: '(', maximize: true}}", "is not a valid regular expression"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import nan
 from typing import get_args
 
 import numpy as np
@@ -12,7 +13,7 @@ from orchestrator.base.vocabulary import OUTCOMES
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord, SpikeDetector
 from orchestrator.detection.episodes import Episode
-from orchestrator.detection.outcomes import judge
+from orchestrator.detection.outcomes import judge, member_result
 from orchestrator.detection.verdicts import Lost
 
 CONFIG = StoppingConfig().resolved(0.1, 1)
@@ -191,3 +192,11 @@ def test_a_stricter_stall_drop_makes_runs_stalled_and_nothing_else(
     lax, strict = (judge(record, CONFIG.model_copy(update={"stall_drop": drop})) for drop in (low, high))
     assert strict.outcome in (lax.outcome, "stalled")
     assert lax.outcome != "stalled" or strict.outcome == "stalled"
+
+
+def test_a_loss_that_cannot_be_judged_leaves_a_finite_run_to_its_score() -> None:
+    signed = replace(STABLE, is_signed=True)
+    assert member_result("t", signed, CONFIG, 300, nan).outcome == "unknown"
+    assert member_result("t", signed, CONFIG, 300, nan, has_score=True).outcome == "stable"
+    lost = replace(signed, **NOT_FINITE)
+    assert member_result("t", lost, CONFIG, 300, nan, has_score=True).outcome == "diverged"

@@ -799,3 +799,20 @@ def test_a_metric_that_was_never_printed_is_named() -> None:
     stream.feed(VALIDATED.encode())
     stream.finish()
     assert stream.note.endswith("never printed: f1")
+
+
+def test_steps_do_not_run_ahead_of_a_progress_bar_that_lags() -> None:
+    shown = {1: 0, 2: 2, 3: 2, 4: 4}  # what the bar says before the loss of a step; later the step before
+    lines = "".join(f"\r{shown.get(t, t - 1)}/80 [00:01<00:09]\r{{'loss': {4 - t / 80:.3f}}}\n" for t in range(1, 81))
+    found = steps(points_of(lines))
+    assert len(found) == 80
+    assert max(found) <= 80
+
+
+def test_a_counter_that_begins_again_with_each_epoch_counts_steps_however_short_an_epoch_is() -> None:
+    lines = "".join(f"| epoch {e:3d} | {b}/450 batches | loss {5 - e / 9:.2f}\n" for e in range(9) for b in (200, 400))
+    assert steps(points_of(lines)) == list(range(200, 200 * 19, 200))
+
+
+def test_the_loss_of_a_value_is_no_training_loss() -> None:
+    assert "no line with a loss" in stream_of(each("step {step} value_loss {loss}"))[1].note

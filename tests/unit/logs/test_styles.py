@@ -87,6 +87,11 @@ READ: dict[str, Lines] = {
     "a logger that prints to two places": lambda t, x, n, v: f"12:00:00 INFO step {t} loss {x}\nstep {t} loss {x}\n",
     "two loggers without steps": lambda t, x, n, v: f"loss = {x}\nINFO:root:loss = {x}\n",
     "a print, and Weights & Biases' summary": lambda t, x, n, v: f"step {t} loss {x}\n" + ("" if t < NUM_STEPS - 1 else SUMMARY),
+    "processes of Hogwild": lambda t, x, n, v: "".join(
+        f"{pid}\tTrain Epoch: {epoch(max(0, t - late)) + 1} [{64 * batch(max(0, t - late))}/{64 * PER_EPOCH} (0%)]\tLoss: {x if late == 0 else 9.9}\n"
+        for pid, late in ((4001, 0), (4002, 2)) if t >= 2 * late
+    ),
+    "a time in seconds": lambda t, x, n, v: f"{1_700_000 + t // 3} step {t} loss {x}\n",
     "MNIST example": lambda t, x, n, v: (
         f"Train Epoch: {epoch(t) + 1} [{64 * batch(t)}/{64 * PER_EPOCH} ({100 * batch(t) / PER_EPOCH:.0f}%)]\tLoss: {x}\n"
         + at_end(t, f"\nTest set: Average loss: {v:.4f}, Accuracy: 98/100 (98%)\n\n")

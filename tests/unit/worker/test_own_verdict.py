@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.worker.own_verdict import Losses, own_verdict
+from orchestrator.worker.own_verdict import Losses, own_verdict, question_of
 
 HEALTHY = Losses(first=4.0, last=3.0, have_diverged=False, are_complete=False)
 GROWN = Losses(first=4.0, last=9.0, have_diverged=False, are_complete=False)
@@ -88,3 +88,5 @@ def test_losses_that_say_so_count_where_the_run_failed() -> None:
     assert own_verdict(1, GROWN, ["KeyError: 3"], None) is None
     assert own_verdict(0, high, [], None) is None
     assert own_verdict(1, Losses(None, None, have_diverged=False, are_complete=False), overflow, None) is None
+    assert "diverged_if" in question_of(overflow)
+    assert question_of(["KeyError: 3"]) == ""
