@@ -90,7 +90,7 @@ class CheckQuery(Query["tuple[Sweep, Path]"]):
                 for report in run.reports(began, lambda: False):
                     traces += report.traces.values()
                     readings += report.telemetry.values()
-                    error, has_ended = report.error, isinstance(report.ending, Completed)
+                    error, has_ended = report.error, isinstance(report.ending, Completed) and not run.curve.goes_on
                     now = time.monotonic() - began
                     seen += [(now, float(trace["step"][-1])) for trace in report.traces.values()]
                     has_enough = sum(len(trace["step"]) for trace in traces) >= self.losses

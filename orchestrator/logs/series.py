@@ -32,7 +32,7 @@ _RANK = re.compile(r"(?:^\W{0,3}|\[)rank[\s:=_]{0,2}(\d+)(?!\d*[\w.])", re.IGNOR
 _RANK_WITHIN = 160  # characters
 # The id of a process before a line that has a step or a counter of its own.
 _PROCESS = re.compile(r"\W{0,3}(\d{3,8})\W{0,2}[\t ]\W{0,2}(?=[A-Za-z])")
-_MAX_DOUBTED = 3  # lines in a row that another process may have printed; then the number before them is no id
+_MAX_DOUBTED = 10  # lines that another process may have printed; then the number before them is no id
 # Words before a loss that say nothing about the kind of a line: levels of a logger, and parts of times.
 _IGNORED = {
     "info", "warning", "debug", "error", "am", "pm", "utc", "gmt", "t", "z", "s", "ms", "sec", "secs", "second",
@@ -60,7 +60,6 @@ class _Processes:
 
     first: str | None = None
     last_step: float = -math.inf  # of the first process
-    num_first: int = 0
     num_doubted: int = 0
     is_sure: bool = False
 
@@ -71,9 +70,9 @@ class _Processes:
             return False
         self.first = self.first or match[1]
         if match[1] == self.first:
-            self.num_first, self.last_step = self.num_first + 1, step
+            self.last_step = step
             self.is_sure = self.is_sure or self.num_doubted > 0
-        elif not self.is_sure and self.num_first > 1 and (self.num_doubted or step <= self.last_step):
+        elif not self.is_sure and (self.num_doubted or step <= self.last_step):
             self.num_doubted += 1
         return match[1] != self.first and (self.is_sure or 0 < self.num_doubted <= _MAX_DOUBTED)
 

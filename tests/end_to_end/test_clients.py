@@ -52,14 +52,15 @@ def file_of(folder: Path, client: dict[str, Any], attempt: dict[str, Any]) -> Pa
 def test_a_check_of_a_client_begins_with_the_truth(tmp_path: Path, name: str, i: int) -> None:
     attempt = CLIENTS[name]["tries"][i]
     path = file_of(tmp_path, CLIENTS[name], attempt)
-    command = ["check", str(path), "--json", str(tmp_path / "said.json")]
+    # So many that a trainer without an end goes beyond its steps on any machine.
+    command = ["check", str(path), "--losses", "130", "--json", str(tmp_path / "said.json")]
     done = CliRunner().invoke(app, command, catch_exceptions=False)
     said = json.loads((tmp_path / "said.json").read_text())
     assert said["kind"] == attempt["check"], done.output
     assert done.exit_code == (0 if said["kind"] in ("read", "few", "units") else 3)
     assert attempt.get("every", 1) in (said["every"], "any")
     assert said["facts"] == attempt.get("facts", {})
-    if "names" in attempt and "outcomes" not in attempt:
+    if "names" in attempt and "errored" not in attempt.get("outcomes", {}).values():
         assert attempt["names"] in said["sentence"] + said["remedy"]
 
 
