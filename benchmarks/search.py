@@ -95,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="two shapes, one width, two seeds, few trials")
     parser.add_argument("--seeds", type=int, help="seeds of each arm on each case (20)")
     parser.add_argument("--budgets", type=int, nargs="+", metavar="N", help="numbers of trials to measure at")
+    parser.add_argument("--widths", type=float, nargs="+", default=WIDTHS, help="of the transition, of flat cases")
     parser.add_argument("--workers", type=int, default=1, help="processes")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=DEFAULT_ARMS)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=["flat", "3-D", "tables"])
@@ -115,7 +116,7 @@ def _cases(chosen: argparse.Namespace) -> list[Case]:
         return [Case(synthetic, (shape, 0.15), (24, 32), arms) for shape in ("linear", "step")]
     cases = []
     if "flat" in chosen.cases:
-        cases += [Case(synthetic, (shape, width), flat, arms) for width in WIDTHS for shape in SHAPES]
+        cases += [Case(synthetic, (shape, width), flat, arms) for width in chosen.widths for shape in SHAPES]
     if "random" in chosen.cases:
         cases += [Case(random_edge, (number, width), flat, arms) for width in _FEW_WIDTHS for number in range(8)]
     if "3-D" in chosen.cases:

@@ -79,7 +79,8 @@ def read_remedies(ledger: LedgerReader, diagnosis: Diagnosis) -> Remedies:
         return results
     with LedgerReader(forks / LEDGER) as trained:
         fork_rows = _trials(trained)
-        tried = {fork.remedy.name for fork, _ in _forks(trained.trials(removed=True), own) if fork.remedy.entries}
+        ever = [fork.remedy for fork, _ in _forks(trained.trials(removed=True), own) if fork.remedy.entries]
+        tried = {remedy.in_numbers(trial.config, own).name for remedy in ever}
         if (control := _control(fork_rows, own)) is not None:
             results = replace(results, control=control, **_repetition(ledger, trial, trained, control))
         if results.is_custom:

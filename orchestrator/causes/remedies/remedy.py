@@ -78,6 +78,31 @@ class Remedy:
             moves -= {("lr", "raise")}
         return moves | ({("warmup", "raise")} if ("lr", "lower") in moves else set())
 
+    def in_numbers(self, config: Mapping[str, Any], own: Sequence[Entry] = ()) -> Remedy:
+        """Replace factors by numbers, as in a run of ``config``.
+
+        Keeps factors of fields that the run's ``own`` interventions set: their numbers depend on the step.
+        """
+        changed = {name for entry in own for name in entry.get("set", {})}
+        values = {name: value for name, value in config.items() if name not in changed}
+        entries = []
+        for entry in self.entries:
+            changes = {name: _number(values.get(name), value) for name, value in entry.get("set", {}).items()}
+            values |= changes
+            entries.append({**entry, "set": changes} if changes else entry)
+        return Remedy(tuple(entries))
+
+
+def distinct(remedies: Iterable[Remedy], config: Mapping[str, Any], own: Sequence[Entry] = ()) -> list[Remedy]:
+    """Remove the second name of a value in a run of ``config``: a factor, if one of ``remedies`` says the number."""
+    remedies = list(remedies)
+    kept: dict[str, Remedy] = {}
+    for remedy in remedies:
+        numbers = remedy.in_numbers(config, own)
+        if numbers.name not in kept or remedy == numbers:
+            kept[numbers.name] = remedy
+    return [remedy for remedy in remedies if remedy in kept.values()]
+
 
 @dataclass(frozen=True, slots=True)
 class Fork:
@@ -165,6 +190,12 @@ def _undoes(later: Entry, entry: Entry) -> bool:
         return False
     pairs = [(factor_of(changes[name]), factor_of(back[name])) for name in changes]
     return all(a is not None and b is not None and math.isclose(a * b, 1) for a, b in pairs)
+
+
+def _number(own: Any, value: Number) -> Number:
+    """A factor times the run's ``own`` value, if it has one."""
+    times = factor_of(value)
+    return value if times is None or not is_number(own) else own * times
 
 
 def _returns(entries: Sequence[Entry]) -> bool:

@@ -31,7 +31,7 @@ from orchestrator.causes.remedies.reading import (
     nearest_stable_cells,
     unstable_region,
 )
-from orchestrator.causes.remedies.remedy import FIRST_FRESH, Fork, Remedy
+from orchestrator.causes.remedies.remedy import FIRST_FRESH, Fork, Remedy, distinct, own_interventions
 from orchestrator.causes.remedies.request import (
     RemedyRequest,
     core_remedies,
@@ -185,6 +185,7 @@ def forks_to_try(folder: Path, diagnosis: Diagnosis, request: RemedyRequest, ste
         with LedgerReader(folder / LEDGER) as ledger:
             stable_cells = nearest_stable_cells(ledger, read_table(ledger).trials, trial)
         remedies = (core_remedies if request.each_cell else usual_remedies)(diagnosis.evidence, stable_cells)
+    remedies = distinct(remedies, trial.config, own_interventions(trial))
     refuses = bool(request.tried) and not request.each_cell
     forks = [Fork(remedy, step, 0) for step in steps for remedy in remedies if step + remedy.last_start < trial.steps]
     forks = accepted_forks(folder, trial, forks, refuses=refuses, allow_import=request.allow_import)

@@ -6,7 +6,7 @@ import pytest
 from remedy_cases import CLIP, LOWER, SKIP
 
 from orchestrator.base.errors import InputError
-from orchestrator.causes.remedies.remedy import BATCH, NO_CHANGE, Fork, Remedy, fork_of
+from orchestrator.causes.remedies.remedy import BATCH, NO_CHANGE, Fork, Remedy, distinct, fork_of
 from orchestrator.causes.remedies.request import parse_fork_steps, parse_remedies
 
 
@@ -22,6 +22,21 @@ def test_each_value_of_a_field_is_a_remedy_and_each_remedy_is_tried_once() -> No
         "reset second moment",
         "second moment x4",
     ]
+
+
+def test_a_value_with_two_names_is_one_remedy_named_by_the_number() -> None:
+    config = {"eps": 100.0, "lr": 0.02, "clip": None}
+
+    def kept(*texts: str, own: tuple = ()) -> list[str]:
+        return [remedy.name for remedy in distinct(parse_remedies(texts), config, own)]
+
+    assert kept("eps=x1e-4,0.01,x100") == ["eps 0.01", "eps x100"]
+    assert kept("lr=0.002,x0.1", "lr=x0.1+skip=5") == ["lr 0.002", "lr x0.1 + skip 5"]
+    assert kept("lr=x0.5:50,0.01:50,0.01") == ["lr 0.01 for 50", "lr 0.01"]
+    assert kept("lr=x0.25:50:20", "lr=0.005") == ["lr x0.25 for 50, back over 20", "lr 0.005"]
+    changed = ({"at": 5, "set": {"lr": "x0.5"}},)
+    assert kept("lr=x0.5,0.01", "eps=x1e-4,0.01", own=changed) == ["lr x0.5", "lr 0.01", "eps 0.01"]
+    assert kept("clip=x0.5,1") == ["clip x0.5", "clip 1"], "a factor of no number is refused elsewhere"
 
 
 def test_a_value_may_last_and_return_on_a_ramp() -> None:

@@ -132,6 +132,13 @@ def test_what_is_usual_is_tried_where_nothing_is_asked_for(beyond: Path) -> None
     assert found.onset in found.fork_steps
 
 
+def test_a_value_under_two_names_is_trained_and_counted_once(beyond: Path) -> None:
+    found = find_remedies(beyond, None, {}, RemedyRequest(("lr=x0.5,1.5",), ("0",), 1, pairs=False))
+    assert (found.names, found.num_tried) == (["lr 1.5"], 1)
+    later = find_remedies(beyond, None, {}, RemedyRequest(("lr=x0.5,x0.9",), ("0",), 1, pairs=False))
+    assert (later.names, later.num_tried) == (["lr x0.5", "lr x0.9"], 2), "an earlier name of a value does not count"
+
+
 def test_two_trials_have_the_same_curve_only_if_they_are_equal_bit_for_bit(beyond: Path) -> None:
     with LedgerReader(beyond / LEDGER) as ledger:
         first, second = (ledger.trace(row.trial_id) for row in ledger.trials())
