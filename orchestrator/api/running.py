@@ -18,7 +18,7 @@ from orchestrator.api.sweep_files import overrides, read_sweep
 from orchestrator.base.environment import check_installed
 from orchestrator.base.errors import EXIT_INTERRUPTED, EXIT_OK, InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER, check_in_place
-from orchestrator.base.words import counts_line, length_text
+from orchestrator.base.words import count, counts_line, length_text
 from orchestrator.driver.planning import check_runnable, refining_sweep
 from orchestrator.driver.progress import Observer, Summary
 from orchestrator.driver.runner import run_sweep
@@ -223,7 +223,7 @@ def _end(sweep: Sweep, folder: Path, summary: Summary, written: Sequence[Path]) 
     if summary.stopped_by is not None:
         yield "stopped; the same command resumes the sweep"
     if summary.counts["errored"]:
-        yield f"{summary.counts['errored']} trials errored: `sweep status {sweep.name}` says why"
+        yield f"{count(summary.counts['errored'], 'trial')} errored: `sweep status {sweep.name}` says why"
     return summary.exit_code
 
 

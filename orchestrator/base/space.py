@@ -121,13 +121,14 @@ class Axis:
         return float(value)
 
     def between(self, a: Any, b: Any) -> float | None:
-        """The midpoint of two values on the axis's scale; None if one has no place there."""
+        """The midpoint of two values on the scale of ``on_natural_scale``; None if one has no place there."""
         if not (is_number(a) and is_number(b)):
             return None
-        middle = (self.position(a) + self.position(b)) / 2
-        if self.scale == "log":
+        axis = on_natural_scale(self)
+        middle = (axis.position(a) + axis.position(b)) / 2
+        if axis.scale == "log":
             return 10.0**middle
-        return 1 - 10.0**-middle if self.scale == "log1m" else middle
+        return 1 - 10.0**-middle if axis.scale == "log1m" else middle
 
     def factor(self, a: Any, b: Any) -> float:
         """The distance of two values as a factor of at least 1; of 1 - value on a log1m axis, and on one like it.
