@@ -29,7 +29,7 @@ from orchestrator.logs.streams import VALIDATION, Point, Reading
 from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render, takes_steps
 from orchestrator.worker.fork_server import FUNCTION
 from orchestrator.worker.launcher import CannotStart, Launcher
-from orchestrator.worker.own_verdict import Losses, own_verdict, question_of, signal_from_outside
+from orchestrator.worker.own_verdict import Losses, aborted, own_verdict, question_of, signal_from_outside
 from orchestrator.worker.points import (
     Curve,
     Process,
@@ -328,7 +328,7 @@ class CustomRun:
         """Report the result, or the reason for its absence."""
         codes = [child.returncode() for child in self._children]
         failed = next((rank for rank, code in enumerate(codes) if code not in (None, 0)), None)
-        if failed is not None and codes[0] == 0 and self._is_complete:
+        if failed is not None and self._is_complete and (codes[0] == 0 or aborted(self._children[0].last_lines())):
             # Libraries of collectives may abort at exit, after the training has ended.
             failed = None
         record = self.monitor.record()

@@ -40,6 +40,8 @@ _SAYINGS = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _OVERFLOW = re.compile(r"^OverflowError: (?:math range error|\(34,).*", re.MULTILINE)  # e.g. math.exp of a loss
+# What gloo's threads that outlive Python say, and torchrun of a process that they ended.
+_ABORT = re.compile(r"terminate called without an active exception|Signal 6 \(SIGABRT\) received")
 _LOST_FACTOR = 10.0  # of its first loss
 # Signals from outside that end a healthy process, so another attempt may succeed.
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR2)
@@ -66,6 +68,11 @@ def own_verdict(code: int | None, losses: Losses, lines: Sequence[str], pattern:
     if usual := _SAYINGS.search(text):
         return f"it stopped itself: {_line_at(text, usual.start())}"
     return _by_losses(losses, text) if code not in (None, 0) else None
+
+
+def aborted(lines: Sequence[str]) -> bool:
+    """Whether a process was ended by libraries of collectives, as they do after the training too."""
+    return _ABORT.search("\n".join(lines)) is not None
 
 
 def question_of(lines: Sequence[str]) -> str:

@@ -147,6 +147,15 @@ def test_the_newest_of_several_checkpoints_is_passed_on(tmp_path: Path) -> None:
     assert (tmp_path / "seen").read_text().split()[-1].endswith("/checkpoint-30")
 
 
+def test_an_abort_of_gloo_after_the_last_step_is_no_error(tmp_path: Path) -> None:
+    script = "import os, sys\nfor step in range({}):\n    print(f'step {{step}} loss {{3 - step / 60}}')\n" + (
+        "print('terminate called without an active exception', file=sys.stderr, flush=True)\nos.abort()\n"
+    )
+    assert only(tmp_path, script.format(60)).outcome == "stable"
+    row = only(tmp_path, script.format(30), ONE_SEED.replace("name: mine", "name: early"))
+    assert (row.status, row.outcome) == ("errored", None)
+
+
 BROKEN = "import sys\nraise SystemExit(f'no data for {sys.argv[1]}')\n"
 
 
