@@ -23,7 +23,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.table import read_table
 from orchestrator.mirrors.mirror import BackgroundMirror, Mirror
-from orchestrator.mirrors.records import running_record
+from orchestrator.mirrors.records import log_columns, running_record
 from orchestrator.mirrors.tracker import Point, SweepRecord, Tracker, TrackingError, TrialRecord, tracker_class
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.worker.packed_run import Pace
@@ -383,8 +383,8 @@ def test_points_of_an_attempt_that_was_lost_do_not_stay(live_case: Case, results
         Mirror(results / NAME, TrackingConfig(every=1), tracker=case.tracker) as mirror,
     ):
         row = ledger.trials()[0]
-        axes = {axis.name: axis for axis in read_table(ledger).axes}
-        record, _ = running_record(ledger, replace(row, status="running", pack_id="another"), axes, NAME, 0)
+        logs = log_columns(read_table(ledger).axes)
+        record, _ = running_record(ledger, replace(row, status="running", pack_id="another"), logs, NAME, 0)
         mirror.tracker.write_running(replace(record, points=[Point("loss", 123.0, 0)]))
         assert case.stored(results).trials[row.trial_id]["loss"] == [(0, 123.0)]
     mirror_all(case, results)

@@ -26,7 +26,7 @@ from orchestrator.base.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
 from orchestrator.mirrors.mirror import Mirror
-from orchestrator.mirrors.records import running_record
+from orchestrator.mirrors.records import log_columns, running_record
 from orchestrator.mirrors.tracker import Point, tracker_class
 from orchestrator.sweepfile.sections import TrackingConfig
 
@@ -154,9 +154,9 @@ def leave_growing(folder: Path) -> None:
     """What a driver leaves that was killed while all trials were in training, in another attempt."""
     tracker = tracker_class("tensorboard")
     with LedgerReader(folder / LEDGER) as ledger, Mirror(folder, TrackingConfig(), tracker=tracker) as store:
-        axes = {axis.name: axis for axis in read_table(ledger).axes}
+        logs = log_columns(read_table(ledger).axes)
         for row in ledger.trials():
-            record, _ = running_record(ledger, replace(row, status="running", pack_id="another"), axes, NAME, 0)
+            record, _ = running_record(ledger, replace(row, status="running", pack_id="another"), logs, NAME, 0)
             store.tracker.write_running(replace(record, points=[Point("loss", 123.0, 0)]))
 
 

@@ -20,7 +20,7 @@ from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
 from orchestrator.mirrors.mirror import Mirror
-from orchestrator.mirrors.records import running_record
+from orchestrator.mirrors.records import log_columns, running_record
 from orchestrator.mirrors.tracker import Point, TrackingError, tracker_class
 from orchestrator.pages.report import export_all
 from orchestrator.sweepfile.sections import TrackingConfig
@@ -214,10 +214,10 @@ def test_a_tensorboard_that_watches_a_trial_shows_each_point_once(folder: Path) 
 
     with store, LedgerReader(folder / LEDGER) as ledger:
         row = ledger.trials()[0]
-        axes = {axis.name: axis for axis in read_table(ledger).axes}
+        logs = log_columns(read_table(ledger).axes)
         for attempt, first, end in (("one", 0, 10), ("one", 10, 20), ("another", 0, 5)):
             running = replace(row, status="running", pack_id=attempt)
-            record, _ = running_record(ledger, running, axes, "edge", 0)
+            record, _ = running_record(ledger, running, logs, "edge", 0)
             points = [Point("loss", 100.0 + step, step) for step in range(first, end)]
             store.tracker.write_running(replace(record, points=points))
             assert curve() == [(step, 100.0 + step) for step in range(end)]
