@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-SOURCES = {"python": "py", "c": "c"}
+SOURCES = {"python": "py"}
 TIMEOUT_S = 200
 ROOT = Path(__file__).parents[1]
 
@@ -33,7 +33,7 @@ def write_files(text: str, folder: Path) -> None:
 
 def copy_linked(text: str, folder: Path) -> None:
     """Copy the trainers to which a page links, and of which it shows at most some lines."""
-    for path in re.findall(r"\]\(\.\./(sweeps/trainers/\S+\.py)\)", text):
+    for path in re.findall(r"\]\(\.\./(sweeps/trainers/\S+\.(?:py|c))\)", text):
         shutil.copy(ROOT / path, folder)
 
 
@@ -43,7 +43,7 @@ def excerpts(text: str) -> list[str]:
 
 def shipped(text: str) -> str:
     """The content of all trainers to which a page links."""
-    paths = re.findall(r"\]\(\.\./(sweeps/trainers/\S+\.py)\)", text)
+    paths = re.findall(r"\]\(\.\./(sweeps/trainers/\S+\.(?:py|c))\)", text)
     return "".join((ROOT / path).read_text() for path in paths)
 
 

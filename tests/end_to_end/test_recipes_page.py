@@ -97,12 +97,13 @@ def test_every_section_is_a_recipe_and_names_no_column(tmp_path: Path) -> None:
 
 
 def test_each_excerpt_is_of_a_trainer_that_ships() -> None:
-    assert len(excerpts(PAGE)) == 4
+    assert len(excerpts(PAGE)) == 5
     assert all(excerpt in shipped(PAGE) for excerpt in excerpts(PAGE))
 
 
 def test_init_writes_the_sweep_file_that_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    copy_linked(section(PAGE, NANOGPT), tmp_path)
     write_files(section(PAGE, NANOGPT), tmp_path)
     shown = load_sweep(tmp_path / "gpt.yaml")
     (tmp_path / "gpt.yaml").unlink()
