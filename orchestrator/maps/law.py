@@ -1,10 +1,12 @@
 """A law over sizes: log rate = constant + sum of exponents x log size + a random effect of each size.
 
+The exponent may change with the size (a bend, quadratic in log size) along axes where the target lies among the sizes.
+
 Sizes that share values of some axes, as four batches at one width do, may share a part of the random effect: they are a
 group. Otherwise many batches at two widths would count as many widths.
 
-Axes of arrays: N runs, R sizes (rows), K size axes, G groups, D coefficients (the constant, the exponents, effects of
-groups), M points of a grid of log rates, S draws from the posterior.
+Axes of arrays: N runs, R sizes (rows), K size axes, G groups, B axes with a bend, D coefficients (the constant, the
+exponents, bends, effects of groups), M points of a grid of log rates, S draws from the posterior.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from scipy.stats import chi2, halfnorm, norm, qmc
 # Priors, in natural logarithms. The theories of exponents are 0, -1/2 and -1; the mean is the one in the middle.
 EXPONENT_MEAN, EXPONENT_SD = -0.5, 0.5
 _CONSTANT_SD = 3.0
+_BEND_SD = 0.1  # half of the change of an exponent over a factor of e in size
 _SCATTER_SCALE = 0.2  # of the random effect between sizes: half-normal
 _WIDTH_MEDIAN, _WIDTH_SD = 0.1, 0.9  # of the transition from stable to unstable: log-normal
 # Quantiles at which the two priors are evaluated, and the share of the prior that each stands for.
@@ -52,17 +55,18 @@ class Exponents:
 class Law:
     """Draws from the posterior: coefficients, the scatter between sizes, and the width of the transition.
 
-    ``origin_K`` are the log sizes at which the constant holds.
+    ``origin_K`` are the log sizes at which the constant holds, ``bent`` the axes whose exponent changes.
     """
 
     origin_K: np.ndarray
+    bent: tuple[int, ...]
     coefficient_SD: np.ndarray
     scatter_S: np.ndarray
     width_S: np.ndarray
 
     def draws(self, size_K: np.ndarray) -> np.ndarray:
         """Return draws of the log rate at a new size, whose random effect nobody has seen."""
-        mean_S = self.coefficient_SD[:, 0] + self.coefficient_SD[:, 1:] @ (size_K - self.origin_K)
+        mean_S = self.coefficient_SD @ _features(size_K[None] - self.origin_K, self.bent)[0]
         return mean_S + self.scatter_S * _standard_normals(len(mean_S))
 
     def interval(self, size_K: np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
@@ -71,10 +75,14 @@ class Law:
         at, low, high = np.quantile(self.draws(size_K), [0.5, tail, 1 - tail])
         return float(at), float(low), float(high)
 
-    def exponent(self, axis: int, level: float = 0.95) -> tuple[float, float, float]:
-        """Return the median of an exponent, and the ends of its interval."""
+    def exponent(self, axis: int, size_K: np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
+        """Return the median of an exponent at a size, and the ends of its interval."""
         tail = (1 - level) / 2
-        at, low, high = np.quantile(self.coefficient_SD[:, 1 + axis], [0.5, tail, 1 - tail])
+        exponent_S = self.coefficient_SD[:, 1 + axis]
+        if axis in self.bent:
+            bend_S = self.coefficient_SD[:, 1 + len(self.origin_K) + self.bent.index(axis)]
+            exponent_S = exponent_S + 2 * bend_S * (size_K[axis] - self.origin_K[axis])
+        at, low, high = np.quantile(exponent_S, [0.5, tail, 1 - tail])
         return float(at), float(low), float(high)
 
     def p_stable(self, size_K: np.ndarray, log_rate: float) -> float:
@@ -107,7 +115,7 @@ def fit_edges(
 
     widths = np.maximum(np.exp(np.log(_WIDTH_MEDIAN) + _WIDTH_SD * norm.ppf(_QUANTILES)), _GRID_STEP)
     tables = [(float(width), log_likelihood(float(width))) for width in widths]
-    return _fit(size_RK, grid_M, tables, np.log(_SHARES), prior, shared)
+    return _fit(size_RK, grid_M, tables, np.log(_SHARES), prior, shared, ())
 
 
 def fit_centres(
@@ -117,15 +125,17 @@ def fit_centres(
     beyond_R: np.ndarray,
     prior: Exponents | None = None,
     shared: Sequence[int] = (),
+    bent: Sequence[int] = (),
 ) -> Law:
     """Fit the law of a rate that is known up to a normal error ``spread_R``.
 
-    Where ``beyond_R`` is +1 or -1 the rate is only known to be at least, or at most, the one given (censored).
+    Where ``beyond_R`` is +1 or -1 the rate is only known to be at least, or at most, the one given (censored). The
+    exponents of the axes ``bent`` may change with size.
     """
     grid_M = _grid(centre_R)
     distance_RM = (grid_M - centre_R[:, None]) / spread_R[:, None]
     log_RM = np.where(beyond_R[:, None] == 0, -0.5 * distance_RM**2, log_ndtr(np.sign(beyond_R)[:, None] * distance_RM))
-    return _fit(size_RK, grid_M, [(1.0, log_RM)], np.zeros(1), prior, shared)
+    return _fit(size_RK, grid_M, [(1.0, log_RM)], np.zeros(1), prior, shared, bent)
 
 
 def _fit(
@@ -135,14 +145,16 @@ def _fit(
     log_share_of_tables: np.ndarray,
     prior: Exponents | None,
     shared: Sequence[int],
+    bent: Sequence[int],
 ) -> Law:
     """Integrate over coefficients by importance sampling, for each scatter and each width of the transition."""
     prior = prior or Exponents.usual(size_RK.shape[1])
     origin_K = size_RK.mean(axis=0)
     group_RG = _groups(size_RK[:, list(shared)])
     num_groups = group_RG.shape[1]
-    design_RD = np.column_stack([np.ones(len(size_RK)), size_RK - origin_K, group_RG])
-    mean_D = np.array([(grid_M[0] + grid_M[-1]) / 2, *prior.mean_K, *np.zeros(num_groups)])
+    design_RD = np.column_stack([_features(size_RK - origin_K, bent), group_RG])
+    bend_B = np.zeros(len(bent))
+    mean_D = np.array([(grid_M[0] + grid_M[-1]) / 2, *prior.mean_K, *bend_B, *np.zeros(num_groups)])
     start_D, parts = mean_D, []
     scatters = halfnorm.ppf(_QUANTILES) * _SCATTER_SCALE
     own = 1 - _SHARED if num_groups else 1.0
@@ -154,7 +166,7 @@ def _fit(
             smooth_RM = np.log(np.maximum(shape_RM @ kernel_MM, 1e-300))
             smooth_RM = np.where(smooth_RM < _LOST, log_RM - top_R, smooth_RM) + top_R
             sd_G = np.full(num_groups, scatter * _SHARED**0.5)
-            precision_D = np.array([_CONSTANT_SD, *prior.sd_K, *sd_G]) ** -2.0
+            precision_D = np.array([_CONSTANT_SD, *prior.sd_K, *(bend_B + _BEND_SD), *sd_G]) ** -2.0
             posterior = _Posterior(design_RD, grid_M, smooth_RM, mean_D, precision_D)
             start_D = posterior.mode(start_D)
             sample_SD, log_weight_S = posterior.sample(start_D)
@@ -166,7 +178,8 @@ def _fit(
     repeats = [len(part[0]) for part in parts]
     return Law(
         origin_K,
-        sample_SD[chosen_S, : 1 + size_RK.shape[1]],
+        tuple(bent),
+        sample_SD[chosen_S, : len(mean_D) - num_groups],
         np.repeat([part[2] for part in parts], repeats)[chosen_S],
         np.repeat([part[3] for part in parts], repeats)[chosen_S],
     )
@@ -231,6 +244,11 @@ class _Posterior:
         log_proposal_S -= np.log(np.diag(root_DD)).sum()
         log_weight_S = self.log_density(sample_SD) - log_proposal_S - np.log(len(sample_SD))
         return sample_SD, log_weight_S
+
+
+def _features(size_RK: np.ndarray, bent: Sequence[int]) -> np.ndarray:
+    """Return what the coefficients multiply: one, the log sizes, and the squares of those that bend."""
+    return np.column_stack([np.ones(len(size_RK)), size_RK, size_RK[:, list(bent)] ** 2])
 
 
 def _groups(shared_RK: np.ndarray) -> np.ndarray:

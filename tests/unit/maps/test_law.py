@@ -74,7 +74,7 @@ def clean(widths: list[float], exponent: float = -1.0, top: float = 0.0) -> tupl
 
 def test_a_clean_ladder_finds_its_exponent_and_more_sizes_narrow_the_interval() -> None:
     few, many = (fit_edges(*clean(widths)) for widths in ([16, 64], [16, 24, 32, 48, 64]))
-    at, low, high = many.exponent(0)
+    at, low, high = many.exponent(0, np.zeros(1))
     assert low < -1 < high
     assert at == pytest.approx(-1, abs=0.15)
     target = np.log([128.0])
@@ -89,12 +89,12 @@ def test_a_size_without_an_edge_on_the_axis_is_censored_and_not_dropped() -> Non
     kept = size_NK[:, 0] > np.log(17)
     assert not unstable_N[~kept].any()
     with_it, without = fit_edges(size_NK, rate_N, unstable_N), fit_edges(size_NK[kept], rate_N[kept], unstable_N[kept])
-    assert with_it.exponent(0)[2] < without.exponent(0)[2]
+    assert with_it.exponent(0, np.zeros(1))[2] < without.exponent(0, np.zeros(1))[2]
 
 
 def test_an_assumed_exponent_stays() -> None:
     law = fit_edges(*clean([16, 24, 32]), Exponents(np.array([-0.5]), np.array([1e-3])))
-    assert law.exponent(0)[0] == pytest.approx(-0.5, abs=0.01)
+    assert law.exponent(0, np.zeros(1))[0] == pytest.approx(-0.5, abs=0.01)
 
 
 def test_two_widths_of_many_batches_are_no_more_certain_about_width_than_they_may_be() -> None:
@@ -103,7 +103,7 @@ def test_two_widths_of_many_batches_are_no_more_certain_about_width_than_they_ma
     crossed_NK = np.concatenate([np.column_stack([size_NK, np.full(len(size_NK), batch)]) for batch in batches])
     rate_N, unstable_N = np.tile(rate_N, len(batches)), np.tile(unstable_N, len(batches))
     (_, low, high), (_, low_shared, high_shared) = (
-        fit_edges(crossed_NK, rate_N, unstable_N, shared=shared).exponent(0) for shared in ((), (0,))
+        fit_edges(crossed_NK, rate_N, unstable_N, shared=shared).exponent(0, np.zeros(2)) for shared in ((), (0,))
     )
     assert high_shared - low_shared > 1.1 * (high - low)
 
@@ -121,7 +121,17 @@ def test_centres_of_flat_optima_follow_a_law_and_one_at_the_end_of_its_axis_is_a
     centre_R = -3 - 1.0 * size_RK[:, 0]
     spread_R, inside_R = np.full(4, 0.1), np.zeros(4)
     exact = fit_centres(size_RK, centre_R, spread_R, inside_R)
-    assert exact.exponent(0)[0] == pytest.approx(-1, abs=0.1)
+    assert exact.exponent(0, np.zeros(1))[0] == pytest.approx(-1, abs=0.1)
     beyond_R = np.array([1, 0, 0, 0])
     bounded = fit_centres(size_RK, centre_R - np.array([1.0, 0, 0, 0]), spread_R, beyond_R)
-    assert bounded.exponent(0)[1] < -1 < bounded.exponent(0)[2]
+    assert bounded.exponent(0, np.zeros(1))[1] < -1 < bounded.exponent(0, np.zeros(1))[2]
+
+
+def test_an_exponent_that_changes_with_size_is_found_if_it_may_bend() -> None:
+    size_RK = np.linspace(0, 4, 9)[:, None]
+    centre_R = 1.0 * size_RK[:, 0] - 0.12 * size_RK[:, 0] ** 2
+    straight, bent = (fit_centres(size_RK, centre_R, np.full(9, 0.05), np.zeros(9), bent=axes) for axes in ((), (0,)))
+    end = np.array([4.0])
+    assert bent.exponent(0, end)[0] == pytest.approx(0.04, abs=0.1)
+    assert straight.exponent(0, end)[0] > 0.3
+    assert abs(bent.interval(end)[0] - centre_R[-1]) < abs(straight.interval(end)[0] - centre_R[-1])
