@@ -12,6 +12,7 @@ import numpy as np
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.query import hidden
 from orchestrator.base.space import format_value
+from orchestrator.base.words import count
 from orchestrator.maps.edges import STABLE, Interval, StableRule
 from orchestrator.maps.ladder import Ladder, Size, log_size, read_ladder
 from orchestrator.maps.law import Exponents, Law, fit_centres, fit_edges
@@ -207,7 +208,7 @@ def _carries(ladder: Ladder, name: str, value: float) -> bool:
 def _too_few(ladder: Ladder, name: str) -> Problem:
     values = ladder.values(name)
     span = values[-1] / values[0]
-    message = f"{len(values)} sizes over a factor of {span:.3g} say too little about its exponent"
+    message = f"{count(len(values), 'size')} over a factor of {span:.3g} cannot show its exponent"
     smaller = format_value(values[-1] / LEAST_SPAN)
     remedy = (
         f"train {FEWEST_SIZES} sizes or more, from {smaller} or below to {format_value(values[-1])}; or assume an "
