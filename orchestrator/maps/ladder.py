@@ -12,7 +12,7 @@ import numpy as np
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.measure import Measure
-from orchestrator.base.space import Axis, Cell, is_number
+from orchestrator.base.space import Axis, Cell, format_value, is_number
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.words import listed
 from orchestrator.maps.edges import STABLE, StableRule
@@ -144,7 +144,7 @@ def _check_is_positive(axis: Axis, along: str) -> None:
     if bad:
         option = "--along" if axis.name == along else "--at"
         remedy = f"a law of sizes needs positive numbers; `--where {axis.name}=VALUE` keeps one value"
-        raise InputError(Problem(f"{option} {axis.name}", "", f"has the value {bad[0]}", remedy))
+        raise InputError(Problem(f"{option} {axis.name}", "", f"has the value {format_value(bad[0])}", remedy))
 
 
 def _check_has_no_other(table: SweepTable, names: Sequence[str], along: str) -> None:
@@ -157,7 +157,8 @@ def _check_has_no_other(table: SweepTable, names: Sequence[str], along: str) -> 
             continue
         is_size = all(is_number(value) and value > 0 for value in values)
         either = f"give the target's value, `--at {axis.name}=VALUE`, or " if is_size else ""
-        remedy = f"{either}keep one value with `--where {axis.name}=VALUE`: {listed(list(map(str, values)), _SHOWN)}"
+        shown = listed(list(map(format_value, values)), _SHOWN)
+        remedy = f"{either}keep one value with `--where {axis.name}=VALUE`: {shown}"
         raise InputError(Problem("--at", axis.name, f"the sweep has {len(values)} values of it", remedy))
 
 
