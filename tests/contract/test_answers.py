@@ -41,6 +41,7 @@ HEAD = "objective: quadratic\nsteps: 20\nfixed: {optimizer: sgd}\n"
 KINDS = ("grid", "scattered", "empty", "imported", "half", "broken")
 # What a question needs besides its defaults: options of the command line, and fields in Python.
 NEEDED: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "predict": (["--at", "beta1=0.4"], {"at": ("beta1=0.4",)}),
     "locate": (["--at", "lr=0.02", "--at", "beta1=0.4"], {"at": ("lr=0.02", "beta1=0.4")}),
     "remedy": (
         ["--try", "lr=x0.1", "--fork", "0", "--replicates", "1", "--no-pairs"],
@@ -81,9 +82,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "empty" / FROZEN_SWEEP).write_text(empty.text)
     table = folder / "table.csv"
     table.write_text("lr,beta1,loss\n0.1,0.0,2.0\n0.1,0.5,2.1\n1.0,0.0,nan\n1.0,0.5,nan\n,0.5,2.0\n")
-    arguments = ["import", str(table), "--name", "imported", "--axis", "lr", "--axis", "beta1", "--outcome", "loss"]
-    done = CliRunner().invoke(app, [*arguments, "--results", str(folder)])
-    assert done.exit_code == 0, done.output
+    ladder = folder / "ladder.csv"
+    rows = [(lr, width, "nan" if lr * width > 0.5 else 2 + lr) for lr in (1e-3, 4e-3, 0.016) for width in (16, 64, 128)]
+    ladder.write_text("\n".join(["lr,width,loss", *(",".join(map(str, row)) for row in rows)]))
+    for path, name, other in ((table, "imported", "beta1"), (ladder, "ladder", "width")):
+        arguments = ["import", str(path), "--name", name, "--axis", "lr", "--axis", other, "--outcome", "loss"]
+        done = CliRunner().invoke(app, [*arguments, "--results", str(folder)])
+        assert done.exit_code == 0, done.output
     (folder / "broken").mkdir()
     (folder / "broken" / LEDGER).write_text("no ledger")
     return folder
@@ -291,6 +296,7 @@ DOCUMENTED: dict[str, list[list[str]]] = {
     ],
     "edge": [["edge", "grid"]],
     "front": [["front", "grid"]],
+    "predict": [["predict", "ladder", "--at", "width=256", "--lr", "1e-3"]],
     "importance": [["importance", "grid"]],
     "survival": [["survival", "grid"]],
     "audit": [["audit", "grid"]],

@@ -264,6 +264,7 @@ def test_the_section_of_messages_has_its_keys_and_every_event() -> None:
         "docs/lr-edge.md",
         "docs/maps.md",
         "docs/edge.md",
+        "docs/predict.md",
         "docs/custom-trainer.md",
         "docs/from-trainer-to-map.md",
         "docs/reliability.md",

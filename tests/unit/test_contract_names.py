@@ -88,6 +88,7 @@ QUESTIONS = {
     "locate": LOG_OPTIONS | {"--config", "--at", "--log", "--pattern", "--format", "--degraded"},
     "map": {"--x", "--y", "--metric", "--where", "--reduce", "--by", "--degraded"},
     "plan": SWEEP_OPTIONS - {"--results"},
+    "predict": {"--at", "--along", "--where", "--lr", "--assume", "--far", "--degraded"},
     "recommend": {"--margin", "--metric", "--degraded", "--maximize", "--minimize"},
     "remedies": FORK_OPTIONS | {"--cell"},
     "remedy": FORK_OPTIONS | {"--trial", "--cell"},

@@ -1,0 +1,153 @@
+"""How well smaller sizes predict the edge and the best rate of a larger one, on a table of finished runs.
+
+    python benchmarks/predict.py FILE [--leave-out WIDTH] [--assume EXPONENT]
+
+FILE is a CSV with the columns width, depth, tokens, batch, lr and smooth_loss, such as the table of Step Law (arXiv
+2503.04715); a loss above 5 is a run that diverged. It is imported as a sweep with axes lr, batch, width, depth and
+tokens. The runs of the largest width, or of WIDTH and above, are predicted from the others, row by row: a row is one
+size, token count and batch. --assume is the exponent of width and of depth, as in `sweep predict`, which asks for it
+where widths span less than a factor of 4. Two naive rules stand next to the law: no scaling (the edge of the nearest
+row of the largest smaller size), and one constant (the mean edge of all other rows).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+
+from typer.testing import CliRunner
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from orchestrator.base.files import LEDGER  # noqa: E402
+from orchestrator.cli.app import app  # noqa: E402
+from orchestrator.ledger.reader import LedgerReader  # noqa: E402
+from orchestrator.maps.ladder import Ladder, Size, log_size, read_ladder  # noqa: E402
+from orchestrator.maps.prediction import Form, usual_prior  # noqa: E402
+from orchestrator.maps.table import read_table  # noqa: E402
+
+SIZES = ("width", "depth", "tokens", "batch")
+DIVERGED_ABOVE = 5
+NEAR = 1.4  # the factor within which most edges should lie
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row that was predicted: logs of the edge, of its bracket and of the recommended rate, and what they cost."""
+
+    size: Size
+    at: float
+    low: float
+    high: float
+    copied: float
+    constant: float
+    regret: float | None
+    copied_regret: float | None
+
+    @property
+    def meets(self) -> bool:
+        """Whether the interval meets the bracket, which is open where no run diverged."""
+        below, above = self.size.low, self.size.high
+        return (above is None or self.low <= above) and (below is None or self.high >= below)
+
+
+def rounded(path: Path, folder: Path) -> Path:
+    """The table with the axes alone, and rates that are rounded in one way: 0.00276 and 0.002762 are one value."""
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    columns = ("lr", *SIZES, "smooth_loss")
+    if missing := [name for name in columns if not rows or name not in rows[0]]:
+        raise SystemExit(f"{path}: no rows, or no column {', '.join(missing)}")
+    target = folder / "table.csv"
+    with target.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows([f"{float(row['lr']):.3g}", *(row[name] for name in columns[1:])] for row in rows)
+    return target
+
+
+def imported(path: Path, folder: Path) -> Ladder:
+    """The table as a sweep, read as sizes."""
+    axes = [part for name in ("lr", *SIZES) for part in ("--axis", f"{name}=log")]
+    arguments = ["import", str(rounded(path, folder)), "--name", "table", *axes, "--outcome", "smooth_loss"]
+    done = CliRunner().invoke(app, [*arguments, "--diverged-above", str(DIVERGED_ABOVE), "--results", str(folder)])
+    if done.exit_code:
+        raise SystemExit(done.output or str(done.exception))
+    with LedgerReader(folder / "table" / LEDGER) as ledger:
+        return read_ladder(read_table(ledger), SIZES, "lr")
+
+
+def predicted(ladder: Ladder, from_width: float, assume: float | None = None) -> list[Row]:
+    """The rows of ``from_width`` and above, from the others."""
+    rest = Ladder(
+        ladder.along, SIZES, tuple(s for s in ladder.sizes if s.setting["width"] < from_width), ladder.measure
+    )
+    shared = (SIZES.index("width"), SIZES.index("depth"))
+    form = Form(
+        usual_prior(len(SIZES), shared, assume),
+        shared,
+        bent=(SIZES.index("tokens"), SIZES.index("batch")),
+    )
+    edges, best = form.edge_law(rest), form.best_law(rest)
+    if best is None:
+        raise SystemExit("no row shows a best rate")
+    constant = fmean(size.edge_or_bound for size in rest.sizes)
+    top = rest.values("width")[-1]
+    largest = [size for size in rest.sizes if size.setting["width"] == top]
+    found = []
+    for size in ladder.sizes:
+        if size.setting["width"] < from_width:
+            continue
+        place = log_size(size.setting, SIZES)
+        near = min(largest, key=lambda other: abs(log_size(other.setting, SIZES) - place).sum())
+        at, low, high = edges.interval(place)
+        rate = min(best.interval(place)[0], low)
+        regret = None if size.optimum is None else size.optimum.regret(rate)
+        copied = None if size.optimum is None or near.optimum is None else size.optimum.regret(near.optimum.centre)
+        found.append(Row(size, at, low, high, near.edge_or_bound, constant, regret, copied))
+    return found
+
+
+def factors(rows: list[Row], rule: str) -> list[float]:
+    """How far the edges of a rule are from the middles of the brackets, among rows that have one."""
+    return [math.exp(abs(getattr(row, rule) - row.size.edge)) for row in rows if row.size.edge is not None]
+
+
+def report(rows: list[Row]) -> list[str]:
+    """The figures, one a line."""
+    lines = [f"{len(rows)} rows, {sum(row.size.edge is not None for row in rows)} with a bracket"]
+    for rule, name in (("at", "the law"), ("copied", "no scaling"), ("constant", "one constant")):
+        found = factors(rows, rule)
+        share = sum(factor <= NEAR for factor in found) / len(found)
+        lines.append(f"{name}: factor {median(found):.3f} in the median, {100 * share:.0f} % within {NEAR}")
+    meets = 100 * sum(row.meets for row in rows) / len(rows)
+    width = median(math.exp(row.high - row.low) for row in rows)
+    lines.append(f"the interval meets the bracket in {meets:.0f} % of rows, and is a factor {width:.2f} wide")
+    for key, name in (("regret", "rate of the law"), ("copied_regret", "rate of the nearest row")):
+        known = [value for row in rows if (value := getattr(row, key)) is not None]
+        lines.append(f"regret of the {name}: {median(known):.4f} in the median, {max(known):.4f} at worst")
+    return lines
+
+
+def main() -> None:
+    """Predict the largest width from the others."""
+    parser = argparse.ArgumentParser(description="predict the largest width of a table from the others")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--leave-out", type=float, metavar="WIDTH", help="predict this width and above")
+    parser.add_argument("--assume", type=float, metavar="EXPONENT", help="of width and of depth")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        ladder = imported(arguments.file, Path(folder))
+    rows = predicted(ladder, arguments.leave_out or ladder.values("width")[-1], arguments.assume)
+    print("\n".join(report(rows)))
+
+
+if __name__ == "__main__":
+    main()

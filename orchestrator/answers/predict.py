@@ -1,0 +1,176 @@
+"""The edge and the best rate at a size that was not trained."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from orchestrator.answers._options import along_option, degraded_option, where_option
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.query import Query, Say, conditions, flat, hidden, option, silent
+from orchestrator.base.space import format_value, is_number, to_hashable
+from orchestrator.base.words import count, joined
+from orchestrator.render.answer import Answer
+from orchestrator.render.blocks import Block, Caution, Figure, Line
+
+if TYPE_CHECKING:
+    from orchestrator.maps.edges import Interval
+    from orchestrator.maps.prediction import Exponent, Prediction
+    from orchestrator.maps.table import SweepTable
+
+_WIDE = 2.5  # factor from the low to the high end of an interval that one more size would narrow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictQuery(Query["SweepTable"]):
+    """Predict the edge and the best rate at a larger size from smaller ones, before it is paid for.
+
+    It tests itself on the largest trained size first. For example `sweep predict proxies --at width=2048 --at
+    depth=16`, or with your own rate `sweep predict proxies --at width=2048 --lr 3e-4`.
+    """
+
+    panel: ClassVar[str] = "choose"
+
+    at: tuple[str, ...] = option((), "a size of the target: width=2048; repeatable", metavar="AXIS=VALUE")
+    along: str | None = along_option("the axis of the rate; lr, or else the first, by default")
+    where: Mapping[str, Any] = where_option()
+    lr: float | None = option(None, "your own rate, whose P(stable) at the target is wanted", metavar="RATE")
+    assume: float | None = option(
+        None, "the exponent of axes with fewer than 3 sizes or a span below 4, e.g. -1", metavar="EXPONENT"
+    )
+    far: bool = option(False, "predict a target that is more than 4 times beyond the trained sizes")
+    degraded: bool = degraded_option()
+
+    def ask(self, subject: SweepTable, say: Say = silent) -> PredictAnswer:
+        """Return the prediction at the target."""
+        from orchestrator.maps.edges import StableRule
+        from orchestrator.maps.prediction import predict
+
+        at = _target(self.at, subject)
+        if self.lr is not None and not (0 < self.lr < math.inf):
+            raise InputError(Problem("--lr", str(self.lr), "is not a rate", "give a positive number, e.g. 3e-4"))
+        if self.assume is not None and not math.isfinite(self.assume):
+            raise InputError(Problem("--assume", str(self.assume), "is not an exponent", "give a number, e.g. -1"))
+        table = subject.where("--where", self.where)
+        rule = StableRule(self.degraded)
+        found = predict(table, at, self.along, self.lr, self.assume, self.far, rule)
+        return PredictAnswer(found, subject.ledger.path.parent)
+
+
+def _target(texts: tuple[str, ...], table: SweepTable) -> dict[str, float]:
+    """The sizes of the target. Raises InputError."""
+    if not texts:
+        names = [axis.name for axis in table.axes if all(is_number(value) and value > 0 for value in axis.values)]
+        numeric = f"numeric axes: {', '.join(names) or 'none'}"
+        raise InputError(Problem("--at", "", "no target", f"name its sizes, e.g. --at width=2048; {numeric}"))
+    at: dict[str, float] = {}
+    for name, text in conditions(texts, "--at").items():
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 < value < math.inf:
+            raise InputError(Problem("--at", f"{name}={text}", "is not a size", "give a positive number"))
+        at[table.axis(name, "--at").name] = to_hashable(int(value) if value.is_integer() else value)
+    return at
+
+
+@dataclass(frozen=True, slots=True)
+class PredictAnswer(Answer):
+    """A prediction, with the doubts about it first."""
+
+    result: Prediction = flat()
+    folder: Path = hidden()
+
+    @property
+    def title(self) -> str:
+        """The target."""
+        return f"{self.result.sweep} at {self._target}"
+
+    @property
+    def _target(self) -> str:
+        return " ".join(f"{name}={format_value(value)}" for name, value in self.result.target.items())
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the doubts, the edge and the rate to take, why, and the next command."""
+        result = self.result
+        for doubt in result.doubts:
+            yield Caution(doubt)
+        along, edge = result.along, _interval(result.edge)
+        yield Line(f"{self._target}: the edge lies at {along} {edge}; take {along} = {result.take:.2g}")
+        yield Line(self._reason(), 1)
+        if result.p_stable is not None:
+            yield Line(f"P(stable) at your {along} = {result.rate:.3g}: {result.p_stable:.2f}", 1)
+        runs, sizes = count(result.num_runs, "run"), count(result.num_sizes, "size")
+        yield Line(f"by a law fitted to the outcomes of {runs} at {sizes}; edge and best {along} go as")
+        for name, exponent in result.exponents.items():
+            best = result.best_exponents.get(name)
+            yield Line(f"{name} to the power {_power(exponent)}{'' if best is None else f', best {_power(best)}'}", 1)
+            yield Line(_theories(exponent), 2)
+        yield from self._tested()
+        yield Line(f"next: {self._next()}")
+        yield Figure(self._drawn, "edge and best rate over size")
+
+    def _reason(self) -> str:
+        result = self.result
+        if result.best_lr is None:
+            return "no loss says which rate is best: half of the low end of the edge's interval"
+        best = f"the best rate is {_interval(result.best_lr)}"
+        if result.take < result.best_lr.at:
+            return f"{best}, which reaches beyond the low end of the edge's interval"
+        assert result.headroom is not None
+        return f"{best}, a factor {result.headroom:.2g} below the edge; err low, since loss is steeper above"
+
+    def _tested(self) -> Iterator[Line]:
+        test = self.result.backtest
+        if test is None:
+            return
+        where = " ".join(f"{name}={format_value(value)}" for name, value in test.at.items())
+        inside = "inside" if test.num_sizes == 1 else f"{test.num_inside} of {test.num_sizes} inside"
+        if test.num_sizes == 1 and not test.num_inside:
+            inside = "outside"
+        yield Line(
+            f"backtest: {where} from the others is a factor {test.factor:.2f} off, {inside} the interval; copying the "
+            f"largest of them {test.copied:.2f}, their mean {test.no_effect:.2f}"
+        )
+        if test.regret is not None:
+            yield Line(f"the best rate of the law leaves {test.regret:.2g} of loss there on the table", 1)
+
+    def _next(self) -> str:
+        result, name = self.result, shlex.quote(str(self.folder))
+        at = " ".join(f"--at {name}={format_value(value)}" for name, value in result.target.items())
+        if result.doubts:
+            return f"`sweep boundary {name} --along {result.along}` shows the edge of each size"
+        if result.edge.high > _WIDE * result.edge.low:
+            values = result.ladder.values(result.axis)
+            size = f"{result.axis} between {format_value(values[-1])} and {format_value(result.target[result.axis])}"
+            return f"a size more would narrow the interval: add {size} to the sweep file and `sweep run` it"
+        return f"`sweep predict {name} {at} --lr RATE` says P(stable) at a rate of your own"
+
+    def _drawn(self, file_format: str) -> bytes:
+        from orchestrator.render.prediction import prediction_picture
+
+        return prediction_picture(self.result, file_format)
+
+
+def _interval(found: Interval) -> str:
+    return f"{found.at:.2g} ({found.low:.2g} to {found.high:.2g})"
+
+
+def _power(exponent: Exponent) -> str:
+    if exponent.is_assumed:
+        return f"{exponent.at:.2f} (assumed)"
+    return f"{exponent.at:.2f} ({exponent.low:.2f} to {exponent.high:.2f})"
+
+
+def _theories(exponent: Exponent) -> str:
+    names = {0.0: "0 (no effect, as with muP)", -0.5: "-1/2", -1.0: "-1"}
+    if exponent.is_assumed:
+        return "assumed, not measured"
+    if not exponent.theories:
+        return f"none of the theories {joined(list(names.values()), 'or')} fits"
+    return f"fits the theory {joined([names[each] for each in exponent.theories], 'or')}"

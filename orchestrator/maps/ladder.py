@@ -1,0 +1,216 @@
+"""What a sweep says about each size: its runs along the rate, the bracket of its edge, and its flat optimum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median, stdev
+from typing import Any
+
+import numpy as np
+
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.measure import Measure
+from orchestrator.base.space import Axis, Cell, format_value, is_number
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.words import listed
+from orchestrator.maps.edges import STABLE, StableRule
+from orchestrator.maps.table import SweepTable
+
+FLAT = 0.003  # rates whose loss exceeds the best by less than this share of it are as good as the best
+_FEWEST_RATES = 3  # stable, with a loss, that show an optimum
+_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Optimum:
+    """Logs of the rates between which the loss is as good as the best. ``beyond`` is +1 or -1 if it leaves the axis.
+
+    ``rates`` and ``costs`` are the stable cells, by ascending log rate.
+    """
+
+    low: float
+    high: float
+    beyond: int
+    rates: tuple[float, ...]
+    costs: tuple[float, ...]
+
+    @property
+    def centre(self) -> float:
+        """The middle of the region."""
+        return (self.low + self.high) / 2
+
+    @property
+    def spread(self) -> float:
+        """How uncertain the centre is: half of the region is about two deviations, and so is the grid's spacing."""
+        spacing = (self.rates[-1] - self.rates[0]) / (len(self.rates) - 1)
+        return max(self.high - self.low, spacing) / 4
+
+    def regret(self, log_rate: float) -> float:
+        """Return the loss that a rate leaves on the table, interpolated between stable cells."""
+        return float(np.interp(log_rate, self.rates, self.costs)) - min(self.costs)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The runs at one size: logs of their rates, and which were unstable.
+
+    ``low`` and ``high`` are the logs of the neighbours between which the edge lies, None beyond the axis.
+    """
+
+    setting: Cell
+    log_rates: tuple[float, ...]
+    unstable: tuple[bool, ...]
+    low: float | None
+    high: float | None
+    optimum: Optimum | None
+
+    @property
+    def edge(self) -> float | None:
+        """The middle of the bracket."""
+        return None if self.low is None or self.high is None else (self.low + self.high) / 2
+
+    @property
+    def edge_or_bound(self) -> float:
+        """The middle of the bracket, or the end of the axis beyond which the edge lies."""
+        known = [end for end in (self.low, self.high) if end is not None]
+        return sum(known) / len(known)
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """The sizes of a sweep over the axes ``names``, along a rate."""
+
+    along: str
+    names: tuple[str, ...]
+    sizes: tuple[Size, ...]
+    measure: Measure = field(repr=False)
+
+    @property
+    def num_runs(self) -> int:
+        """The number of runs with an outcome."""
+        return sum(len(size.log_rates) for size in self.sizes)
+
+    def values(self, name: str) -> list[float]:
+        """Return the values of a size axis in ascending order."""
+        return sorted({float(size.setting[name]) for size in self.sizes})
+
+    def without(self, name: str, value: float) -> Ladder:
+        """Return the sizes whose value of ``name`` is another."""
+        return replace(self, sizes=tuple(size for size in self.sizes if size.setting[name] != value))
+
+    def outcomes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return log sizes, log rates, and which run was unstable."""
+        runs = [
+            (log_size(size.setting, self.names), rate, is_unstable)
+            for size in self.sizes
+            for rate, is_unstable in zip(size.log_rates, size.unstable, strict=True)
+        ]
+        sizes, rates, unstable = zip(*runs, strict=True)
+        return np.array(sizes), np.array(rates), np.array(unstable)
+
+    def optima(self) -> list[tuple[Size, Optimum]]:
+        """Return the sizes that show an optimum."""
+        return [(size, size.optimum) for size in self.sizes if size.optimum is not None]
+
+
+def log_size(setting: Mapping[str, float], names: Iterable[str]) -> np.ndarray:
+    """Return the logs of the sizes ``names``."""
+    return np.log([float(setting[name]) for name in names])
+
+
+def read_ladder(table: SweepTable, names: Sequence[str], along: str, rule: StableRule = STABLE) -> Ladder:
+    """Return the sizes of a sweep. Raises InputError for axes without a logarithm, and for axes that are not named."""
+    for name in (along, *names):
+        _check_is_positive(table.axis(name, "--along" if name == along else "--at"), along)
+    _check_has_no_other(table, names, along)
+    sizes: dict[Cell, list[tuple[float, bool, TrialResult]]] = {}
+    for trial in table.runs:
+        if (is_stable := rule.of_trial(trial)) is not None:
+            runs = sizes.setdefault(trial.cell.only(names), [])
+            runs.append((math.log(trial.cell[along]), not is_stable, trial))
+    ordered = sorted(sizes.items(), key=lambda item: tuple(item[0][name] for name in names))
+    return Ladder(
+        along,
+        tuple(names),
+        tuple(_size(setting, sorted(runs, key=lambda run: run[0]), table.measure) for setting, runs in ordered),
+        table.measure,
+    )
+
+
+def _check_is_positive(axis: Axis, along: str) -> None:
+    bad = [value for value in axis.values if not is_number(value) or value <= 0]
+    if bad:
+        option = "--along" if axis.name == along else "--at"
+        remedy = f"a law of sizes needs positive numbers; `--where {axis.name}=VALUE` keeps one value"
+        raise InputError(Problem(f"{option} {axis.name}", "", f"has the value {format_value(bad[0])}", remedy))
+
+
+def _check_has_no_other(table: SweepTable, names: Sequence[str], along: str) -> None:
+    """Refuse axes that vary and are neither a size nor kept at one value, since they would count as scatter."""
+    used = {along, *names}
+    used |= {other for axis in table.axes if axis.name in used for other in axis.zipped}
+    for axis in table.axes:
+        values: list[Any] = list(dict.fromkeys(trial.cell.get(axis.name) for trial in table.trials))
+        if axis.name in used or used.intersection(axis.zipped) or len(values) < 2:
+            continue
+        is_size = all(is_number(value) and value > 0 for value in values)
+        either = f"give the target's value, `--at {axis.name}=VALUE`, or " if is_size else ""
+        shown = listed(list(map(format_value, values)), _SHOWN)
+        remedy = f"{either}keep one value with `--where {axis.name}=VALUE`: {shown}"
+        raise InputError(Problem("--at", axis.name, f"the sweep has {len(values)} values of it", remedy))
+
+
+def _size(setting: Cell, runs: Sequence[tuple[float, bool, TrialResult]], measure: Measure) -> Size:
+    rates, unstable = tuple(run[0] for run in runs), tuple(run[1] for run in runs)
+    low, high = bracket(rates, unstable)
+    return Size(setting, rates, unstable, low, high, _optimum(runs, high, measure))
+
+
+def bracket(rates: Sequence[float], unstable: Sequence[bool]) -> tuple[float | None, float | None]:
+    """Return the neighbouring rates between which the edge explains most outcomes, None beyond the axis.
+
+    ``rates`` ascend.
+    """
+    values = sorted(set(rates))
+    errors = [
+        sum(is_unstable == (rate < high) for rate, is_unstable in zip(rates, unstable, strict=True))
+        for high in (*values, math.inf)
+    ]
+    place = errors.index(min(errors))
+    return values[place - 1] if place else None, values[place] if place < len(values) else None
+
+
+def _optimum(runs: Sequence[tuple[float, bool, TrialResult]], edge: float | None, measure: Measure) -> Optimum | None:
+    """Return the region around the best median cost of the rates below the edge that were stable on all seeds."""
+    by_rate: dict[float, list[tuple[bool, float | None]]] = {}
+    for rate, is_unstable, trial in runs:
+        if edge is None or rate < edge:
+            by_rate.setdefault(rate, []).append((is_unstable, measure.final_cost(trial)))
+    costs: dict[float, list[float]] = {}
+    for rate, seeds in by_rate.items():
+        known = [cost for is_unstable, cost in seeds if not is_unstable and cost is not None and math.isfinite(cost)]
+        if len(known) == len(seeds):
+            costs[rate] = known
+    rates, medians = tuple(costs), tuple(median(each) for each in costs.values())
+    if len(rates) < _FEWEST_RATES:
+        return None
+    best = int(np.argmin(medians))
+    seeds_of_best = costs[rates[best]]
+    noise = stdev(seeds_of_best) / math.sqrt(len(seeds_of_best)) if len(seeds_of_best) > 1 else 0.0
+    limit = medians[best] + max(FLAT * abs(medians[best]), noise)
+    low, high = _reach(rates, medians, best, -1, limit), _reach(rates, medians, best, 1, limit)
+    beyond = -1 if best == 0 else 1 if best == len(rates) - 1 and edge is None else 0
+    return Optimum(low, high, beyond, rates, medians)
+
+
+def _reach(rates: Sequence[float], costs: Sequence[float], best: int, step: int, limit: float) -> float:
+    """Return where the cost crosses ``limit`` on one side of the best, or the last rate on that side."""
+    here = best
+    while 0 <= here + step < len(rates) and costs[here + step] <= limit:
+        here += step
+    if not 0 <= here + step < len(rates):
+        return rates[here]
+    share = (limit - costs[here]) / (costs[here + step] - costs[here])
+    return rates[here] + share * (rates[here + step] - rates[here])

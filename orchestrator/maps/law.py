@@ -1,0 +1,285 @@
+"""A law over sizes: log rate = constant + sum of exponents x log size + a random effect of each size.
+
+The exponent may change with the size (a bend, quadratic in log size) along axes where the target lies among the sizes.
+
+Sizes that share values of some axes, as four batches at one width do, may share a part of the random effect: they are a
+group. Otherwise many batches at two widths would count as many widths.
+
+Axes of arrays: N runs, R sizes (rows), K size axes, G groups, B axes with a bend, D coefficients (the constant, the
+exponents, bends, effects of groups), M points of a grid of log rates, S draws from the posterior.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from scipy.special import expit, gammaln, log_expit, log_ndtr, logsumexp
+from scipy.stats import chi2, halfnorm, norm, qmc
+
+# Priors, in natural logarithms. The theories of exponents are 0, -1/2 and -1; the mean is the one in the middle.
+EXPONENT_MEAN, EXPONENT_SD = -0.5, 0.5
+_CONSTANT_SD = 3.0
+_BEND_SD = 0.1  # half of the change of an exponent over a factor of e in size
+_SCATTER_SCALE = 0.2  # of the random effect between sizes: half-normal
+_WIDTH_MEDIAN, _WIDTH_SD = 0.1, 0.9  # of the transition from stable to unstable: log-normal
+# Quantiles at which the two priors are evaluated, and the share of the prior that each stands for.
+_QUANTILES = np.array([0.05, 0.2, 0.4, 0.6, 0.8, 0.925, 0.985])
+_SHARES = np.array([0.1, 0.2, 0.2, 0.2, 0.175, 0.075, 0.05])
+_GRID_STEP, _GRID_MARGIN = 0.03, 4.0
+_CURVATURE_SPAN = 0.12  # a bracket's likelihood is flat inside, so curvature is read over a span
+_NEWTON_STEPS, _PROPOSALS, _DRAWS = 30, 256, 4000
+_DEGREES, _WIDER = 5.0, 1.2  # Student's t around the mode, from which coefficients are proposed
+_SHARED = 0.5  # of the variance between sizes, where sizes make groups
+_MOST_GROUPS = 12  # more are told apart well enough by single sizes
+_LOST = -600.0  # a log likelihood below it has no digits left once it is smoothed
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Exponents:
+    """The prior of the exponents: normal with these means and standard deviations, a small one for an assumption."""
+
+    mean_K: np.ndarray
+    sd_K: np.ndarray
+
+    @classmethod
+    def usual(cls, num: int) -> Exponents:
+        """Return the prior of ``num`` axes about which nothing is assumed."""
+        return cls(np.full(num, EXPONENT_MEAN), np.full(num, EXPONENT_SD))
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """Draws from the posterior: coefficients, the scatter between sizes, and the width of the transition.
+
+    ``origin_K`` are the log sizes at which the constant holds, ``bent`` the axes whose exponent changes.
+    """
+
+    origin_K: np.ndarray
+    bent: tuple[int, ...]
+    coefficient_SD: np.ndarray
+    scatter_S: np.ndarray
+    width_S: np.ndarray
+
+    def draws(self, size_K: np.ndarray) -> np.ndarray:
+        """Return draws of the log rate at a new size, whose random effect nobody has seen."""
+        mean_S = self.coefficient_SD @ _features(size_K[None] - self.origin_K, self.bent)[0]
+        return mean_S + self.scatter_S * _standard_normals(len(mean_S))
+
+    def interval(self, size_K: np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
+        """Return the median of the log rate at a new size, and the ends of its interval."""
+        tail = (1 - level) / 2
+        at, low, high = np.quantile(self.draws(size_K), [0.5, tail, 1 - tail])
+        return float(at), float(low), float(high)
+
+    def exponent(self, axis: int, size_K: np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
+        """Return the median of an exponent at a size, and the ends of its interval."""
+        tail = (1 - level) / 2
+        exponent_S = self.coefficient_SD[:, 1 + axis]
+        if axis in self.bent:
+            bend_S = self.coefficient_SD[:, 1 + len(self.origin_K) + self.bent.index(axis)]
+            exponent_S = exponent_S + 2 * bend_S * (size_K[axis] - self.origin_K[axis])
+        at, low, high = np.quantile(exponent_S, [0.5, tail, 1 - tail])
+        return float(at), float(low), float(high)
+
+    def p_stable(self, size_K: np.ndarray, log_rate: float) -> float:
+        """Return the probability that a run at a new size is stable at this rate."""
+        return float(expit((self.draws(size_K) - log_rate) / self.width_S).mean())
+
+
+def fit_edges(
+    size_NK: np.ndarray,
+    log_rate_N: np.ndarray,
+    unstable_N: np.ndarray,
+    prior: Exponents | None = None,
+    shared: Sequence[int] = (),
+) -> Law:
+    """Fit the law of the edge to single outcomes: a run is unstable with a logistic probability in log rate.
+
+    A size without an edge on the axis says that its edge lies beyond (censored). Sizes with equal values of the axes
+    ``shared`` are a group.
+    """
+    size_RK, row_N = np.unique(size_NK, axis=0, return_inverse=True)
+    row_N = row_N.ravel()
+    grid_M = _grid(log_rate_N)
+    sign_N = np.where(unstable_N > 0, 1.0, -1.0)
+
+    def log_likelihood(width: float) -> np.ndarray:
+        each_NM = log_expit(sign_N[:, None] * (log_rate_N[:, None] - grid_M) / width)
+        log_RM = np.zeros((len(size_RK), len(grid_M)))
+        np.add.at(log_RM, row_N, each_NM)
+        return log_RM
+
+    widths = np.maximum(np.exp(np.log(_WIDTH_MEDIAN) + _WIDTH_SD * norm.ppf(_QUANTILES)), _GRID_STEP)
+    tables = [(float(width), log_likelihood(float(width))) for width in widths]
+    return _fit(size_RK, grid_M, tables, np.log(_SHARES), prior, shared, ())
+
+
+def fit_centres(
+    size_RK: np.ndarray,
+    centre_R: np.ndarray,
+    spread_R: np.ndarray,
+    beyond_R: np.ndarray,
+    prior: Exponents | None = None,
+    shared: Sequence[int] = (),
+    bent: Sequence[int] = (),
+) -> Law:
+    """Fit the law of a rate that is known up to a normal error ``spread_R``.
+
+    Where ``beyond_R`` is +1 or -1 the rate is only known to be at least, or at most, the one given (censored). The
+    exponents of the axes ``bent`` may change with size.
+    """
+    grid_M = _grid(centre_R)
+    distance_RM = (grid_M - centre_R[:, None]) / spread_R[:, None]
+    log_RM = np.where(beyond_R[:, None] == 0, -0.5 * distance_RM**2, log_ndtr(np.sign(beyond_R)[:, None] * distance_RM))
+    return _fit(size_RK, grid_M, [(1.0, log_RM)], np.zeros(1), prior, shared, bent)
+
+
+def _fit(
+    size_RK: np.ndarray,
+    grid_M: np.ndarray,
+    tables: Sequence[tuple[float, np.ndarray]],
+    log_share_of_tables: np.ndarray,
+    prior: Exponents | None,
+    shared: Sequence[int],
+    bent: Sequence[int],
+) -> Law:
+    """Integrate over coefficients by importance sampling, for each scatter and each width of the transition."""
+    prior = prior or Exponents.usual(size_RK.shape[1])
+    origin_K = size_RK.mean(axis=0)
+    group_RG = _groups(size_RK[:, list(shared)])
+    num_groups = group_RG.shape[1]
+    design_RD = np.column_stack([_features(size_RK - origin_K, bent), group_RG])
+    bend_B = np.zeros(len(bent))
+    mean_D = np.array([(grid_M[0] + grid_M[-1]) / 2, *prior.mean_K, *bend_B, *np.zeros(num_groups)])
+    start_D, parts = mean_D, []
+    scatters = halfnorm.ppf(_QUANTILES) * _SCATTER_SCALE
+    own = 1 - _SHARED if num_groups else 1.0
+    kernels = [_kernel(grid_M, scatter * own**0.5) for scatter in scatters]
+    for (width, log_RM), log_share in zip(tables, log_share_of_tables, strict=True):
+        top_R = log_RM.max(axis=1, keepdims=True)
+        shape_RM = np.exp(log_RM - top_R)
+        for scatter, kernel_MM, share in zip(scatters, kernels, _SHARES, strict=True):
+            smooth_RM = np.log(np.maximum(shape_RM @ kernel_MM, 1e-300))
+            smooth_RM = np.where(smooth_RM < _LOST, log_RM - top_R, smooth_RM) + top_R
+            sd_G = np.full(num_groups, scatter * _SHARED**0.5)
+            precision_D = np.array([_CONSTANT_SD, *prior.sd_K, *(bend_B + _BEND_SD), *sd_G]) ** -2.0
+            posterior = _Posterior(design_RD, grid_M, smooth_RM, mean_D, precision_D)
+            start_D = posterior.mode(start_D)
+            sample_SD, log_weight_S = posterior.sample(start_D)
+            parts.append((sample_SD, log_weight_S + log_share + np.log(share), scatter, width))
+    sample_SD = np.concatenate([part[0] for part in parts])
+    weight_S = np.exp(np.concatenate([part[1] for part in parts]) - logsumexp([logsumexp(part[1]) for part in parts]))
+    chosen_S = np.searchsorted(np.cumsum(weight_S), (np.arange(_DRAWS) + 0.5) / _DRAWS * weight_S.sum())
+    chosen_S = np.minimum(chosen_S, len(weight_S) - 1)
+    repeats = [len(part[0]) for part in parts]
+    return Law(
+        origin_K,
+        tuple(bent),
+        sample_SD[chosen_S, : len(mean_D) - num_groups],
+        np.repeat([part[2] for part in parts], repeats)[chosen_S],
+        np.repeat([part[3] for part in parts], repeats)[chosen_S],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Posterior:
+    """The coefficients given scatter and width: a table of the log likelihood of each row over its log rate."""
+
+    design_RD: np.ndarray
+    grid_M: np.ndarray
+    log_RM: np.ndarray
+    mean_D: np.ndarray
+    precision_D: np.ndarray
+
+    def log_density(self, coefficient_SD: np.ndarray) -> np.ndarray:
+        rate_SR = coefficient_SD @ self.design_RD.T
+        place_SR = (rate_SR - self.grid_M[0]) / _GRID_STEP
+        index_SR = np.clip(place_SR.astype(int), 0, len(self.grid_M) - 2)
+        row_R = np.arange(len(self.log_RM))
+        below_SR, above_SR = self.log_RM[row_R, index_SR], self.log_RM[row_R, index_SR + 1]
+        log_S = (below_SR + (place_SR - index_SR) * (above_SR - below_SR)).sum(axis=1)
+        log_S = log_S + 0.5 * np.log(self.precision_D).sum()
+        return np.asarray(log_S - 0.5 * (self.precision_D * (coefficient_SD - self.mean_D) ** 2).sum(axis=1))
+
+    def slopes(self, coefficient_D: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the gradient of the log density, and the negative of its second derivative."""
+        span = round(_CURVATURE_SPAN / _GRID_STEP)
+        place_R = np.rint((self.design_RD @ coefficient_D - self.grid_M[0]) / _GRID_STEP).astype(int)
+        place_R = np.clip(place_R, span, len(self.grid_M) - 1 - span)
+        row_R = np.arange(len(self.log_RM))
+        low_R, mid_R, high_R = (self.log_RM[row_R, place_R + shift] for shift in (-span, 0, span))
+        slope_R = (high_R - low_R) / (2 * _CURVATURE_SPAN)
+        curvature_R = np.maximum((2 * mid_R - low_R - high_R) / _CURVATURE_SPAN**2, 1e-6)
+        gradient_D = self.design_RD.T @ slope_R - self.precision_D * (coefficient_D - self.mean_D)
+        hessian_DD = (self.design_RD.T * curvature_R) @ self.design_RD + np.diag(self.precision_D)
+        return gradient_D, hessian_DD
+
+    def mode(self, start_D: np.ndarray) -> np.ndarray:
+        """Climb by Newton's steps, halved until they rise; the density is log-concave."""
+        here_D, value = start_D, self.log_density(start_D[None])[0]
+        for _ in range(_NEWTON_STEPS):
+            gradient_D, hessian_DD = self.slopes(here_D)
+            step_D = np.linalg.solve(hessian_DD, gradient_D)
+            tried_SD = here_D + step_D * 0.5 ** np.arange(8)[:, None]
+            values_S = self.log_density(tried_SD)
+            best = int(np.argmax(values_S))
+            if values_S[best] <= value + 1e-3:
+                break
+            here_D, value = tried_SD[best], values_S[best]
+        return np.asarray(here_D)
+
+    def sample(self, mode_D: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return coefficients proposed around the mode, and their log weights, whose sum is the log evidence."""
+        num = len(mode_D)
+        _, hessian_DD = self.slopes(mode_D)
+        root_DD = _WIDER * np.linalg.cholesky(np.linalg.inv(hessian_DD))
+        base_SD = _student_draws(num)
+        sample_SD = mode_D + base_SD @ root_DD.T
+        log_proposal_S = -0.5 * (_DEGREES + num) * np.log1p((base_SD**2).sum(axis=1) / _DEGREES)
+        log_proposal_S += gammaln((_DEGREES + num) / 2) - gammaln(_DEGREES / 2) - num / 2 * np.log(_DEGREES / 2)
+        log_proposal_S -= np.log(np.diag(root_DD)).sum()
+        log_weight_S = self.log_density(sample_SD) - log_proposal_S - np.log(len(sample_SD))
+        return sample_SD, log_weight_S
+
+
+def _features(size_RK: np.ndarray, bent: Sequence[int]) -> np.ndarray:
+    """Return what the coefficients multiply: one, the log sizes, and the squares of those that bend."""
+    return np.column_stack([np.ones(len(size_RK)), size_RK, size_RK[:, list(bent)] ** 2])
+
+
+def _groups(shared_RK: np.ndarray) -> np.ndarray:
+    """Return which group each size is in, without columns where groups say nothing more than sizes."""
+    if shared_RK.shape[1] == 0:
+        return np.zeros((len(shared_RK), 0))
+    groups, group_R = np.unique(shared_RK, axis=0, return_inverse=True)
+    if len(groups) in (1, len(shared_RK)) or len(groups) > _MOST_GROUPS:
+        return np.zeros((len(shared_RK), 0))
+    return np.asarray(group_R.reshape(-1, 1) == np.arange(len(groups)), float)
+
+
+def _grid(log_rate: np.ndarray) -> np.ndarray:
+    low, high = float(log_rate.min()) - _GRID_MARGIN, float(log_rate.max()) + _GRID_MARGIN
+    return low + _GRID_STEP * np.arange(round((high - low) / _GRID_STEP) + 1)
+
+
+def _kernel(grid_M: np.ndarray, scatter: float) -> np.ndarray:
+    """Smooths a function on the grid by a normal density. What it would take from beyond the grid is left out."""
+    kernel_MM = np.exp(-0.5 * ((grid_M[:, None] - grid_M) / scatter) ** 2)
+    return np.asarray(kernel_MM / kernel_MM.sum(axis=0))
+
+
+@cache
+def _student_draws(num: int) -> np.ndarray:
+    """Draws from Student's t in ``num`` dimensions, the same in each fit, so that answers repeat."""
+    uniform_SD = qmc.Sobol(num + 1, seed=SEED).random(_PROPOSALS)
+    scale_S = np.sqrt(chi2.ppf(uniform_SD[:, -1], _DEGREES) / _DEGREES)
+    return np.asarray(norm.ppf(uniform_SD[:, :-1]) / scale_S[:, None])
+
+
+@cache
+def _standard_normals(num: int) -> np.ndarray:
+    return np.random.default_rng(SEED).permutation(norm.ppf((np.arange(num) + 0.5) / num))

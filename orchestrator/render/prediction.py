@@ -1,0 +1,92 @@
+"""The picture of a prediction: edge and best rate over size, both logarithmic, with bands, target and backtest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from orchestrator.maps.edges import Interval
+from orchestrator.maps.ladder import Size
+from orchestrator.maps.prediction import Point, Prediction
+from orchestrator.render.labels import legend_below, plain, short_number
+from orchestrator.render.style import BLUE, DPI, GREY, ORANGE, VERMILION, saved
+
+_BAND = 0.15  # opacity of an interval
+_ASIDE = 1.03  # factor by which the backtest stands beside its bracket
+_MOST_TICKS = 8
+
+
+def prediction_picture(found: Prediction, file_format: str) -> bytes:
+    """The laws over the axis that is drawn. The same ledger gives the same bytes. Raises ValueError for a format."""
+    return saved(lambda: _draw(found), file_format, DPI["map"])
+
+
+def _draw(found: Prediction) -> Figure:
+    figure = Figure(figsize=(7.2, 5.2), layout="constrained")
+    axes = figure.subplots()
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    _band(axes, found.edge_curve, VERMILION, "edge, with its 95 % interval at a new size")
+    _band(axes, found.best_curve, BLUE, "best rate, likewise")
+    for number, size in enumerate(found.ladder.sizes):
+        _draw_size(axes, size, found.axis, is_first=number == 0)
+    target = found.target[found.axis]
+    axes.axvline(target, color=GREY, linewidth=0.8, linestyle=":")
+    _bar(axes, target, found.edge, VERMILION, "D", "predicted edge at the target")
+    if found.best_lr is not None:
+        _bar(axes, target, found.best_lr, BLUE, "D", "predicted best rate at the target")
+    if found.backtest is not None:
+        largest = found.backtest.at[found.axis]
+        _bar(axes, largest * _ASIDE, found.backtest.edge, ORANGE, "s", "backtest: this size from the others")
+    values = [*found.ladder.values(found.axis), target]
+    axes.set_xticks(values if len(values) <= _MOST_TICKS else [values[0], values[-2], target])
+    for ticks in (axes.xaxis, axes.yaxis):
+        ticks.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
+        ticks.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(plain(found.axis))
+    axes.set_ylabel(plain(found.along))
+    axes.grid(alpha=0.25)
+    at = " ".join(f"{name}={short_number(float(value))}" for name, value in found.target.items())
+    figure.suptitle(plain(f"{found.sweep}: edge along {found.along}, predicted at {at}"), fontsize=11)
+    legend_below(figure, axes.get_legend_handles_labels()[0], most_columns=2)
+    return figure
+
+
+def _band(axes: Axes, curve: Sequence[Point], colour: str, label: str) -> None:
+    if not curve:
+        return
+    sizes = [point.size for point in curve]
+    axes.plot(sizes, [point.at for point in curve], color=colour, linewidth=1.4, label=label)
+    lows, highs = [point.low for point in curve], [point.high for point in curve]
+    axes.fill_between(sizes, lows, highs, color=colour, alpha=_BAND, linewidth=0)
+
+
+def _draw_size(axes: Axes, size: Size, axis: str, *, is_first: bool) -> None:
+    """The bracket of a size, open where it leaves the axis, and its flat optimum."""
+    place = float(size.setting[axis])
+    if size.low is not None and size.high is not None:
+        ends = [math.exp(size.low), math.exp(size.high)]
+        axes.plot([place, place], ends, color=VERMILION, linewidth=3, label="bracket of the edge" if is_first else None)
+    else:
+        axes.plot(place, math.exp(size.edge_or_bound), color=VERMILION, marker="^" if size.high is None else "v")
+    if size.optimum is not None:
+        ends = [math.exp(size.optimum.low), math.exp(size.optimum.high)]
+        label = "rates as good as the best" if is_first else None
+        axes.plot([place, place], ends, color=BLUE, linewidth=3, label=label)
+
+
+def _bar(axes: Axes, place: float, found: Interval, colour: str, mark: str, label: str) -> None:
+    axes.errorbar(
+        place,
+        found.at,
+        yerr=[[found.at - found.low], [found.high - found.at]],
+        color=colour,
+        marker=mark,
+        capsize=4,
+        linestyle="none",
+        label=label,
+    )

@@ -1,0 +1,61 @@
+"""docs/predict.md: its commands run, with fewer steps and seeds, and its numbers are of the shipped ladders."""
+
+from __future__ import annotations
+
+import csv
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from page_cases import run_commands
+from sweep_cases import table_with, trial_row
+
+from orchestrator.base.space import Axis
+from orchestrator.base.vocabulary import OUTCOMES
+from orchestrator.maps.prediction import Prediction, predict
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "predict.md").read_text()
+
+
+def of_reference(name: str, axis: str, value: float) -> Prediction:
+    """The prediction from the trials that a table of reference counts."""
+    with (ROOT / "results" / "reference" / name / "map.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    trials = [
+        trial_row(
+            trial_id=f"{row['lr']} {row[axis]} {outcome} {i}",
+            cell={"lr": float(row["lr"]), axis: int(row[axis])},
+            outcome=outcome,
+            final_loss=float(row["median_final_loss"]) if row["median_final_loss"] else None,
+        )
+        for row in rows
+        for outcome in OUTCOMES
+        for i in range(int(row[f"num_{outcome}"]))
+    ]
+    values = {key: sorted({trial.cell[key] for trial in trials}) for key in ("lr", axis)}
+    return predict(table_with(trials, [Axis(key, "log", tuple(each)) for key, each in values.items()]), {axis: value})
+
+
+def test_the_shipped_ladder_of_widths_predicts_what_the_page_shows() -> None:
+    shown = re.search(r"the edge lies at lr ([\d.]+) \(([\d.]+) to ([\d.]+)\)", PAGE)
+    assert shown is not None
+    found = of_reference("lr_width", "width", 128).edge
+    # Cells at the edge differ from machine to machine.
+    assert [float(each) for each in shown.groups()] == pytest.approx([found.at, found.low, found.high], rel=0.15)
+
+
+def test_the_ladder_of_depths_passes_its_backtest_though_a_deeper_model_may_fail_otherwise() -> None:
+    found = of_reference("lr_depth", "depth", 8)
+    assert found.doubts == ()
+    assert f"{found.edge.at:.2g}" in PAGE
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "sweeps" / "lr_width.yaml", tmp_path)
+    printed = run_commands(PAGE.replace("run lr_width", "run lr_width --steps 150 --seeds 0"), tmp_path)
+    assert re.search(r"width=128: the edge lies at lr [\d.e-]+ \(", printed)
+    assert (tmp_path / "larger.png").is_file()

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from orchestrator import load
+from orchestrator.base.errors import InputError
+from orchestrator.cli.app import app
+from orchestrator.render.blocks import Caution, Line
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An imported table whose edge falls as 1 / width, in two batches."""
+    folder = tmp_path_factory.mktemp("ladder")
+    lines = [
+        f"{lr},{width},{batch},{'nan' if lr * width > 0.3 else 2 + abs(lr * width - 0.06)}"
+        for lr in (5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
+        for width in (16, 32, 64, 128)
+        for batch in (8, 32)
+    ]
+    (folder / "table.csv").write_text("\n".join(["lr,width,batch,loss", *lines]))
+    axes = [part for name in ("lr", "width", "batch") for part in ("--axis", name)]
+    arguments = ["import", str(folder / "table.csv"), "--name", "ladder", *axes, "--outcome", "loss"]
+    done = CliRunner().invoke(app, [*arguments, "--results", str(folder)])
+    assert done.exit_code == 0, done.output
+    return folder / "ladder"
+
+
+def test_the_first_line_has_edge_and_rate_and_json_has_the_same(folder: Path) -> None:
+    answer = load(folder).predict(at=("width=256", "batch=32"), lr=1e-4)
+    plain = answer.to_plain()
+    first = next(block for block in answer.blocks() if not isinstance(block, Caution))
+    assert isinstance(first, Line)
+    assert all(f"{number:.2g}" in first.text for number in (*plain["edge"].values(), plain["take"]))
+    assert plain["edge"]["low"] < 0.3 / 256 < plain["edge"]["high"]
+    assert plain["target"] == {"width": 256, "batch": 32}
+    assert plain["exponents"].keys() == {"width", "batch"}
+    assert 0.0 in plain["exponents"]["batch"]["theories"]
+    assert plain["p_stable"] > 0.9
+    for ending, begins in (("png", b"\x89PNG"), ("svg", b"<?xml")):
+        assert answer.rendered(ending).startswith(begins)
+
+
+def test_an_axis_can_be_kept_at_one_value_and_is_asked_for_otherwise(folder: Path) -> None:
+    results = load(folder)
+    assert results.predict(at=("width=256",), where={"batch": "8"}).to_plain()["num_sizes"] == 4
+    with pytest.raises(InputError, match="--at batch=VALUE"):
+        results.predict(at=("width=256",))
+
+
+@pytest.mark.parametrize("at", [(), ("width",), ("width=wide",), ("width=-1",), ("width=inf",), ("size=2",)])
+def test_a_target_that_is_no_size_is_refused(folder: Path, at: tuple[str, ...]) -> None:
+    with pytest.raises(InputError, match="remedy"):
+        load(folder).predict(at=at)
+
+
+@pytest.mark.parametrize("options", [{"lr": 0.0}, {"lr": float("nan")}, {"assume": float("inf")}])
+def test_numbers_without_a_meaning_are_refused(folder: Path, options: dict[str, float]) -> None:
+    with pytest.raises(InputError, match="remedy"):
+        load(folder).predict(at=("width=256", "batch=8"), **options)

@@ -1,0 +1,159 @@
+"""A prediction says the edge and the best rate at a new size, tests itself, and refuses what sizes cannot carry."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from sweep_cases import table_with, trial_row
+
+from orchestrator.base.errors import InputError
+from orchestrator.base.space import Axis
+from orchestrator.maps.ladder import bracket, read_ladder
+from orchestrator.maps.prediction import predict
+from orchestrator.maps.table import SweepTable
+
+RATES = [float(rate) for rate in np.geomspace(1e-4, 0.1, 19)]
+
+
+def power_law(width: float) -> float:
+    """An edge that falls as 1 / width."""
+    return 0.4 / width
+
+
+def table_of(
+    widths: Sequence[float], edge: Callable[[float], float] = power_law, rates: Sequence[float] = RATES
+) -> SweepTable:
+    """One run at each width and rate, stable below the edge, with the best loss at a fourth of it."""
+    trials = []
+    for width in widths:
+        for rate in rates:
+            is_stable = rate < edge(width)
+            loss = 2 + 0.02 * math.log(4 * rate / edge(width)) ** 2
+            cell = {"lr": rate, "width": width}
+            trials.append(
+                trial_row(
+                    trial_id=str(cell),
+                    cell=cell,
+                    status="finished",
+                    outcome="stable" if is_stable else "diverged",
+                    final_loss=loss if is_stable else None,
+                )
+            )
+    return table_with(trials, [Axis("lr", "log", tuple(rates)), Axis("width", "log", tuple(widths))])
+
+
+def test_edge_best_rate_and_exponent_of_a_known_law_are_found_and_the_backtest_passes() -> None:
+    found = predict(table_of([16, 32, 64, 128]), {"width": 256}, rate=1e-5)
+    assert found.edge.low < power_law(256) < found.edge.high
+    assert found.edge.at == pytest.approx(power_law(256), rel=0.25)
+    assert found.best_lr is not None
+    assert found.best_lr.at == pytest.approx(power_law(256) / 4, rel=0.3)
+    assert found.take <= found.edge.low
+    assert -1.0 in found.exponents["width"].theories
+    assert 0.0 not in found.exponents["width"].theories
+    assert found.backtest is not None
+    assert found.backtest.at == {"width": 128}
+    assert found.backtest.factor < 1.4 < found.backtest.copied < found.backtest.no_effect
+    assert found.backtest.num_inside == 1
+    assert found.doubts == ()
+    assert found.regret is not None
+    assert found.regret < 0.01
+    assert found.p_stable is not None
+    assert found.p_stable > 0.95
+
+
+def test_an_edge_that_does_not_move_has_the_exponent_zero() -> None:
+    found = predict(table_of([16, 32, 64, 128], lambda width: 0.02), {"width": 256})
+    assert 0.0 in found.exponents["width"].theories
+    assert -1.0 not in found.exponents["width"].theories
+    assert found.edge.low < 0.02 < found.edge.high
+
+
+def test_an_edge_that_falls_off_a_cliff_at_the_largest_size_is_a_doubt() -> None:
+    found = predict(
+        table_of([16, 32, 64, 128], lambda width: power_law(width) / (5 if width == 128 else 1)), {"width": 256}
+    )
+    assert found.backtest is not None
+    assert found.backtest.factor > 1.5
+    assert not found.backtest.is_passed
+    assert "width=128" in found.doubts[0]
+
+
+def test_a_naive_rule_that_is_nearer_is_a_doubt() -> None:
+    found = predict(table_of([16, 32, 64, 128], lambda width: max(power_law(width), power_law(64))), {"width": 256})
+    assert found.backtest is not None
+    assert found.backtest.loses
+    assert found.backtest.copied == pytest.approx(1.0)
+    assert any("copying" in doubt for doubt in found.doubts)
+
+
+@pytest.mark.parametrize(
+    ("widths", "at", "remedy"),
+    [
+        ([16, 64], {"width": 128}, "--assume"),
+        ([16, 24, 32], {"width": 64}, "--assume"),
+        ([16, 32, 64], {"width": 512}, "--far"),
+        ([16, 32, 64], {"depth": 8}, "axes: lr, width"),
+        ([16, 32, 64], {"lr": 8}, "--at width"),
+    ],
+)
+def test_what_sizes_cannot_carry_is_refused_with_the_remedy(
+    widths: list[float], at: dict[str, float], remedy: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        predict(table_of(widths), at)
+    assert remedy in str(refused.value)
+
+
+def test_an_assumed_exponent_and_far_lift_the_refusals() -> None:
+    assumed = predict(table_of([16, 24, 32]), {"width": 64}, assume=-1)
+    assert assumed.exponents["width"].is_assumed
+    assert assumed.edge.at == pytest.approx(power_law(64), rel=0.25)
+    near, far = (predict(table_of([16, 32, 64]), {"width": width}, is_far=True) for width in (128, 1024))
+    assert far.edge.high / far.edge.low > near.edge.high / near.edge.low
+
+
+@pytest.mark.parametrize("edge", [1e-5, 1.0])
+def test_outcomes_that_are_all_alike_are_refused(edge: float) -> None:
+    with pytest.raises(InputError, match="beyond the axis"):
+        predict(table_of([16, 32, 64], lambda width: edge), {"width": 128})
+
+
+def test_an_axis_that_varies_and_is_no_size_is_refused() -> None:
+    plain = table_of([16, 32, 64])
+    other = Axis("optimizer", "categorical", ("adam", "sgd"))
+    trials = [
+        trial_row(trial_id=f"{trial.trial_id}{name}", cell={**trial.cell, "optimizer": name}, outcome=trial.outcome)
+        for trial in plain.trials
+        for name in other.values
+    ]
+    with pytest.raises(InputError, match="--where optimizer=VALUE"):
+        predict(table_with(trials, [*plain.axes, other]), {"width": 128})
+
+
+@pytest.mark.parametrize(
+    ("unstable", "expected"),
+    [
+        ([False, False, True, True], (2.0, 3.0)),
+        ([False, True, False, True], (1.0, 2.0)),
+        ([False] * 4, (4.0, None)),
+        ([True] * 4, (None, 1.0)),
+        ([True, False, False, False], (4.0, None)),
+    ],
+)
+def test_the_bracket_explains_most_outcomes(unstable: list[bool], expected: tuple[float | None, float | None]) -> None:
+    assert bracket([1.0, 2.0, 3.0, 4.0], unstable) == expected
+
+
+def test_an_optimum_at_the_end_of_its_axis_is_known_to_lie_beyond() -> None:
+    rates = [rate for rate in RATES if rate > 0.005]
+    sizes = read_ladder(table_of([16, 64], rates=rates), ["width"], "lr").sizes
+    found = [None if size.optimum is None else size.optimum.beyond for size in sizes]
+    assert found == [-1, None]  # at width 64 no rate is stable
+    low = [rate for rate in RATES if rate < 0.001]
+    (size,) = read_ladder(table_of([16], rates=low), ["width"], "lr").sizes
+    assert size.optimum is not None
+    assert size.optimum.beyond == 1

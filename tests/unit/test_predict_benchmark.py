@@ -1,0 +1,54 @@
+"""The benchmark of predictions reads a table of runs, and leaves its largest width out."""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks import predict
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs whose edge is 4 / width, in two batches, with rates rounded two ways."""
+    path = tmp_path_factory.mktemp("table") / "runs.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["width", "depth", "tokens", "batch", "lr", "smooth_loss"])
+        for width in (64, 128, 256, 512):
+            for batch in (32, 64):
+                for i, lr in enumerate(np.geomspace(5e-4, 0.25, 14)):
+                    loss = 2 + 0.05 * math.log(lr * width) ** 2 if lr * width < 4 else 6.5
+                    writer.writerow([width, 2, 1e9, batch, f"{lr:.3g}" if i % 2 else f"{lr:.6g}", loss])
+    return path
+
+
+def test_the_largest_width_is_predicted_and_naive_rules_stand_next_to_it(table: Path, tmp_path: Path) -> None:
+    ladder = predict.imported(table, tmp_path)
+    assert len(ladder.sizes) == 8
+    rows = predict.predicted(ladder, 512)
+    assert len(rows) == 2
+    assert all(row.meets for row in rows)
+    law, copied, constant = (predict.factors(rows, rule) for rule in ("at", "copied", "constant"))
+    assert max(law) < 1.4 < min(copied) < min(constant)
+    assert all(row.regret is not None and row.regret < 0.05 for row in rows)
+    assert len(predict.report(rows)) == 7
+
+
+def test_an_exponent_that_is_assumed_rightly_narrows_the_interval(table: Path, tmp_path: Path) -> None:
+    ladder = predict.imported(table, tmp_path)
+    free, assumed = (predict.predicted(ladder, 512, assume)[0] for assume in (None, -1.0))
+    assert assumed.high - assumed.low < free.high - free.low
+
+
+def test_a_table_without_a_column_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs.csv").write_text("width,lr\n1,2\n")
+    with pytest.raises(SystemExit, match="no column"):
+        predict.rounded(tmp_path / "runs.csv", tmp_path)
