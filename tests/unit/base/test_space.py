@@ -211,3 +211,11 @@ def test_a_cell_survives_copies_and_is_json_like_any_mapping() -> None:
 )
 def test_listed_values_near_one_differ_by_a_factor_of_their_distances_to_one(values, low, high, factor: float) -> None:
     assert Axis("beta2", "values", values).factor(low, high) == pytest.approx(factor)
+
+
+@pytest.mark.parametrize(
+    ("values", "low", "high", "middle"),
+    [((0.2, 2.0, 200.0), 2.0, 200.0, 20.0), ((0.9, 0.99, 0.999), 0.9, 0.999, 0.99), ((1, 2, 3), 1, 3, 2)],
+)
+def test_the_middle_of_listed_values_is_on_the_scale_that_they_suggest(values, low, high, middle: float) -> None:
+    assert Axis("lr", "values", values).between(low, high) == pytest.approx(middle)

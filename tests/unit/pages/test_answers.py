@@ -82,5 +82,5 @@ def test_the_picture_of_the_edge_has_the_brackets_of_its_rows(tmp_path: Path) ->
     points = drawn["lines"][0]["points"]
     ticks = [place for place, _ in drawn["along"]["ticks"]]
     assert [(point["low"], point["high"]) for point in points[:3]] == list(itertools.pairwise(ticks))
-    assert points[0]["words"] == "beta1 0: edge 0.055 (0.01 to 0.1), stable below"
+    assert points[0]["words"] == "beta1 0: edge 0.0316 (0.01 to 0.1), stable below"
     assert points[3] == {"x": 0.9, "is_beyond_high": True, "words": "beta1 0.9: stable throughout"}
