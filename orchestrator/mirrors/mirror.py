@@ -23,7 +23,7 @@ from orchestrator.base.files import FORKS_OF_EACH, LEDGER, MIRRORED, atomic_writ
 from orchestrator.base.query import Say, silent
 from orchestrator.base.trial_result import MemberResult, TrialResult
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.table import axes_of, with_relative_results
+from orchestrator.maps.table import axes_of, read_table
 from orchestrator.mirrors.records import LogColumns, log_columns, running_record, trial_record, version_of
 from orchestrator.mirrors.sweep_records import sweep_record
 from orchestrator.mirrors.tracker import Tracker, TrackingError, TrialAnswer, import_library, tracker_class
@@ -118,8 +118,9 @@ class Mirror:
             statuses, known = ledger.statuses(removed=True), self.tracker.known
             # A tracker gets planned trials only if an earlier run has put them there.
             begun = [trial for trial, (status, _) in statuses.items() if status != "planned" or trial in known]
-            sweep = replace(sweep_record(ledger), answers=answers)
-            judged = {row.trial_id: row for row in with_relative_results(ledger.trials(), ledger.facts())}
+            table = read_table(ledger)
+            sweep = replace(sweep_record(table), answers=answers)
+            judged = {row.trial_id: row for row in table.trials}
             self.mirror_trials(ledger, begun, sweep.shares, judged, say)
             self.tracker.write_sweep(sweep, artifacts)
             state = _state(self.folder, ledger)

@@ -24,7 +24,7 @@ from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.recommendation import Recommendation, recommend
 from orchestrator.maps.sensitivity import sensitivity_of_values
 from orchestrator.maps.stability_map import StabilityMap
-from orchestrator.maps.table import SweepTable, read_table
+from orchestrator.maps.table import SweepTable
 from orchestrator.mirrors.records import cell_key, log_columns, loss_columns, map_params, shown_value
 from orchestrator.mirrors.tracker import MAP_AXES, CellKey, CellRecord, SweepRecord, Text
 from orchestrator.sweepfile.settings import settings_of
@@ -38,9 +38,9 @@ _MEDIANS = (
 _MOST_ROWS = 20  # of the map: with more, their edges are not logged one by one
 
 
-def sweep_record(ledger: LedgerReader) -> SweepRecord:
-    """Return the tracker's record of the sweep in ``ledger``."""
-    table, packs = read_table(ledger), ledger.packs()
+def sweep_record(table: SweepTable) -> SweepRecord:
+    """Return the tracker's record of a sweep."""
+    packs = table.ledger.packs()
     facts, rows = table.facts, table.trials
     environment = packs[-1].environment if packs else {}
     axes, ties = table.axes, table.ties
@@ -54,7 +54,7 @@ def sweep_record(ledger: LedgerReader) -> SweepRecord:
     }
     cells, advice = _cells(table), _advice(table)
     num_finished = sum(row.status == "finished" for row in rows)
-    metrics = {**_counts(rows), **_map_metrics(table, cells, advice), **_costs(ledger, packs)}
+    metrics = {**_counts(rows), **_map_metrics(table, cells, advice), **_costs(table.ledger, packs)}
     if advice is not None and "edge_low" in metrics:
         tags["edge_axis"] = advice.stability.along.name
     return SweepRecord(

@@ -77,7 +77,7 @@ tracking: {enabled: false}
     with LedgerReader(tmp_path / "known" / LEDGER) as ledger:
         rows, logs = ledger.trials(), log_columns(read_table(ledger).axes)
         points = [{p.name: p.value for p in trial_record(ledger, row, "auto", logs, "known").points} for row in rows]
-        of_cells = [cell.metrics["late_edge_ratio"] for cell in sweep_record(ledger).cells]
+        of_cells = [cell.metrics["late_edge_ratio"] for cell in sweep_record(read_table(ledger)).cells]
     assert [point["late_edge_ratio"] for point in points] == known.trials.late_edge_ratio.tolist()
     assert of_cells == cells.median_late_edge_ratio.tolist()
     exported = pd.read_csv(io.StringIO(known.ask(MapQuery(metric="late_edge_ratio")).rendered("csv")))

@@ -61,7 +61,7 @@ def test_all_that_states_the_stable_share_of_a_sweep_leaves_degraded_trials_out(
     sweep = sweep_of("seeds: [0, 1]\n" + AXES)
     with ledger_at(folder / "case") as ledger:
         map_ledger(ledger, sweep, labels)
-        table, record = read_table(ledger), sweep_record(ledger)
+        table, record = read_table(ledger), sweep_record(read_table(ledger))
         status = StatusQuery().ask(table)
     (listed,) = all_sweeps(folder)
     shown = [trial.label for trial in table.trials]

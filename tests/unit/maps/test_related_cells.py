@@ -88,7 +88,7 @@ def test_the_setting_to_take_names_what_is_trained_with(tied) -> None:
 
 
 def test_trackers_get_both_values_and_do_not_call_a_tied_field_fixed(tied) -> None:
-    record = sweep_record(tied)
+    record = sweep_record(read_table(tied))
     values = record.cells[0].key.values
     assert {name: values[name] for name in ("lr", "effective_lr", "batch_size", "warmup")} == {
         "lr": 0.01, "effective_lr": 0.005, "batch_size": 8, "warmup": 2,
@@ -100,7 +100,7 @@ def test_trackers_get_both_values_and_do_not_call_a_tied_field_fixed(tied) -> No
 
 def test_a_cell_of_another_tie_is_another_cell_for_trackers(tied, tmp_path: Path) -> None:
     with ledger_of(tmp_path / "other", TIED.replace("0.5", "0.25"), lambda trial: True) as other:
-        cells = [{cell.key.cell_id for cell in sweep_record(ledger).cells} for ledger in (tied, other)]
+        cells = [{cell.key.cell_id for cell in sweep_record(read_table(ledger)).cells} for ledger in (tied, other)]
     assert len(cells[0] & cells[1]) == 4, "those of the batch of 32, where both ties give the value of the axis"
 
 
@@ -151,8 +151,13 @@ def test_a_wrong_learning_rate_is_measured_along_the_axes_that_advance_with_it(z
     found = lr_sensitivity(read_table(zipped)).settings
     assert [dict(each.setting) for each in found] == [{"beta1": 0.0}, {"beta1": 0.5}]
     assert all(each.value is not None for each in found)
-    assert all("lr_sensitivity" in cell.metrics for cell in sweep_record(zipped).cells)
-    assert {round(cell.metrics["distance_to_edge"], 6) for cell in sweep_record(zipped).cells} == {3, 2, 1, -1}
+    assert all("lr_sensitivity" in cell.metrics for cell in sweep_record(read_table(zipped)).cells)
+    assert {round(cell.metrics["distance_to_edge"], 6) for cell in sweep_record(read_table(zipped)).cells} == {
+        3,
+        2,
+        1,
+        -1,
+    }
 
 
 # --- axes that exist in some cells only ------------------------------------------------------------------
@@ -228,7 +233,7 @@ def test_a_range_that_exists_in_some_cells_only_can_be_drawn(tmp_path: Path) -> 
     with ledger_of(tmp_path, body, lambda trial: True) as ledger:
         assert heatmap(cell_map(read_table(ledger)), "svg")
         assert "<script" in report_html(read_table(ledger), cell_map(read_table(ledger)), "")
-        assert len(sweep_record(ledger).cells) == 4
+        assert len(sweep_record(read_table(ledger)).cells) == 4
 
 
 def compared(folder: Path, *bodies: str, limit: float = 0.3) -> Comparison:

@@ -33,7 +33,7 @@ def ledger(tmp_path: Path):
 
 
 def test_a_sweep_has_the_size_of_its_stable_region_its_edge_and_the_setting_to_take(ledger) -> None:
-    sweep = sweep_record(ledger)
+    sweep = sweep_record(read_table(ledger))
     found = sweep.metrics
     assert sweep.tags["edge_axis"] == "lr"
     unstable = [cell.metrics["unstable_fraction/case"] for cell in sweep.cells]
@@ -46,14 +46,14 @@ def test_a_sweep_has_the_size_of_its_stable_region_its_edge_and_the_setting_to_t
 
 
 def test_its_settings_are_its_fixed_fields_and_the_ranges_of_its_axes(ledger) -> None:
-    settings = sweep_record(ledger).settings
+    settings = sweep_record(read_table(ledger)).settings
     assert settings["lr"] == "0.001 .. 10 (5 values)"
     assert settings["objective"] == "quadratic"
     assert settings["steps"].isdigit()
 
 
 def test_a_cell_has_its_distance_to_the_edge_in_decades_negative_beyond_it(ledger) -> None:
-    cells = sweep_record(ledger).cells
+    cells = sweep_record(read_table(ledger)).cells
     assert [round(cell.metrics["distance_to_edge"], 6) for cell in cells] == [2, 1, -1, -2, -3]
     assert [cell.metrics["stable_fraction"] for cell in cells] == [1, 1, 0.5, 0, 0]
     assert [cell.key.values["log10_lr"] for cell in cells] == ["-3", "-2", "-1", "0", "1"]
@@ -76,7 +76,7 @@ def test_a_blow_up_is_drawn_at_twice_the_initial_loss(ledger) -> None:
 def test_the_outcome_of_one_seed_changes_only_its_own_cell(tmp_path: Path, ledger) -> None:
     with ledger_at(tmp_path / "other") as other:
         record(other, sweep_of(ROW), ["diverged", *LABELS[1:]], [None, *LOSSES[1:]])
-        before, after = sweep_record(ledger).cells, sweep_record(other).cells
+        before, after = sweep_record(read_table(ledger)).cells, sweep_record(read_table(other)).cells
     assert [a.key for a in after] == [b.key for b in before] or [a.key.cell_id for a in after] == [
         b.key.cell_id for b in before
     ]

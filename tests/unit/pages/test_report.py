@@ -123,7 +123,7 @@ def test_picture_answers_and_trackers_share_one_fit_of_scattered_cells(tmp_path:
     (tmp_path / FROZEN_SWEEP).write_text(sweep.text)
     assert [path.name for path in export_all(tmp_path)] == EXPORTS
     with LedgerReader(tmp_path / LEDGER) as reader:
-        assert "recommended_lr" in " ".join(sweep_record(reader).metrics)
+        assert "recommended_lr" in " ".join(sweep_record(read_table(reader)).metrics)
     assert len(fits) == 1
 
 
