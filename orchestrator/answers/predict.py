@@ -6,7 +6,6 @@ import math
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.answers._options import along_option, degraded_option, where_option
@@ -58,7 +57,19 @@ class PredictQuery(Query["SweepTable"]):
         table = subject.where("--where", self.where)
         rule = StableRule(self.degraded)
         found = predict(table, at, self.along, self.lr, self.assume, self.far, rule)
-        return PredictAnswer(found, subject.ledger.path.parent)
+        return PredictAnswer(found, str(subject.ledger.path.parent), self._options())
+
+    def _options(self) -> str:
+        """The options that asking again with another rate needs."""
+        words = [
+            *(f"--at={text}" for text in self.at),
+            *(f"--where={axis}={format_value(value)}" for axis, value in self.where.items()),
+            *([f"--along={self.along}"] if self.along else []),
+            *([f"--assume={self.assume:g}"] if self.assume is not None else []),
+            *(["--far"] if self.far else []),
+            *(["--degraded"] if self.degraded else []),
+        ]
+        return shlex.join(words)
 
 
 def _target(texts: tuple[str, ...], table: SweepTable) -> dict[str, float]:
@@ -84,7 +95,8 @@ class PredictAnswer(Answer):
     """A prediction, with the doubts about it first."""
 
     result: Prediction = flat()
-    folder: Path = hidden()
+    folder: str = hidden()
+    options: str = hidden()
 
     @property
     def title(self) -> str:
@@ -141,15 +153,16 @@ class PredictAnswer(Answer):
             yield Line(f"the best rate of the law leaves {test.regret:.2g} of loss there on the table", 1)
 
     def _next(self) -> str:
-        result, name = self.result, shlex.quote(str(self.folder))
-        at = " ".join(f"--at {name}={format_value(value)}" for name, value in result.target.items())
+        result, name = self.result, shlex.quote(self.folder)
         if result.doubts:
             return f"`sweep boundary {name} --along {result.along}` shows the edge of each size"
         if result.edge.high > _WIDE * result.edge.low:
             values = result.ladder.values(result.axis)
             size = f"{result.axis} between {format_value(values[-1])} and {format_value(result.target[result.axis])}"
             return f"a size more would narrow the interval: add {size} to the sweep file and `sweep run` it"
-        return f"`sweep predict {name} {at} --lr RATE` says P(stable) at a rate of your own"
+        if result.rate is not None:
+            return "train a few steps at the target first: a larger model may fail in a way that no smaller one shows"
+        return f"`sweep predict {name} {self.options} --lr RATE` says P(stable) at a rate of your own"
 
     def _drawn(self, file_format: str) -> bytes:
         from orchestrator.render.prediction import prediction_picture

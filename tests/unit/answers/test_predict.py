@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,14 @@ def test_a_target_that_is_no_size_is_refused(folder: Path, at: tuple[str, ...]) 
 def test_numbers_without_a_meaning_are_refused(folder: Path, options: dict[str, float]) -> None:
     with pytest.raises(InputError, match="remedy"):
         load(folder).predict(at=("width=256", "batch=8"), **options)
+
+
+def test_the_command_that_comes_next_asks_the_same_with_a_rate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.answers.predict._WIDE", 1e9)
+    answer = load(folder).predict(at=("width=192",), where={"batch": "8"}, assume=-1.0, far=True)
+    command = next(line for line in answer.lines() if "--lr RATE" in line).split("`")[1].replace("RATE", "1e-4")
+    done = CliRunner().invoke(app, [*shlex.split(command)[1:], "--json", "-"])
+    assert done.exit_code == 0, done.output
+    again = json.loads(done.stdout)
+    assert again["edge"] == answer.to_plain()["edge"]
+    assert again["rate"] == 1e-4
