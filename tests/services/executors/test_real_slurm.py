@@ -205,7 +205,7 @@ def test_a_trial_without_a_checkpoint_is_an_error_where_its_time_is_over(tmp_pat
         executor.submit(only_pack(sweep_in(tmp_path, SLEEPS, ONE), tmp_path))
         last = events_until(executor, has_last)[-1]
         assert "1 minutes were not enough" in last.error
-        events_until(executor, lambda _: executor._placed == {})
+        events_until(executor, lambda _: executor._jobs == {})
     assert slurm.show("1")["Restarts"] == "0"
 
 
