@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from driver_cases import Dying
 from sweep_cases import numbers, sweep_of, trial_row
 
 from orchestrator.answers.audit import AuditAnswer
 from orchestrator.api.results import load
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
-from orchestrator.base.packs import Pack, PackLost, ReferenceTrial, Report
+from orchestrator.base.packs import Pack, ReferenceTrial
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.slow import rung_thresholds, rungs_of
 from orchestrator.driver.packing import make_packs
@@ -115,26 +116,12 @@ def test_a_map_counts_pruned_seeds_apart_and_recommends_none(train, tmp_path: Pa
     assert not [trial for trial in again if trial.is_changed]
 
 
-class Dying(InlineExecutor):
-    """Loses some packs after a checkpoint."""
-
-    deaths = 3
-
-    def poll(self, timeout_s: float):
-        events = super().poll(timeout_s)
-        if Dying.deaths and any(isinstance(event, Report) and event.checkpoint for event in events):
-            Dying.deaths -= 1
-            self._reports = None
-            return [*events, PackLost(events[0].pack_id, "it was killed")]
-        return events
-
-
 @pytest.mark.parametrize("slow", [MEDIAN, HALVING])
 def test_a_sweep_whose_packs_die_ends_as_if_undisturbed(train, rows, slow: str) -> None:
-    Dying.deaths = 3
+    dying = Dying(3, after_checkpoint=True)
     train(slow_sweep(slow, "calm"))
-    assert train(slow_sweep(slow, "disturbed"), Dying).exit_code == 0
-    assert not Dying.deaths
+    assert train(slow_sweep(slow, "disturbed"), lambda: dying).exit_code == 0
+    assert not dying.deaths
     assert numbers(rows("disturbed")) == numbers(rows("calm"))
 
 
