@@ -135,7 +135,6 @@ def test_audited_trials_that_are_slow_train_to_their_end_and_say_how_often_that_
     assert {row.outcome for row in found} == {"stable", "diverged"}
     assert all(row.steps_done == 60 for row in slow)
     balance = audit(found, None).slow
-    assert balance is not None
     assert (balance.num_pruned, balance.num_judged) == (0, len(slow))
     assert balance.steps_audited == sum(59 - (row.slow_step or 0) for row in slow)
     others = sorted(row.final_loss or 0.0 for row in found if row.slow_step is None and row.outcome == "stable")
@@ -161,7 +160,6 @@ def test_a_slow_trial_was_wrongly_found_so_if_it_ends_in_the_better_half_of_thos
         *[ended("pruned", 4.0, 39)] * 4,
     ]
     balance = audit(table, None)
-    assert balance.slow is not None
     assert balance.slow.wrong == (table[3],)
     assert (balance.slow.num_pruned, balance.slow.num_judged, balance.slow.middle) == (4, 3, 2.0)
     assert (balance.steps_saved, balance.steps_audited, balance.num_stopped) == (240, 180, 4)
@@ -289,7 +287,6 @@ def test_the_audit_counts_those_that_would_have_improved_later(tmp_path: Path) -
     better = [row for row in met if (row.best_validation_step or 0) > (row.plateau_step or 0)]
     assert met
     assert all(row.steps_done == 400 for row in met)
-    assert plateaus is not None
     assert (plateaus.num_ended, plateaus.num_judged, plateaus.num_wrong) == (0, len(met), len(better))
 
 

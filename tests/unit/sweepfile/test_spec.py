@@ -317,7 +317,6 @@ def test_telemetry_takes_the_time_that_its_page_says() -> None:
 
 def test_all_events_are_told_by_default_and_the_section_is_no_part_of_a_trial() -> None:
     sweep = sweep_of("notify: {url_from: NOTIFY_URL}\n")
-    assert sweep.notify is not None
     assert (sweep.notify.url_from, sweep.notify.on) == ("NOTIFY_URL", [*EVENTS])
     assert sweep.notify_place == "case.yaml:4"
     assert [trial.trial_id for trial in sweep.trials] == [trial.trial_id for trial in sweep_of().trials]
