@@ -111,8 +111,6 @@ def test_init_writes_the_sweep_file_that_the_page_shows(tmp_path: Path, monkeypa
     assert (tmp_path / "gpt.yaml").read_text().count(str(tmp_path)) == 0
 
 
-def test_links_and_pictures_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", PAGE):
-        assert (ROOT / "docs" / target).exists(), target
+def test_links_lead_to_every_recipe() -> None:
     anchors = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in RECIPES}
     assert set(re.findall(r"\]\(#([\w-]+)\)", PAGE)) == anchors
