@@ -1,7 +1,5 @@
 """Curves of a pack, (T, K) each, and their comparison bit for bit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

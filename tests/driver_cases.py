@@ -1,7 +1,5 @@
 """Observers of a run, and executors that lose or end their packs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pages of the docs whose blocks are run: files are written as shown, commands run as shown."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Members of every kind of optimizer, and training them on random gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 

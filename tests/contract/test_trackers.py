@@ -1,7 +1,5 @@
 """What every tracker does with a sweep; one suite for all of them, and for one in memory that can be made to fail."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """docs/custom-trainer.md from top to bottom: files are written as shown, commands run as shown."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every command that the docs show is run, and every number that they repeat is compared."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

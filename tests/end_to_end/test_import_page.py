@@ -1,7 +1,5 @@
 """docs/import.md: the published table gives the edges that the page shows, and every command works."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex

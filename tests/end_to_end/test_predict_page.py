@@ -1,7 +1,5 @@
 """docs/predict.md: its commands run, with fewer steps and seeds, and its numbers are of the shipped ladders."""
 
-from __future__ import annotations
-
 import csv
 import re
 import shutil

@@ -1,7 +1,5 @@
 """docs/from-trainer-to-map.md: each recipe, run as shown, gives a map with its edge where it must be."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The planted shallow stall beside its control, the same change of the text with pre-norm, and the advised change."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Checkpoints that were damaged, swapped or lost on disk: the sweep ends with the same numbers all the same."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """MLflow is down, slow, locked, read-only, deleted or half made: sweeps do not care, and sync completes it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

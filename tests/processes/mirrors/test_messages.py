@@ -1,7 +1,5 @@
 """Messages of `sweep run` as a server gets them, from Apprise's plugin for JSON over HTTP."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import os

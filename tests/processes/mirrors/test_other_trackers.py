@@ -1,7 +1,5 @@
 """Weights & Biases and TensorBoard as their users meet them; `make test-trackers` installs both."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

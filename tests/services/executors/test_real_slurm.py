@@ -1,7 +1,5 @@
 """Trials as jobs of a real Slurm, with its own preemption, limits, memory and devices."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The answer of `sweep diagnose`."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Sequence

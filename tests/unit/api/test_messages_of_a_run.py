@@ -1,7 +1,5 @@
 """What `sweep run` tells through `notify`, and what it says of it on the terminal."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """What `sweep objectives` finds, and what `sweep gc` removes."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

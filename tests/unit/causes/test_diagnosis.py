@@ -1,7 +1,5 @@
 """Which trial is diagnosed, and its cause."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What observers learn of a run beyond its results: hangs, what holds trials back, and how it ended."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,7 +1,5 @@
 """A run whose search proposes trials while results come in."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

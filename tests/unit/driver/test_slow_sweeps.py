@@ -1,7 +1,5 @@
 """Sweeps whose slow trials are pruned or that are validated, from their file to their map, page and audit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

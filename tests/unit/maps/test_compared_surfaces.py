@@ -1,7 +1,5 @@
 """Fitted surfaces compared: beside the answer of grids, with planted edges, and what is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import sqlite3

@@ -1,7 +1,5 @@
 """Messages are sent from a thread, by Apprise, without disclosing the URL."""
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import logging

@@ -1,7 +1,5 @@
 """The pages on reliability and on files say no more than what is there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The server of pages: what it answers, and to whom."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import json

@@ -1,7 +1,5 @@
 """The map of remedies: a colour for each kind, the remedy and its step in each cell, and a legend of what is drawn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Text on a terminal of 80 columns."""
 
-from __future__ import annotations
-
 import io
 import itertools
 

@@ -1,7 +1,5 @@
 """Every field of every objective can be an axis: planned, trained, and shown."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

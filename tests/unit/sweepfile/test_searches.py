@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from sweep_cases import search_with
 

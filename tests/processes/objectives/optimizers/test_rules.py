@@ -1,7 +1,5 @@
 """Compiled update rules; compiling starts a compiler."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from rule_cases import STEPS, Members

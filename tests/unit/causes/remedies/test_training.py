@@ -1,7 +1,5 @@
 """Forks of a real trial beyond its edge: what saves it, what does not, and that nothing is trained twice."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import json

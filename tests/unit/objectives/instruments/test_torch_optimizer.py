@@ -1,7 +1,5 @@
 """Telemetry of a user's own training loop equals that of the objectives' instruments."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Members that train on the first micro-batches of their batch: a batch size that is a number and may change."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bursts of bad batches and a change of the text in mid-run: who trains on what, and what is told of it."""
 
-from __future__ import annotations
-
 import itertools
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Clipping against plain single runs of the published rules, and against the libraries that have them."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What holds for the members of a pack, whatever optimizer, clipping and start of the second moment they have."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from rule_cases import EVERYONE, KINDS, STEPS, Members, take_due_hessians

@@ -1,7 +1,5 @@
 """Second moments that do not start at zero, against torch's optimizers with their state filled beforehand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Rules of control: a member with them trains as one with the same interventions written by hand, to the bit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Members that change in mid-run, beside plain loops over one run with an optimizer of torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path

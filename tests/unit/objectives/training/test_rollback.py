@@ -1,7 +1,5 @@
 """Members that go back on a spike, beside a plain loop over one run with an optimizer of torch."""
 
-from __future__ import annotations
-
 import copy
 import math
 import statistics
