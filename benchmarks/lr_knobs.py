@@ -127,7 +127,7 @@ def main() -> None:
         repeated = [with_repeat(row, results / repeat_name(knob, row) / LEDGER) for row in rows]
         write_table(TABLES / f"{knob}.csv", repeated)
         found[knob] = read_table(TABLES / f"{knob}.csv")  # the page has the digits of the table
-    PICTURE.write_bytes(saved(lambda: draw(found), "png", 120))
+    PICTURE.write_bytes(saved(lambda: draw(found), "png", "curves"))
     PAGE.write_text(page_with(PAGE.read_text(), found))
 
 

@@ -1,7 +1,5 @@
 """Fixtures that many tests share."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Callable, Iterator

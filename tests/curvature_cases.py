@@ -1,7 +1,5 @@
 """Trainers and quadratic forms whose curvature is measured."""
 
-from __future__ import annotations
-
 import torch
 
 from objectives.instruments.curvature import Curvature, GradientGraph, Losses, measure_curvature, momentum_factor

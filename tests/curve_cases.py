@@ -1,16 +1,19 @@
 """Curves of a pack, (T, K) each, and their comparison bit for bit."""
 
-from __future__ import annotations
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 
+from objectives.base import TrainingConfig
 from objectives.training.packed import PackedTrainer
 
 Curves = dict[str, torch.Tensor]
+Start = Callable[[Sequence[TrainingConfig], Sequence[int]], PackedTrainer]
 
 
 def curves(trainer: PackedTrainer, num_steps: int) -> Curves:
-    """Metrics of the next steps."""
+    """Metrics of the next steps, none for no steps."""
     rows = [trainer.step() for _ in range(num_steps)]
     return {name: torch.stack([row[name] for row in rows]) for name in rows[0]} if rows else {}
 
@@ -30,3 +33,29 @@ def assert_same(found: Curves, expected: Curves) -> None:
     """Bit for bit, NaN included."""
     for name, values in expected.items():
         torch.testing.assert_close(found[name], values, rtol=0, atol=0, equal_nan=True, msg=name)
+
+
+def trained_as_alone(
+    start: Start, configs: Sequence[TrainingConfig], seeds: Sequence[int], num_steps: int
+) -> PackedTrainer:
+    """A pack after so many steps, each of whose members trained, and fired its rules, as it does alone."""
+    trainer = start(configs, seeds)
+    together = curves(trainer, num_steps)
+    for k, (config, seed) in enumerate(zip(configs, seeds, strict=True)):
+        alone = start([config], [seed])
+        assert_same(of_member(together, k), curves(alone, num_steps))
+        assert trainer.fired(k) == alone.fired(0)
+    return trainer
+
+
+def assert_resumes(
+    start: Start, configs: Sequence[TrainingConfig], seeds: Sequence[int], stop: int, num_steps: int, folder: Path
+) -> None:
+    """A pack that is saved at ``stop`` goes on bit for bit, whatever the trainer that takes it up has done."""
+    straight, first, second = (start(configs, seeds) for _ in range(3))
+    expected, before = curves(straight, num_steps), curves(first, stop)
+    torch.save(first.state_dict(), folder / "state.pt")
+    curves(second, num_steps // 3)
+    second.load_state_dict(torch.load(folder / "state.pt", weights_only=True))
+    assert_same(joined(before, curves(second, num_steps - stop)), expected)
+    assert [second.fired(k) for k in range(len(configs))] == [straight.fired(k) for k in range(len(configs))]

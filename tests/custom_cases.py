@@ -1,7 +1,5 @@
 """Small training scripts, and sweeps over them; they import nothing, so that a trial takes a tenth of a second."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path

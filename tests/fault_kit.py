@@ -1,7 +1,5 @@
 """What tests of faults share: a sweep that takes seconds, its results, and whether all is sound."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

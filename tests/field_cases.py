@@ -1,7 +1,5 @@
 """Values of every field of every objective, and what a field needs to act."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from objectives.optimizers.facts import OPTIMIZERS

@@ -1,7 +1,5 @@
 """A small training script that saves and resumes, as somebody's own, and a sweep with a run that it loses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from orchestrator.driver.runner import run_sweep

@@ -1,7 +1,5 @@
 """A server of this machine, for tests that start one."""
 
-from __future__ import annotations
-
 import socket
 import time
 import urllib.request

@@ -1,7 +1,5 @@
 """Small packs that several tests build on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

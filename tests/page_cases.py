@@ -1,14 +1,18 @@
 """Pages of the docs whose blocks are run: files are written as shown, commands run as shown."""
 
-from __future__ import annotations
-
+import contextlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+from typer.testing import CliRunner
+
+from orchestrator.cli import app
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SOURCES = {"python": "py"}
@@ -18,6 +22,10 @@ ROOT = Path(__file__).parents[1]
 
 def section(page: str, title: str) -> str:
     return page.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return [content for found, content in BLOCK.findall(text) if found == language]
 
 
 def write_files(text: str, folder: Path) -> None:
@@ -37,14 +45,18 @@ def copy_linked(text: str, folder: Path) -> None:
         shutil.copy(ROOT / path, folder)
 
 
-def excerpts(text: str) -> list[str]:
-    return [content for language, content in BLOCK.findall(text) if language == "py"]
-
-
 def shipped(text: str) -> str:
     """The content of all trainers to which a page links."""
     paths = re.findall(r"\]\(\.\./(sweeps/trainers/\S+\.(?:py|c))\)", text)
     return "".join((ROOT / path).read_text() for path in paths)
+
+
+def invoke(arguments: Sequence[str], folder: Path) -> str:
+    """What a command prints that must end well, and that this process may run."""
+    with contextlib.chdir(folder):
+        done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, f"{arguments}\n{done.output}"
+    return done.output
 
 
 def run_commands(text: str, folder: Path) -> str:

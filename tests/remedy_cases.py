@@ -1,7 +1,5 @@
 """Made-up forks of a trial, as the ledger would have them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What tests of Slurm jobs share: scripts that can be caught in the act, executors, drivers that are killed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

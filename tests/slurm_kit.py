@@ -1,7 +1,5 @@
 """A real Slurm on this machine: munged, slurmctld and a slurmd for each node, all below one temporary folder."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What trackers that write files hold of a sweep, read from the files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

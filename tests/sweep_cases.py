@@ -1,7 +1,5 @@
 """Small ledgers and curves that several tests build on."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sqlite3

@@ -1,7 +1,5 @@
 """Which of many alike cases run by default, and which only among the slow tests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

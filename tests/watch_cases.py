@@ -1,7 +1,5 @@
 """A process that a sweep runs as one of its trials."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

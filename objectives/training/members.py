@@ -29,9 +29,9 @@ class Changes:
 
     def __init__(self, configs: Sequence[TrainingConfig], ages: Sequence[int]) -> None:
         self._configs, self._ages = configs, ages
-        # At the first step, all members with interventions read their numbers, which depend on the step alone. So a
-        # pack that is resumed or rearranged within a ramp continues unchanged.
-        self._next = {row: 0 for row, config in enumerate(configs) if config.interventions}
+        # At the first step, all members with interventions or rules read their numbers, which depend on the step alone.
+        # So a pack that is resumed or rearranged within a ramp continues unchanged.
+        self._next = {row: 0 for row, config in enumerate(configs) if config.interventions or config.control}
         self._soonest: float = 0 if self._next else math.inf
 
     def before_step(

@@ -13,7 +13,7 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import COMPARISONS
 from orchestrator.base.query import Query, Say, Subject, hidden, option, silent
 from orchestrator.render.answer import Answer
-from orchestrator.render.blocks import Block, Figure, Line
+from orchestrator.render.blocks import Block, Figure, Line, picture_of
 
 if TYPE_CHECKING:
     from orchestrator.maps.table import SweepTable
@@ -70,16 +70,13 @@ class CompareQuery(Query["Sequence[SweepTable]"]):
         from orchestrator.answers._comparison import comparison_content, comparison_lines
         from orchestrator.maps.comparison import compare, compared_maps, compared_meshes
         from orchestrator.maps.edges import StableRule
-        from orchestrator.render.fitted_comparison import fitted_comparison_picture
-        from orchestrator.render.maps import comparison_picture
 
         result = compare(tables, self.x, StableRule(self.degraded))
         maps = compared_maps(result, self.x, self.y, self.reduce)
+        meshes = None
         if result.is_fitted:
             meshes = compared_meshes(result, maps[0].x.name, None if maps[0].y is None else maps[0].y.name)
-            draw, title = (lambda kind: fitted_comparison_picture(maps, meshes, kind)), "the surfaces compared"
-        else:
-            draw, title = (lambda kind: comparison_picture(maps, kind)), "the sweeps compared"
+        draw, title = picture_of("comparison:comparison_picture", maps, meshes), "the sweeps compared"
         texts = tuple(comparison_lines(result))
         return Comparison(comparison_content(result), texts, result, Figure(draw, title, picture))
 

@@ -14,7 +14,7 @@ from orchestrator.base.query import Query, Say, hidden, silent
 from orchestrator.base.space import format_value
 from orchestrator.base.words import listed
 from orchestrator.render.answer import Answer
-from orchestrator.render.blocks import Block, Figure, File, Line
+from orchestrator.render.blocks import Block, Figure, File, Line, picture_of
 
 if TYPE_CHECKING:
     from orchestrator.answers.remedy import RemedyAnswer
@@ -123,7 +123,11 @@ class DiagnoseAnswer(Answer):
         has_file = any(item.sweep_file for item in self.advice)
         if self.cause is None and self.outcome != "stable" and not self.not_finite and not has_file:
             yield from _deciding_sweep(self.result, self.folder, pictures)
-        yield Figure(self._drawn, "the run up to its onset", pictures / f"{self.trial_id}.png")
+        yield Figure(
+            picture_of("diagnosis:diagnosis_figure", self.result),
+            "the run up to its onset",
+            pictures / f"{self.trial_id}.png",
+        )
         if self.remedies is not None:
             yield Line("remedies, tried on forks of this trial:")
             yield from (block for block in self.remedies.blocks() if not isinstance(block, Figure))
@@ -164,12 +168,6 @@ class DiagnoseAnswer(Answer):
             else:
                 path = pictures / f"{self.trial_id}_{move.direction}_{move.setting}.yaml"
                 yield from _small_sweep(f"{missing}; this sweep would:", path, advice.sweep_file)
-
-    def _drawn(self, file_format: str) -> bytes:
-        from orchestrator.render.diagnosis import diagnosis_figure
-
-        assert self.result is not None
-        return diagnosis_figure(self.result, file_format)
 
 
 def answer_of(ledger: LedgerReader, diagnosis: Diagnosis) -> DiagnoseAnswer:

@@ -10,7 +10,7 @@ from orchestrator.answers._options import along_option, by_option, degraded_opti
 from orchestrator.base.query import Query, Say, hidden, option, reported, silent
 from orchestrator.base.space import format_value
 from orchestrator.render.answer import Answer
-from orchestrator.render.blocks import Block, Figure, Line, Table
+from orchestrator.render.blocks import Block, Figure, Line, Table, picture_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,12 +80,7 @@ class EdgeAnswer(Answer):
             table = self.frame()
             rows = tuple(tuple(map(_text, row)) for row in table.itertuples(index=False))
             yield Table(tuple(map(str, table.columns)), rows, indent=1)
-        yield Figure(self._drawn, "the edge against another axis")
-
-    def _drawn(self, file_format: str) -> bytes:
-        from orchestrator.render.edge_line import edge_picture
-
-        return edge_picture(self.result, file_format)
+        yield Figure(picture_of("edge_line:edge_picture", self.result), "the edge against another axis")
 
 
 def _text(value: Any) -> str:

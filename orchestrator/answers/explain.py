@@ -13,7 +13,7 @@ from orchestrator.base.query import Query, Say, hidden, silent
 from orchestrator.base.space import format_value
 from orchestrator.base.words import count
 from orchestrator.render.answer import Answer
-from orchestrator.render.blocks import Block, Figure, Line
+from orchestrator.render.blocks import Block, Figure, Line, picture_of
 
 if TYPE_CHECKING:
     from orchestrator.causes.diagnosis import Explanation, Key
@@ -120,12 +120,11 @@ class ExplainAnswer(Answer):
             yield Line(f"the curvature was not measured; measure it with {measure}")
         if explanation.causes:
             yield Line(f"`sweep diagnose {self.folder.name} --cell AXIS=VALUE,...` shows the evidence on a cell")
-        yield Figure(self._drawn, "the mechanisms on the map", self.folder / EXPLANATION)
-
-    def _drawn(self, file_format: str) -> bytes:
-        from orchestrator.render.kind_maps import explanation_figure
-
-        return explanation_figure(self.result, file_format)
+        yield Figure(
+            picture_of("kind_maps:explanation_figure", self.result),
+            "the mechanisms on the map",
+            self.folder / EXPLANATION,
+        )
 
 
 def _ranges(stability: CellMap, cells: Sequence[Key]) -> Iterator[str]:

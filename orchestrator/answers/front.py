@@ -13,7 +13,7 @@ from orchestrator.answers._options import along_option, degraded_option, directi
 from orchestrator.base.query import Query, Say, flat, option, silent
 from orchestrator.base.words import listed
 from orchestrator.render.answer import Answer
-from orchestrator.render.blocks import Block, Figure, Line
+from orchestrator.render.blocks import Block, Figure, Line, picture_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,12 +113,7 @@ class FrontAnswer(Answer):
             yield Line(f"{heading}: {listed(islands, _SHOWN)}")
         if others:
             yield Line(f"no candidates: {left.total()} of {len(result.cells)} cells ({others})")
-        yield Figure(self._drawn, "the front among all cells")
-
-    def _drawn(self, file_format: str) -> bytes:
-        from orchestrator.render.front import front_picture
-
-        return front_picture(self.result, file_format)
+        yield Figure(picture_of("front:front_picture", self.result), "the front among all cells")
 
     def _aim(self) -> str:
         result = self.result

@@ -18,7 +18,7 @@ from orchestrator.answers._options import (
 from orchestrator.base.files import HEATMAP
 from orchestrator.base.query import Query, Say, hidden, reported, silent
 from orchestrator.render.answer import Answer
-from orchestrator.render.blocks import Block, Drawing, Figure, Line
+from orchestrator.render.blocks import Block, Drawing, Figure, Line, picture_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,9 +110,4 @@ class MapAnswer(Answer):
                 yield Line(" = ".join(stability.facet))
             if (drawing := drawn_map(stability)) is not None:
                 yield Drawing(drawing)
-        yield Figure(self._drawn, "stability map", self.folder / HEATMAP)
-
-    def _drawn(self, file_format: str) -> bytes:
-        from orchestrator.render.maps import heatmap
-
-        return heatmap(self.maps, file_format, self.meshes)
+        yield Figure(picture_of("maps:heatmap", self.maps, self.meshes), "stability map", self.folder / HEATMAP)

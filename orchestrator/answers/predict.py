@@ -14,7 +14,7 @@ from orchestrator.base.query import Query, Say, conditions, flat, hidden, option
 from orchestrator.base.space import format_value, is_number, to_hashable
 from orchestrator.base.words import count, joined
 from orchestrator.render.answer import Answer
-from orchestrator.render.blocks import Block, Caution, Figure, Line
+from orchestrator.render.blocks import Block, Caution, Figure, Line, picture_of
 
 if TYPE_CHECKING:
     from orchestrator.maps.edges import Interval
@@ -125,7 +125,7 @@ class PredictAnswer(Answer):
             yield Line(_theories(exponent), 2)
         yield from self._tested()
         yield Line(f"next: {self._next()}")
-        yield Figure(self._drawn, "edge and best rate over size")
+        yield Figure(picture_of("prediction:prediction_picture", self.result), "edge and best rate over size")
 
     def _reason(self) -> str:
         result = self.result
@@ -163,11 +163,6 @@ class PredictAnswer(Answer):
         if result.rate is not None:
             return "train a few steps at the target first: a larger model may fail in a way that no smaller one shows"
         return f"`sweep predict {name} {self.options} --lr RATE` says P(stable) at a rate of your own"
-
-    def _drawn(self, file_format: str) -> bytes:
-        from orchestrator.render.prediction import prediction_picture
-
-        return prediction_picture(self.result, file_format)
 
 
 def _interval(found: Interval) -> str:

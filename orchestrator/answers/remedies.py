@@ -20,7 +20,7 @@ from orchestrator.base.files import REMEDIES, REMEDIES_PICTURE, REMEDY_MAP, REME
 from orchestrator.base.query import Query, Say, hidden, option, silent
 from orchestrator.base.words import count, listed
 from orchestrator.render.answer import Answer
-from orchestrator.render.blocks import Block, Figure, File, Line, Table
+from orchestrator.render.blocks import Block, Figure, File, Line, Table, picture_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,7 +95,7 @@ class RemediesQuery(Query["SweepTable"]):
                 break
             results = remedies_after(folder, diagnosis, parts)
             if results.tallies:
-                atomic_write(forks / REMEDIES_PICTURE, remedies_figure(results, "png"))
+                atomic_write(forks / REMEDIES_PICTURE, remedies_figure("png", results))
             cells.append(results)
             say(f"{trial.cell.name}: {_remedy(cells[-1])}")
         exit_code = max((summary.exit_code for summary in summaries), default=EXIT_OK)
@@ -233,7 +233,11 @@ class RemediesAnswer(Answer):
         if self.is_stopped:
             yield Line("stopped; the same command continues")
             return
-        yield Figure(self._drawn, "the cheapest remedies on the map", self.folder / REMEDY_MAP)
+        yield Figure(
+            picture_of("kind_maps:remedy_map_figure", self.result, self.stability),
+            "the cheapest remedies on the map",
+            self.folder / REMEDY_MAP,
+        )
         yield Line(f"table: {self.folder / REMEDY_TABLE}")
         yield File(self.folder / REMEDY_TABLE, as_csv(self.frame()))
         yield Line(f"`sweep remedy {self.folder.name} --trial ID` tries more on one trial; the table has the ids")
@@ -258,11 +262,6 @@ class RemediesAnswer(Answer):
             yield f"in {lower_alone} of the {len(spiked)} spiked cells that are saved the run ends lower if left alone"
         if others := sum(cell.control_repeats is False for cell in results.cells):
             yield f"in {others} cells the control does NOT repeat the trial; `sweep remedy --trial ID` says why"
-
-    def _drawn(self, file_format: str) -> bytes:
-        from orchestrator.render.kind_maps import remedy_map_figure
-
-        return remedy_map_figure(self.result, self.stability, file_format)
 
 
 def _headline(region: Region) -> str:

@@ -23,7 +23,7 @@ from orchestrator.base.query import Query, Say, flat, hidden, option, silent
 from orchestrator.base.space import format_value
 from orchestrator.base.words import listed
 from orchestrator.render.answer import Answer
-from orchestrator.render.blocks import Block, Caution, Figure, Line, Table
+from orchestrator.render.blocks import Block, Caution, Figure, Line, Table, picture_of
 
 if TYPE_CHECKING:
     from orchestrator.causes.remedies.results import Cost, Remedies, Tally
@@ -192,14 +192,9 @@ class RemedyAnswer(Answer):
             yield Line(_diagnosis(results))
             yield Line(f"steps trained after the forks: {results.spent_steps:,}")
             if self.picture is not None:
-                yield Figure(self._drawn, "remedies by fork step", self.picture)
+                yield Figure(picture_of("remedies:remedies_figure", self.result), "remedies by fork step", self.picture)
         if self.is_stopped:
             yield Line("stopped; the same command continues")
-
-    def _drawn(self, file_format: str) -> bytes:
-        from orchestrator.render.remedies import remedies_figure
-
-        return remedies_figure(self.result, file_format)
 
 
 def _tables(results: Remedies) -> Iterator[Table]:

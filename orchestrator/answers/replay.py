@@ -30,7 +30,7 @@ from orchestrator.base.files import (
 )
 from orchestrator.base.query import Query, Say, Subject, option, silent
 from orchestrator.render.answer import Answer
-from orchestrator.render.blocks import Block, Caution, Figure, Line, Table
+from orchestrator.render.blocks import Block, Caution, Figure, Line, Table, picture_of
 
 if TYPE_CHECKING:
     from orchestrator.detection.config import StoppingConfig
@@ -253,20 +253,16 @@ class ReplayAnswer(Answer):
             yield from _log_blocks(self.logs, lists_faint=self.lists_faint)
             if self.pictures is not None:
                 for one, name in zip(self.logs, _picture_names(self.logs), strict=True):
-                    yield Figure(_drawn(one), f"loss of {one.log.name}", self.pictures / name, is_listed=False)
+                    yield Figure(
+                        picture_of("traces:trace_figure", one),
+                        f"loss of {one.log.name}",
+                        self.pictures / name,
+                        is_listed=False,
+                    )
                 yield Line(f"pictures: {self.pictures}/")
         yield from map(Line, self.notes)
         for problem in self.problems:
             yield Caution(problem, "error")
-
-
-def _drawn(one: Replayed) -> Any:
-    def draw(file_format: str) -> bytes:
-        from orchestrator.render.traces import trace_figure
-
-        return trace_figure(one)
-
-    return draw
 
 
 def _log_blocks(replayed: Sequence[Replayed], *, lists_faint: bool) -> Iterator[Block]:

@@ -70,7 +70,7 @@ class SweepResults:
         """For a notebook: outcomes, the map, and what to call next."""
         labels = self._of_table(lambda table: Counter(row.label for row in table.trials if row.outcome is not None))
         counts = counts_line(labels) if labels else "no trial is over"
-        picture = base64.b64encode(self._of_table(lambda table: heatmap(cell_map(table), "png"))).decode()
+        picture = base64.b64encode(self._of_table(lambda table: heatmap("png", cell_map(table)))).decode()
         return (
             f"<p><b>{html.escape(self.name)}</b>: axes {html.escape(self._axes_text())}; {counts}</p>"
             f'<img alt="stability map" src="data:image/png;base64,{picture}">'

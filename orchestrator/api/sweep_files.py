@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +12,8 @@ from orchestrator.base.errors import EXIT_OK, InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, check_output, write_output
 from orchestrator.render.blocks import Table
 from orchestrator.sweepfile.overrides import Overrides
-from orchestrator.sweepfile.spec import Sweep, build_sweep, load_sweep
-from orchestrator.sweepfile.starter import objectives_with_rows, shipped_sweeps, starter_file
-from orchestrator.sweepfile.strict_yaml import parse_document
+from orchestrator.sweepfile.spec import Sweep, load_sweep
+from orchestrator.sweepfile.starter import objectives_with_rows, script_starter, shipped_sweeps, starter_file
 
 if TYPE_CHECKING:
     from orchestrator.render.text import Lines
@@ -50,32 +47,6 @@ def read_sweep(file: str, results: Path, changes: Overrides, allow_import: bool)
     return load_sweep(path, changes, allow_import=allow_import)
 
 
-_STEPS = 200
-_USUAL_AXIS = "lr=log:1e-4,1,5"
-# A YAML parser reads JSON's strings, so that a command with quotes and backslashes stays what it is.
-_SCRIPT = "name: {name}\nobjective: {{command: {command}}}\nsteps: {steps}\nseeds: [0, 1]\naxes: {{}}\n"
-_BEFORE = {
-    "name": "The results folder is results/<name>. Small letters, digits, _ and -.",
-    "objective": (
-        "How one trial is started. A name in braces is its value of an axis, or one of {steps}, {seed}, {folder} (its\n"
-        "own folder, for checkpoints) and {config} (a JSON file with all values). docs/custom-trainer.md has more keys."
-    ),
-    "steps": "Steps that one trial trains for: passed on as {steps}, or what the script does by itself.",
-    "seeds": "Every cell is trained once per seed; the map shows the fraction of stable seeds.",
-    "axes": "What is swept: {values: [...]}, or {linear|log|log1m: [low, high], num: N}.",
-}
-_AFTER = """
-# Other values for names in braces, the same in all trials.
-# fixed: {}
-
-# `workers: 2` starts each trial as two processes, with torchrun's environment; `parallel: 1` trains one at a time.
-# resources: {}
-
-# Losses that fall over decades, such as squared errors: `spike_rise: 2.0`. See docs/detection.md.
-# stopping: {}
-"""
-
-
 def init(
     name: str,
     objective: str | None,
@@ -96,7 +67,7 @@ def init(
     elif command is None:
         text = starter_file(name, objective or "gpt", changes)
     else:
-        text = _script_starter(name, command, changes)
+        text = script_starter(name, command, changes)
     path = output or Path(f"{name}.yaml")
     if path.exists():
         raise InputError(Problem(str(path), "", "already exists", "choose another name, or --output FILE"))
@@ -115,26 +86,6 @@ def _copy(name: str, shipped: str, is_alone: bool) -> str:
         message = "copies a file as it is, and other options change what is in it"
         raise InputError(Problem("--from", shipped, message, "leave them out, and edit the copy"))
     return re.sub(r"(?m)^name: .*$", f"name: {name}", there[shipped].read_text(), count=1)
-
-
-def _script_starter(name: str, command: str, changes: Overrides) -> str:
-    """The starter file for somebody's script. Raises InputError for a command or an override that is rejected."""
-    if not changes.axes and "{lr}" not in command:
-        remedy = "add --axis NAME=log:LOW,HIGH,NUM, and {NAME} to the command"
-        raise InputError(Problem("--command", command, "has no {lr}, and no --axis says what is swept", remedy))
-    if not changes.axes:
-        changes = replace(changes, axes=(_USUAL_AXIS,))
-    shown = _SCRIPT.format(name=name, command=json.dumps(command), steps=_STEPS)
-    lines = ["# Ask here what this sweep is to answer: lists of sweeps show the first question of this comment.", ""]
-    # The frozen form of a sweep has an absolute folder; a starter goes where its script goes.
-    said_anyway = {f"  folder: {Path.cwd()}", "fixed: {}"}
-    for line in build_sweep(parse_document(shown, "starter file"), changes).text.splitlines():
-        if line in said_anyway:
-            continue
-        comment = _BEFORE.get(line.split(":", 1)[0])
-        lines += [f"# {part}" for part in comment.splitlines()] if comment else []
-        lines.append(line)
-    return "\n".join(lines) + "\n" + _AFTER
 
 
 def objectives(name: str | None = None, match: str | None = None) -> Lines:

@@ -17,12 +17,8 @@ from orchestrator.base.environment import install_command
 from orchestrator.base.errors import EXIT_OK, InputError, Problem, SweepError
 from orchestrator.base.files import (
     DIAGNOSES,
-    EDGE_PICTURE,
-    EDGE_TABLE,
     EXPLANATION,
     EXPORTED,
-    FRONT_PICTURE,
-    FRONT_TABLE,
     FROZEN_SWEEP,
     LEDGER,
     REMEDIES,
@@ -105,10 +101,8 @@ def mirrored(folder: Path) -> Lines:
     return EXIT_OK
 
 
-# What answers write into a sweep's folder, or did in earlier versions.
+# What answers write into a sweep's folder.
 _MADE_AGAIN = {
-    "files of the edge": (EDGE_PICTURE, EDGE_TABLE),
-    "files of the front": (FRONT_PICTURE, FRONT_TABLE),
     "pictures of remedies": (f"{REMEDIES}/*/remedies.*",),
     "files of the remedies of all cells": (REMEDY_MAP, REMEDY_TABLE),
     "diagnoses": (f"{DIAGNOSES}/*", EXPLANATION),
@@ -119,8 +113,7 @@ def gc(folder: Path, exports: bool, dry_run: bool) -> Lines:
     """Clean the folder of a sweep, and scratch folders of dead runs; one line per kind of file.
 
     With ``exports`` also maps, pictures and reports, which `sweep report`, `diagnose`, `explain`, `remedy` and
-    `remedies` write again, and the files of `edge` and `front` that earlier versions wrote there. A dry run only lists
-    what would be removed. Raises InputError while a driver has the sweep.
+    `remedies` write again. A dry run only lists what would be removed. Raises InputError while a driver has the sweep.
     """
     from orchestrator.pages.report import existing_exports
 

@@ -22,7 +22,7 @@ from orchestrator.base.environment import install_command
 from orchestrator.base.errors import InputError, Problem, SweepError
 from orchestrator.base.space import Cell, Trial
 from orchestrator.base.trial_result import MemberResult
-from orchestrator.base.words import counts_line, format_seconds
+from orchestrator.base.words import count, counts_line, format_seconds
 from orchestrator.driver.progress import Progress
 from orchestrator.sweepfile.sections import NotifyConfig
 
@@ -104,13 +104,13 @@ class News:
         self._reported, self._mixed = now, []
         events = []
         if "failed" in self._events and now.num_errored > before.num_errored:
-            num = _number(now.num_errored - before.num_errored, "trial")
+            num = count(now.num_errored - before.num_errored, "trial")
             line = f"{num} errored: `sweep status {progress.sweep.name}` says why"
             events.append(_Event("trials errored", line, "failure"))
         if "failed" in self._events and now.held_back is not None and now.held_back != before.held_back:
             events.append(_Event("no other trial is started", now.held_back, "failure"))
         if "stalled" in self._events and now.num_hung > before.num_hung:
-            times = _number(now.num_hung - before.num_hung, "time")
+            times = count(now.num_hung - before.num_hung, "time")
             timeout_s = progress.sweep.resources.stall_timeout_s
             line = f"hung {times}: a worker or trainer said nothing for {timeout_s:g} s"
             events.append(_Event("hung", line, "warning"))
@@ -125,7 +125,7 @@ class News:
         kind = next(kind for kind in _BY_SEVERITY if kind in kinds)
         body = [
             *(event.line for event in events if event.line),
-            f"{_number(len(progress.statuses), 'trial')}: {counts_line(progress.counts)}",
+            f"{count(len(progress.statuses), 'trial')}: {counts_line(progress.counts)}",
             f"{format_seconds(progress.seconds)} of training, results in {self._folder}",
         ]
         return Message(f"{progress.sweep.name}: {', '.join(event.title for event in events)}", "\n".join(body), kind)
@@ -175,10 +175,6 @@ def _ending(progress: Progress) -> _Event:
     if progress.held_back is not None:
         return _Event("ended early", "", "info")
     return _Event("finished", "", "info" if "errored" in progress.statuses.values() else "success")
-
-
-def _number(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 # How long the end of a run waits for messages. A service may accept two messages only five seconds apart.

@@ -146,7 +146,7 @@ def remedy_picture(ledger: LedgerReader, trial: TrialResult, rows: Sequence[Tria
     found = read_remedies(ledger, examine(ledger, trial, _CHOSEN, rows))
     if not found.tallies:
         return ""
-    return f"data:image/png;base64,{base64.b64encode(remedies_figure(found, 'png')).decode()}"
+    return f"data:image/png;base64,{base64.b64encode(remedies_figure('png', found)).decode()}"
 
 
 def remedy_pictures(ledger: LedgerReader, rows: Sequence[TrialResult], trial_ids: Iterable[str]) -> dict[str, str]:

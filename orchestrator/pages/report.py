@@ -252,7 +252,7 @@ def export_all(folder: Path) -> list[Path]:
         except InputError:
             stability = None  # a sweep over seeds only has no axes and no map
         if stability is not None:
-            written[HEATMAP] = heatmap(stability, "png", [surface_mesh(table, stability)])
+            written[HEATMAP] = heatmap("png", stability, [surface_mesh(table, stability)])
             written[MAP_TABLE] = as_csv(map_table(stability))
         written[TRIAL_TABLE] = as_csv(trial_table(table, found))
         text = frozen_text(folder)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -63,6 +64,17 @@ class Figure:
     alt: str
     path: Path | None = None
     is_listed: bool = True
+
+
+def picture_of(place: str, *shown: Any) -> Callable[[str], bytes]:
+    """Return what draws ``shown`` by MODULE:FUNCTION of `render`, which is imported when it draws: that is slow."""
+
+    def draw(file_format: str) -> bytes:
+        module, _, function = place.partition(":")
+        drawn: bytes = getattr(importlib.import_module(f"{__package__}.{module}"), function)(file_format, *shown)
+        return drawn
+
+    return draw
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,17 +17,7 @@ from orchestrator.causes.mechanisms.catalogue import title_of
 from orchestrator.causes.mechanisms.limits import DECAYED, LAGGING
 from orchestrator.causes.series import Series, known
 from orchestrator.render.labels import legend_below, plain
-from orchestrator.render.style import (
-    BROKEN,
-    DPI,
-    EPISODE,
-    LIMIT,
-    LINE,
-    LOG_CURVES_FROM,
-    MAX_POINTS,
-    SECOND_LINE,
-    saved,
-)
+from orchestrator.render.style import BROKEN, EPISODE, LIMIT, LINE, LOG_CURVES_FROM, MAX_POINTS, SECOND_LINE, picture
 from orchestrator.render.traces import thinned
 
 _BEFORE, _AFTER = 120, 60  # steps around the onset that are drawn next to the whole run
@@ -37,16 +27,9 @@ _DOTS_BELOW = 60  # with fewer readings each has a dot
 Window = tuple[int, int]  # of steps: first, and last + 1
 
 
-def diagnosis_figure(diagnosis: Diagnosis, file_format: str) -> bytes:
-    """Draw the five curves one below the other, with episodes shaded and lines at the onset and the start of the cause.
-
-    The same ledger gives the same bytes. Raises ValueError for an unknown format.
-    """
-    return saved(lambda: _draw(diagnosis), file_format, DPI["curves"])
-
-
-def _draw(diagnosis: Diagnosis) -> Figure:
-    """The whole run, and the steps around the onset in a second column if they are a small part."""
+@picture("curves")
+def diagnosis_figure(diagnosis: Diagnosis) -> Figure:
+    """Draw the five curves one below the other, again for the steps around the onset if these are a small part."""
     evidence = diagnosis.evidence
     windows = [(0, max(2, evidence.end))]
     if evidence.onset is not None and evidence.end > _FAR * _BEFORE:

@@ -19,7 +19,7 @@ from orchestrator.maps.edge_line import EdgeLine, EdgeLines, kind_of_edge, linke
 from orchestrator.maps.edges import Edge, Row
 from orchestrator.render.labels import AxisScale, legend_below, plain
 from orchestrator.render.panels import BAND_LABEL
-from orchestrator.render.style import BLACK, DPI, GREY, SEED_COLOURS, VALUE_COLOURS, saved
+from orchestrator.render.style import BLACK, GREY, SEED_COLOURS, VALUE_COLOURS, picture
 
 _COLOURS = (*SEED_COLOURS, BLACK)
 _MARKS = "osDPXhp*"
@@ -54,15 +54,9 @@ class _Canvas:
     limits: tuple[float, float]  # of what is shown of the axis along
 
 
-def edge_picture(found: EdgeLines, file_format: str) -> bytes:
-    """The edge over the axis across, with a colour and a mark for each line.
-
-    The same ledger gives the same bytes. Raises ValueError for an unknown format.
-    """
-    return saved(lambda: _draw(found), file_format, DPI["map"])
-
-
-def _draw(found: EdgeLines) -> Figure:
+@picture("map")
+def edge_picture(found: EdgeLines) -> Figure:
+    """Draw the edge over the axis across, with a colour and a mark for each line."""
     figure = Figure(figsize=(7.2, 5.2), layout="constrained")
     is_low = _is_stable_low(found)
     across, along = AxisScale.of(found.across), AxisScale.of(found.along)

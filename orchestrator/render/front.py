@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from orchestrator.base.space import Axis
 from orchestrator.maps.front import MARGIN, Front, FrontCell
 from orchestrator.render.labels import AxisScale, legend_below, plain
-from orchestrator.render.style import BLUE, DPI, GREY, LOG_CURVES_FROM, PADDING, STATES, VERMILION, saved
+from orchestrator.render.style import BLUE, GREY, LOG_CURVES_FROM, PADDING, STATES, VERMILION, picture
 
 _MOST_NAMED = 12  # settings of the front in the key
 _PAD = 0.06  # beyond what is drawn, as a part of its width
@@ -54,12 +54,9 @@ def _has_loss(cell: FrontCell) -> bool:
     return cell.loss is not None and cell.state != "diverged"
 
 
-def front_picture(found: Front, file_format: str) -> bytes:
-    """The cells with the front as a line. The same ledger gives the same bytes. Raises ValueError for a format."""
-    return saved(lambda: _draw(found), file_format, DPI["map"])
-
-
-def _draw(found: Front) -> Figure:
+@picture("map")
+def front_picture(found: Front) -> Figure:
+    """Draw all cells, and the front as a line."""
     figure = Figure(figsize=(7.2, 5.6), layout="constrained")
     canvas = _canvas(figure.subplots(), found)
     drawn = [cell for cell in found.cells if cell.against is not None or found.against == MARGIN]

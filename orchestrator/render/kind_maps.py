@@ -22,11 +22,9 @@ from orchestrator.render.labels import legend_below, plain
 from orchestrator.render.maps import Panel, draw_panel, outcome_legend, panel_size
 from orchestrator.render.style import (
     BLUE,
-    DPI,
     EDGE_LABEL,
     FRACTION_COLOURS,
     GREEN,
-    HATCH_WIDTH,
     ORANGE,
     PURPLE,
     SKY,
@@ -34,7 +32,7 @@ from orchestrator.render.style import (
     TEXT_ROOM,
     VERMILION,
     YELLOW,
-    saved,
+    picture,
 )
 
 # Unexplained cells: colour, label and title.
@@ -59,16 +57,9 @@ _LETTERS = 13  # of a line in a cell
 # --- by mechanism ---
 
 
-def explanation_figure(explanation: Explanation, file_format: str) -> bytes:
-    """Draw the map with the edge of stability, and cells coloured by mechanism.
-
-    The same ledger gives the same bytes. Raises ValueError for an unknown format.
-    """
-    return saved(lambda: draw_explanation(explanation), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
-
-
-def draw_explanation(explanation: Explanation) -> Figure:
-    """The map, its cells labelled by mechanism."""
+@picture("map")
+def explanation_figure(explanation: Explanation) -> Figure:
+    """Draw the map with the edge of stability, and cells coloured and labelled by mechanism."""
     stability, look_of = explanation.stability, looks()
     kinds = {key: cause.mechanism for key, cause in explanation.causes.items()}
     texts = {key: look_of[mechanism][1] for key, mechanism in kinds.items()}
@@ -94,15 +85,6 @@ def looks() -> dict[str, tuple[str, str, str]]:
 # --- by the cheapest remedy ---
 
 
-def remedy_map_figure(results: CellRemedies, stability: CellMap, file_format: str) -> bytes:
-    """Draw the map with the edge of stability, and cells coloured by the kind of their cheapest remedy.
-
-    If several cells coincide on the map it shows the hardest to save. The same ledgers give the same bytes.
-    Raises ValueError for an unknown format.
-    """
-    return saved(lambda: draw_remedies(results, stability), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
-
-
 def hardest_of_each(results: CellRemedies, stability: CellMap) -> dict[Key, Remedies]:
     """For each cell of the map, the sweep's cell that is hardest to save.
 
@@ -123,8 +105,12 @@ def _hardness(remedy: Remedies) -> tuple[bool, int, float]:
     return False, (remedy.onset or 0) - remedy.cheapest.fork_step, remedy.cheapest.comparable_loss
 
 
-def draw_remedies(results: CellRemedies, stability: CellMap) -> Figure:
-    """The map, its cells with their cheapest remedy and its fork step."""
+@picture("map")
+def remedy_map_figure(results: CellRemedies, stability: CellMap) -> Figure:
+    """Draw the map with the edge of stability, and cells with their cheapest remedy, its colour and its fork step.
+
+    If several cells coincide on the map it shows the hardest to save.
+    """
     cells = hardest_of_each(results, stability)
     kinds, texts = ({key: of(remedy) for key, remedy in cells.items()} for of in (_kind, _words))
     width, height = panel_size(stability)

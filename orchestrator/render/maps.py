@@ -37,15 +37,13 @@ from orchestrator.render.labels import (
     tick_texts,
     value_text,
 )
-from orchestrator.render.panels import BAND_LABEL, BAND_LINE, all_names, blocks, draw_surface, flat, name_above
+from orchestrator.render.panels import BAND_LABEL, BAND_LINE, draw_surface
 from orchestrator.render.style import (
     BLANK,
-    DPI,
     EDGE_LABEL,
     EDGE_LINE,
     HATCH,
     HATCH_COLOUR,
-    HATCH_WIDTH,
     LR_SIGNS,
     RISE_LABEL,
     STATES,
@@ -53,6 +51,7 @@ from orchestrator.render.style import (
     fraction_colours,
     ink,
     is_clipped,
+    picture,
     saved,
     value_colours,
     value_norm,
@@ -77,27 +76,20 @@ FRACTION = Panel(FRACTION_TITLE, fraction_colours(), Normalize(0, 1), fraction_s
 _ARROWS = {"↑": r"\uparrow", "↓": r"\downarrow"}  # the signs of LR_SIGNS as markers
 
 
-def heatmap(maps: CellMap | Sequence[CellMap], file_format: str, meshes: Sequence[Mesh | None] = ()) -> bytes:
-    """The map as a picture: fraction of stable seeds, and a panel of the map's metric; facets in columns.
+@picture("map")
+def heatmap(maps: CellMap | Sequence[CellMap], meshes: Sequence[Mesh | None] = ()) -> Figure:
+    """Draw the map: fraction of stable seeds, and a panel of the map's metric; facets in columns.
 
     ``meshes`` are the fitted surfaces of maps whose cells are scattered.
-
-    The same ledger gives the same bytes. Raises ValueError for an unknown format.
     """
-    facets = [maps] if isinstance(maps, CellMap) else list(maps)
-    return saved(lambda: map_figure(facets, meshes), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
-
-
-def comparison_picture(maps: Sequence[CellMap], file_format: str) -> bytes:
-    """Maps of several sweeps over the same cells, and below each its difference from the first."""
-    return saved(lambda: _draw_comparison(maps), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
+    return map_figure([maps] if isinstance(maps, CellMap) else list(maps), meshes)
 
 
 class ShownFigure(Figure):
     """A figure that a notebook shows where it ends a cell, without pyplot."""
 
     def _repr_png_(self) -> bytes:
-        return saved(lambda: self, "png", DPI["map"], hatch_linewidth=HATCH_WIDTH)
+        return saved(lambda: self, "png", "map")
 
 
 def map_figure(facets: Sequence[CellMap], meshes: Sequence[Mesh | None] = ()) -> ShownFigure:
@@ -121,7 +113,7 @@ def map_figure(facets: Sequence[CellMap], meshes: Sequence[Mesh | None] = ()) ->
         add_colour_bar(figure, panel, places)
     note = f"; {facets[0].note}" if facets[0].note else ""
     has_mesh = any(mesh is not None for mesh in meshes)
-    finish(figure, f"{facets[0].name}: {_count(facets)}{note}", facets, has_mesh)
+    finish(figure, f"{facets[0].name}: {cells_text(facets)}{note}", facets, has_mesh)
     return figure
 
 
@@ -130,43 +122,6 @@ def fraction_axes(axes: Axes, stability: CellMap) -> Axes:
     draw_panel(axes, stability, FRACTION)
     axes.set_title(FRACTION.title)
     return axes
-
-
-def _draw_comparison(maps: Sequence[CellMap]) -> Figure:
-    width, height = panel_size(maps[0])
-    names = [name_above(stability.name, width) for stability in maps]
-    figure, (fractions, differences) = blocks(len(maps), 2, width, height, max(name.count("\n") for name in names))
-    first = maps[0]
-    for place, stability, name in zip(flat(fractions, len(maps)), maps, names, strict=True):
-        draw_panel(place, stability, FRACTION)
-        place.set_title(f"{name}\n{FRACTION.title}")
-    below, *others = flat(differences, len(maps))
-    below.axis("off")
-    difference = _difference_panel(first)
-    for place, stability in zip(others, maps[1:], strict=True):
-        draw_panel(place, stability, difference)
-        place.set_title(f"less that of {shortened(first.name, width)}\n{difference.title}")
-    for panel, panels in ((FRACTION, fractions), (difference, differences)):
-        for side_by_side in panels:
-            add_colour_bar(figure, panel, side_by_side)
-    note = f"; {first.note}" if first.note else ""
-    shown = all_names([stability.name for stability in maps])
-    finish(figure, f"{shown}: {_count(maps[:1])} that they share{note}", maps)
-    return figure
-
-
-def _difference_panel(first: CellMap) -> Panel:
-    def value(cell: CellSummary) -> float | None:
-        other = first.cells.get((cell.x, cell.y))
-        if other is None or other.fraction_stable is None or cell.fraction_stable is None:
-            return None
-        return 100 * (cell.fraction_stable - other.fraction_stable)
-
-    def text(cell: CellSummary) -> str:
-        found = value(cell)
-        return "" if found is None else f"{found:+.0f}" if found else "0"
-
-    return Panel("more stable (+) or less (-), points", matplotlib.colormaps["PRGn"], Normalize(-100, 100), value, text)
 
 
 class _DistinctTicks(Formatter):
@@ -194,18 +149,12 @@ def finish(
     legend_below(figure, [*outcome_legend(maps, has_mesh), *lines])
 
 
-def _count(maps: Sequence[CellMap]) -> str:
+def cells_text(maps: Sequence[CellMap]) -> str:
+    """How many cells there are, and of how many runs each."""
     cells = [cell for stability in maps for cell in stability.cells.values()]
     seeds = sorted({cell.num_seeds for cell in cells})
     count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     return f"{len(cells)} cells of {count} {'run' if seeds == [1] else 'runs'}"
-
-
-def shortened(name: str, width: float) -> str:
-    """A name that fits above a panel of ``width`` inches."""
-    return (
-        textwrap.shorten(name, max(12, int(11 * width)), placeholder="...") if " " in name else name[: int(11 * width)]
-    )
 
 
 def panel_size(stability: CellMap) -> tuple[float, float]:

@@ -13,19 +13,16 @@ from orchestrator.maps.edges import Interval
 from orchestrator.maps.ladder import Size
 from orchestrator.maps.prediction import Point, Prediction
 from orchestrator.render.labels import legend_below, plain, short_number
-from orchestrator.render.style import BLUE, DPI, GREY, ORANGE, VERMILION, saved
+from orchestrator.render.style import BLUE, GREY, ORANGE, VERMILION, picture
 
 _BAND = 0.15  # opacity of an interval
 _ASIDE = 1.03  # factor by which the backtest stands beside its bracket
 _MOST_TICKS = 8
 
 
-def prediction_picture(found: Prediction, file_format: str) -> bytes:
-    """The laws over the axis that is drawn. The same ledger gives the same bytes. Raises ValueError for a format."""
-    return saved(lambda: _draw(found), file_format, DPI["map"])
-
-
-def _draw(found: Prediction) -> Figure:
+@picture("map")
+def prediction_picture(found: Prediction) -> Figure:
+    """Draw the laws over one axis, with the target and the backtest."""
     figure = Figure(figsize=(7.2, 5.2), layout="constrained")
     axes = figure.subplots()
     axes.set_xscale("log")

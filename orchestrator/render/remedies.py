@@ -14,21 +14,15 @@ from orchestrator.base.space import trial_name
 from orchestrator.causes.mechanisms.catalogue import title_of
 from orchestrator.causes.remedies.results import Remedies, Tally
 from orchestrator.render.labels import legend_below, plain
-from orchestrator.render.style import BLANK, DPI, HATCH, HATCH_COLOUR, HATCH_WIDTH, fraction_colours, ink, saved
+from orchestrator.render.style import BLANK, HATCH, HATCH_COLOUR, fraction_colours, ink, picture
 
 _COLOURS = fraction_colours()
 _ROW, _COLUMN = 0.34, 1.0  # inches
 
 
-def remedies_figure(results: Remedies, file_format: str) -> bytes:
-    """Draw remedies by fork step, with saved replicates and final loss, and a frame around the cheapest.
-
-    The same ledgers give the same bytes. Raises ValueError for an unknown format.
-    """
-    return saved(lambda: _draw(results), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
-
-
-def _draw(results: Remedies) -> Figure:
+@picture("map")
+def remedies_figure(results: Remedies) -> Figure:
+    """Draw remedies by fork step, with saved replicates and final loss, and a frame around the cheapest."""
     steps, names = results.fork_steps, results.names
     alone = {tally.fork_step: tally for tally in results.unchanged}
     rows: list[tuple[str, dict[int, Tally]]] = [(results.unchanged_name, alone)] if alone else []

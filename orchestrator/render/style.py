@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, ParamSpec
 
 import matplotlib
 from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normalize, to_hex, to_rgb
@@ -81,7 +81,7 @@ LR_SIGNS: Mapping[str, tuple[str, str]] = {
     TOO_SLOW: ("↑", "too slow: a higher learning rate ends lower"),
     OSCILLATING: ("↓", "oscillating: a lower learning rate ends as low or lower"),
 }
-HATCH, HATCH_COLOUR, HATCH_WIDTH = "////", GREY, 0.5
+HATCH, HATCH_COLOUR = "////", GREY
 TEXT_ROOM = 400  # largest number of cells for which numbers are written into them
 
 # Curves of runs.
@@ -92,7 +92,6 @@ LOG_CURVES_FROM = 20.0  # ratio of the highest to the lowest value from which a 
 MAX_POINTS = 4000  # of a drawn line; more are not visible
 
 FONT_SIZE = 9
-DPI = {"map": 160, "curves": 120}
 
 
 def fraction_colours() -> Colormap:
@@ -144,18 +143,37 @@ def _values(maps: Sequence[CellMap]) -> Iterator[tuple[CellSummary, float]]:
 
 # Metadata that would differ between two files of one picture: program version and date.
 _WITHOUT = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
+# Dots per inch of a png and settings of matplotlib, by kind of picture.
+_KINDS: Mapping[str, tuple[int, Mapping[str, Any]]] = {"map": (160, {"hatch.linewidth": 0.5}), "curves": (120, {})}
+_Shown = ParamSpec("_Shown")
 
 
-def saved(draw: Callable[[], Figure], file_format: str, dpi: int, **settings: Any) -> bytes:
-    """The figure of ``draw`` as png (``dpi`` dots per inch), svg or pdf; ``settings`` are matplotlib's, _ for a dot.
+class Picture(Generic[_Shown]):
+    """A function that draws a ``figure``, and called with a format before what is shown returns it as a file."""
+
+    def __init__(self, figure: Callable[_Shown, Figure], kind: str) -> None:
+        self.figure, self._kind = figure, kind
+
+    def __call__(self, file_format: str, *shown: _Shown.args, **named: _Shown.kwargs) -> bytes:
+        """Return the same bytes for the same arguments. Raises ValueError for an unknown format."""
+        return saved(lambda: self.figure(*shown, **named), file_format, self._kind)
+
+
+def picture(kind: str) -> Callable[[Callable[_Shown, Figure]], Picture[_Shown]]:
+    """Make a `Picture`, a map or curves, of the function that draws its figure."""
+    return lambda figure: Picture(figure, kind)
+
+
+def saved(draw: Callable[[], Figure], file_format: str, kind: str) -> bytes:
+    """The figure of ``draw`` as png, svg or pdf, the same bytes each time; ``kind`` is map or curves.
 
     Raises ValueError for an unknown format.
     """
     if file_format not in PICTURES:
         raise ValueError(f"format {file_format!r} is unknown: use one of {', '.join(PICTURES)}")
-    chosen = {name.replace("_", "."): value for name, value in settings.items()}
+    dpi, settings = _KINDS[kind]
     size: dict[str, Any] = {"dpi": dpi} if file_format == "png" else {}
-    with matplotlib.rc_context({"svg.hashsalt": "sweep", "font.size": FONT_SIZE, **chosen}):
+    with matplotlib.rc_context({"svg.hashsalt": "sweep", "font.size": FONT_SIZE, **settings}):
         buffer = io.BytesIO()
         draw().savefig(buffer, format=file_format, metadata={_WITHOUT[file_format]: None}, **size)
     return buffer.getvalue()

@@ -10,15 +10,12 @@ from matplotlib.figure import Figure
 
 from orchestrator.maps.replay import Replayed
 from orchestrator.render.labels import plain
-from orchestrator.render.style import BROKEN, DPI, EPISODE, LIMIT, LINE, LOG_CURVES_FROM, MAX_POINTS, SECOND_LINE, saved
+from orchestrator.render.style import BROKEN, EPISODE, LIMIT, LINE, LOG_CURVES_FROM, MAX_POINTS, SECOND_LINE, picture
 
 
-def trace_figure(replayed: Replayed) -> bytes:
-    """The run as a PNG picture: shaded episodes, and a line where it would have been stopped."""
-    return saved(lambda: _draw(replayed), "png", DPI["curves"])
-
-
-def _draw(replayed: Replayed) -> Figure:
+@picture("curves")
+def trace_figure(replayed: Replayed) -> Figure:
+    """Draw the run, with episodes shaded and a line where it would have been stopped."""
     log = replayed.log
     norms = log.grad_norm_N
     has_norms = norms is not None and bool(np.isfinite(norms).any())

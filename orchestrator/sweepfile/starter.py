@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import NoneType
@@ -9,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from objectives.base import OBJECTIVES, Objective
 from objectives.fields import condition_of
+from orchestrator.base.errors import InputError, Problem
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -25,8 +28,11 @@ axes:
   lr: {{log: [1e-3, 1.0], num: 7}}
   beta2: {{values: [0.5, 0.9, 0.99, 0.999]}}
 """
+# A YAML parser reads JSON's strings, so that a command with quotes and backslashes stays what it is.
+_SCRIPT = "name: {name}\nobjective: {{command: {command}}}\nsteps: {steps}\nseeds: [0, 1]\naxes: {{}}\n"
+_USUAL_AXIS = "lr=log:1e-4,1,5"
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}  # of the bounds in the metadata of a field
-_STEPS = 200  # for an unknown objective, which is rejected later
+_STEPS = 200  # for a script, and for an unknown objective, which is rejected later
 _COMMENTS = {
     "name": "The results folder is results/<name>. Use small letters, digits, _ and -.",
     "objective": "What to train; `sweep objectives` lists the choices and their fields.",
@@ -46,6 +52,23 @@ _COMMENTS = {
 }
 
 
+# Of a script, the same or in place of these.
+_SCRIPT_COMMENTS = {
+    **{key: _COMMENTS[key] for key in ("name", "seeds")},
+    "objective": (
+        "How one trial is started. A name in braces is its value of an axis, or one of {steps}, {seed}, {folder} (its\n"
+        "own folder, for checkpoints) and {config} (a JSON file with all values). docs/custom-trainer.md has more keys."
+    ),
+    "steps": "Steps that one trial trains for: passed on as {steps}, or what the script does by itself.",
+    "axes": "What is swept: {values: [...]}, or {linear|log|log1m: [low, high], num: N}.",
+    "fixed": "Other values for names in braces, the same in all trials.",
+    "resources": (
+        "`workers: 2` starts each trial as two processes, as torchrun does; `parallel: 1` trains one at a time."
+    ),
+    "stopping": "Losses that fall over decades, such as squared errors: `spike_rise: 2.0`. See docs/detection.md.",
+}
+
+
 def starter_file(name: str, objective: str, overrides: Overrides) -> str:
     """Return a commented sweep file that runs as it is; axes among the ``overrides`` replace its default axes.
 
@@ -55,22 +78,35 @@ def starter_file(name: str, objective: str, overrides: Overrides) -> str:
     document = parse_document(_STARTER.format(name=name, objective=objective, steps=steps), "starter file")
     if overrides.axes:
         overrides = replace(overrides, drops=tuple(dict.fromkeys([*document.data["axes"], *overrides.drops])))
-    text = build_sweep(document, overrides).text
-    lines = [
-        "# Write here the question that this sweep answers: lists of sweeps show the first question of this comment.",
-        "",
-    ]
-    present = set()
-    for line in text.splitlines():
-        key = line.split(":", 1)[0]
-        if key in _COMMENTS:
-            present.add(key)
-            lines += [f"# {comment}" for comment in _COMMENTS[key].splitlines()]
-        lines.append(line)
-    for key, comment in _COMMENTS.items():
-        if key not in present:
-            lines += ["", *(f"# {part}" for part in comment.splitlines()), f"# {key}: {{}}"]
-    return "\n".join(lines) + "\n"
+    return _commented(build_sweep(document, overrides).text.splitlines(), _COMMENTS)
+
+
+def script_starter(name: str, command: str, overrides: Overrides) -> str:
+    """Return a commented sweep file for somebody's script. Raises InputError for an invalid command or override."""
+    if not overrides.axes and "{lr}" not in command:
+        remedy = "add --axis NAME=log:LOW,HIGH,NUM, and {NAME} to the command"
+        raise InputError(Problem("--command", command, "has no {lr}, and no --axis says what is swept", remedy))
+    if not overrides.axes:
+        overrides = replace(overrides, axes=(_USUAL_AXIS,))
+    shown = _SCRIPT.format(name=name, command=json.dumps(command), steps=_STEPS)
+    lines = build_sweep(parse_document(shown, "starter file"), overrides).text.splitlines()
+    # The frozen form of a sweep has an absolute folder; a starter goes where its script goes.
+    said_anyway = (f"  folder: {Path.cwd()}", "fixed: {}")
+    return _commented([line for line in lines if line not in said_anyway], _SCRIPT_COMMENTS)
+
+
+def _commented(lines: Iterable[str], comments: Mapping[str, str]) -> str:
+    """The lines of a sweep file with the comment of each key above it; other keys follow, commented out."""
+    first = (
+        "# Write here the question that this sweep answers: lists of sweeps show the first question of this comment."
+    )
+    found, missing = [first, ""], dict(comments)
+    for line in lines:
+        found += [f"# {part}" for part in missing.pop(line.split(":", 1)[0], "").splitlines()]
+        found.append(line)
+    for key, comment in missing.items():
+        found += ["", *(f"# {part}" for part in comment.splitlines()), f"# {key}: {{}}"]
+    return "\n".join(found) + "\n"
 
 
 def objective_rows(objective: Objective) -> list[tuple[str, str, str, str, str]]:

@@ -1,7 +1,5 @@
 """The page of a sweep that trains, in a real browser."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

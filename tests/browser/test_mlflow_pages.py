@@ -1,7 +1,5 @@
 """MLflow as its users use it: the real server on a finished sweep, in a real browser."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """An exported study as optuna-dashboard shows it (extra `optuna-dashboard`), in a real browser."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

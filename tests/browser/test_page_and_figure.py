@@ -1,7 +1,5 @@
 """The page and the figure are two drawings of one map: cell by cell the same state, mark, colours, number and edge."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import random

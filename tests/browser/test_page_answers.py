@@ -1,7 +1,5 @@
 """What a sweep's page answers when a reader asks: why, from where to where, which readings, beside what, as a file."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -1,7 +1,5 @@
 """The report as its reader has it: opened from disk in a browser."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One suite for every question: asked of six kinds of sweeps, in every medium, from Python and the command line."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

@@ -1,7 +1,5 @@
 """What every executor does with packs; one suite for all of them."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence

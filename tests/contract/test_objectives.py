@@ -1,7 +1,5 @@
 """What every objective promises; the suite is objectives/conformance.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

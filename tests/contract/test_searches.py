@@ -1,7 +1,5 @@
 """One suite for every search: what it proposes follows from what is known, stays within its limits, and ends."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """What every tracker does with a sweep; one suite for all of them, and for one in memory that can be made to fail."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from driver_cases import Observer
 from PIL import Image
 from stored_sweeps import Stored, as_in_event_files, in_tensorboard, in_wandb
 from sweep_cases import sweep_with
@@ -333,21 +332,17 @@ def test_trials_one_by_one_and_the_rest_later_are_the_same_as_all_at_once(case: 
     assert case.stored(results) == piecewise
 
 
-class Live:
+class Live(Observer):
     """Mirrors what trains at every change of a run, and keeps what the store then has."""
 
     def __init__(self, case: Case, results: Path, mirror: Mirror) -> None:
         self.case, self.results, self.mirror = case, results, mirror
         self.seen: list[dict[str, dict[str, Any]]] = []
 
-    def began(self, progress: Any) -> None: ...
-
     def changed(self, progress: Any, finished: Sequence[Any]) -> None:
         with LedgerReader(self.results / NAME / LEDGER) as ledger:
             self.mirror.mirror_running(ledger, lambda: False)
         self.seen.append(self.case.stored(self.results).trials)
-
-    def ended(self, progress: Any) -> None: ...
 
 
 def test_the_curve_of_a_trial_grows_while_it_trains_and_is_whole_in_the_end(live_case: Case, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Sweeps whose cause of instability was planted: the diagnosis names it, and no other, in every trial that shows it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 tests/clients has their scripts, written anew, and clients.yaml what is known of each.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Control through the command line: an axis of rules is trained, told, compared, and its firings are explained."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

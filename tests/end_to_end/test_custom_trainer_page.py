@@ -1,13 +1,11 @@
 """docs/custom-trainer.md from top to bottom: files are written as shown, commands run as shown."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from page_cases import BLOCK, copy_linked, excerpts, run_commands, section, shipped, write_files
+from page_cases import BLOCK, blocks, copy_linked, run_commands, section, shipped, write_files
 
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.columns import MetricsConfig
@@ -92,8 +90,8 @@ def test_the_page_shows_the_example_that_ships() -> None:
 
 
 def test_each_excerpt_is_of_a_trainer_that_ships() -> None:
-    assert len(excerpts(PAGE)) == 3
-    for excerpt in excerpts(PAGE):
+    assert len(blocks(PAGE, "py")) == 3
+    for excerpt in blocks(PAGE, "py"):
         assert set(excerpt.splitlines()) <= set(shipped(PAGE).splitlines())
 
 
@@ -126,8 +124,3 @@ def test_the_sizes_of_the_global_batch_are_those_that_the_page_says() -> None:
     trials = build_sweep(parse_document(text, "page")).trials
     assert [trial.config["accumulation"] for trial in trials] == [1, 2, 8]
     assert "Here `{accumulation}` is 1, 2 and 8." in PAGE
-
-
-def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", PAGE):
-        assert (ROOT / "docs" / target).exists(), target

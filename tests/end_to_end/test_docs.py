@@ -1,8 +1,5 @@
 """Every command that the docs show is run, and every number that they repeat is compared."""
 
-from __future__ import annotations
-
-import contextlib
 import csv
 import json
 import re
@@ -13,8 +10,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from page_cases import blocks, invoke
 from sweep_cases import trial_row
-from typer.testing import CliRunner
 
 from objectives.interventions import Intervention
 from orchestrator.base.columns import (
@@ -27,7 +24,6 @@ from orchestrator.base.columns import (
 )
 from orchestrator.base.space import format_value
 from orchestrator.base.vocabulary import OUTCOMES
-from orchestrator.cli import app
 from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.maps.edge_line import EDGE_COLUMNS, MOST_LINES, PLACES_ACROSS, Kind
 from orchestrator.maps.front import FRONT_COLUMNS
@@ -57,10 +53,6 @@ DIAGNOSIS = (ROOT / "docs" / "diagnosis.md").read_text()
 REMEDIES = (ROOT / "docs" / "remedies.md").read_text()
 
 
-def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-
-
 def commands(text: str) -> list[list[str]]:
     lines = [line for block in blocks(text, "sh") for line in block.splitlines() if line.strip()]
     return [shlex.split(line, comments=True) for line in lines]
@@ -70,9 +62,7 @@ def run_all(lines: list[list[str]], cwd: Path) -> None:
     for program, *arguments in lines:
         assert program == "sweep"
         if arguments[0] not in ("run", "init", "plan"):  # imports of drawing take longer than what they draw
-            with contextlib.chdir(cwd):
-                done = CliRunner().invoke(app, arguments)
-            assert done.exit_code == 0, f"{arguments}\n{done.output}"
+            invoke(arguments, cwd)
             continue
         command = [str(Path(sys.executable).with_name("sweep")), *arguments]
         done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=250)
@@ -249,37 +239,13 @@ def test_the_section_of_messages_has_its_keys_and_every_event() -> None:
     assert PAUSE_S == 60
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        "CONTRIBUTING.md",
-        "docs/sweep-file.md",
-        "docs/packs.md",
-        "docs/detection.md",
-        "docs/on-disk.md",
-        "docs/diagnosis.md",
-        "docs/remedies.md",
-        "docs/knobs.md",
-        "docs/lr-edge.md",
-        "docs/maps.md",
-        "docs/edge.md",
-        "docs/predict.md",
-        "docs/custom-trainer.md",
-        "docs/from-trainer-to-map.md",
-        "docs/reliability.md",
-        "docs/clusters.md",
-        "benchmarks/search.md",
-        "benchmarks/detection.md",
-        "benchmarks/pruning.md",
-        "tests/faults/README.md",
-        "results/reference/README.md",
-    ],
-)
-def test_links_and_pictures_lead_somewhere(page: str) -> None:
-    path = ROOT / page
-    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
-        assert (path.parent / target).exists(), target
+FOLDERS_OF_PAGES = (".", "docs", "benchmarks", "tests/faults", "results/reference")
+
+
+@pytest.mark.parametrize("page", [page for folder in FOLDERS_OF_PAGES for page in sorted((ROOT / folder).glob("*.md"))])
+def test_links_and_pictures_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
 
 
 def test_the_maps_page_defines_every_column_as_the_code_does() -> None:
@@ -348,10 +314,9 @@ def test_the_commands_and_the_notebook_of_the_maps_page_work_on_its_example(tmp_
     assert {path.name for path in tmp_path.glob("*.png")} == {"turned.png", "facets.png", "front.png"}
     assert json.loads((tmp_path / "where.json").read_text())["setting"] == {"lr": 0.02, "beta2": 0.95}
     assert (tmp_path / "results" / "compare" / "fit_vs_fit_cosine.png").is_file()
-    with contextlib.chdir(tmp_path):
-        done = CliRunner().invoke(app, ["compare", "changes", "--by", "interventions"])
-    assert heads(done.output) == heads(blocks(GAINS, "text")[0])
-    assert len(heads(done.output)) == 4
+    compared = invoke(["compare", "changes", "--by", "interventions"], tmp_path)
+    assert heads(compared) == heads(blocks(GAINS, "text")[0])
+    assert len(heads(compared)) == 4
     assert json.loads((tmp_path / "front.json").read_text())["against"] == "steps_to_target"
     assert {"edge.svg", "edge.csv", "map.csv", "onset.svg"} <= {path.name for path in tmp_path.iterdir()}
     monkeypatch.chdir(tmp_path)

@@ -1,7 +1,5 @@
 """docs/edge.md: sweep files are valid, commands run as shown; with fewer steps, since edges differ anyway."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/import.md: the published table gives the edges that the page shows, and every command works."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex
@@ -9,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from page_cases import BLOCK
+from page_cases import blocks, invoke
 from typer.testing import CliRunner
 
 import orchestrator
@@ -18,27 +16,17 @@ from orchestrator.cli import app
 PAGE = (Path(__file__).parents[2] / "docs" / "import.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return [content for found, content in BLOCK.findall(PAGE) if found == language]
-
-
 def run(block: str, folder: Path) -> str:
-    printed = ""
-    for line in block.splitlines():
-        with contextlib.chdir(folder):
-            done = CliRunner().invoke(app, shlex.split(line)[1:])
-        assert done.exit_code == 0, f"{line}\n{done.output}"
-        printed += done.output
-    return printed
+    return "".join(invoke(shlex.split(line)[1:], folder) for line in block.splitlines())
 
 
 @pytest.mark.slow
 def test_the_published_table_has_the_edges_that_the_page_shows(tmp_path: Path) -> None:
-    (table,) = blocks("csv")
+    (table,) = blocks(PAGE, "csv")
     (tmp_path / "adamw.csv").write_text(table)
-    printed = run(blocks("sh")[0], tmp_path)
+    printed = run(blocks(PAGE, "sh")[0], tmp_path)
     assert re.search(r"^adamw: imported 28 runs in 28 cells from adamw.csv$", printed, re.MULTILINE)
-    assert printed.endswith(blocks("text")[0])
+    assert printed.endswith(blocks(PAGE, "text")[0])
     loaded = orchestrator.load("adamw", results=tmp_path / "results")
     assert (loaded.trials["outcome"] == "diverged").sum() == 10
     for line, expected in (
@@ -73,6 +61,6 @@ def test_the_commands_of_curves_work_on_a_table_and_a_folder(tmp_path: Path) -> 
     head = ",".join(["Step", *(f"lr={lr} seed={seed} - train/loss" for lr, seed, _ in curves)])
     rows = [",".join([str(t), *(own[t] for *_, own in curves)]) for t in range(60)]
     (tmp_path / "chart.csv").write_text("\n".join([head, *rows]) + "\n")
-    printed = "".join(run(block, tmp_path) for block in blocks("sh")[1:])
+    printed = "".join(run(block, tmp_path) for block in blocks(PAGE, "sh")[1:])
     assert len(re.findall(r"imported 4 runs in 2 cells", printed)) == 5
     assert printed.count("2 diverged") == 5

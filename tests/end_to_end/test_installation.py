@@ -1,7 +1,5 @@
 """The wheel, built and installed as a user would."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

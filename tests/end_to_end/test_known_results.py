@@ -1,7 +1,5 @@
 """Published results that the sweeps of sweeps/known find again; docs/known-results.md has the full numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The labels of the shipped sweep beside an independent count of what everybody sees in its curves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

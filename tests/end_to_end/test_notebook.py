@@ -1,7 +1,5 @@
 """docs/notebook.ipynb: its cells run in order, and it holds what they gave."""
 
-from __future__ import annotations
-
 import ast
 import json
 from pathlib import Path

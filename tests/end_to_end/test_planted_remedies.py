@@ -1,7 +1,5 @@
 """Sweeps whose cause of instability was planted: forks find a remedy that makes a move against that cause."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

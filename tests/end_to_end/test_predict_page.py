@@ -1,7 +1,5 @@
 """docs/predict.md: its commands run, with fewer steps and seeds, and its numbers are of the shipped ladders."""
 
-from __future__ import annotations
-
 import csv
 import re
 import shutil
@@ -40,7 +38,6 @@ def of_reference(name: str, axis: str, value: float) -> Prediction:
 
 def test_the_shipped_ladder_of_widths_predicts_what_the_page_shows() -> None:
     shown = re.search(r"the edge lies at lr ([\d.]+) \(([\d.]+) to ([\d.]+)\)", PAGE)
-    assert shown is not None
     found = of_reference("lr_width", "width", 128).edge
     # Cells at the edge differ from machine to machine.
     assert [float(each) for each in shown.groups()] == pytest.approx([found.at, found.low, found.high], rel=0.15)

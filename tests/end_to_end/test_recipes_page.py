@@ -1,18 +1,14 @@
 """docs/from-trainer-to-map.md: each recipe, run as shown, gives a map with its edge where it must be."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from page_cases import BLOCK, copy_linked, excerpts, run_commands, section, shipped, write_files
-from typer.testing import CliRunner
+from page_cases import BLOCK, blocks, copy_linked, invoke, run_commands, section, shipped, write_files
 
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.cli import app
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.columns import MetricsConfig
 from orchestrator.sweepfile.overrides import Overrides
@@ -57,8 +53,7 @@ def replayed(sweep: Sweep, folder: Path) -> dict[str, str]:
         told = ["--set", f"stopping.spike_rise={sweep.stopping.spike_rise}"] if sweep.stopping.spike_rise else []
         judged = folder / "judged.json"
         command = ["replay", str(trial / log), "--no-figures", "--json", str(judged), *told]
-        done = CliRunner().invoke(app, command, catch_exceptions=False)
-        assert done.exit_code == 0, done.output
+        invoke(command, folder)
         (one,) = json.loads(judged.read_text())
         found[trial.name] = one["outcome"]
     return found
@@ -97,8 +92,8 @@ def test_every_section_is_a_recipe_and_names_no_column(tmp_path: Path) -> None:
 
 
 def test_each_excerpt_is_of_a_trainer_that_ships() -> None:
-    assert len(excerpts(PAGE)) == 5
-    assert all(excerpt in shipped(PAGE) for excerpt in excerpts(PAGE))
+    assert len(blocks(PAGE, "py")) == 5
+    assert all(excerpt in shipped(PAGE) for excerpt in blocks(PAGE, "py"))
 
 
 def test_init_writes_the_sweep_file_that_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,8 +109,6 @@ def test_init_writes_the_sweep_file_that_the_page_shows(tmp_path: Path, monkeypa
     assert (tmp_path / "gpt.yaml").read_text().count(str(tmp_path)) == 0
 
 
-def test_links_and_pictures_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", PAGE):
-        assert (ROOT / "docs" / target).exists(), target
+def test_links_lead_to_every_recipe() -> None:
     anchors = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in RECIPES}
     assert set(re.findall(r"\]\(#([\w-]+)\)", PAGE)) == anchors

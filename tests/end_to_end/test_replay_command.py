@@ -1,7 +1,5 @@
 """The installed command on logs of other tools, and on what it trained itself."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import subprocess

@@ -1,7 +1,5 @@
 """The planted shallow stall beside its control, the same change of the text with pre-norm, and the advised change."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -63,10 +61,8 @@ def test_the_gradient_of_the_stalled_blocks_grows_a_thousandfold_at_the_change(t
 def test_the_advised_change_saves_the_run(trained: LedgerReader, tmp_path: Path) -> None:
     stalled, advised = (diagnoses(trained, norm_place="post", eps=eps) for eps in (1e-2, 1e-3))
     for found in stalled:
-        assert found.cause is not None
         first = advise(found.evidence, found.cause.mechanism, tmp_path)[0]
         assert (first.move.setting, first.move.direction) == ("eps", "lower")
-        assert first.nearest is not None
         assert first.nearest.value == 1e-3
     assert {found.trial.outcome for found in stalled} == {"diverged"}
     assert {found.trial.outcome for found in advised} == {"spiked"}, "back on the trend"

@@ -1,7 +1,5 @@
 """The installed command on real parts: Ray, MLflow on SQLite, real text, real signals and kills."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import os

@@ -1,7 +1,5 @@
 """The example scripts that a sweep starts as they are: they go on exactly, and train alike on more processes."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy

@@ -1,7 +1,5 @@
 """docs/tutorial.md: its commands run as shown; with fewer steps, since numbers differ anyway."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """docs/warning.md: its loop and its commands run as shown; the sweep with fewer steps."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

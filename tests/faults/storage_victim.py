@@ -5,8 +5,6 @@
 Run by tests under a fault that hits one system call.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

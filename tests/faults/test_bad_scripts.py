@@ -1,7 +1,5 @@
 """Scripts that misbehave in every way at once: each gets its message, and the good ones their results."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Results on disks that are full, read-only, without inodes, or that are pulled away."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

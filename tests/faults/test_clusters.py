@@ -1,7 +1,5 @@
 """Two and three Ray nodes on this machine, each with an address, a hostname and a disk of its own."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

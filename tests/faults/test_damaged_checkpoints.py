@@ -1,12 +1,11 @@
 """Checkpoints that were damaged, swapped or lost on disk: the sweep ends with the same numbers all the same."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from driver_cases import Observer
 from fault_kit import SWEEP
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -104,22 +103,12 @@ def test_the_one_before_is_used_and_without_one_the_pack_starts_over(
         for path in paths[:num_damaged]:
             DAMAGES[damage](path)
 
-    seen: list[str] = []
-
-    class Notes:
-        def began(self, progress) -> None:
-            pass
-
-        def changed(self, progress, finished) -> None:
-            seen[:] = progress.notes
-
-        def ended(self, progress) -> None:
-            pass
-
-    summary = train(sweep, lambda: DyingOnce(tmp_path / "edge", spoil), [Notes()])
+    seen: list[Sequence[str]] = []
+    notes = Observer(lambda progress, _: seen.append([*progress.notes]))
+    summary = train(sweep, lambda: DyingOnce(tmp_path / "edge", spoil), [notes])
     assert summary.exit_code == 0
     assert results_of(rows("edge")) == undisturbed
-    assert sum("checkpoints/" in note for note in seen) == num_damaged, "each is named once"
+    assert sum("checkpoints/" in note for note in seen[-1]) == num_damaged, "each is named once"
     with LedgerReader(tmp_path / "edge" / LEDGER) as ledger:
         assert sum(bool(pack.resumed_from) for pack in ledger.packs()) == (num_damaged == 1)
 

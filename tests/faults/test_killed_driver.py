@@ -1,7 +1,5 @@
 """SIGKILL, signals and a second driver, also while rules act and forks train, with real processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

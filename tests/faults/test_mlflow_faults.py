@@ -1,7 +1,5 @@
 """MLflow is down, slow, locked, read-only, deleted or half made: sweeps do not care, and sync completes it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -260,7 +258,6 @@ def test_a_store_that_another_process_has_locked_is_given_up(with_store: Path) -
         [sys.executable, "-c", code, str(store(with_store))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "locked\n"
         assert_warned_once(with_store, start(with_store), "database is locked")
     finally:

@@ -1,7 +1,5 @@
 """Faults of Ray and its workers, with real ones."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

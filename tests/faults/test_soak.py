@@ -1,7 +1,5 @@
 """Two hundred random faults over a sweep of fifty trials, again and again until they are used up."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

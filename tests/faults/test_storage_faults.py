@@ -1,7 +1,5 @@
 """Disks that are full, fail, or go away, and a driver that dies in the middle of a write."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """TensorBoard's files and those of Weights & Biases under faults: sweeps do not care, and sync completes them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Benchmarks, as one runs them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

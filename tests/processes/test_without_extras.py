@@ -1,7 +1,5 @@
 """Finished sweeps and logs are read where the libraries that train are not installed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`sweep import mlflow:NAME`: the runs of a real MLflow store, judged by their curves."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import sqlite3

@@ -3,8 +3,6 @@
 Tests that start processes stand in tests/processes, those of Ray, MLflow and Slurm in tests/services.
 """
 
-from __future__ import annotations
-
 import platform
 import sys
 from collections.abc import Iterator

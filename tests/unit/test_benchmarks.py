@@ -1,7 +1,5 @@
 """The benchmark compares like with like: the same losses, honest counts, the named figures."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

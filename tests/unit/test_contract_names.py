@@ -1,7 +1,5 @@
 """Names that users and their scripts rely on. A change here needs a line in CHANGELOG.md."""
 
-from __future__ import annotations
-
 import inspect
 import sqlite3
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The benchmark of detection: scores that can be counted by hand, and other people's rules as they published them."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

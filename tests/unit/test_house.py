@@ -1,7 +1,5 @@
 """The import direction of the design, read off the source."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import os

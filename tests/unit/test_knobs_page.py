@@ -1,7 +1,5 @@
 """The page of knobs has every field, and the page of maps shows what the sweep of every knob found."""
 
-from __future__ import annotations
-
 import csv
 import re
 from pathlib import Path

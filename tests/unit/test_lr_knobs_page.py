@@ -1,7 +1,5 @@
 """The page of knobs has every knob at the edge of the learning rate, with the numbers of its sweep."""
 
-from __future__ import annotations
-
 import csv
 import math
 import re

@@ -1,7 +1,5 @@
 """The benchmark of predictions reads a table of runs, and leaves its largest width out."""
 
-from __future__ import annotations
-
 import csv
 import math
 import sys

@@ -1,7 +1,5 @@
 """The benchmark of searches: truths, arms and figures."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

@@ -1,7 +1,5 @@
 """The benchmark of readings: what trials tell beside their outcomes, and searches that are told."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable

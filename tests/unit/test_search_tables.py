@@ -1,7 +1,5 @@
 """Tables of trained outcomes as truths of the benchmark of searches: what is trained, and what is held out."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The pages of the documentation's site."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Spectral Alignment as a rival of the warning."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from pack_cases import SMALL, trainer_of

@@ -1,7 +1,5 @@
 """The benchmark of warnings: baselines, folds, and the page that shows its numbers."""
 
-from __future__ import annotations
-
 import csv
 import re
 from dataclasses import replace

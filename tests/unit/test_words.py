@@ -1,7 +1,5 @@
 """How often docstrings, messages and docs use phrases that read as translated."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

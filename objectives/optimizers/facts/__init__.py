@@ -1,6 +1,6 @@
-"""The table of optimizers and the facts about them, free of torch; one optimizer per file.
+"""The table of optimizers and the facts about them, free of torch.
 
-A new optimizer is a file here with its fields and facts, a file in ``rules`` with its update, and a line in the table.
+A new optimizer is its fields, its facts and a line of the table in ``packed``, and a file in ``rules`` with its update.
 """
 
 from __future__ import annotations
@@ -8,23 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from objectives.fields import Condition
-from objectives.optimizers.facts.adabelief import ADABELIEF
-from objectives.optimizers.facts.adafactor import ADAFACTOR
-from objectives.optimizers.facts.adam8bit import ADAM8BIT
-from objectives.optimizers.facts.adamw import ADAMW
 from objectives.optimizers.facts.library import LIBRARY
-from objectives.optimizers.facts.lion import LION
 from objectives.optimizers.facts.optimizer import Optimizer
-from objectives.optimizers.facts.radam import RADAM
-from objectives.optimizers.facts.sgd import SGD
-from objectives.optimizers.facts.sophia import SOPHIA
-from objectives.optimizers.facts.spam import SPAM
-from objectives.optimizers.facts.stableadamw import STABLEADAMW
+from objectives.optimizers.facts.packed import OPTIMIZERS
 
-OPTIMIZERS: dict[str, Optimizer] = {
-    optimizer.name: optimizer
-    for optimizer in (ADAMW, SGD, RADAM, ADABELIEF, ADAFACTOR, LION, STABLEADAMW, SPAM, SOPHIA, ADAM8BIT)
-}
+__all__ = ["OPTIMIZERS", "facts_of", "read_by_the_optimizer", "that_can_start_the_second_moment"]
 
 
 def facts_of(name: str) -> Optimizer:

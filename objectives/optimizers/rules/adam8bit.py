@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 import torch
 
 from objectives.base import TrainingConfig
-from objectives.optimizers.facts.adam8bit import Adam8bitFields
+from objectives.optimizers.facts.packed import Adam8bitFields
 from objectives.optimizers.rules.adamw import AdamW, debiased
 from objectives.optimizers.rules.rule import Numbers, States
 from objectives.stacking import BLOCK, Layout, Piece

@@ -6,7 +6,7 @@ from typing import cast
 
 import torch
 
-from objectives.optimizers.facts.sophia import SophiaFields
+from objectives.optimizers.facts.packed import SophiaFields
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
 from objectives.stacking import alike
 

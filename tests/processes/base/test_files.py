@@ -1,7 +1,5 @@
 """The lock of a sweep between two processes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

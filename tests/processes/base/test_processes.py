@@ -1,7 +1,5 @@
 """Processes that drivers have left behind."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A script's sweep is diagnosed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Commands in a process of their own: what they import, what a shell completes, and what another process answers."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A user's own packages `objectives` and `orchestrator`, in the current folder and on PYTHONPATH."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

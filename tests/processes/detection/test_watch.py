@@ -1,7 +1,5 @@
 """What importing the watch costs, and a training of several processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

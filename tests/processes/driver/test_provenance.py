@@ -1,7 +1,5 @@
 """What git says of the code that results were made on."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

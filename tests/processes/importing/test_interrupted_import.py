@@ -1,7 +1,5 @@
 """An import that is killed, or that fills the disk, leaves the results as they were."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The memory that the largest imports need. Time is not measured, since tests share a machine."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

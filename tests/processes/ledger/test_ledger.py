@@ -1,7 +1,5 @@
 """The ledger of a driver that is killed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

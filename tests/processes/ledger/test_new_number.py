@@ -1,7 +1,5 @@
 """A new number of a trial is one field, from which every table, file and tracker has it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """A sweep over a custom trainer that is judged again under its own settings comes out as it was."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """An optimizer and an objective that are added to their tables alone are planned, trained, listed and diagnosed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What reading configurations imports."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

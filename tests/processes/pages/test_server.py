@@ -1,7 +1,5 @@
 """Servers of pages as commands start and end them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What is imported ahead is all of the heavy that the files of a finished sweep need."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

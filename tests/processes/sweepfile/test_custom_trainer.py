@@ -1,7 +1,5 @@
 """A script is trained as a sweep file says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from custom_cases import sweep_in

@@ -1,7 +1,5 @@
 """What trainers give besides their losses: other metrics, telemetry of a `Watch`, and what a machine has."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A trainer whose settings are compared by a score: a return, an accuracy, bits per byte."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

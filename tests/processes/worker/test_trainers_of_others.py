@@ -1,7 +1,5 @@
 """Scripts in the style of code that people have, unmodified: right at the first try, or a question."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

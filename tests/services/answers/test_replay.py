@@ -1,7 +1,5 @@
 """Replay of a run in MLflow."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The job script of docs/clusters.md: Ray and the driver inside one job of a real Slurm."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

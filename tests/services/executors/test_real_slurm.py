@@ -1,7 +1,5 @@
 """Trials as jobs of a real Slurm, with its own preemption, limits, memory and devices."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -205,7 +203,7 @@ def test_a_trial_without_a_checkpoint_is_an_error_where_its_time_is_over(tmp_pat
         executor.submit(only_pack(sweep_in(tmp_path, SLEEPS, ONE), tmp_path))
         last = events_until(executor, has_last)[-1]
         assert "1 minutes were not enough" in last.error
-        events_until(executor, lambda _: executor._placed == {})
+        events_until(executor, lambda _: executor._jobs == {})
     assert slurm.show("1")["Restarts"] == "0"
 
 

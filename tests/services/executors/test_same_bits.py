@@ -1,7 +1,5 @@
 """One sweep file gives the same bits on one machine: in any folder, with any cache, idle or busy."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Trials as Slurm jobs: with submitit's local jobs, and with a Slurm that is a script."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -24,16 +22,10 @@ from orchestrator.api.running import run_lines
 from orchestrator.api.upkeep import sync
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
-from orchestrator.base.packs import Completed, Report
-from orchestrator.driver.packing import make_packs
-from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.logs.columns import Columns
 from orchestrator.mirrors.mirror import BackgroundMirror, Mirror
 from orchestrator.mirrors.mlflow_store import folder_tag, read_run, rehome, server_command
-from orchestrator.mirrors.records import MOST_POINTS
-from orchestrator.mirrors.tracker import TrackingError
 from orchestrator.render.text import show
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
@@ -177,70 +169,6 @@ def test_the_load_of_the_machine_is_written_while_it_trains(results: Path) -> No
     assert 0 < memory.value <= 100, "the second reading would have come too soon"
     assert "system/cpu_utilization_percentage" in parent.data.metrics
     assert next(iter(parent.data.metrics)) == "num_stable", "MLflow compares sweeps by their first metric"
-
-
-def test_every_spike_is_as_high_in_mlflow_as_in_the_ledger(results: Path) -> None:
-    sweep, folder = tracked_sweep(), results / "edge"
-    folder.mkdir()
-    heights: dict[str, dict[int, float]] = {}
-    with LedgerWriter(folder / LEDGER) as ledger:
-        ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
-        for number, trial in enumerate(sweep.trials):
-            (pack,) = make_packs(sweep, [trial], 1)
-            ledger.start_pack(pack, "test")
-            spikes = heights[trial.trial_id] = {50 + number + 97 * i: 5.0 + i * i for i in range(20)}
-            loss_N = 3.0 - np.arange(2000) / 2000
-            loss_N[list(spikes)] = list(spikes.values())
-            episodes = tuple((step, step + 1) for step in spikes)
-            result = finished(trial.trial_id, "spiked", num_spikes=20, steps_done=2000, episodes=episodes)
-            curve = {"step": np.arange(2000), "loss": loss_N}
-            ledger.record(Report(pack.pack_id, 2000, 0, 0.5, {trial.trial_id: curve}, (result,), Completed()))
-    with Mirror(folder, sweep.tracking) as mirror:
-        mirror.mirror_sweep([])
-    client, _, children = all_runs(results)
-    for trial_id, spikes in heights.items():
-        history = client.get_metric_history(children[trial_id].info.run_id, "loss")
-        assert len(history) <= MOST_POINTS, "the curve is thinned"
-        shown = {metric.step: metric.value for metric in history}
-        assert {step: shown.get(step) for step in spikes} == spikes
-
-
-def test_syncing_again_adds_nothing_and_a_deleted_store_is_made_again(results: Path) -> None:
-    train_and_mirror(tracked_sweep(), results)
-
-    def content() -> dict:
-        client, _, children = all_runs(results)
-        return {
-            trial_id: (child.data.metrics, len(client.get_metric_history(child.info.run_id, "loss")))
-            for trial_id, child in children.items()
-        }
-
-    before = content()
-    show(sync(results / "edge", None))
-    assert content() == before
-    other = f"sqlite:///{results / 'other' / 'mlflow.db'}"
-    (results / "other").mkdir()
-    shutil.copy(results / "mlflow.db", results / "other" / "mlflow.db")
-    with sqlite3.connect(results / "other" / "mlflow.db") as database:
-        for table in ("latest_metrics", "metrics", "tags", "params", "runs"):
-            database.execute(f"DELETE FROM {table}")
-    database.close()
-    show(sync(results / "edge", other))
-    shutil.copy(results / "other" / "mlflow.db", results / "mlflow.db")
-    assert content() == before
-
-
-def test_a_run_that_was_cut_off_half_way_is_completed_without_duplicates(results: Path) -> None:
-    sweep = tracked_sweep()
-    train_and_mirror(sweep, results)
-    client, _, children = all_runs(results)
-    cut = next(iter(children.values()))
-    history = client.get_metric_history(cut.info.run_id, "loss")
-    client.set_tag(cut.info.run_id, "sweep.mirrored", "")
-    client.update_run(cut.info.run_id, status="RUNNING")
-    show(sync(results / "edge", None))
-    assert client.get_metric_history(cut.info.run_id, "loss") == history
-    assert client.get_run(cut.info.run_id).info.status == "FINISHED"
 
 
 def test_every_nth_step_is_logged_when_asked(results: Path) -> None:
@@ -475,20 +403,6 @@ def test_without_a_store_none_is_made_to_look_into(tmp_path: Path, no_uri) -> No
     with pytest.raises(InputError, match="MLFLOW_TRACKING_URI"):
         read_run("anything", tmp_path, Columns())
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_store_that_is_down_costs_one_warning_and_no_result(tmp_path: Path, capsys) -> None:
-    broken = tmp_path / "store.db"
-    broken.write_bytes(b"this is no database" * 100)
-    code = train_and_mirror(tracked_sweep(f"tracking.uri=sqlite:///{broken}"), tmp_path / "results")
-    output = capsys.readouterr().out
-    assert code == 0
-    assert output.count("warning:") == 1
-    assert "sweep sync edge" in output
-    with LedgerReader(tmp_path / "results" / "edge" / LEDGER) as ledger:
-        assert {row.status for row in ledger.trials()} == {"finished"}
-        with pytest.raises(TrackingError, match="MLflow at sqlite"):
-            Mirror(tmp_path / "results" / "edge", tracked_sweep(f"tracking.uri=sqlite:///{broken}").tracking)
 
 
 def test_pages_are_served_on_loopback_only(tmp_path: Path) -> None:

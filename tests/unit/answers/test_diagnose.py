@@ -1,7 +1,5 @@
 """The answer of `sweep diagnose`."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Sequence
@@ -33,7 +31,7 @@ from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
-from orchestrator.render.diagnosis import _draw, diagnosis_figure
+from orchestrator.render.diagnosis import diagnosis_figure
 from orchestrator.render.text import WIDTH
 from orchestrator.sweepfile.spec import load_sweep
 
@@ -142,12 +140,12 @@ def test_the_json_says_what_the_page_says() -> None:
 def test_every_diagnosis_is_drawn_with_and_without_telemetry(name: str) -> None:
     case = PLANTED[name]()
     for one in (case, replace(case.without_telemetry(), trace={key: case.trace[key] for key in ("step", "loss")})):
-        assert len(_draw(rank(one.evidence(), "sweep $x", "it was asked for")).axes) in (5, 10)
+        assert len(diagnosis_figure.figure(rank(one.evidence(), "sweep $x", "it was asked for")).axes) in (5, 10)
 
 
 def test_the_picture_has_five_curves_with_the_onset_and_the_cause_and_a_closer_look() -> None:
     found = rank(preconditioner_decay().evidence(), "sweep", "it was asked for")
-    panels = _draw(found).axes
+    panels = diagnosis_figure.figure(found).axes
     assert len(panels) == 10, "the whole run, and the steps about the onset"
     labels = [panel.get_ylabel().split("\n")[0].rstrip(":") for panel in panels[::2]]
     assert labels == ["loss", "gradient norm", "v-lag: |g|^2 / sum v", "curvature", "effective step"]
@@ -158,10 +156,10 @@ def test_the_picture_has_five_curves_with_the_onset_and_the_cause_and_a_closer_l
 
 def test_the_same_diagnosis_gives_the_same_bytes() -> None:
     found = rank(epsilon_floor().without_telemetry().evidence(), "cost_$x_{$ \n", "it was asked for")
-    assert diagnosis_figure(found, "svg") == diagnosis_figure(found, "svg")
-    assert diagnosis_figure(found, "pdf").startswith(b"%PDF")
+    assert diagnosis_figure("svg", found) == diagnosis_figure("svg", found)
+    assert diagnosis_figure("pdf", found).startswith(b"%PDF")
     with pytest.raises(ValueError, match="png, svg, pdf"):
-        diagnosis_figure(found, "gif")
+        diagnosis_figure("gif", found)
 
 
 # --- the command ---------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """What the values of an axis gain, as tables of 80 columns."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable

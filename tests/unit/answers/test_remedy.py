@@ -1,7 +1,5 @@
 """The answer of `sweep remedy`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

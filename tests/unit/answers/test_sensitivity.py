@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 from sweep_cases import ledger_at, record, sweep_of

@@ -1,7 +1,5 @@
 """What `sweep run` tells through `notify`, and what it says of it on the terminal."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -107,16 +105,6 @@ def test_an_error_that_ends_the_run_is_told_before_the_command_ends(arrived, com
     assert [message.title for message in arrived] == ["edge: ended by an error"]
 
 
-def test_a_service_that_refuses_costs_one_warning_and_changes_nothing_else(refusing, command_line) -> None:
-    code, text = command_line(*RUN)
-    assert code == 0
-    assert text.count("warning:") == 1
-    assert (
-        "warning: notify: 1 of 1 messages did not arrive: the service answered with HTTP status 401\n"
-        "    remedy: `sweep run FILE --notify-test` tries it\n"
-    ) in text
-
-
 def test_a_service_that_refuses_costs_one_warning_also_where_an_error_ends_the_run(
     refusing, command_line, broken_disk
 ) -> None:
@@ -136,26 +124,12 @@ def test_a_service_that_hangs_costs_one_warning(arrived, command_line, monkeypat
     release.set()
 
 
-def test_a_test_message_is_sent_and_nothing_is_trained(arrived, command_line, tmp_path: Path) -> None:
-    code, text = command_line(*RUN, "--notify-test")
-    assert (code, text) == (0, "the service of NOTIFY_URL accepted the test message\n")
-    assert [message.title for message in arrived] == ["edge: test"]
-    assert not (tmp_path / "results").exists()
-
-
 def test_a_refinement_sends_a_test_message_as_other_runs_do(arrived, command_line) -> None:
     command_line(*RUN)
     del arrived[:]
     code, text = command_line("run", "edge", "--refine", "--executor", "inline", "--notify-test")
     assert (code, text) == (0, "the service of NOTIFY_URL accepted the test message\n")
     assert [message.title for message in arrived] == ["edge: test"]
-
-
-def test_a_test_message_that_does_not_arrive_is_an_error(refusing, command_line, tmp_path: Path) -> None:
-    code, text = command_line(*RUN, "--notify-test")
-    assert code == 3
-    assert text.startswith("error: notify: 1 of 1 messages did not arrive: the service answered with HTTP status 401")
-    assert not (tmp_path / "results").exists()
 
 
 def test_a_test_message_without_the_section_is_refused_with_a_remedy(arrived, command_line) -> None:

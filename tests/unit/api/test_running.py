@@ -1,7 +1,5 @@
 """`orchestrator.run`: a sweep trained from Python."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

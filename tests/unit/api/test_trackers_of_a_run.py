@@ -1,7 +1,5 @@
 """What `sweep run` and `sweep sync` say of trackers."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

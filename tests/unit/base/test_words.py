@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from orchestrator.base.words import (
     columns,
     count,

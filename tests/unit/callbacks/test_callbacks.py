@@ -1,7 +1,5 @@
 """The callbacks in the real trainers, on models of a few hundred parameters."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json

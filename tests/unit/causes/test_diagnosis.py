@@ -1,7 +1,5 @@
 """Which trial is diagnosed, and its cause."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Mapping
@@ -35,7 +33,7 @@ from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.cli import app
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
-from orchestrator.render.kind_maps import draw_explanation, explanation_figure, looks
+from orchestrator.render.kind_maps import explanation_figure, looks
 
 
 def rows(*outcomes: tuple[str, int | None]) -> list[TrialResult]:
@@ -181,7 +179,7 @@ def test_axes_that_are_not_shown_are_told_by_their_most_typical_trial(tmp_path: 
 
 
 def test_the_picture_has_the_name_of_the_mechanism_in_its_cell_and_in_the_legend(explained) -> None:
-    figure = draw_explanation(explained)
+    figure = explanation_figure.figure(explained)
     written = [text.get_text() for text in figure.axes[0].texts]
     assert sorted(written) == ["2/lr", "2/lr", "2/lr", "2/lr", "?", "eps"]
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
@@ -200,9 +198,9 @@ def test_every_mechanism_has_a_colour_and_a_name_of_its_own() -> None:
 
 
 def test_the_same_ledger_gives_the_same_bytes(explained) -> None:
-    assert explanation_figure(explained, "png") == explanation_figure(explained, "png")
+    assert explanation_figure("png", explained) == explanation_figure("png", explained)
     with pytest.raises(ValueError, match="png, svg, pdf"):
-        explanation_figure(explained, "gif")
+        explanation_figure("gif", explained)
 
 
 def test_a_sampled_sweep_is_explained_point_by_point(tmp_path: Path) -> None:
@@ -220,7 +218,7 @@ tracking: {enabled: false}
     lines = lines_of(found)
     assert lines[1] == "epsilon floor: 1 cell"
     assert lines[2].startswith("  lr ")
-    assert explanation_figure(found, "svg").startswith(b"<?xml")
+    assert explanation_figure("svg", found).startswith(b"<?xml")
 
 
 def test_one_axis_is_explained_in_one_row(tmp_path: Path) -> None:
@@ -229,7 +227,7 @@ def test_one_axis_is_explained_in_one_row(tmp_path: Path) -> None:
     with LedgerReader(record_cases(tmp_path / "s", sweep_of_text(text), cases) / LEDGER) as ledger:
         found = explain(read_table(ledger))
     assert lines_of(found)[1:3] == ["epsilon floor: 2 cells", "  lr 0.001 .. 0.01"]
-    assert explanation_figure(found, "png").startswith(b"\x89PNG")
+    assert explanation_figure("png", found).startswith(b"\x89PNG")
 
 
 def test_the_command_prints_the_parts_and_writes_the_picture(tmp_path: Path) -> None:
@@ -250,7 +248,7 @@ def test_a_sweep_that_is_stable_throughout_has_nothing_to_explain(tmp_path: Path
     with LedgerReader(grid(tmp_path / "calm", {}) / LEDGER) as ledger:
         found = explain(read_table(ledger))
     assert lines_of(found) == ["planted: 0 of 10 known cells are over the edge"]
-    assert explanation_figure(found, "png").startswith(b"\x89PNG")
+    assert explanation_figure("png", found).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(("seeds_with_evidence", "ruling"), [({2}, "epsilon_floor"), ({3}, UNEXPLAINED)])

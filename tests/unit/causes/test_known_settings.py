@@ -1,7 +1,5 @@
 """What a diagnosis knows of trainers of somebody's own: the fields that their sweep files set, and their layers."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +39,7 @@ from orchestrator.causes.mechanisms.mechanism import mechanism as mechanism_of
 from orchestrator.causes.mechanisms.second_moment import longest_after
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
-from orchestrator.render.kind_maps import draw_explanation
+from orchestrator.render.kind_maps import explanation_figure
 
 
 def finding(case, mechanism: str, **options) -> Finding:
@@ -713,6 +711,6 @@ def test_the_map_of_causes_shows_it_in_its_cells_and_its_legend(tmp_path: Path) 
     with LedgerReader(planted_sweep(tmp_path / "planted") / LEDGER) as ledger:
         found = explain(read_table(ledger))
     assert "a tired optimizer: 2 cells" in str(ExplainAnswer.of(found, tmp_path))
-    figure = draw_explanation(found)
+    figure = explanation_figure.figure(found)
     assert "zzz" in [text.get_text() for text in figure.axes[0].texts]
     assert "zzz: a tired optimizer" in [text.get_text() for text in figure.legends[0].get_texts()]

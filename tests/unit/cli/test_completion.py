@@ -1,7 +1,5 @@
 """What the shell completes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

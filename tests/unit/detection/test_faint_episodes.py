@@ -1,7 +1,5 @@
 """Logs that raised false alarms, or hid a lost run: printed, tiny, signed, resumed and heavy-tailed losses."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What ends a run besides a verdict: slow trials, by the rules of Optuna, and validation losses."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Budgets that end a run before its last trial."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

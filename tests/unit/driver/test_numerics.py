@@ -1,7 +1,5 @@
 """The same sweep gives the same bits in every folder, whatever was measured before and however fast the machine is."""
 
-from __future__ import annotations
-
 import itertools
 import sqlite3
 from collections.abc import Iterator

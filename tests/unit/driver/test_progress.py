@@ -1,14 +1,13 @@
 """What observers learn of a run beyond its results: hangs, what holds trials back, and how it ended."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest
+from driver_cases import EndsPacks
 from sweep_cases import sweep_with
 
 from orchestrator.base.errors import StorageError
-from orchestrator.base.packs import Ending, Failed, Lost, PackStarted, Report
+from orchestrator.base.packs import Failed, Lost, Report
 from orchestrator.driver.progress import Progress
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.writer import LedgerWriter
@@ -28,21 +27,6 @@ class Last:
 
     def ended(self, progress: Progress) -> None:
         self.num_ended = getattr(self, "num_ended", 0) + 1
-
-
-class EndsPacks(InlineExecutor):
-    """Ends the first packs in place of their first report, each with the next of ``endings``."""
-
-    def __init__(self, *endings: Ending) -> None:
-        super().__init__()
-        self.endings = [*endings]
-
-    def poll(self, timeout_s: float):
-        events = super().poll(timeout_s)
-        if not self.endings or not events or isinstance(events[0], PackStarted):
-            return events
-        self._reports = None
-        return [Report(events[0].pack_id, 0, 0, 0.1, ending=self.endings.pop(0))]
 
 
 @pytest.mark.parametrize("kind", [Lost, Failed])

@@ -1,37 +1,29 @@
 """A run whose search proposes trials while results come in."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 
 import pytest
+from driver_cases import Observer
 from sweep_cases import numbers, search_with, sweep_with
 
 from orchestrator.base.files import LEDGER
-from orchestrator.driver.progress import Progress
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.health import examine_sweep
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 
 
-class StopAt:
+def stop_at(number: int) -> Observer:
     """Asks the run to stop once so many trials have finished."""
+    seen = []
 
-    def __init__(self, number: int) -> None:
-        self.number, self.seen = number, 0
-
-    def began(self, progress: Progress) -> None:
-        pass
-
-    def changed(self, progress: Progress, finished) -> None:
-        self.seen += len(finished)
-        if self.seen >= self.number:
+    def changed(progress, finished) -> None:
+        seen.extend(finished)
+        if len(seen) >= number:
             signal.raise_signal(signal.SIGTERM)
 
-    def ended(self, progress: Progress) -> None:
-        pass
+    return Observer(changed)
 
 
 def test_a_search_trains_as_many_trials_as_it_may_and_then_nothing(train, rows) -> None:
@@ -47,7 +39,7 @@ def test_a_search_trains_as_many_trials_as_it_may_and_then_nothing(train, rows) 
 @pytest.mark.parametrize("stop", [1, 5, 10, 20])
 def test_a_search_that_was_stopped_goes_on_as_if_it_had_not(train, rows, stop: int) -> None:
     train(search_with("name=calm"))
-    assert train(search_with(), observers=[StopAt(stop)]).exit_code == 128 + signal.SIGTERM
+    assert train(search_with(), observers=[stop_at(stop)]).exit_code == 128 + signal.SIGTERM
     assert len(rows("sought")) < 24
     assert train(search_with()).exit_code == 0
     assert numbers(rows("sought")) == numbers(rows("calm"))
@@ -116,7 +108,7 @@ def test_doctor_finds_nothing_wrong_with_a_search(train, tmp_path: Path) -> None
 def test_seeds_are_added_where_the_edge_is(train, rows) -> None:
     """The quadratic's edge lies between the second and the third learning rate, whatever the seed."""
     sweep = sweep_with("seeds={start: 1, up_to: 4, where: disagreement}", "axes.lr={values: [0.01, 0.1, 9.0, 20.0]}")
-    assert train(sweep, observers=[StopAt(9)]).exit_code == 128 + signal.SIGTERM
+    assert train(sweep, observers=[stop_at(9)]).exit_code == 128 + signal.SIGTERM
     assert train(sweep).exit_code == 0
     seeds: dict[float, set[int]] = {}
     for row in rows("edge"):

@@ -1,12 +1,10 @@
-from __future__ import annotations
-
 import os
 import signal
-from collections import Counter, deque
-from dataclasses import replace
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from driver_cases import Dying, EndsPacks, Observer
 from sweep_cases import numbers, sweep_with
 
 from objectives.models import quadratic
@@ -32,22 +30,6 @@ from orchestrator.sweepfile.spec import load_sweep
 class Never(InlineExecutor):
     def __init__(self) -> None:
         raise AssertionError("an executor was started")
-
-
-class Dying(InlineExecutor):
-    """Loses the first ``deaths`` packs right after their first report."""
-
-    def __init__(self, deaths: int) -> None:
-        super().__init__()
-        self.deaths = deaths
-
-    def poll(self, timeout_s: float):
-        events = super().poll(timeout_s)
-        if events and self.deaths and isinstance(events[0], Report):
-            self.deaths -= 1
-            self._reports = None
-            return [PackLost(events[0].pack_id, "it was killed")]
-        return events
 
 
 class Moving(InlineExecutor):
@@ -284,20 +266,10 @@ def test_trials_that_waited_when_their_pack_broke_are_trained_as_if_nothing_had_
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_stops_the_run_and_the_next_one_goes_on(train, rows, number, code) -> None:
-    class Signals:
-        def began(self, progress) -> None:
-            pass
-
-        def changed(self, progress, finished) -> None:
-            if finished:
-                os.kill(os.getpid(), number)
-
-        def ended(self, progress) -> None:
-            pass
-
+    stop = Observer(lambda _, finished: os.kill(os.getpid(), number) if finished else None)
     train(sweep_with("name=calm", "resources.pack=4"))
     before = signal.getsignal(number)
-    summary = train(sweep_with("resources.pack=4"), observers=[Signals()])
+    summary = train(sweep_with("resources.pack=4"), observers=[stop])
     assert summary.exit_code == code
     assert signal.getsignal(number) is before
     statuses = {row.status for row in rows("edge")}
@@ -314,37 +286,11 @@ def test_a_sweep_that_another_driver_holds_is_refused(train, tmp_path: Path, qua
 
 
 def test_progress_ends_at_nothing_left(train, quadratic_sweep) -> None:
-    seen: deque = deque(maxlen=1)
-
-    class Watch:
-        def began(self, progress) -> None:
-            assert progress.to_train == 12
-
-        def changed(self, progress, finished) -> None:
-            seen.append((progress.steps_left, dict(progress.counts)))
-
-        def ended(self, progress) -> None:
-            pass
-
-    train(replace(quadratic_sweep), observers=[Watch()])
-    steps_left, counts = seen[0]
-    assert steps_left == 0
-    assert sum(counts.values()) == 12
-
-
-class Ending(InlineExecutor):
-    """Ends the first pack in place of its first report."""
-
-    def __init__(self, ending) -> None:
-        super().__init__()
-        self.ending = ending
-
-    def poll(self, timeout_s: float):
-        events = super().poll(timeout_s)
-        if self.ending is None or not events or isinstance(events[0], PackStarted):
-            return events
-        self._reports, ending, self.ending = None, self.ending, None
-        return [Report(events[0].pack_id, 0, 0, 0.1, ending=ending, at_a_time=6)]
+    seen = []
+    watch = Observer(lambda progress, _: seen.append((progress.to_train, progress.steps_left, dict(progress.counts))))
+    train(quadratic_sweep, observers=[watch])
+    to_train, steps_left, counts = seen[-1]
+    assert (to_train, steps_left, sum(counts.values())) == (12, 0, 12)
 
 
 @pytest.mark.parametrize(
@@ -363,7 +309,7 @@ class Ending(InlineExecutor):
 def test_an_ending_says_what_becomes_of_the_unfinished_trials_in_the_ledger_and_in_the_run(
     train, rows, ending, statuses: dict, attempts: set, reason: str | None
 ) -> None:
-    summary = train(sweep_with("resources.pack=6"), lambda: Ending(ending))
+    summary = train(sweep_with("resources.pack=6"), lambda: EndsPacks(ending))
     found = rows("edge")
     assert Counter(row.status for row in found) == statuses
     assert Counter(row.label for row in found) == summary.counts, "the run says what the ledger says"
@@ -374,5 +320,5 @@ def test_an_ending_says_what_becomes_of_the_unfinished_trials_in_the_ledger_and_
 def test_those_who_waited_when_their_pack_failed_are_trained_elsewhere(train, rows) -> None:
     sweep = sweep_with("resources.pack=6")
     waited = tuple(trial.trial_id for trial in sweep.trials[:2])
-    train(sweep, lambda: Ending(Failed("it broke", waited)))
+    train(sweep, lambda: EndsPacks(Failed("it broke", waited)))
     assert {row.trial_id for row in rows("edge") if row.status == "errored"} == {t.trial_id for t in sweep.trials[2:6]}

@@ -1,7 +1,5 @@
 """What the loop does when things fail at any of its steps; no process is harmed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sweeps whose slow trials are pruned or that are validated, from their file to their map, page and audit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from driver_cases import Dying
 from sweep_cases import numbers, sweep_of, trial_row
 
 from orchestrator.answers.audit import AuditAnswer
 from orchestrator.api.results import load
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
-from orchestrator.base.packs import Pack, PackLost, ReferenceTrial, Report
+from orchestrator.base.packs import Pack, ReferenceTrial
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.slow import rung_thresholds, rungs_of
 from orchestrator.driver.packing import make_packs
@@ -115,26 +114,12 @@ def test_a_map_counts_pruned_seeds_apart_and_recommends_none(train, tmp_path: Pa
     assert not [trial for trial in again if trial.is_changed]
 
 
-class Dying(InlineExecutor):
-    """Loses some packs after a checkpoint."""
-
-    deaths = 3
-
-    def poll(self, timeout_s: float):
-        events = super().poll(timeout_s)
-        if Dying.deaths and any(isinstance(event, Report) and event.checkpoint for event in events):
-            Dying.deaths -= 1
-            self._reports = None
-            return [*events, PackLost(events[0].pack_id, "it was killed")]
-        return events
-
-
 @pytest.mark.parametrize("slow", [MEDIAN, HALVING])
 def test_a_sweep_whose_packs_die_ends_as_if_undisturbed(train, rows, slow: str) -> None:
-    Dying.deaths = 3
+    dying = Dying(3, after_checkpoint=True)
     train(slow_sweep(slow, "calm"))
-    assert train(slow_sweep(slow, "disturbed"), Dying).exit_code == 0
-    assert not Dying.deaths
+    assert train(slow_sweep(slow, "disturbed"), lambda: dying).exit_code == 0
+    assert not dying.deaths
     assert numbers(rows("disturbed")) == numbers(rows("calm"))
 
 
@@ -148,7 +133,6 @@ def test_audited_trials_that_are_slow_train_to_their_end_and_say_how_often_that_
     assert {row.outcome for row in found} == {"stable", "diverged"}
     assert all(row.steps_done == 60 for row in slow)
     balance = audit(found, None).slow
-    assert balance is not None
     assert (balance.num_pruned, balance.num_judged) == (0, len(slow))
     assert balance.steps_audited == sum(59 - (row.slow_step or 0) for row in slow)
     others = sorted(row.final_loss or 0.0 for row in found if row.slow_step is None and row.outcome == "stable")
@@ -174,7 +158,6 @@ def test_a_slow_trial_was_wrongly_found_so_if_it_ends_in_the_better_half_of_thos
         *[ended("pruned", 4.0, 39)] * 4,
     ]
     balance = audit(table, None)
-    assert balance.slow is not None
     assert balance.slow.wrong == (table[3],)
     assert (balance.slow.num_pruned, balance.slow.num_judged, balance.slow.middle) == (4, 3, 2.0)
     assert (balance.steps_saved, balance.steps_audited, balance.num_stopped) == (240, 180, 4)
@@ -302,7 +285,6 @@ def test_the_audit_counts_those_that_would_have_improved_later(tmp_path: Path) -
     better = [row for row in met if (row.best_validation_step or 0) > (row.plateau_step or 0)]
     assert met
     assert all(row.steps_done == 400 for row in met)
-    assert plateaus is not None
     assert (plateaus.num_ended, plateaus.num_judged, plateaus.num_wrong) == (0, len(met), len(better))
 
 

@@ -1,7 +1,5 @@
 """What an executor would need that this machine lacks is said before it starts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Reports as files of JSON."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import importlib

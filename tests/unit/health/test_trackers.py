@@ -1,7 +1,5 @@
 """Health of a sweep's trackers."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Values of others that are huge, booleans, control characters, formulas or aliases of YAML."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Tables that are read in parts give what they give when they are read at once, with the same errors."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

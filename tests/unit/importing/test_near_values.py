@@ -1,7 +1,5 @@
 """Values of an axis that were rounded in two ways are named, and are one value where the user says so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

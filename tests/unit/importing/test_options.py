@@ -1,7 +1,5 @@
 """Options of an import come from the command line and from a mapping file, and errors name where."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

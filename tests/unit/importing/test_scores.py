@@ -1,7 +1,5 @@
 """What is imported is a loss or a score: by the store, the user or the name, and every answer ranks accordingly."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Stores that others wrote are read and never changed: Optuna's studies, and files of other programs."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 from pathlib import Path

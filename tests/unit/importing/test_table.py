@@ -1,7 +1,5 @@
 """Tables with a run in each row become sweeps that are marked as imported."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whose file it is, which schema it has, and what brings it to the one of today."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Log lines as many code bases print them: each is read with no settings, live and whole alike, or asks."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """What a comparison says of sweeps that differ only by their seeds, and of those that do not."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

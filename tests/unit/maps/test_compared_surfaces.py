@@ -1,7 +1,5 @@
 """Fitted surfaces compared: beside the answer of grids, with planted edges, and what is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import sqlite3
@@ -20,7 +18,7 @@ from orchestrator.maps.comparison import Comparison, compare, compared_maps, com
 from orchestrator.maps.edges import Edge, Row, StableRule
 from orchestrator.maps.surface_map import mesh_cells
 from orchestrator.maps.table import read_table
-from orchestrator.render.fitted_comparison import fitted_comparison_picture
+from orchestrator.render.comparison import comparison_picture
 
 GRID = "seeds: [0, 1]\naxes:\n  lr: {log: [0.001, 1.0], num: 13}\n  beta1: {linear: [0.0, 0.9], num: 5}\n"
 SAMPLED = "seeds: [0, 1]\nsample: {method: sobol, num: 64}\naxes:\n"
@@ -175,7 +173,7 @@ def test_a_list_is_compared_with_a_range_at_its_values(tmp_path: Path) -> None:
     assert [row.before.setting for row in found.differences[0].rows] == [{"beta1": value} for value in (0.0, 0.3, 0.6)]
     maps = compared_maps(found)
     assert [len({cell.y for cell in stability.cells.values()}) for stability in maps] == [3, 64]
-    assert fitted_comparison_picture(maps, None, "svg").startswith(b"<?xml")
+    assert comparison_picture("svg", maps, None).startswith(b"<?xml")
 
 
 def test_rows_without_one_edge_in_both_are_counted_and_shown(tmp_path: Path) -> None:
@@ -247,9 +245,7 @@ def test_a_single_row_is_told_and_drawn(tmp_path: Path) -> None:
     found = compared(tmp_path, (body, planted()), (body, planted(5.0)))
     (row,) = found.differences[0].rows
     assert f"moves by a factor {row.factor:.3g}." in "\n".join(comparison_lines(found))
-    assert fitted_comparison_picture(compared_maps(found), compared_meshes(found, "lr", None), "png").startswith(
-        b"\x89PNG"
-    )
+    assert comparison_picture("png", compared_maps(found), compared_meshes(found, "lr", None)).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("num_ranges", [1, 2, 3, 4])
@@ -309,7 +305,7 @@ def test_the_pictures_have_the_points_of_each_sweep_and_the_same_limits(tmp_path
     assert meshes is not None
     assert [(mesh.x_X[0], mesh.x_X[-1]) for mesh in meshes.whole] == [(-3, 0), (-2, pytest.approx(1))]
     assert [(mesh.x_X[0], mesh.x_X[-1]) for mesh in meshes.common] == [(-2, 0), (-2, 0)]
-    svg = fitted_comparison_picture(maps, meshes, "svg").decode()
+    svg = comparison_picture("svg", maps, meshes).decode()
     for words in (
         "edge of stability, fitted",
         "edge of stability of s0",

@@ -1,7 +1,5 @@
 """The edge over another axis tells what `boundary` and the fit tell, row by row."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The front of a sweep: who is on it, whose margins it has, and what it says."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a value gains over the base, in cases that are counted by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

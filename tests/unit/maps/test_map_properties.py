@@ -3,8 +3,6 @@
 Axes lie next to 1, their values are out of order, seeds are planned, running, errored or lost.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import math

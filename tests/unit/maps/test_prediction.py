@@ -1,7 +1,5 @@
 """A prediction says the edge and the best rate at a new size, tests itself, and refuses what sizes cannot carry."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """The edge of a grid that a search refines: trials of the grid that agree are not contradicted by a fit."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 

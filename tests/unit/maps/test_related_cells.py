@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
@@ -223,15 +221,15 @@ def test_a_step_to_where_another_axis_begins_meets_the_worst_of_its_values() -> 
 
 def test_figures_and_page_show_related_axes(tied, zipped, conditional) -> None:
     for ledger in (tied, zipped, conditional):
-        assert heatmap(cell_map(read_table(ledger)), "svg")
+        assert heatmap("svg", cell_map(read_table(ledger)))
         assert "<script" in report_html(read_table(ledger), cell_map(read_table(ledger)), "")
-    assert "none" in heatmap(cell_map(read_table(conditional), "lr", "beta1"), "svg").decode()
+    assert "none" in heatmap("svg", cell_map(read_table(conditional), "lr", "beta1")).decode()
 
 
 def test_a_range_that_exists_in_some_cells_only_can_be_drawn(tmp_path: Path) -> None:
     body = "axes: {lr: {log: [0.1, 10], num: 3, when: {optimizer: sgd}}, optimizer: {values: [sgd, adamw]}}\n"
     with ledger_of(tmp_path, body, lambda trial: True) as ledger:
-        assert heatmap(cell_map(read_table(ledger)), "svg")
+        assert heatmap("svg", cell_map(read_table(ledger)))
         assert "<script" in report_html(read_table(ledger), cell_map(read_table(ledger)), "")
         assert len(sweep_record(read_table(ledger)).cells) == 4
 

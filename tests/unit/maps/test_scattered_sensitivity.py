@@ -1,7 +1,5 @@
 """Learning-rate sensitivity of scattered cells: beside that of a grid, and of known losses."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

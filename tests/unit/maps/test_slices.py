@@ -1,7 +1,5 @@
 """The values of one axis compared as sweeps: beside sweeps in which each value is fixed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

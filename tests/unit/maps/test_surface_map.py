@@ -1,7 +1,5 @@
 """The fitted edge: beside the bracket of a grid, on the known edge of a quadratic, and what it cannot tell."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Margins by the fitted surface: beside those of a grid, and towards a planted edge."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

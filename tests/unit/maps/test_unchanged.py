@@ -1,7 +1,5 @@
 """A finished sweep that is judged again under its own settings comes out as it was, whatever its trainer dealt with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the warning would have said of the trials of a sweep."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Messages are sent from a thread, by Apprise, without disclosing the URL."""
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import logging
@@ -245,7 +243,6 @@ def test_a_run_that_a_signal_ended_is_reported_as_stopped() -> None:
     run = Run("finished")
     run.progress.stopped_by = signal.SIGINT
     message = run.ends()
-    assert message is not None
     assert (message.title, message.kind) == ("edge: stopped", "info")
     assert "the same command resumes the sweep\n12 trials: 12 planned\n" in message.body
 
@@ -255,7 +252,6 @@ def test_an_error_that_ends_the_run_is_reported_without_its_text() -> None:
         run = Run(*events)
         run.progress.error = StorageError("json://user:password@host is in here")
         message = run.ends()
-        assert message is not None
         assert (message.title, message.kind) == ("edge: ended by an error", "failure")
         assert "StorageError: the output of `sweep run` has its text\n" in message.body
         assert "password" not in message.body
@@ -264,7 +260,6 @@ def test_an_error_that_ends_the_run_is_reported_without_its_text() -> None:
 def test_errored_trials_are_reported_at_once_and_the_next_ones_together_a_minute_later() -> None:
     run = Run()
     first = run.errors(0)
-    assert first is not None
     assert (first.title, first.kind) == ("edge: trials errored", "failure")
     assert first.body.startswith("1 trial errored: `sweep status edge` says why\n12 trials: 11 planned, 1 errored\n")
     run.now += 1
@@ -273,7 +268,6 @@ def test_errored_trials_are_reported_at_once_and_the_next_ones_together_a_minute
     assert run.errors(2) is None
     run.now += 1
     later = run.results()
-    assert later is not None
     assert later.body.startswith("2 trials errored")
     run.now += PAUSE_S
     assert run.results() is None
@@ -285,7 +279,6 @@ def test_what_is_left_at_the_end_is_in_the_last_message_which_does_not_wait() ->
     run.hangs()
     run.errors(1)
     last = run.ends()
-    assert last is not None
     assert (last.title, last.kind) == ("edge: finished, trials errored, hung", "failure")
     assert last.body.startswith("1 trial errored: `sweep status edge` says why\nhung 1 time: a worker")
 
@@ -297,7 +290,6 @@ def test_trials_that_earlier_runs_left_errored_are_not_reported() -> None:
     assert run.results() is None
     run.now += 1
     message = run.errors(1)
-    assert message is not None
     assert message.body.startswith("1 trial errored")
 
 
@@ -305,18 +297,15 @@ def test_a_run_that_starts_no_other_trial_is_reported_once_with_its_reason_and_e
     run = Run()
     run.progress.held_back = "no other trial is started: the first 2 failed alike before their first loss"
     message = run.results()
-    assert message is not None
     assert message.body.startswith(f"{run.progress.held_back}\n")
     run.now += PAUSE_S
     assert run.results() is None
     last = run.ends()
-    assert last is not None
     assert last.title == "edge: ended early"
 
 
 def test_a_worker_that_hangs_is_reported_with_how_long_it_was_silent() -> None:
     message = Run().hangs()
-    assert message is not None
     assert (message.title, message.kind) == ("edge: hung", "warning")
     assert message.body.startswith("hung 1 time: a worker or trainer said nothing for 600 s\n")
 
@@ -326,7 +315,6 @@ def test_a_seed_that_diverges_next_to_a_stable_one_is_reported_in_whatever_order
         for together in (True, False):
             run = Run()
             message = run.results(*order) if together else (run.results(order[0]), run.results(order[1]))[1]
-            assert message is not None
             assert (message.title, message.kind) == ("edge: a seed diverged", "warning")
             assert message.body.startswith("one seed diverged, another ended stable: lr=0.1 beta1=0.5\n")
 
@@ -335,7 +323,6 @@ def test_a_result_of_an_earlier_run_counts_but_a_cell_that_was_mixed_before_is_n
     run = Run(outcomes={0: "stable", 2: "stable", 3: "diverged"})
     assert run.results() is None
     message = run.results((1, "diverged"))
-    assert message is not None
     assert "lr=0.1 beta1=0\n" in message.body
     assert "beta1=0.5" not in message.body
 
@@ -363,7 +350,6 @@ def test_a_cell_is_reported_once_however_many_of_its_seeds_diverge() -> None:
 
 def test_many_cells_are_counted_after_the_first_five() -> None:
     message = Run().results(*((i, "diverged" if i % 2 else "stable") for i in range(12)))
-    assert message is not None
     line = message.body.splitlines()[0]
     assert line.count("lr=") == 5
     assert line.endswith("; and 1 more")
@@ -390,5 +376,4 @@ def test_what_is_left_is_reported_at_the_end_even_if_the_end_itself_is_not() -> 
     run.errors(0)
     run.errors(1)
     last = run.ends()
-    assert last is not None
     assert last.title == "edge: trials errored"

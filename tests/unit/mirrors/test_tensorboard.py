@@ -1,7 +1,5 @@
 """Event files of trials: what they hold besides the words that all trackers share."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

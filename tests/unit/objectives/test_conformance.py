@@ -1,7 +1,5 @@
 """The suite for custom objectives finds the mistakes that are easily made, and says what to do."""
 
-from __future__ import annotations
-
 import sys
 import types
 

@@ -1,7 +1,5 @@
 """Columns of weights, rounding that ignores who shares a tensor, and compilation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """What the page says below its map: the words of the commands, and nothing that does not apply."""
 
-from __future__ import annotations
-
 import html
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The page of a sweep that trains: what is new is on it, and it does not read everything again."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

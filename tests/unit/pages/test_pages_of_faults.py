@@ -1,11 +1,10 @@
 """The pages on reliability and on files say no more than what is there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
 import pytest
+from driver_cases import Observer
 from sweep_cases import QUADRATIC
 
 from orchestrator.driver.runner import run_sweep
@@ -43,17 +42,8 @@ def test_every_file_of_a_sweep_is_on_the_page_of_files(tmp_path: Path) -> None:
     sweep = build_sweep(parse_document(QUADRATIC, "edge.yaml"), Overrides(sets=("checkpoint.every_steps=20",)))
     seen: set[str] = set()
 
-    class Look:
-        def began(self, progress) -> None:
-            pass
-
-        def changed(self, progress, finished) -> None:
-            seen.update(path.name for path in (tmp_path / "edge").iterdir())
-
-        def ended(self, progress) -> None:
-            pass
-
-    run_sweep(sweep, tmp_path / "edge", InlineExecutor, [Look()])
+    look = Observer(lambda *_: seen.update(path.name for path in (tmp_path / "edge").iterdir()))
+    run_sweep(sweep, tmp_path / "edge", InlineExecutor, [look])
     export_all(tmp_path / "edge")
     seen |= {path.name for path in (tmp_path / "edge").iterdir()}
     assert {"ledger.db", "sweep.yaml", "lock", "report.html", "exported"} <= seen

@@ -1,7 +1,5 @@
 """Files of answers, and lines of commands that act."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +10,7 @@ from sweep_cases import ledger_at, map_ledger, sweep_of
 from orchestrator.base.space import Trial
 from orchestrator.maps.edge_line import EdgeLines, edge_lines
 from orchestrator.maps.table import read_table
-from orchestrator.render.edge_line import _draw, edge_picture
+from orchestrator.render.edge_line import edge_picture
 from orchestrator.render.panels import BAND_LABEL
 
 LR = "  lr: {log: [0.001, 1.0], num: 13}\n"
@@ -49,33 +47,33 @@ def legend(figure: Figure) -> list[str]:
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_edges_of_every_kind_are_drawn_alike_each_time(tmp_path: Path, body: str) -> None:
     found = lines_of(tmp_path, body)
-    picture = edge_picture(found, "svg")
+    picture = edge_picture("svg", found)
     assert picture.startswith(MAGIC["svg"])
-    assert picture == edge_picture(found, "svg")
+    assert picture == edge_picture("svg", found)
 
 
 def test_a_picture_is_png_svg_or_pdf(tmp_path: Path) -> None:
     found = lines_of(tmp_path, GRID)
-    assert all(edge_picture(found, name).startswith(magic) for name, magic in MAGIC.items())
+    assert all(edge_picture(name, found).startswith(magic) for name, magic in MAGIC.items())
     with pytest.raises(ValueError, match="gif"):
-        edge_picture(found, "gif")
+        edge_picture("gif", found)
 
 
 def test_title_axes_and_legend_say_what_is_drawn(tmp_path: Path) -> None:
-    figure = _draw(lines_of(tmp_path / "grid", FACETS))
+    figure = edge_picture.figure(lines_of(tmp_path / "grid", FACETS))
     (axes,) = figure.axes
     assert figure.get_suptitle() == "case: edge along lr against beta1"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("beta1", "edge along lr (log scale), stable below")
     names = ["optimizer = sgd", "optimizer = adamw", "optimizer = lion"]
     assert legend(figure) == [*names, "between two neighbours, one stable and one not"]
-    figure = _draw(lines_of(tmp_path / "fit", RANGES))
+    figure = edge_picture.figure(lines_of(tmp_path / "fit", RANGES))
     assert figure.get_suptitle() == "case: edge along lr against beta1; a fit to 80 trials in 80 cells"
     assert legend(figure) == [BAND_LABEL]
 
 
 def test_bars_of_a_grid_stand_beside_each_other_and_reach_over_their_brackets(tmp_path: Path) -> None:
     found = lines_of(tmp_path, FACETS)
-    (axes,) = _draw(found).axes
+    (axes,) = edge_picture.figure(found).axes
     bars = np.array([segment for bar in axes.collections for segment in bar.get_segments()])
     edges = [edge for line in found.lines for _, edge in line.edges]
     assert [tuple(bar[:, 1]) for bar in bars] == [
@@ -88,7 +86,7 @@ def test_bars_of_a_grid_stand_beside_each_other_and_reach_over_their_brackets(tm
 
 def test_a_curve_is_the_fitted_edge_within_its_band(tmp_path: Path) -> None:
     found = lines_of(tmp_path, RANGES)
-    (axes,) = _draw(found).axes
+    (axes,) = edge_picture.figure(found).axes
     curve = next(line for line in axes.lines if len(line.get_xdata()) > 2)
     assert [tuple(point) for point in curve.get_xydata()] == [
         (row.setting["beta1"], pytest.approx(np.log10(edge.at))) for row, edge in found.lines[0].edges
@@ -110,7 +108,7 @@ def throughout(trial: Trial) -> str:
 def test_rows_without_an_edge_have_arrows_beyond_the_end_where_it_would_lie(tmp_path: Path, is_stable_low) -> None:
     swapped = {"stable": "diverged", "diverged": "stable"}
     found = lines_of(tmp_path, GRID, throughout if is_stable_low else lambda trial: swapped[throughout(trial)])
-    figure = _draw(found)
+    figure = edge_picture.figure(found)
     (axes,) = figure.axes
     arrows = {line.get_marker(): line.get_xydata() for line in axes.lines if line.get_marker() in ("^", "v")}
     ((up_at, up),), ((down_at, down),) = arrows["^"], arrows["v"]
@@ -125,4 +123,4 @@ def test_rows_without_an_edge_have_arrows_beyond_the_end_where_it_would_lie(tmp_
 
 def test_names_with_signs_of_formulas_are_shown_as_they_are(tmp_path: Path) -> None:
     found = replace(lines_of(tmp_path, GRID), name="a $sweep_2$", notes=("it is $5",))
-    assert re.search(r"<!-- .*\$sweep_2\\?\$.*-->", edge_picture(found, "svg").decode())
+    assert re.search(r"<!-- .*\$sweep_2\\?\$.*-->", edge_picture("svg", found).decode())

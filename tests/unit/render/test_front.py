@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -8,7 +6,7 @@ from sweep_cases import ledger_at, map_ledger, sweep_of
 
 from orchestrator.maps.front import Front, front
 from orchestrator.maps.table import read_table
-from orchestrator.render.front import _draw, front_picture
+from orchestrator.render.front import front_picture
 
 ROW = "axes: {lr: {log: [1e-3, 10], num: 5}}\n"
 LONG = "axes: {lr: {log: [1e-8, 10], num: 28}}\n"
@@ -38,15 +36,15 @@ def legend(figure: Figure) -> list[str]:
 def test_fronts_of_every_kind_are_drawn_alike_each_time(tmp_path: Path, case: str, against: str) -> None:
     found = found_in(tmp_path, *CASES[case], against=against)
     for file_format, magic in MAGIC.items():
-        assert front_picture(found, file_format).startswith(magic)
-    assert front_picture(found, "png") == front_picture(found, "png")
+        assert front_picture(file_format, found).startswith(magic)
+    assert front_picture("png", found) == front_picture("png", found)
     with pytest.raises(ValueError, match="gif"):
-        front_picture(found, "gif")
+        front_picture("gif", found)
 
 
 def test_the_key_names_the_settings_of_the_front_and_the_states_of_the_others(tmp_path: Path) -> None:
     found = found_in(tmp_path, *CASES["an edge"])
-    figure = _draw(found)
+    figure = front_picture.figure(found)
     assert figure.get_suptitle() == "case: final loss against margin; 5 of 5 cells"
     told = legend(figure)
     assert told[: len(found.members)] == [f"{i}: {cell.name}" for i, cell in enumerate(found.members, start=1)]
@@ -59,7 +57,7 @@ def test_the_key_names_the_settings_of_the_front_and_the_states_of_the_others(tm
 
 def test_every_cell_is_a_point_and_each_lies_at_its_margin_and_loss(tmp_path: Path) -> None:
     found = found_in(tmp_path, ["stable", "stable", "stable", "stable", "diverged"], [3.0, 4.0, 2.5, 2.0, None])
-    (axes,) = _draw(found).axes
+    (axes,) = front_picture.figure(found).axes
     marks = [line for line in axes.lines if line.get_linestyle() == "None"]
     places = {(float(x), float(y)) for line in marks for x, y in zip(*line.get_data(), strict=True)}
     assert len(places) == len(found.cells)
@@ -70,4 +68,4 @@ def test_every_cell_is_a_point_and_each_lies_at_its_margin_and_loss(tmp_path: Pa
 def test_a_long_front_names_its_first_settings_and_says_how_many_more(tmp_path: Path) -> None:
     losses = [30.0 - i for i in range(27)]
     found = found_in(tmp_path, ["stable"] * 27 + ["diverged"], [*losses, None], LONG)
-    assert "... and 15 more: see the table" in legend(_draw(found))
+    assert "... and 15 more: see the table" in legend(front_picture.figure(found))

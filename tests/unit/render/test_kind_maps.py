@@ -1,7 +1,5 @@
 """The map of remedies: a colour for each kind, the remedy and its step in each cell, and a legend of what is drawn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from orchestrator.causes.remedies.remedy import KINDS
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cell_map import CellMap, cell_map
 from orchestrator.maps.table import read_table
-from orchestrator.render.kind_maps import _COLOURS, draw_remedies, hardest_of_each, remedy_map_figure
+from orchestrator.render.kind_maps import _COLOURS, hardest_of_each, remedy_map_figure
 
 GRID = "axes: {lr: {values: [0.1, 1.0, 2.0, 3.0]}, beta1: {values: [0.0, 0.5]}}\nfixed: {optimizer: sgd}\n"
 ALL, NONE = ["stable"] * 3, ["diverged"] * 3
@@ -43,7 +41,7 @@ def found() -> CellRemedies:
 
 
 def test_each_cell_has_the_colour_of_its_kind_and_says_remedy_and_step(found: CellRemedies, stability: CellMap) -> None:
-    figure = draw_remedies(found, stability)
+    figure = remedy_map_figure.figure(found, stability)
     axes = figure.axes[0]
     assert {text.get_text() for text in axes.texts} == {"clip 0.3\n+0", "lr x0.5\n-50", "none\n1/3"}
     drawn = [to_hex(colour).upper() for part in axes.collections for colour in part.get_facecolor()]
@@ -60,7 +58,7 @@ def test_each_cell_has_the_colour_of_its_kind_and_says_remedy_and_step(found: Ce
 
 def test_without_words_in_the_cells_the_legend_explains_none(found: CellRemedies, stability: CellMap) -> None:
     def steps_explained(one: CellMap) -> bool:
-        labels = [text.get_text() for text in draw_remedies(found, one).legends[0].get_texts()]
+        labels = [text.get_text() for text in remedy_map_figure.figure(found, one).legends[0].get_texts()]
         return "-50: forked 50 steps before the onset" in labels
 
     assert steps_explained(stability)
@@ -74,7 +72,7 @@ def test_cells_that_fall_together_show_the_hardest_to_save(found: CellRemedies, 
 
 
 def test_the_same_answer_gives_the_same_bytes(found: CellRemedies, stability: CellMap) -> None:
-    assert remedy_map_figure(found, stability, "svg") == remedy_map_figure(found, stability, "svg")
+    assert remedy_map_figure("svg", found, stability) == remedy_map_figure("svg", found, stability)
 
 
 def test_every_kind_has_a_colour_of_its_own() -> None:

@@ -1,7 +1,5 @@
 """Texts, ticks, scales and legends of pictures."""
 
-from __future__ import annotations
-
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure

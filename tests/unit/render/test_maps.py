@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 import re
 from dataclasses import replace
@@ -16,8 +14,9 @@ from orchestrator.driver.planning import driver_facts
 from orchestrator.maps.cell_map import CellMap, cell_map, facet_maps
 from orchestrator.maps.edges import StableRule
 from orchestrator.maps.table import read_table
+from orchestrator.render.comparison import comparison_picture
 from orchestrator.render.labels import short_number, tick_labels
-from orchestrator.render.maps import _draw_edges, comparison_picture, heatmap
+from orchestrator.render.maps import _draw_edges, heatmap
 from orchestrator.render.style import EDGE_LABEL, RISE_LABEL, RISE_SIGN, STATES
 
 ALL = ["stable", "spiked", "diverged", "stalled", "errored", "planned", "degraded"]
@@ -53,7 +52,7 @@ MAGIC = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 )
 def test_maps_of_every_shape_are_drawn(tmp_path: Path, shape: str, file_format: str) -> None:
     body, labels = SHAPES[shape]
-    assert heatmap(map_of(tmp_path, body + "\n", labels), file_format).startswith(MAGIC[file_format])
+    assert heatmap(file_format, map_of(tmp_path, body + "\n", labels)).startswith(MAGIC[file_format])
 
 
 @pytest.mark.slow
@@ -61,20 +60,20 @@ def test_a_map_of_a_thousand_cells_is_drawn(tmp_path: Path) -> None:
     sweep = sweep_of("axes: {lr: {log: [1e-4, 1], num: 32}, eps: {log: [1e-12, 1e-2], num: 32}}\n")
     with ledger_at(tmp_path) as ledger:
         ledger.plan("quadratic", sweep.trials, driver_facts(sweep))
-        assert heatmap(cell_map(read_table(ledger)), "png").startswith(b"\x89PNG")
+        assert heatmap("png", cell_map(read_table(ledger))).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("file_format", ["png", "svg", "pdf"])
 def test_the_same_results_give_the_same_bytes(tmp_path: Path, file_format: str) -> None:
     body = SHAPES["words"][0] + "\n"
-    pictures = {heatmap(map_of(tmp_path / str(i), body), file_format) for i in range(2)}
+    pictures = {heatmap(file_format, map_of(tmp_path / str(i), body)) for i in range(2)}
     assert len(pictures) == 1
 
 
 def test_every_state_is_explained_and_told_apart_without_colour(tmp_path: Path) -> None:
     body = "seeds: [0, 1]\naxes: {lr: {log: [1e-4, 1], num: 8}}\n"
     labels = [label for state in ALL for label in (state, state)] + ["stable", "planned"]
-    picture = heatmap(map_of(tmp_path, body, labels), "svg").decode()
+    picture = heatmap("svg", map_of(tmp_path, body, labels)).decode()
     on_figures = [look for state, look in STATES.items() if state != "running"]
     for words in (
         "diverged",
@@ -98,14 +97,14 @@ def test_every_state_is_explained_and_told_apart_without_colour(tmp_path: Path) 
 
 def test_diverged_losses_do_not_flatten_the_colours_of_the_others(tmp_path: Path) -> None:
     body = "axes: {lr: {values: [1, 2, 3]}}\n"
-    picture = heatmap(map_of(tmp_path, body, ["stable", "stable", "diverged"], [2.0, 2.5, 1e12]), "svg").decode()
+    picture = heatmap("svg", map_of(tmp_path, body, ["stable", "stable", "diverged"], [2.0, 2.5, 1e12])).decode()
     assert "colour clipped" in picture
     assert "1e12" in picture
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="png, svg, pdf"):
-        heatmap(map_of(tmp_path, "axes: {lr: {values: [1]}}\n"), "gif")
+        heatmap("gif", map_of(tmp_path, "axes: {lr: {values: [1]}}\n"))
 
 
 @pytest.mark.parametrize(
@@ -139,10 +138,10 @@ def test_facets_and_comparisons_are_drawn_and_name_what_they_show(tmp_path: Path
     with ledger_at(tmp_path) as ledger:
         record(ledger, sweep, ["stable", "diverged"] * 4)
         maps = facet_maps(read_table(ledger), "clip", {})
-    picture = heatmap(maps, "svg").decode()
+    picture = heatmap("svg", maps).decode()
     for words in ("clip = 0.5", "clip = none", "fraction of stable seeds", "median final loss", "edge of stability"):
         assert words in picture
-    difference = comparison_picture([replace(one, name=f"sweep_{i}") for i, one in enumerate(maps)], "svg").decode()
+    difference = comparison_picture("svg", [replace(one, name=f"sweep_{i}") for i, one in enumerate(maps)]).decode()
     for words in ("sweep_0", "sweep_1", "less that of sweep_0", "-100"):
         assert words in difference
 
@@ -150,7 +149,7 @@ def test_facets_and_comparisons_are_drawn_and_name_what_they_show(tmp_path: Path
 def test_a_comparison_of_many_values_is_not_wider_than_a_page_and_names_all_of_them(tmp_path: Path) -> None:
     one = map_of(tmp_path, "axes: {lr: {values: [0.1, 1]}}\nseeds: [0]\n", ["stable", "diverged"])
     names = [f"interventions=lr x0.5 at 100 over 50, clip {i}.25 at 100" for i in range(11)]
-    picture = comparison_picture([replace(one, name=name) for name in names], "svg").decode()
+    picture = comparison_picture("svg", [replace(one, name=name) for name in names]).decode()
     width, height = (float(size) / 72 for size in re.findall(r'(?:width|height)="([\d.]+)pt"', picture)[:2])
     assert width < 18
     assert height < 40
@@ -175,12 +174,12 @@ def test_the_edge_is_drawn_between_known_cells_alone(tmp_path: Path) -> None:
 def test_degraded_cells_and_slow_rises_are_marked_and_explained(tmp_path: Path) -> None:
     body = "axes: {lr: {values: [0.1, 0.2, 0.3]}}\n"
     stability = map_of(tmp_path, body, ["stable", "degraded", "stable"])
-    picture = heatmap(stability, "svg").decode()
+    picture = heatmap("svg", stability).decode()
     assert STATES["degraded"].label in picture
     assert EDGE_LABEL not in picture, "a degraded cell is not over the edge"
-    assert EDGE_LABEL in heatmap(replace(stability, rule=StableRule(True)), "svg").decode(), "unless it counts"
+    assert EDGE_LABEL in heatmap("svg", replace(stability, rule=StableRule(True))).decode(), "unless it counts"
     assert RISE_LABEL not in picture
     cells = {key: replace(cell, num_risen=int(key[0] == 0.3)) for key, cell in stability.cells.items()}
-    risen = heatmap(replace(stability, cells=cells), "svg").decode()
+    risen = heatmap("svg", replace(stability, cells=cells)).decode()
     assert RISE_LABEL in risen
     assert risen.count(f"1/1{RISE_SIGN}") == 1

@@ -1,7 +1,5 @@
 """What trackers show about remedies."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

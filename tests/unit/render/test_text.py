@@ -1,7 +1,5 @@
 """Text on a terminal of 80 columns."""
 
-from __future__ import annotations
-
 import io
 import itertools
 
@@ -71,5 +69,4 @@ def test_what_is_written_below_a_map_breaks_between_words() -> None:
     rows = [trial_row(cell={axis: f"a long name with the number {outcome}"}, outcome=outcome) for outcome in outcomes]
     rows += [trial_row(cell={axis: f"a long name with the number {i}"}, status="errored") for i in range(3)]
     drawing = text_map(rows)
-    assert drawing is not None
     assert max(map(len, drawing.plain.splitlines())) <= 80

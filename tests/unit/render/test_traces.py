@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Sequence
@@ -19,7 +17,7 @@ from orchestrator.logs.columns import Columns
 from orchestrator.logs.tables import Log
 from orchestrator.maps.replay import Replayed, replay_logs
 from orchestrator.render import traces
-from orchestrator.render.traces import _draw, trace_figure
+from orchestrator.render.traces import trace_figure
 
 
 def replayed(
@@ -45,7 +43,7 @@ def size_of(picture: bytes) -> tuple[int, int]:
 
 
 def panels(shown: Replayed) -> list[Axes]:
-    return _draw(shown).axes
+    return trace_figure.figure(shown).axes
 
 
 def explained(shown: Replayed) -> list[str]:
@@ -84,7 +82,7 @@ def test_logs_of_every_kind_are_drawn_without_a_warning(case: str, with_norms: b
     loss, outcome = CASES[case]
     shown = replayed(loss, np.abs(np.asarray(loss, dtype=float)) if with_norms else None)
     assert outcome in (None, shown.result.outcome), "the case is what its name says"
-    width, height = size_of(trace_figure(shown))
+    width, height = size_of(trace_figure("png", shown))
     assert width == 1080
     has_norms = with_norms and bool(np.isfinite(loss).any())
     assert height == (624 if has_norms else 432), "norms get a panel of their own, where there are any"
@@ -93,20 +91,20 @@ def test_logs_of_every_kind_are_drawn_without_a_warning(case: str, with_norms: b
 def test_a_log_of_200_000_points_is_drawn_without_a_warning() -> None:
     # Judged by its first points: the picture takes the verdict as it finds it.
     log = replace(replayed(SPIKED).log, step_N=np.arange(200_000), loss_N=noise(200_000))
-    size_of(trace_figure(replace(replayed(SPIKED), log=log)))
+    size_of(trace_figure("png", replace(replayed(SPIKED), log=log)))
     drawn = panels(replace(replayed(SPIKED), log=log))[0].lines[0].get_xdata()
     assert len(drawn) < 5000
     assert (drawn[0], drawn[-1]) == (0, 199_999)
 
 
 def test_the_same_log_gives_the_same_bytes() -> None:
-    assert trace_figure(replayed(SPIKED)) == trace_figure(replayed(SPIKED))
+    assert trace_figure("png", replayed(SPIKED)) == trace_figure("png", replayed(SPIKED))
 
 
 @pytest.mark.parametrize("name", ["cost_$x_{$.csv", "two\nlines.csv"])
 def test_names_are_shown_and_never_read_as_formulas(name: str) -> None:
-    size_of(trace_figure(replayed(SPIKED, name=name)))
-    size_of(trace_figure(replayed(SPIKED, loss_name=name)))
+    size_of(trace_figure("png", replayed(SPIKED, name=name)))
+    size_of(trace_figure("png", replayed(SPIKED, loss_name=name)))
 
 
 def test_the_legend_explains_what_a_picture_has_and_nothing_else() -> None:
@@ -139,7 +137,7 @@ def test_faint_episodes_are_drawn_lightly() -> None:
 
 def test_the_title_says_the_name_without_its_folder_the_outcome_and_why() -> None:
     shown = replayed(LOST, name="far/away/run.csv")
-    title = _draw(shown)._suptitle.get_text()
+    title = trace_figure.figure(shown)._suptitle.get_text()
     assert title == f"run.csv: diverged, {shown.result.reason}"
 
 

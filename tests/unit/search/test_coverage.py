@@ -1,7 +1,5 @@
 """How often the interval of an edge that was searched for contains the planted one; docs/edge.md has the figures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The search for the edge: a pure function of what is known, within its room and budget."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The metric margin of a search: distances to a planted edge, and what they do to the cells that are proposed."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The fitted surface: equivalences, limits, and the edges that it reads off."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Interventions and rules of control in a sweep file: of all trials, as an axis, with shares; refusals, and words."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

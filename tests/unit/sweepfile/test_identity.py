@@ -1,7 +1,5 @@
 """A trial is what acts in it: its configuration and its id hold nothing else."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from field_cases import VALUES, needs_of

@@ -1,7 +1,5 @@
 """Every field of every objective can be an axis: planned, trained, and shown."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -110,62 +108,46 @@ def test_texts_of_an_axis_are_checked_as_a_fixed_one_is(texts: Path, values: str
         assert words in str(refused.value)
 
 
-def check_every_command(command_line, axis: str, value: str) -> None:
-    """Commands read a sweep over ``axis`` and lr, one ``value`` of which is given on the command line."""
-    for command in (
-        ["status", "every"], ["report", "every"], ["recommend", "every"], ["sensitivity", "every"], ["doctor", "every"],
-        ["sync", "every"], ["compare", "every", "again"], ["boundary", "every", "--along", "lr"], ["audit", "every"],
-        ["boundary", "every", "--along", "lr", "--where", f"{axis}={value}"], ["explain", "every"],
-        ["export", "heatmap", "every", "--by", axis], ["export", "heatmap", "every", "--x", "lr", "--y", axis],
-        ["export", "heatmap", "every", "--where", f"{axis}={value}", "--output", "map.csv"],
-        ["diagnose", "every"], ["diagnose", "every", "--cell", f"{axis}={value},lr=1e6"],
-        ["replay", "results/every", "--set", "stopping.window=30", "--no-figures"],
-    ):  # fmt: skip
-        code, said = command_line(*command)
-        assert code == 0, (command, said)
+CHANGES = [[], [{"at": 3, "set": {"lr": "x0.5", "clip": 1}}], [{"at": 2, "reset": "moments"}, {"at": 4, "skip": 1}]]
+EVERY_COMMAND = """
+plan every.yaml; run every.yaml --executor inline; run every.yaml --name again --executor inline --seeds 0,1,2;
+status every; report every; recommend every; sensitivity every; doctor every; sync every; compare every again;
+boundary every --along lr; boundary every --along lr --where AXIS=VALUE; audit every; explain every;
+importance every; survival every; front every; export heatmap every --by AXIS; export heatmap every --x lr --y AXIS;
+export heatmap every --where AXIS=VALUE --output map.csv; diagnose every; diagnose every --cell AXIS=VALUE,lr=1e6;
+replay results/every --set stopping.window=30 --no-figures
+"""
 
 
 @pytest.mark.slow
-def test_a_sweep_over_texts_goes_through_every_command(texts: Path, command_line) -> None:
-    data = yaml.safe_load(sweep_over("gpt", "text"))
-    data["axes"] = {"text": {"values": [[], ["en.txt"], ["en.txt", "fr.txt"]]}, "lr": {"values": [0.01, 1e6]}}
-    data |= {"steps": 6, "seeds": [0, 1], "telemetry": {"every": 2}}
+@pytest.mark.parametrize(("objective", "axis", "values", "word", "changes"), [
+    ("gpt", "text", [[], ["en.txt"], ["en.txt", "fr.txt"]], "HERE/en.txt", {"steps": 6}),
+    ("quadratic", "interventions", CHANGES, "clip 1 + lr x0.5 at 3", {"steps": 60, "tracking": {"enabled": True}}),
+])  # fmt: skip
+def test_a_sweep_over_values_with_parts_goes_through_every_command(
+    texts: Path, command_line, objective: str, axis: str, values: list, word: str, changes: dict
+) -> None:
+    data = yaml.safe_load(sweep_over(objective, axis)) | {"seeds": [0, 1], "telemetry": {"every": 2}, **changes}
+    data["axes"] = {axis: {"values": values}, "lr": {"values": [0.01, 1e6]}}
     (texts / "every.yaml").write_text(yaml.safe_dump(data))
-    here = texts.name
-    both = f"{here}/en.txt+{here}/fr.txt"
-    assert command_line("plan", "every.yaml")[0] == 0
-    code, said = command_line("run", "every.yaml", "--executor", "inline")
-    assert code == 0, said
-    assert command_line("run", "every.yaml", "--name", "again", "--executor", "inline", "--seeds", "0,1,2")[0] == 0
-    check_every_command(command_line, "text", f"{here}/en.txt")
-    assert both[:20] in command_line("status", "every")[1]
+    word, said = word.replace("HERE", texts.name), {}
+    for line in EVERY_COMMAND.replace("\n", " ").strip().split("; "):
+        command = [part.replace("AXIS", axis).replace("VALUE", word) for part in line.split()]
+        code, said[line] = command_line(*command)
+        assert code == 0, (line, said[line])
+    assert word in said["plan every.yaml"].replace("\n", " ")
+    assert "warning" not in said["run every.yaml --executor inline"]
+    assert len(load(texts / "results" / "every").map(axis, "lr")) == 6
+    assert word in (texts / "results" / "every" / "trials.csv").read_text()
+
+
+@pytest.mark.slow
+def test_texts_have_no_edge_along_them(texts: Path, command_line) -> None:
+    (texts / "every.yaml").write_text(sweep_over("gpt", "text"))
+    assert command_line("run", "every.yaml", "--executor", "inline")[0] == 0
     code, said = command_line("boundary", "every", "--along", "text")
     assert code == 2, said
     assert "remedy" in said
-    results = load(texts / "results" / "every")
-    assert len(results.map("text", "lr")) == 6
-
-
-@pytest.mark.slow
-def test_a_sweep_over_interventions_goes_through_every_command(texts: Path, command_line) -> None:
-    words = "clip 1 + lr x0.5 at 3"
-    changes = [[], [{"at": 3, "set": {"lr": "x0.5", "clip": 1}}], [{"at": 2, "reset": "moments"}, {"at": 4, "skip": 1}]]
-    data = yaml.safe_load(sweep_over("quadratic", "interventions"))
-    data["axes"] = {"interventions": {"values": changes}, "lr": {"values": [0.01, 1e6]}}
-    data |= {"steps": 60, "seeds": [0, 1], "telemetry": {"every": 2}, "tracking": {"enabled": True}}
-    (texts / "every.yaml").write_text(yaml.safe_dump(data))
-    assert words in command_line("plan", "every.yaml")[1].replace("\n", " ")
-    code, said = command_line("run", "every.yaml", "--executor", "inline")
-    assert code == 0, said
-    assert "warning" not in said
-    assert command_line("run", "every.yaml", "--name", "again", "--executor", "inline", "--seeds", "0,1,2")[0] == 0
-    check_every_command(command_line, "interventions", words)
-    for command in (["importance", "every"], ["survival", "every"], ["front", "every"]):
-        code, said = command_line(*command)
-        assert code == 0, (command, said)
-    results = load(texts / "results" / "every")
-    assert len(results.map("interventions", "lr")) == 6
-    assert words in (texts / "results" / "every" / "trials.csv").read_text()
 
 
 def settings_in(folder: Path, text: str, *sets: str):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from sweep_cases import search_with
 
@@ -87,7 +85,6 @@ def test_margins_are_along_the_first_axis_or_the_one_that_is_named() -> None:
     for sets, along in (([], "lr"), (["search.along=beta1"], "beta1")):
         search = search_with("search.metric=[final_loss, margin]", "search.batch=null", *sets).search
         assert isinstance(search, OptunaSearch)
-        assert search.margins is not None
         assert search.margins.along == along
 
 

@@ -1,7 +1,5 @@
 """Which checkpoints of a trainer are kept for forks, and what is kept with them."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

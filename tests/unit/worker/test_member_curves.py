@@ -1,7 +1,5 @@
 """What a worker reads of its members, when, and how it becomes tables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A trainer that ends itself since it diverged has a result, in whichever words it says so; a crash has none."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.worker.own_verdict import Losses, own_verdict, question_of

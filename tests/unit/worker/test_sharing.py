@@ -1,7 +1,5 @@
 """Members that differ by later changes train as one until they fork, and nobody can tell from their results."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

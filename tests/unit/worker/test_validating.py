@@ -1,7 +1,5 @@
 """Validations and slow members: who shares a pack, how often it is updated and whether it dies change nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Forks of a custom trainer's run, each a process of its own that goes on from the trainer's checkpoint."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """Compiled packs of the transformer; compiling starts a compiler."""
 
-from __future__ import annotations
-
 import pytest
 from gpt_cases import KNOBS, assert_compiled_is_eager, short_text
 

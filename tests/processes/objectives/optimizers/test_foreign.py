@@ -1,7 +1,5 @@
 """What looking up an optimizer's name imports."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

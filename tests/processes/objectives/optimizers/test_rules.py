@@ -1,10 +1,8 @@
 """Compiled update rules; compiling starts a compiler."""
 
-from __future__ import annotations
-
 import pytest
 import torch
-from rule_cases import layout_of, members, random, start_of, train
+from rule_cases import STEPS, Members
 
 from objectives.optimizers.facts import OPTIMIZERS
 
@@ -13,9 +11,7 @@ from objectives.optimizers.facts import OPTIMIZERS
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it loads its code generator
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_compiled_rule_is_the_eager_one(optimizer) -> None:
-    layout, configs, dtype = layout_of(optimizer), members(optimizer), torch.float64
-    start, grads, hessians = start_of(layout, dtype), random(layout, dtype, 0), random(layout, dtype, 2)
-    eager = train(optimizer, configs, start, grads, hessians)
-    compiled = train(optimizer, configs, start, grads, hessians, compiled=True)
+    own = Members(optimizer)
+    eager, compiled = (own.train(own.packed(compiled=compiled), range(STEPS)) for compiled in (False, True))
     assert compiled._advance._compiled is not None
     torch.testing.assert_close(compiled.params_Kn, eager.params_Kn, rtol=1e-9, atol=1e-12)

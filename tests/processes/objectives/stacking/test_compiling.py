@@ -1,7 +1,5 @@
 """Steps that a compiler has compiled."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Remedies that do nothing are not named, and remedies that do are: the rates that docs/remedies.md states."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Remedies that would change nothing in a trial are told from those that do."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

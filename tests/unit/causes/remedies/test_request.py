@@ -1,7 +1,5 @@
 """`--try` and `--fork`: what can be said, and what is refused with a remedy."""
 
-from __future__ import annotations
-
 import pytest
 from remedy_cases import CLIP, LOWER, SKIP
 

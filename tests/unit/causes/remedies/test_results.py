@@ -1,7 +1,5 @@
 """What forks come to: fractions, the cheapest remedy, from when on it is too late, and the diagnosis."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

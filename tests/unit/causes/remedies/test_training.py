@@ -1,7 +1,5 @@
 """Forks of a real trial beyond its edge: what saves it, what does not, and that nothing is trained twice."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import json
@@ -202,7 +200,7 @@ def test_python_answers_as_the_command_line_does_and_diagnose_shows_it(
     assert "cheapest: lr x0.5" in page
     kind, _, content = data["remedy_pictures"][found.trial.trial_id].partition(",")
     assert kind == "data:image/png;base64"
-    assert base64.b64decode(content) == remedies_figure(found.result, "png")
+    assert base64.b64decode(content) == remedies_figure("png", found.result)
     assert asked_for_diagnosis(beyond, found.trial.trial_id) == {
         "html": page,
         "remedy_picture": f"{kind},{content}",

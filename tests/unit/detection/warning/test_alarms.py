@@ -1,7 +1,5 @@
 """When a score is an alarm."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

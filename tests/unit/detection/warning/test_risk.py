@@ -1,7 +1,5 @@
 """The risk of an instability: features, the model and its fit, and a monitor that reads step by step."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 Numbers of Cohen et al. (arXiv 2207.14484) and Bai et al. (arXiv 2506.04805); tolerances are in the docstrings.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is read of a step equals what a plain computation beside torch's own optimizer finds."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Telemetry of a user's own training loop equals that of the objectives' instruments."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -99,7 +97,6 @@ def test_reading_draws_no_random_numbers_of_the_training() -> None:
     optimizer.step()
     assert torch.equal(torch.get_rng_state(), state)
     reading = readings.take()
-    assert reading is not None
     assert reading[1]["lambda_max"] != 0
 
 
@@ -122,7 +119,6 @@ def test_momentum_of_torch_is_a_larger_step_of_averaged_gradients() -> None:
             loss().backward()
             optimizer.step()
         reading = readings.take()
-        assert reading is not None
         ratio = reading[1]["lambda_max"] / reading[1]["curvature_threshold"]
         assert (ratio < 1) == is_stable == bool(x.abs().item() < 1)
         readings.close()
@@ -138,7 +134,6 @@ def test_a_layer_with_a_lower_rate_counts_with_its_own() -> None:
     (model.a**2 + 3 * model.b**2).sum().backward()
     optimizer.step()
     reading = readings.take()
-    assert reading is not None
     # 2 of a at the full rate, 6 of b at half of it.
     assert reading[1]["lambda_max"] == pytest.approx(3.0)
     assert reading[1]["curvature_threshold"] == pytest.approx(20.0)
@@ -151,7 +146,6 @@ def test_an_optimizer_of_unknown_state_is_read_without_its_moments() -> None:
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     reading = readings.take()
-    assert reading is not None
     assert math.isnan(reading[1]["v_lag/all"])
     assert "lambda_max" not in reading[1]
 

@@ -1,13 +1,12 @@
-from __future__ import annotations
-
 import hashlib
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from curve_cases import curves
+from curve_cases import assert_same, curves, of_member, trained_as_alone
 from gpt_cases import INITS, KNOBS, NUM_BYTES, SEEDS, PlainGpt, plain_keys, plain_model
 from pack_cases import everyone, trainer_of
 
@@ -79,8 +78,7 @@ def test_neighbours_with_knobs_change_no_bit_of_a_member_without(text, precision
         configs = [config.model_copy(update=changes) for config in (wild[0], plain, *wild[1:])]
         among = trainer_of("gpt", configs, [0, 3, 3, 1, 2])
         expected, found = curves(alone, 4), curves(among, 4)
-        for name in METRICS:
-            assert torch.equal(found[name][:, 1], expected[name][:, 0]), name
+        assert_same(of_member(found, 1), expected)
         assert torch.equal(among.validate([1]), alone.validate([0]))
 
 
@@ -236,11 +234,7 @@ def test_initial_weights_have_the_deviation_that_the_papers_give_their_matrix(te
 def test_members_with_different_inits_share_a_pack_and_train_bit_for_bit_as_alone(text, norm: str | None) -> None:
     shape = SHAPE | {"text": text, "lr": 1e-2, "norm": norm, "width": 16, "heads": 2, "context": 16}
     configs = [GptConfig(init=init, **shape) for init in INITS]
-    together = curves(trainer_of("gpt", configs, [3, 3, 0, 3]), 4)
-    for member, config in enumerate(configs):
-        alone = curves(trainer_of("gpt", [config], [[3, 3, 0, 3][member]]), 4)
-        for name in METRICS:
-            assert torch.equal(together[name][:, member], alone[name][:, 0]), f"{name} of {config.init}"
+    trained_as_alone(partial(trainer_of, "gpt"), configs, [3, 3, 0, 3], 4)
 
 
 def test_without_norms_the_place_of_norms_changes_nothing_and_queries_have_the_root_mean_square(text) -> None:
@@ -315,8 +309,7 @@ def test_recomputed_activations_change_no_bit_and_are_computed_twice(text, preci
     kept, recomputed = (knobs_pack(text, precision=precision, recompute=recompute) for recompute in (False, True))
     expected, num_kept = curves(kept, 3), len(calls)
     found = curves(recomputed, 3)
-    for name in METRICS:
-        assert torch.equal(found[name], expected[name]), name
+    assert_same(found, expected)
     assert len(calls) - num_kept == 2 * num_kept
 
 

@@ -1,7 +1,6 @@
-from __future__ import annotations
-
 import copy
 import gc
+import itertools
 from collections.abc import Mapping
 
 import pytest
@@ -64,26 +63,18 @@ def test_both_passes_by_hand_are_those_of_autograd(text, qk_norm: bool, depth: i
     assert_close(found, expected, trainer.weights, tolerance)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("norm_place", ["pre", "post", "output"])
-@pytest.mark.parametrize("norm", ["layer", "rms"])
-def test_every_knob_by_hand_is_that_of_autograd(text, norm: str, norm_place: str, recompute: bool, dtype) -> None:
-    model = {"norm": norm, "norm_place": norm_place, "recompute": recompute, "qk_norm": recompute}
-    configs = [GptConfig(text=text, lr=1e-2, **(SHAPE | model | knobs)) for knobs in KNOBS]
-    trainer = trainer_of("gpt", configs, list(SEEDS_OF_KNOBS))
-    for _ in range(3):
-        trainer.step()
-    trainer.weights = {name: w.detach().to(dtype).requires_grad_() for name, w in trainer.weights.items()}
-    found, expected = trainer.losses_and_gradient(), PackedTrainer.losses_and_gradient(trainer)
-    assert_close(found, expected, trainer.weights, 1e-4 if dtype == torch.float32 else 1e-11)
+NORMS = [
+    {"norm": norm, "norm_place": place, "recompute": recompute, "qk_norm": recompute}
+    for norm, place, recompute in itertools.product(["layer", "rms"], ["pre", "post", "output"], [False, True])
+]
+NORMS += [
+    {"norm": None, "init": init, "qk_norm": qk_norm, "recompute": recompute}
+    for init, qk_norm, recompute in itertools.product(INITS, [False, True], [False, True])
+]
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("qk_norm", [False, True])
-@pytest.mark.parametrize("init", INITS)
-def test_without_norms_both_passes_by_hand_are_those_of_autograd(text, init: str, qk_norm: bool, recompute) -> None:
-    model = {"norm": None, "init": init, "qk_norm": qk_norm, "recompute": recompute}
+@pytest.mark.parametrize("model", NORMS, ids=lambda model: " ".join(map(str, model.values())))
+def test_every_knob_by_hand_is_that_of_autograd_with_norms_and_without(text, model: dict) -> None:
     configs = [GptConfig(text=text, lr=1e-2, **(SHAPE | model | knobs)) for knobs in KNOBS]
     trainer = trainer_of("gpt", configs, list(SEEDS_OF_KNOBS))
     for _ in range(3):

@@ -1,13 +1,13 @@
 """Members that train on the first micro-batches of their batch: a batch size that is a number and may change."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from curve_cases import Curves, assert_resumes, assert_same, curves, trained_as_alone
 from pack_cases import trainer_of
 
 from objectives.base import GptConfig
@@ -29,20 +29,18 @@ def config(**changes: Any) -> GptConfig:
     return GptConfig(**{**SHAPE, **changes})
 
 
-def pack(*configs: GptConfig) -> PackedTrainer:
-    trainer = trainer_of("gpt", configs, [3] * len(configs))
+def start(configs: Sequence[GptConfig], seeds: Sequence[int]) -> PackedTrainer:
+    trainer = trainer_of("gpt", configs, seeds)
     assert isinstance(trainer, PackedTrainer)
     return trainer
 
 
-def curves(trainer: PackedTrainer, num_steps: int = STEPS) -> dict[str, np.ndarray]:
-    rows = [trainer.step() for _ in range(num_steps)]
-    return {name: torch.stack([row[name] for row in rows]).numpy() for name in rows[0]}
+def pack(*configs: GptConfig) -> PackedTrainer:
+    return start(configs, [3] * len(configs))
 
 
-def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    for name, values in expected.items():
-        np.testing.assert_array_equal(found[name], values, err_msg=name)
+def trained(*configs: GptConfig) -> Curves:
+    return curves(pack(*configs), STEPS)
 
 
 @pytest.mark.parametrize("changes", [{}, {"precision": "bfloat16"}, {"dropout": 0.2, "z_loss": 1e-2}])
@@ -63,31 +61,27 @@ def test_loss_and_gradient_are_those_of_a_batch_of_the_first_sequences(number: i
 
 def test_in_a_pack_each_member_has_its_own_number_and_trains_as_it_would_alone() -> None:
     configs = [config(micro_batches=number) for number in NUMBERS]
-    together = curves(pack(*configs))
-    for row, own in enumerate(configs):
-        assert_same({name: values[:, row : row + 1] for name, values in together.items()}, curves(pack(own)))
-    assert len({float(loss) for loss in together["loss"][-1]}) == len(NUMBERS)
+    trainer = trained_as_alone(start, configs, [3] * len(configs), STEPS - 1)
+    assert len({*trainer.step()["loss"].tolist()}) == len(NUMBERS)
 
 
 def test_all_of_them_written_out_change_no_bit() -> None:
-    assert_same(curves(pack(config(micro_batches=4))), curves(pack(config())))
+    assert_same(trained(config(micro_batches=4)), trained(config()))
 
 
 def test_a_number_is_rounded_down_so_that_a_ramp_rises_in_steps() -> None:
-    assert_same(curves(pack(config(micro_batches=2.9))), curves(pack(config(micro_batches=2))))
+    assert_same(trained(config(micro_batches=2.9)), trained(config(micro_batches=2)))
     ramp = Intervention(at=4, set={"micro_batches": 4.0}, over=3)
     steps = [Intervention(at=at, set={"micro_batches": value}) for at, value in ((5, 2.0), (6, 3.0), (7, 4.0))]
-    assert_same(
-        curves(pack(config(micro_batches=1, interventions=(ramp,)))),
-        curves(pack(config(micro_batches=1, interventions=tuple(steps)))),
-    )
+    ramped, stepped = (config(micro_batches=1, interventions=tuple(changes)) for changes in ([ramp], steps))
+    assert_same(trained(ramped), trained(stepped))
 
 
 def test_a_number_that_changes_acts_from_its_step_on_and_not_before() -> None:
     change = Intervention(at=10, set={"micro_batches": "x2"}, lasts=6)
-    trainer = pack(config(micro_batches=2, interventions=(change,)))
-    found, fewer = curves(trainer), curves(pack(config(micro_batches=2)))
-    assert np.array_equal(found["loss"][:10], fewer["loss"][:10])
+    found = trained(config(micro_batches=2, interventions=(change,)))
+    fewer = trained(config(micro_batches=2))
+    assert torch.equal(found["loss"][:10], fewer["loss"][:10])
     assert found["loss"][10] != fewer["loss"][10], "another batch"
     # At step 10 the weights are still those of before: the loss is that of the whole batch with them.
     other = pack(config(micro_batches=2))
@@ -98,18 +92,13 @@ def test_a_number_that_changes_acts_from_its_step_on_and_not_before() -> None:
 
 
 @pytest.mark.parametrize("stop", [0, 9, 10, 12, 18])
-def test_a_pack_goes_on_from_a_checkpoint_to_the_bit(stop: int) -> None:
+def test_a_pack_goes_on_from_a_checkpoint_to_the_bit(stop: int, tmp_path: Path) -> None:
     rules = (
         {"on": "step", "above": 7, "do": {"micro_batches": "x2"}, "every": 3, "at_most": 2},
         {"on": "step", "above": 0, "do": {"lr_by_gain": True}, "every": 5, "at_most": 9},
     )
     configs = [config(micro_batches=1, control=rules), config(micro_batches=3), config()]
-    whole, first = curves(pack(*configs)), pack(*configs)
-    before = curves(first, stop) if stop else {name: values[:0] for name, values in whole.items()}
-    second = pack(*configs)
-    second.load_state_dict(first.state_dict())
-    after = curves(second, STEPS - stop)
-    assert_same({name: np.concatenate([before[name], after[name]]) for name in whole}, whole)
+    assert_resumes(start, configs, [3] * len(configs), stop, STEPS, tmp_path)
 
 
 def test_the_loss_whose_curvature_is_measured_is_that_of_the_micro_batches_in_use() -> None:
@@ -198,14 +187,14 @@ def test_a_rule_grows_the_batch_where_it_is_all_noise_and_another_sets_the_learn
         assert 1 < gain_at[one["step"]] <= 4
         assert float(found[one["step"] + 1]["lr"][0]) == pytest.approx(one["did"]["set"]["lr"])
     by_hand = config(micro_batches=2, interventions=tuple(Intervention(**one["did"]) for one in trainer.fired(0)))
-    expected = curves(pack(by_hand))
-    assert_same({name: torch.stack([row[name] for row in found]).numpy() for name in expected}, expected)
+    expected = trained(by_hand)
+    assert_same({name: torch.stack([row[name] for row in found]) for name in expected}, expected)
 
 
 def test_a_gain_that_is_not_known_sets_nothing() -> None:
     rule = {"on": "step", "above": 0, "do": {"lr_by_gain": True}, "every": 2, "at_most": 9}
     trainer = pack(config(micro_batches=1, control=(rule,)))
-    curves(trainer)
+    curves(trainer, STEPS)
     assert trainer.fired(0) == []
 
 

@@ -1,12 +1,12 @@
 """Bursts of bad batches and a change of the text in mid-run: who trains on what, and what is told of it."""
 
-from __future__ import annotations
-
 import itertools
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from curve_cases import assert_resumes, assert_same, curves, joined, of_member
 from pack_cases import trainer_of
 from pydantic import ValidationError
 from sweep_cases import sweep_of
@@ -74,22 +74,16 @@ def test_a_member_trains_in_a_pack_as_it_does_alone_and_after_others_have_left(c
     changes = [{}, {"shift_at": 3}, {"burst_at": 5, "burst_length": 2}, {"shift_at": None, "shift_text": ()}]
     configs = [config.model_copy(update=change) for change in changes]
     together = trainer_of("gpt", configs, [0, 0, 1, 2])
-    losses = [together.step()["loss"] for _ in range(5)]
+    before = curves(together, 5)
     together.arrange([RowSpec(configs[k], seed, k) for k, seed in ((0, 0), (2, 1))])
-    later = [together.step()["loss"] for _ in range(NUM_STEPS - 5)]
+    after = curves(together, NUM_STEPS - 5)
     for k, seed, row in ((0, 0, 0), (2, 1, 1)):
-        alone = trainer_of("gpt", [configs[k]], [seed])
-        expected = [float(alone.step()["loss"][0]) for _ in range(NUM_STEPS)]
-        assert [float(loss[k]) for loss in losses] + [float(loss[row]) for loss in later] == expected
+        alone = curves(trainer_of("gpt", [configs[k]], [seed]), NUM_STEPS)
+        assert_same(joined(of_member(before, k), of_member(after, row)), alone)
 
 
-def test_a_trainer_that_resumes_after_the_shift_goes_on_bit_for_bit(config: GptConfig) -> None:
-    undisturbed, first = trainer_of("gpt", [config], [0]), trainer_of("gpt", [config], [0])
-    expected = [float(undisturbed.step()["loss"][0]) for _ in range(NUM_STEPS)]
-    found = [float(first.step()["loss"][0]) for _ in range(9)]
-    second = trainer_of("gpt", [config], [0])
-    second.load_state_dict(first.state_dict())
-    assert found + [float(second.step()["loss"][0]) for _ in range(NUM_STEPS - 9)] == expected
+def test_a_trainer_that_resumes_after_the_shift_goes_on_bit_for_bit(config: GptConfig, tmp_path: Path) -> None:
+    assert_resumes(partial(trainer_of, "gpt"), [config], [0], 9, NUM_STEPS, tmp_path)
 
 
 def test_the_origin_of_a_batch_is_in_the_text_of_its_step(config: GptConfig, texts: tuple[str, str]) -> None:

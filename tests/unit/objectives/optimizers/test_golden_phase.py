@@ -5,8 +5,6 @@ grid, that of sweeps/adam_phase.yaml with its eps of 1e-8, p = 3.10 and C = 17.7
 results/reference/adam_phase.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from pathlib import Path

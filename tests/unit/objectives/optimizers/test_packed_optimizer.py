@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 
@@ -186,37 +184,6 @@ def test_members_that_are_kept_go_on_as_before(optimizer) -> None:
     assert torch.equal(shrunk.params_Kn[1], start[3])
 
 
-@pytest.mark.parametrize("schedule", ["constant", "cosine"])
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_members_of_different_ages_are_each_at_their_own_step(optimizer, schedule) -> None:
-    """One goes on, one forks, one is lost and gives its place to a fresh one; all by the optimizer of torch."""
-    common = {"optimizer": optimizer, "schedule": schedule, "final_lr_fraction": 0.1}
-    members, grads = configs(**common), gradients(torch.float64)
-    start = torch.randn(len(members), SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    packed = PackedOptimizer(start[:3].clone(), members[:3], LAYOUT, compiled=False)
-    for step in range(6):
-        loss = torch.tensor([float("nan") if step == 2 else 1.0, 1.0, 1.0])
-        packed.step(loss, grads[step, :3].clone())
-    # The fresh one starts in the place of the lost; 1 and 2 go on, 2 also with the numbers of 4.
-    rows, numbers = torch.tensor([-1, 2, 1, 2]), [members[3], members[2], members[1], members[4]]
-    params = packed.params_Kn[rows.clamp(min=0)]
-    params[0] = start[3]
-    packed.arrange(rows, params, numbers)
-    own = [3, 2, 1, 2]  # whose gradients each one sees
-    for step in range(10):
-        age = [step, 6 + step, 6 + step, 6 + step]
-        grad = torch.stack([grads[a, k] for a, k in zip(age, own, strict=True)])
-        metrics = packed.step(torch.ones(4), grad)
-        lrs = [c.lr * torch_factor(a, c) for c, a in zip(numbers, age, strict=True)]
-        torch.testing.assert_close(metrics["lr"], torch.tensor(lrs, dtype=torch.float64))
-    assert packed.alive_K.all()
-    assert packed.age_K.tolist() == [10, 16, 16, 16]
-    for row, k, num_steps in ((0, 3, 10), (1, 2, 16), (2, 1, 16)):
-        expected = reference(members[k], start[k], grads[:num_steps, k])[-1]
-        torch.testing.assert_close(packed.params_Kn[row], expected, rtol=1e-12, atol=1e-12)
-    assert not torch.allclose(packed.params_Kn[1], packed.params_Kn[3]), "the fork has numbers of its own"
-
-
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_a_threshold_that_is_not_reached_changes_not_a_bit(optimizer) -> None:
     grads, start = gradients(torch.float32)[:, 0], torch.ones(4, SIZE)
@@ -345,37 +312,6 @@ def test_what_is_observed_of_a_gradient_is_what_clipping_is_given() -> None:
 
 
 # Members that are held at a step.
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_member_that_is_held_goes_on_as_if_the_step_had_not_been_taken(optimizer: str) -> None:
-    begins = "data" if OPTIMIZERS[optimizer].can_start_second_moment else "zero"
-    everything = {
-        "optimizer": optimizer, "second_moment_start": begins, "zclip": 0.5, "zclip_warmup": 3, "adagc": 0.9,
-        "adagc_warmup": 3, "spam_interval": 5, "spam_warmup": 2, "spam_grace": 2,
-    }  # fmt: skip
-    members = [config.model_copy(update={"warmup": 0}) for config in configs(**everything)]
-    start, grads = torch.ones(len(members), SIZE), gradients(torch.float32)
-    straight, held = packed_of(members, start), packed_of(members, start)
-    # Members are held now and then; what they then see is anything but a number.
-    generator, taken = torch.Generator().manual_seed(2), [0] * len(members)
-    wanted = [straight.params_Kn.clone()]
-    for grad in grads:
-        straight.step(torch.ones(len(members)), grad.clone())
-        wanted.append(straight.params_Kn.clone())
-    for _ in range(STEPS):
-        held_K = torch.rand(len(members), generator=generator) < 0.4
-        grad = torch.stack([grads[min(age, STEPS - 1), k] for k, age in enumerate(taken)])
-        grad[held_K, 5] = float("inf")
-        metrics = held.step(torch.ones(len(members)), grad.clone(), held_K=held_K)
-        taken = [age + (not is_held) for age, is_held in zip(taken, held_K.tolist(), strict=True)]
-        for k, age in enumerate(taken):
-            assert torch.equal(held.params_Kn[k], wanted[age][k])
-        assert torch.equal(metrics["update_norm"] == 0, held_K)
-        assert torch.equal(torch.isinf(metrics["grad_norm"]), held_K)
-    assert held.alive_K.all()
-    assert held.age_K.tolist() == taken
-    assert 0 < min(taken) <= max(taken) < STEPS
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])

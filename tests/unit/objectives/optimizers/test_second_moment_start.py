@@ -1,7 +1,5 @@
 """Second moments that do not start at zero, against torch's optimizers with their state filled beforehand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
@@ -152,48 +150,6 @@ def test_gi_adam_has_a_warmup_of_its_own() -> None:
     steps = -torch.diff(params, prepend=torch.ones(1, dtype=torch.float64))
     ages = torch.arange(1, STEPS + 1, dtype=torch.float64)
     torch.testing.assert_close(steps, 0.01 * (1 - 0.9**ages).sqrt(), rtol=1e-8, atol=0)
-
-
-@pytest.mark.parametrize("start", STARTS)
-def test_a_member_starts_bit_for_bit_as_it_would_alone(start: str) -> None:
-    grads = gradients(torch.float32)
-    together = curve_of(optimizer_of(start, dtype=torch.float32), grads)
-    for k, (member, seed) in enumerate(zip(MEMBERS, SEEDS, strict=True)):
-        alone = curve_of(optimizer_of(start, [member], [seed], torch.float32), grads[:, [k]])
-        assert torch.equal(together[:, [k]], alone)
-
-
-@pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("when", [0, 3, 12])
-def test_fresh_members_start_as_in_a_pack_of_their_own_and_the_others_go_on(start: str, when: int) -> None:
-    grads = gradients()
-    whole, moved = optimizer_of(start), optimizer_of(start, MEMBERS[:2], SEEDS[:2])
-    expected = curve_of(whole, grads)
-    if when:
-        curve_of(moved, grads[:when, :2])
-    configs = [TrainingConfig(steps=STEPS, second_moment_start=start, **MEMBERS[k]) for k in (3, 1, 2)]
-    params = torch.stack([torch.ones(LAYOUT.size).double(), moved.params_Kn[1], torch.ones(LAYOUT.size).double()])
-    moved.arrange(torch.tensor([-1, 1, -1]), params, configs, [SEEDS[k] for k in (3, 1, 2)])
-    resumed = optimizer_of(start, [MEMBERS[k] for k in (3, 1, 2)], [SEEDS[k] for k in (3, 1, 2)])
-    resumed.params_Kn.copy_(moved.params_Kn)
-    resumed.load_state_dict(moved.state_dict())
-    length = STEPS - when
-    own = torch.stack([grads[:length, 3], grads[when:, 1], grads[:length, 2]], dim=1)
-    wanted = torch.stack([expected[:length, 3], expected[when:, 1], expected[:length, 2]], dim=1)
-    for packed in (moved, resumed):
-        torch.testing.assert_close(curve_of(packed, own), wanted, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("start", STARTS)
-def test_a_step_at_which_a_member_is_held_is_not_its_first(start: str) -> None:
-    grads, bad = gradients(), torch.full((len(MEMBERS), LAYOUT.size), float("inf"), dtype=torch.float64)
-    straight, held = optimizer_of(start), optimizer_of(start)
-    for step, grad_Kn in enumerate(grads):
-        straight.step(torch.ones(len(MEMBERS)), grad_Kn.clone())
-        if step in (0, 1, 5):
-            held.step(torch.ones(len(MEMBERS)), bad.clone(), held_K=torch.ones(len(MEMBERS), dtype=torch.bool))
-        held.step(torch.ones(len(MEMBERS)), grad_Kn.clone())
-    assert torch.equal(held.params_Kn, straight.params_Kn)
 
 
 def test_a_first_gradient_whose_square_is_too_large_to_write_down_spoils_only_its_own_member() -> None:

@@ -1,14 +1,14 @@
 """Rules of control: a member with them trains as one with the same interventions written by hand, to the bit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from curve_cases import assert_same, curves, joined, of_member
+from curve_cases import assert_resumes, assert_same, curves, joined, of_member, trained_as_alone
 from pack_cases import SMALL, trainer_of
 
 from objectives.base import OBJECTIVES, FunctionFitConfig, GptConfig, RowSpec, TrainingConfig
@@ -111,40 +111,24 @@ def test_a_member_that_rolls_back_keeps_what_its_rules_did() -> None:
     assert_same(found, curves(pack([by_hand(own, trainer.fired(0))], [0]), STEPS))
 
 
+ALL_KINDS = [config(), *map(config, KINDS.values())]
+
+
 def test_a_member_of_a_pack_trains_and_fires_as_it_would_alone() -> None:
-    configs = [config(), *map(config, KINDS.values())]
-    seeds = [k % 2 for k in range(len(configs))]
-    trainer = pack(configs, seeds)
-    together = curves(trainer, STEPS)
-    for k, (one, seed) in enumerate(zip(configs, seeds, strict=True)):
-        alone = pack([one], [seed])
-        assert_same(of_member(together, k), curves(alone, STEPS))
-        assert trainer.fired(k) == alone.fired(0)
+    trained_as_alone(pack, ALL_KINDS, [k % 2 for k in range(len(ALL_KINDS))], STEPS)
 
 
 def test_in_a_pack_of_transformers_curvature_is_read_with_the_same_bits_as_alone() -> None:
     rules = ({"on": "curvature", "above": 0.0, "do": {"lr": "x0.9"}, "every": 4, "at_most": 9},)
     configs = [GptConfig(**SMALL["gpt"], steps=30, lr=lr, control=rules) for lr in (1e-3, 3e-3, 1e-2)]
-    trainer = pack(configs, [0, 1, 1], "gpt")
-    together = curves(trainer, 30)
-    for k, seed in enumerate((0, 1, 1)):
-        alone = pack([configs[k]], [seed], "gpt")
-        assert_same(of_member(together, k), curves(alone, 30))
-        assert trainer.fired(k) == alone.fired(0)
-        assert len(trainer.fired(k)) > 3
+    trainer = trained_as_alone(partial(trainer_of, "gpt"), configs, [0, 1, 1], 30)
+    assert all(len(trainer.fired(k)) > 3 for k in range(3))
 
 
 @pytest.mark.parametrize("stop", [1, 13, 14, 22])
-def test_a_pack_goes_on_from_a_checkpoint_to_the_bit(stop: int) -> None:
+def test_a_pack_goes_on_from_a_checkpoint_to_the_bit(stop: int, tmp_path: Path) -> None:
     """Before the first reading, between readings, at a firing, in its ramp and in its cool-down."""
-    configs = [config(), *map(config, KINDS.values())]
-    seeds = [0] * len(configs)
-    straight, first, second = pack(configs, seeds), pack(configs, seeds), pack(configs, seeds)
-    expected, before = curves(straight, STEPS), curves(first, stop)
-    second.load_state_dict(first.state_dict())
-    assert_same(joined(before, curves(second, STEPS - stop)), expected)
-    for k in range(len(configs)):
-        assert second.fired(k) == straight.fired(k)
+    assert_resumes(pack, ALL_KINDS, [0] * len(ALL_KINDS), stop, STEPS, tmp_path)
 
 
 def test_members_that_come_and_go_leave_the_rules_of_the_others_alone() -> None:
@@ -174,7 +158,7 @@ def test_a_fork_with_other_interventions_goes_on_with_the_rules_of_the_run(fork:
     for k, one in enumerate((own, later)):
         alone, whole = pack([one], [1]), of_member(after, k)
         expected = curves(alone, STEPS)
-        assert_same(joined(of_member(before, 0), whole) if before else whole, expected)
+        assert_same(joined(of_member(before, 0), whole), expected)
         assert trainer.fired(k) == alone.fired(0)
 
 

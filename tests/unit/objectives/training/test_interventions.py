@@ -1,13 +1,13 @@
 """Members that change in mid-run, beside plain loops over one run with an optimizer of torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from curve_cases import Curves, curves, joined, of_member
+from curve_cases import assert_resumes, assert_same, curves, joined, of_member, trained_as_alone
 from pack_cases import trainer_of
 
 from objectives.base import FunctionFitConfig, GptConfig, QuadraticConfig, RowSpec, TrainingConfig, data_seed, data_step
@@ -53,21 +53,14 @@ def pack(configs: Sequence[TrainingConfig], seeds: Sequence[int]) -> PackedTrain
     return trainer_of("function_fit", configs, seeds)
 
 
-def assert_same(found: Curves, expected: Curves) -> None:
-    """Bit for bit."""
-    for name, values in expected.items():
-        assert torch.equal(found[name], values), name
-
-
 # Who is in the pack, where it stops and what it forks from.
 
 
+ALL_KINDS = [config(), *map(config, KINDS.values())]
+
+
 def test_a_member_of_a_pack_trains_as_it_would_alone() -> None:
-    configs = [config(), *map(config, KINDS.values())]
-    seeds = [k % 2 for k in range(len(configs))]
-    together = curves(pack(configs, seeds), STEPS)
-    for k, (one, seed) in enumerate(zip(configs, seeds, strict=True)):
-        assert_same(of_member(together, k), curves(pack([one], [seed]), STEPS))
+    trained_as_alone(pack, ALL_KINDS, [k % 2 for k in range(len(ALL_KINDS))], STEPS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,27 +74,20 @@ def test_every_kind_of_intervention_changes_training_from_its_step_on(kind: str)
 
 
 @pytest.mark.parametrize("stop", [0, 11, 12, 13, 15, 16, 20, 21, 22, 39])
-def test_a_pack_goes_on_from_a_checkpoint_to_the_bit(stop: int) -> None:
-    configs = [config(), *map(config, KINDS.values())]
-    seeds = [0] * len(configs)
-    straight = curves(pack(configs, seeds), STEPS)
-    first, second = pack(configs, seeds), pack(configs, seeds)
-    before = curves(first, stop) if stop else None
-    second.load_state_dict(first.state_dict())
-    after = curves(second, STEPS - stop)
-    assert_same(joined(before, after) if before else after, straight)
+def test_a_pack_goes_on_from_a_checkpoint_to_the_bit(stop: int, tmp_path: Path) -> None:
+    assert_resumes(pack, ALL_KINDS, [0] * len(ALL_KINDS), stop, STEPS, tmp_path)
 
 
 @pytest.mark.parametrize("fork", [0, 5, 12])
 def test_a_fork_equals_the_run_that_had_the_interventions_from_the_start(fork: int) -> None:
     later = [config(entries) for kind, entries in KINDS.items() if kind != "all at once"]
     trainer = pack([config()], [1])
-    before = curves(trainer, fork) if fork else None
+    before = curves(trainer, fork)
     trainer.arrange([RowSpec(config(), 1, 0), *(RowSpec(one, 1, 0) for one in later)])
     after = curves(trainer, STEPS - fork)
     for k, one in enumerate([config(), *later]):
         own = of_member(after, k)
-        assert_same(joined(of_member(before, 0), own) if before else own, curves(pack([one], [1]), STEPS))
+        assert_same(joined(of_member(before, 0), own), curves(pack([one], [1]), STEPS))
 
 
 def test_members_that_come_and_go_leave_the_interventions_of_the_others_alone() -> None:
@@ -309,27 +295,20 @@ def test_factors_of_layer_groups_change_in_mid_run_for_their_member_alone() -> N
     ]
     configs = [GptConfig(**small, interventions=each) for each in entries]
     trainer = trainer_of("gpt", configs, [0, 0, 0])
-    together = []
     for step in range(20):
         before = trainer.weights["embedding"].detach().clone()
-        together.append(trainer.step())
+        trainer.step()
         is_still = [torch.equal(*pair) for pair in zip(before, trainer.weights["embedding"], strict=True)]
         assert is_still == [6 <= step < 12, False, False]
-    for k, one in enumerate(configs):
-        alone = curves(trainer_of("gpt", [one], [0]), 20)
-        for name in ("loss", "grad_norm", "update_norm", "lr"):
-            assert torch.equal(torch.stack([row[name][k] for row in together]), alone[name][:, 0]), (k, name)
+    trained_as_alone(partial(trainer_of, "gpt"), configs, [0, 0, 0], 20)
 
 
 @pytest.mark.parametrize("stop", [9, 10, 12, 25])
-def test_an_optimizer_of_a_library_takes_numbers_and_a_new_start_and_resumes(stop: int) -> None:
+def test_an_optimizer_of_a_library_takes_numbers_and_a_new_start_and_resumes(stop: int, tmp_path: Path) -> None:
     entries = ({"at": 10, "set": {"lr": "x0.5", "beta1": 0.5, "eps": 1e-3}, "over": 4}, {"at": 20, "reset": "moments"})
     own = config(entries, optimizer="torch.optim.AdamW", warmup=0, schedule="constant")
     same = config(entries, warmup=0, schedule="constant")
     found, expected = curves(pack([own], [0]), STEPS), curves(pack([same], [0]), STEPS)
     for name in ("loss", "update_norm", "lr"):
         torch.testing.assert_close(found[name], expected[name], rtol=1e-8, atol=1e-12)
-    first, second = pack([own], [0]), pack([own], [0])
-    before = curves(first, stop)
-    second.load_state_dict(first.state_dict())
-    assert_same(joined(before, curves(second, STEPS - stop)), found)
+    assert_resumes(pack, [own], [0], stop, STEPS, tmp_path)

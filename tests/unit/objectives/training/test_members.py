@@ -1,7 +1,5 @@
 """Tensors of the members are renewed when members come and go, or refused at the first step."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,16 +1,15 @@
 """Members that go back on a spike, beside a plain loop over one run with an optimizer of torch."""
 
-from __future__ import annotations
-
 import copy
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from curve_cases import Curves, curves
+from curve_cases import Curves, assert_resumes, curves
 from pack_cases import trainer_of
 from pydantic import ValidationError
 
@@ -342,17 +341,7 @@ def test_an_optimizer_of_a_library_has_no_snapshots_to_go_back_to() -> None:
 @pytest.mark.parametrize("stop", [64, 91, 131, 140, 212])
 def test_a_pack_resumes_in_the_middle_of_its_snapshots_bit_for_bit(stop: int, tmp_path) -> None:
     configs, seeds = [one for one, _ in MEMBERS], [seed for _, seed in MEMBERS]
-    straight = pack(configs, seeds, SHOCKS)
-    curves(straight, stop)
-    torch.save(straight.state_dict(), tmp_path / "state.pt")
-    expected = curves(straight, 60)
-    resumed = pack(configs, seeds, SHOCKS)
-    curves(resumed, 95)  # what it has done so far must not matter
-    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    found = curves(resumed, 60)
-    for k in range(len(MEMBERS)):
-        assert_alike(found, expected, k, k)
-    assert torch.equal(found["rolled_back"], expected["rolled_back"])
+    assert_resumes(partial(pack, shocks=SHOCKS), configs, seeds, stop, stop + 60, tmp_path)
 
 
 # A transformer.
