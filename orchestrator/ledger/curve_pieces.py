@@ -48,7 +48,8 @@ def join_pieces(pieces: Sequence[Trace]) -> dict[str, np.ndarray]:
 
 
 def _column(piece: Trace, name: str) -> np.ndarray:
-    return piece[name] if name in piece else np.full(len(piece["step"]), np.nan)
+    # In the lowest precision, so that the other pieces keep theirs.
+    return piece[name] if name in piece else np.full(len(piece["step"]), np.nan, np.float32)
 
 
 def _of_table(content: bytes) -> dict[str, np.ndarray]:

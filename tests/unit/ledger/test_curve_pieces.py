@@ -34,6 +34,12 @@ def test_pieces_are_joined_with_nan_where_one_lacks_a_column() -> None:
     np.testing.assert_array_equal(found["loss"], [1, 1, np.nan])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_where_pieces_end_does_not_change_the_precision_of_a_column(dtype: type) -> None:
+    known = {"step": np.arange(2), "lambda_max": np.ones(2, dtype)}
+    assert join_pieces([known, {"step": np.arange(2, 3)}])["lambda_max"].dtype == dtype
+
+
 TABLE = npy(np.zeros(3, dtype=[("step", "<i8")]))
 
 
