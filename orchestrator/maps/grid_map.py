@@ -163,6 +163,10 @@ class GridMap:
         """The margins of a stable ``setting`` along each ordered axis, with the other axes fixed."""
         return [self._margin(axis, here, is_upwards, row) for axis, here, is_upwards, row in self._directions(setting)]
 
+    def margins_of(self, settings: Sequence[Mapping[str, Any]]) -> list[list[Margin]]:
+        """The margins of each setting."""
+        return [self.margins(setting) for setting in settings]
+
     def islands(self, cells: Iterable[Cell]) -> set[Cell]:
         """The ``cells`` outside of the largest stable region, see ``largest_regions``."""
         return set(cells) - self._mainland
