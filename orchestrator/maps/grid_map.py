@@ -155,9 +155,11 @@ class GridMap:
 
     def position(self, setting: Mapping[str, Any]) -> Position:
         """The side of ``setting``, by the cells around it: up to two neighbours on each axis."""
-        states = [self.states[cell] for cell in self._around(setting)]
+        around = self._around(setting)
+        states = [self.states[cell] for cell in around]
         side = _side([self._of_state(state) for state in states])
-        return Position(side, side == "stable", len(states), states.count(DEGRADED))
+        is_stable = side == "stable"
+        return Position(side, is_stable, len(states), states.count(DEGRADED), is_stable and bool(self.islands(around)))
 
     def margins(self, setting: Mapping[str, Any]) -> list[Margin]:
         """The margins of a stable ``setting`` along each ordered axis, with the other axes fixed."""
