@@ -148,7 +148,8 @@ class LocateAnswer(Answer):
             return
         num, degraded = result.num_cells_around, result.num_degraded_around
         cells = "its cell is" if num == 1 else f"the {num} cells around it are"
-        stable = f"inside stable territory: {cells} stable on all seeds"
+        where = "stable, but cut off from the stable region" if result.is_island else "inside stable territory"
+        stable = f"{where}: {cells} stable on all seeds"
         if degraded:
             around = "its cell" if num == 1 else f"{degraded} of the {num} cells around it"
             stable = f"inside the edge, with {around} degraded"

@@ -166,7 +166,7 @@ def ui(results: Path, uri: str | None, port: int) -> Lines:
         with contextlib.suppress(sqlite3.Error):  # MLflow reports errors of its store
             rehome(results / STORE, results)
     address = f"http://127.0.0.1:{port}"
-    yield "note: every user of this machine can open it, and create and delete experiments there"
+    yield "note: without a login, and from this machine alone: each of its users can add and delete experiments"
     mark = new_mark()
     # MLflow's workers judge chats, which sweeps do not have.
     environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ, MARK: mark}
@@ -176,7 +176,7 @@ def ui(results: Path, uri: str | None, port: int) -> Lines:
         with tempfile.TemporaryFile() as log, stop_signals(_interrupt):
             server = subprocess.Popen(command, env=environment, umask=0o077, stdout=log, stderr=log)
             yield from run_pages(store, address)
-            yield f"all of MLflow: {address} (Ctrl-C ends it)"
+            yield f"all of MLflow: {address}, which opens at an overview without the sweeps (Ctrl-C ends it)"
             code = server.wait()
             log.seek(0)
             yield from log.read().decode(errors="replace").splitlines()[-_SHOWN_LINES:]

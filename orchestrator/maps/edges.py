@@ -192,12 +192,13 @@ class Escape:
 class Position:
     """On which side of the edge a setting is; ``has_margins`` says whether it has margins, or else escapes.
 
-    On a grid it is read from the ``num_cells`` cells around the setting, ``num_degraded`` being degraded, and on a
-    surface from ``p_stable``.
+    On a grid it is read from the ``num_cells`` cells around the setting, ``num_degraded`` being degraded and
+    ``is_island`` if a stable one is cut off from the stable region, and on a surface from ``p_stable``.
     """
 
     side: Side
     has_margins: bool
     num_cells: int = 0
     num_degraded: int = 0
+    is_island: bool = False
     p_stable: Interval | None = None

@@ -238,7 +238,8 @@ def _cells(table: SweepTable, measure: Measure) -> list[FrontCell]:
 
 def _with_margins(table: SweepTable, measure: Measure, stability: StabilityMap, along: str | None) -> list[FrontCell]:
     """All cells, with margins for candidates. Raises InputError for an axis without margins."""
-    margins = {candidate.setting: candidate.margins for candidate in candidates(table, measure, stability)}
+    settings = [candidate.setting for candidate in candidates(table, measure, stability)]
+    margins = dict(zip(settings, stability.margins_of(settings), strict=True)) if settings else {}
     have = {margin.axis for own in margins.values() for margin in own}
     if margins and not have:
         what = "no axis has values in an order, so there are no margins"

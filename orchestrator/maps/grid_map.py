@@ -155,13 +155,19 @@ class GridMap:
 
     def position(self, setting: Mapping[str, Any]) -> Position:
         """The side of ``setting``, by the cells around it: up to two neighbours on each axis."""
-        states = [self.states[cell] for cell in self._around(setting)]
+        around = self._around(setting)
+        states = [self.states[cell] for cell in around]
         side = _side([self._of_state(state) for state in states])
-        return Position(side, side == "stable", len(states), states.count(DEGRADED))
+        is_stable = side == "stable"
+        return Position(side, is_stable, len(states), states.count(DEGRADED), is_stable and bool(self.islands(around)))
 
     def margins(self, setting: Mapping[str, Any]) -> list[Margin]:
         """The margins of a stable ``setting`` along each ordered axis, with the other axes fixed."""
         return [self._margin(axis, here, is_upwards, row) for axis, here, is_upwards, row in self._directions(setting)]
+
+    def margins_of(self, settings: Sequence[Mapping[str, Any]]) -> list[list[Margin]]:
+        """The margins of each setting."""
+        return [self.margins(setting) for setting in settings]
 
     def islands(self, cells: Iterable[Cell]) -> set[Cell]:
         """The ``cells`` outside of the largest stable region, see ``largest_regions``."""

@@ -74,15 +74,16 @@ class Located:
     """A run on a sweep's map.
 
     ``side`` is stable if all ``num_cells_around`` cells around the run are stable, not stable if none is, at the edge
-    if some are. If cells are scattered it follows from ``p_stable``, P(stable) by a fitted surface. ``margins`` lead
-    from a stable place to the edges, ``escapes`` from another one to stable cells; a place outside the axes has
-    neither. ``axes`` include the run's values.
+    if some are; ``is_island`` if stable ones are cut off from the stable region. If cells are scattered it follows from
+    ``p_stable``, P(stable) by a fitted surface. ``margins`` lead from a stable place to the edges, ``escapes`` from
+    another one to stable cells; a place outside the axes has neither. ``axes`` include the run's values.
     """
 
     sweep: str
     side: Side
     num_cells_around: int
     num_degraded_around: int
+    is_island: bool
     p_stable: Interval | None
     margins: tuple[Margin, ...]
     escapes: tuple[Escape, ...]
@@ -124,6 +125,7 @@ def locate(table: SweepTable, run: RunSettings, rule: StableRule = STABLE) -> Lo
         side="outside",
         num_cells_around=0,
         num_degraded_around=0,
+        is_island=False,
         p_stable=None,
         margins=(),
         escapes=(),
@@ -143,6 +145,7 @@ def locate(table: SweepTable, run: RunSettings, rule: StableRule = STABLE) -> Lo
         side=position.side,
         num_cells_around=position.num_cells,
         num_degraded_around=position.num_degraded,
+        is_island=position.is_island,
         p_stable=position.p_stable,
         margins=tuple(stability.margins(place.setting)) if position.has_margins else (),
         escapes=() if position.has_margins else tuple(stability.escapes(place.setting)),

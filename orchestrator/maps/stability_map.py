@@ -5,7 +5,7 @@ Letters of shapes: X and Y places of a picture.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -52,6 +52,9 @@ class StabilityMap(Protocol):
 
     def margins(self, setting: Mapping[str, Any]) -> list[Margin]:
         """The margins of a stable ``setting`` along each ordered axis, downwards and upwards."""
+
+    def margins_of(self, settings: Sequence[Mapping[str, Any]]) -> list[list[Margin]]:
+        """The margins of each stable setting."""
 
     def islands(self, cells: Iterable[Cell]) -> set[Cell]:
         """The stable ``cells`` that are cut off from the stable region by what is not stable."""

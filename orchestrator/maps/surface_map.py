@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,7 +34,8 @@ from orchestrator.maps.edges import (
 )
 from orchestrator.maps.table import SweepTable, axis_named
 from orchestrator.surface.fitting import Outcomes, surface_of
-from orchestrator.surface.lattice import Lattice, lattice_of
+from orchestrator.surface.lattice import Lattice, LatticeColumn, lattice_of
+from orchestrator.surface.lines import first_below
 from orchestrator.surface.surface import CONFIDENCE, Crossing, Latent, Surface, crossings_of
 
 LEVEL = 0.5  # the share of stable trials at the edge
@@ -44,7 +45,6 @@ _PLACES_BEYOND = 129  # between a setting and the end of a range
 _ROWS = {1: 9, 2: 5}  # rows that are shown on a range across, by the number of such ranges
 _FEW_ROWS = 3
 _DIGITS = 3
-_SURE = CONFIDENCE + 1e-9  # standard deviations of what is not in doubt
 _MOST_POINTS = 1500  # of the area's mesh
 _KEPT = 8  # fits: pictures, answers and trackers ask for the same ones
 _ALONG, _ALONG_ALONE = 65, 257  # points of it on a range along, with other axes and without
@@ -55,8 +55,6 @@ class SurfaceMap:
     """A surface over ``axes``, fitted to ``num_trials`` trials in ``num_cells`` cells; edges lie along ``along``.
 
     An axis without values is a range. Rows and area belong to ``region``, whose axes are the same or shorter.
-    ``sides`` has whether the trials of each cell are inside the edge, and ``grid`` the values of a grid on each axis. A
-    fit of few trials may contradict cells of the grid whose trials all agree; edges, margins and escapes do not.
     """
 
     name: str
@@ -68,8 +66,6 @@ class SurfaceMap:
     num_cells: int
     num_trials: int
     region: tuple[Axis, ...]
-    sides: Mapping[Cell, Sequence[bool]]
-    grid: Mapping[str, Sequence[Any]]
 
     is_fitted: ClassVar[bool] = True
     level: ClassVar[float] = LEVEL
@@ -85,12 +81,10 @@ class SurfaceMap:
         """The row at ``setting``, which has a value of every other axis."""
         low = self.along.values[0] if self.along.values else self.along.at(0.0)
         row_1D = np.array([self.lattice.point({**setting, self.along.name: low})])
-        sure = self._sure(setting, self.along)
         places_L = np.linspace(0.0, 1.0, max(len(self.along.values) or _PLACES, 2))
-        places_L = np.union1d(places_L, [end for part in sure for end in part[:2]])
         points_LD = np.repeat(row_1D, len(places_L), axis=0)
         points_LD[:, self.axes.index(self.along)] = places_L
-        above_L = _surely(places_L, self.surface.latent(points_LD).above(self.level), sure)
+        above_L = self.surface.latent(points_LD).above(self.level)
         edges = tuple(map(self._edge, crossings_of(places_L, above_L)))
         row_1D[0, self.axes.index(self.along)] = 0.5
         p_stable = float(self.surface.latent(row_1D).probability()[0])
@@ -126,7 +120,12 @@ class SurfaceMap:
 
     def margins(self, setting: Mapping[str, Any]) -> list[Margin]:
         """The margins of a ``setting`` along each ordered axis, with the other axes fixed."""
-        return [self._margin(setting, *direction) for direction in self._directions()]
+        return self.margins_of([setting])[0]
+
+    def margins_of(self, settings: Sequence[Mapping[str, Any]]) -> list[list[Margin]]:
+        """The margins of each setting."""
+        by_direction = [self._margins_along(settings, *direction) for direction in self._directions()]
+        return [[margins[i] for margins in by_direction] for i in range(len(settings))]
 
     def islands(self, cells: Iterable[Cell]) -> set[Cell]:
         """The ``cells`` that are over the fitted edge."""
@@ -138,66 +137,62 @@ class SurfaceMap:
         """Where P(stable) first reaches the level in each direction from ``setting``, with the other axes fixed."""
         escapes = []
         for axis, is_upwards in self._directions():
-            values, above_M = self._beyond(setting, axis, is_upwards)
-            first = _first(above_M > 0)
-            if first is not None:
-                factor = axis.factor(setting[axis.name], values[first])
-                escapes.append(Escape(axis.name, is_upwards, values[first], factor))
+            unit_SL, read = self._beyond([setting], axis, is_upwards)
+            (num_places,) = unit_SL[0].shape
+            is_stable_L = read(np.zeros(num_places, int), np.arange(num_places)) > 0
+            if is_stable_L.any():
+                value = self._column(axis).value(float(unit_SL[0, is_stable_L.argmax()]))
+                escapes.append(Escape(axis.name, is_upwards, value, axis.factor(setting[axis.name], value)))
         return escapes
 
     def _directions(self) -> Iterator[tuple[Axis, bool]]:
         ordered = [axis for axis in self.axes if len(axis.values) != 1 and (not axis.values or is_ordered(axis.values))]
         return itertools.product(ordered, (False, True))
 
-    def _beyond(self, setting: Mapping[str, Any], axis: Axis, is_upwards: bool) -> tuple[list[Any], np.ndarray]:
-        """The values from ``setting`` to the end of an axis, both included, and how surely each is stable."""
-        here = setting[axis.name]
-        if axis.values:
-            place = axis.values.index(here)
-            values = list(axis.values[place:] if is_upwards else axis.values[place::-1])
-        else:
-            inside = np.linspace(axis.unit(here), float(is_upwards), _PLACES_BEYOND)[1:]
-            values = [here, *(axis.at(float(unit)) for unit in inside)]
-        places_M = np.array([self._place(axis, value) for value in values])
-        above_M = self.latent([{**setting, axis.name: value} for value in values]).above(self.level)
-        return values, _surely(places_M, above_M, self._sure(setting, axis))
+    def _beyond(
+        self, settings: Sequence[Mapping[str, Any]], axis: Axis, is_upwards: bool
+    ) -> tuple[np.ndarray, Callable[[np.ndarray, np.ndarray], np.ndarray]]:
+        """The places from each of ``settings`` to the end of an axis, both included, and how surely they are stable.
 
-    def _place(self, axis: Axis, value: Any) -> float:
-        return self.lattice.columns[self.axes.index(axis)].unit(value)
-
-    def _sure(self, setting: Mapping[str, Any], axis: Axis) -> list[tuple[float, float, bool]]:
-        """The parts of the line along ``axis`` whose side the grid shows: both ends, and whether they are stable.
-
-        From each end of the line cells count as long as all trials agree, up to the last of the grid with two trials.
+        The second is a function of lines and places, as in ``first_below``. Lines along a list repeat its end.
         """
-        line, parts = self._lines[axis.name].get(Cell(setting).without({axis.name}), []), []
-        for cells in (line, line[::-1]):
-            _, alike = next(itertools.groupby(cells, lambda cell: cell[1]), (None, ()))
-            run = list(alike)
-            agreed = [place for place, share, is_sure in run if is_sure and share in (0, 1)]
-            if agreed:
-                low, high = sorted((run[0][0], agreed[-1]))
-                parts.append((low, high, run[0][1] == 1))
-        return parts
+        points_SD, i = self._points(settings), self.axes.index(axis)
+        if axis.values:
+            unit_L = np.array(self._column(axis).units)
+            step_L = np.arange(len(unit_L)) * (1 if is_upwards else -1)
+            here_S = np.searchsorted(unit_L, points_SD[:, i])
+            unit_SL = unit_L[np.clip(here_S[:, None] + step_L, 0, len(unit_L) - 1)]
+        else:
+            unit_SL = np.linspace(points_SD[:, i], float(is_upwards), _PLACES_BEYOND, axis=1)
+            if axis.is_integer:
+                unit_SL[:, 1:] = np.vectorize(lambda unit: axis.unit(axis.at(float(unit))))(unit_SL[:, 1:])
 
-    @cached_property
-    def _lines(self) -> dict[str, dict[Cell, list[tuple[float, float, bool]]]]:
-        """The lines of cells along each axis: place, stable share, and whether the grid has two trials there."""
-        lines: dict[str, dict[Cell, list[tuple[float, float, bool]]]] = {axis.name: {} for axis in self.axes}
-        for cell, of_cell in self.sides.items():
-            is_sure = len(of_cell) > 1 and all(value in self.grid[name] for name, value in cell.items())
-            share = sum(of_cell) / len(of_cell)
-            for axis in self.axes:
-                line = lines[axis.name].setdefault(cell.without({axis.name}), [])
-                line.append((self._place(axis, cell[axis.name]), share, is_sure))
-        return {name: {other: sorted(line) for other, line in of_axis.items()} for name, of_axis in lines.items()}
+        def read(line_N: np.ndarray, place_N: np.ndarray) -> np.ndarray:
+            points_ND = points_SD[line_N]
+            points_ND[:, i] = unit_SL[line_N, place_N]
+            return self.surface.latent(points_ND).above(self.level)
 
-    def _margin(self, setting: Mapping[str, Any], axis: Axis, is_upwards: bool) -> Margin:
-        values, above_M = self._beyond(setting, axis, is_upwards)
-        unsure, below = _first(above_M < CONFIDENCE), _first(above_M < 0)
-        here = values[0]
-        last_stable = values[-1] if unsure is None else values[max(0, unsure - 1)]
-        edge = None if below is None else values[below]
+        return unit_SL, read
+
+    def _column(self, axis: Axis) -> LatticeColumn:
+        return self.lattice.columns[self.axes.index(axis)]
+
+    def _margins_along(self, settings: Sequence[Mapping[str, Any]], axis: Axis, is_upwards: bool) -> list[Margin]:
+        unit_SL, read = self._beyond(settings, axis, is_upwards)
+        unsure_S, below_S = first_below(read, *unit_SL.shape, (CONFIDENCE, 0.0))
+        return [
+            self._margin(setting[axis.name], unit_L, unsure, below, axis, is_upwards)
+            for setting, unit_L, unsure, below in zip(settings, unit_SL, unsure_S, below_S, strict=True)
+        ]
+
+    def _margin(self, here: Any, unit_L: np.ndarray, unsure: int, below: int, axis: Axis, is_upwards: bool) -> Margin:
+        """The margin of the value ``here``, given the first places that are not surely stable and not stable."""
+
+        def value(place: int) -> Any:
+            return self._column(axis).value(float(unit_L[place])) if place else here
+
+        last_stable = value(max(0, unsure - 1))
+        edge = value(below) if below < len(unit_L) else None
         return Margin(
             axis=axis.name,
             is_upwards=is_upwards,
@@ -205,7 +200,7 @@ class SurfaceMap:
             edge=None if edge is None else axis.factor(here, edge),
             last_stable=last_stable,
             first_not_stable=edge,
-            not_known=(values[unsure],) if unsure is not None and edge is None else (),
+            not_known=(value(unsure),) if unsure < len(unit_L) and edge is None else (),
         )
 
     # --- P(stable) --------------------------------------------------------------------------------------
@@ -266,20 +261,10 @@ def surface_map(
     sides = _sides(runs, axes, rule)
     has_one_edge = _has_one_edge(table, sides, lattice)
     surface = _kept_surface(_outcomes(sides, lattice), lattice.layout, lattice.resolution, has_one_edge)
-    grid = {axis.name: axis.values if table.is_grid or axis.ends is None else axis.refined for axis in free}
-    return SurfaceMap(table.name, axes, chosen, rule, lattice, surface, len(sides), len(runs), axes, sides, grid)
+    return SurfaceMap(table.name, axes, chosen, rule, lattice, surface, len(sides), len(runs), axes)
 
 
 _kept_surface = lru_cache(maxsize=_KEPT)(surface_of)
-
-
-def _surely(places_M: np.ndarray, above_M: np.ndarray, sure: Iterable[tuple[float, float, bool]]) -> np.ndarray:
-    """How surely places are stable, in standard deviations, with the parts that are ``sure``."""
-    above_M = above_M.copy()
-    for low, high, is_stable in sure:
-        is_in_M = (low <= places_M) & (places_M <= high)
-        above_M[is_in_M] = np.maximum(above_M[is_in_M], _SURE) if is_stable else np.minimum(above_M[is_in_M], -_SURE)
-    return above_M
 
 
 def _along(axes: Sequence[Axis], name: str | None) -> Axis:
@@ -384,7 +369,3 @@ def setting_text(setting: Mapping[str, Any], axes: Sequence[Axis]) -> str:
     """The values of a row's other axes in words."""
     by_name = {axis.name: axis for axis in axes}
     return " ".join(f"{name}={value_text(by_name[name], value)}" for name, value in setting.items()) or "all cells"
-
-
-def _first(is_so_M: np.ndarray) -> int | None:
-    return int(np.argmax(is_so_M)) if is_so_M.any() else None

@@ -337,7 +337,7 @@ def _backtest(lives: Sequence[Lifetime], covariates: Sequence[Covariate], until:
 def _doubts(lives: Sequence[Lifetime], covariates: Sequence[Covariate], backtest: Backtest | None) -> list[str]:
     num_onsets = sum(life.has_onset and not life.fails_at_start for life in lives)
     if not num_onsets:
-        return ["no run has an onset, so there is nothing to fit"]
+        return ["no run has an onset after its start, so there is nothing to fit"]
     doubts = []
     enough = ENOUGH_ONSETS * (len(covariates) + 1)
     if num_onsets < enough:

@@ -188,7 +188,8 @@ class AxisScale:
     @property
     def is_numeric(self) -> bool:
         """Whether the axis has a scale: its values are numbers, or numbers and none."""
-        return self.axis.ends is not None or (bool(self._numbers) and len(self._numbers) + 1 >= len(self.axis.values))
+        others = len(self.axis.values) - len(self._numbers)
+        return self.axis.ends is not None or (bool(self._numbers) and others == self.axis.values.count(None))
 
     @property
     def ends(self) -> tuple[float, float]:

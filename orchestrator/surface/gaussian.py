@@ -77,27 +77,30 @@ class Field:
 
     def kernel(self, points_ND: np.ndarray, others_MD: np.ndarray) -> np.ndarray:
         """Return the prior covariance of points, (N, M)."""
-        kin = self._category_correlation(points_ND, others_MD)
         squares = self._squares(points_ND, others_MD)
-        edge, _ = _matern(_sum(squares, self._across, kin))
-        kernel = self._edge_variance * (self._constant + edge)
+        kernel, _ = _matern(_sum([squares[i] for i in self._across], (len(points_ND), len(others_MD))))
+        kernel += self._constant
+        kernel *= self._edge_variance
         if self.layout.along is not None:
-            rough, _ = _matern(_sum(squares, range(len(squares)), kin))
-            kernel += self.shape.roughness**2 * rough
-        return kernel * kin
+            rough, _ = _matern(_sum(squares, kernel.shape))
+            rough *= self.shape.roughness**2
+            kernel += rough
+        return kernel * self._category_correlation(points_ND, others_MD) if self.layout.categorical else kernel
 
     def kernel_with_derivatives(self, points_ND: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
         """Return the covariance of points with each other, and its derivative for each of ``logs``."""
         kin = self._category_correlation(points_ND, points_ND)
         squares = self._squares(points_ND, points_ND)
-        edge, edge_fall = _matern(_sum(squares, self._across, kin))
+        edge, decay = _matern(_sum([squares[i] for i in self._across], kin.shape))
+        edge_fall = _fall(_sum([squares[i] for i in self._across], kin.shape), decay)
         edge_kernel = self._edge_variance * (self._constant + edge) * kin
         falls = [np.zeros_like(kin) for _ in squares]
         for i in self._across:
             falls[i] += self._edge_variance * edge_fall * squares[i] * kin
         if self.layout.along is None:
             return edge_kernel, [*falls, 2 * edge_kernel]
-        rough, rough_fall = _matern(_sum(squares, range(len(squares)), kin))
+        rough, decay = _matern(_sum(squares, kin.shape))
+        rough_fall = _fall(_sum(squares, kin.shape), decay)
         rough_kernel = self.shape.roughness**2 * rough * kin
         for fall, square in zip(falls, squares, strict=True):
             fall += self.shape.roughness**2 * rough_fall * square * kin
@@ -146,18 +149,29 @@ class Field:
         return kin
 
 
-def _sum(squares: list[np.ndarray], which: range | list[int], like: np.ndarray) -> np.ndarray:
-    total = np.zeros_like(like)
-    for i in which:
-        total += squares[i]
+def _sum(squares: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    total = np.zeros(shape)
+    for square in squares:
+        total += square
     return total
 
 
 def _matern(square: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the Matern correlation with nu = 5/2 at a squared distance in units of the lengths.
+    """Return the Matern correlation with nu = 5/2 at squared distances in units of the lengths, and its exponential.
 
-    The second array times the squared distance in one column is the derivative for the logarithm of its length.
+    ``square`` is overwritten: large arrays are written as seldom as possible.
     """
-    distance = _ROOT_FIVE * np.sqrt(square)
+    distance = np.sqrt(square, out=square)
+    distance *= _ROOT_FIVE
     decay = np.exp(-distance)
-    return (1 + distance + distance**2 / 3) * decay, (5 / 3) * (1 + distance) * decay
+    correlation = distance * distance
+    correlation /= 3
+    distance += 1
+    correlation += distance
+    correlation *= decay
+    return correlation, decay
+
+
+def _fall(square: np.ndarray, decay: np.ndarray) -> np.ndarray:
+    """Return what times the squared distance in one column is the derivative for the logarithm of its length."""
+    return (5 / 3) * (1 + _ROOT_FIVE * np.sqrt(square)) * decay

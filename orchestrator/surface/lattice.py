@@ -36,6 +36,10 @@ class LatticeColumn:
             return self.units[self.values.index(value)]
         return self.axis.unit(value)
 
+    def value(self, unit: float) -> Any:
+        """Return the value at a coordinate, one of ``units`` if the values are given."""
+        return self.values[self.units.index(unit)] if self.is_given else self.axis.at(unit)
+
 
 @dataclass(frozen=True)
 class Lattice:

@@ -27,7 +27,7 @@ _MAX_HALVINGS = 50
 _TOLERANCE = 1e-8  # a gain in log density after which the mode is found
 _MAX_ROUNDS = 40
 _DAMPING = 0.7  # the part of a round's change that is made
-_MOMENT_TOLERANCE = 0.01  # a change of a mean, in standard deviations, after which the moments are matched
+_MOMENT_TOLERANCE = 0.01  # a change of a mean or a deviation, in deviations, after which the moments are matched
 _REACH, _NUM_POINTS = 6.0, 301  # of the quadrature, in standard deviations about a cell's mean without its outcomes
 _MIN_PRECISION = 1e-10  # of a precision
 
@@ -162,8 +162,8 @@ def matched(mode: Mode, basis_NK: np.ndarray, mean_N: np.ndarray, counts: Counts
     nodes_Q = np.linspace(-_REACH, _REACH, _NUM_POINTS)
     posterior = _given(basis_NK, precision_N, shift_N)
     latent_N = mean_N + basis_NK @ posterior.coefficient_K
+    variance_N = np.maximum(posterior.variance(basis_NK), _MIN_PRECISION)
     for _ in range(_MAX_ROUNDS):
-        variance_N = np.maximum(posterior.variance(basis_NK), _MIN_PRECISION)
         cavity_precision_N = np.maximum(1 / variance_N - precision_N, _MIN_PRECISION)
         cavity_N = ((latent_N - mean_N) / variance_N - shift_N) / cavity_precision_N + mean_N
         tilted_N, tilted_variance_N = _tilted(cavity_N, 1 / np.sqrt(cavity_precision_N), counts, nodes_Q)
@@ -173,7 +173,10 @@ def matched(mode: Mode, basis_NK: np.ndarray, mean_N: np.ndarray, counts: Counts
         shift_N = shift_N + _DAMPING * (new_shift_N - shift_N)
         posterior = _given(basis_NK, precision_N, shift_N)
         before_N, latent_N = latent_N, mean_N + basis_NK @ posterior.coefficient_K
-        if np.all(np.abs(latent_N - before_N) < _MOMENT_TOLERANCE * np.sqrt(variance_N)):
+        wider_N, variance_N = variance_N, np.maximum(posterior.variance(basis_NK), _MIN_PRECISION)
+        # Of cells that lie evenly about an edge the means do not move while the deviations fall.
+        is_still_N = np.abs(latent_N - before_N) < _MOMENT_TOLERANCE * np.sqrt(variance_N)
+        if np.all(is_still_N & (np.abs(np.log(variance_N / wider_N)) < 2 * _MOMENT_TOLERANCE)):
             break
     return posterior
 

@@ -104,6 +104,13 @@ def test_from_beyond_the_edge_the_ways_lead_back_to_stable_cells(tmp_path: Path)
 LR, BETA2 = (1e-3, 1e-2, 1e-1, 1.0), (0.9, 0.99, 0.999)
 
 
+def test_a_stable_cell_beyond_the_edge_is_told_to_be_cut_off_from_the_stable_region(tmp_path: Path) -> None:
+    body, labels = "axes: {lr: {log: [1e-3, 10], num: 5}}\n", ["stable", "stable", "stable", "diverged", "stable"]
+    island, mainland = (located(tmp_path / str(lr), body, labels, lr=lr) for lr in (10.0, 0.01))
+    assert (island.side, island.is_island, mainland.is_island) == ("stable", True, False)
+    assert lines_of(island)[1].startswith("stable, but cut off from the stable region: ")
+
+
 def test_between_stable_and_not_stable_cells_a_run_is_at_the_edge(tmp_path: Path) -> None:
     labels = ["stable" if lr < 0.05 else "diverged" for lr in LR for _ in BETA2]
     found = located(tmp_path, SMALL, labels, lr=0.05, beta2=0.99)

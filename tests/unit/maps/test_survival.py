@@ -231,7 +231,15 @@ def test_without_an_onset_there_is_no_prediction(tmp_path: Path) -> None:
     lines = SurvivalAnswer(found).lines()
     assert "1 left out, whose outcome says nothing" in lines[0]
     assert lines[3] == "  lr=0.1  1.00  1.00   1.00 (0.21-1.00)"
-    assert lines[-1] == "no prediction: no run has an onset, so there is nothing to fit"
+    assert lines[-1] == "no prediction: no run has an onset after its start, so there is nothing to fit"
+
+
+def test_failures_at_the_start_are_onsets_that_a_fit_does_not_use(tmp_path: Path) -> None:
+    with ledger_at(tmp_path) as ledger:
+        fill(ledger, "seeds: [0]\naxes: {lr: {values: [0.001, 30]}}\n")
+        found = survival(read_table(ledger))
+    assert (found.num_onsets, found.num_failed_at_start) == (1, 1)
+    assert found.doubts == ("no run has an onset after its start, so there is nothing to fit",)
 
 
 @pytest.mark.parametrize(("by", "num"), [(None, 4), ("lr", 40)])

@@ -70,6 +70,8 @@ def test_values_lie_at_their_places_on_the_scale_and_words_at_their_ranks() -> N
     assert (scale.ends, scale.gap) == ((-4, 0), 2)
     words = AxisScale.of(Axis("optimizer", "values", ("sgd", "adamw")))
     assert (words.place("adamw"), words.is_numeric) == (1.0, False)
+    mixed = AxisScale.of(Axis("warmup", "values", (10, 20, "auto")))
+    assert (mixed.place("auto"), mixed.is_numeric) == (2.0, False)
 
 
 def test_no_clipping_lies_one_step_beyond_the_last_number() -> None:

@@ -259,6 +259,19 @@ def test_the_moments_of_one_cell_are_those_of_its_posterior() -> None:
     assert 1 - (found.explained() ** 2).sum() == pytest.approx(variance / 900)
 
 
+def test_cells_that_lie_evenly_about_an_edge_narrow_it_down_to_the_two_next_to_it() -> None:
+    """There the means are right from the start, and only the deviations are still to be found."""
+    place_N, steepness = np.array([-0.3, -0.1, 0.1, 0.3]), 200.0
+    counts = Counts(np.where(place_N < 0, 6.0, 0.0), np.full(4, 6.0))
+    basis_N1, mean_N = np.full((4, 1), steepness), -steepness * place_N
+    found = matched(find_mode(basis_N1, mean_N, counts, np.zeros(1)), basis_N1, mean_N, counts)
+    edge = np.linspace(-1, 1, 20001)
+    log = np.array([counts.log_likelihood(steepness * (at - place_N)) for at in edge]) - 0.5 * edge**2
+    weight = np.exp(log - log.max()) / np.exp(log - log.max()).sum()
+    exact = float(np.sqrt(weight @ edge**2 - (weight @ edge) ** 2))
+    assert np.sqrt(found.variance(basis_N1)[0]) / steepness == pytest.approx(exact, rel=0.25)
+
+
 @pytest.mark.parametrize("layout", [ALONG_Y, PLAIN])
 def test_fewer_coefficients_than_cells_give_nearly_the_exact_posterior(layout, monkeypatch) -> None:
     points, stable = outcomes(150)
