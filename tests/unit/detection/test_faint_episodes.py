@@ -118,9 +118,41 @@ def test_the_partial_first_lines_of_a_resumed_log_are_no_past(partial: list[floa
     assert note.startswith(f"it resumes at step 5,000; its first {len(partial)} losses are not judged")
 
 
-def test_a_log_that_begins_where_its_training_does_is_judged_from_its_first_line() -> None:
-    assert replayed(np.r_[0.3, DESCENT], first=0, every=10).result.outcome == "diverged"
-    assert replayed(np.r_[0.3, DESCENT], first=10, every=10).log.notes == ()
+def test_a_log_of_each_step_that_begins_where_its_training_does_is_judged_from_its_first_line() -> None:
+    assert replayed(np.r_[0.3, DESCENT], first=0).result.outcome == "diverged"
+    assert replayed(np.r_[0.3, DESCENT], first=1).log.notes == ()
+
+
+@pytest.mark.parametrize("first", [0, 10])
+def test_a_log_that_leaves_out_steps_may_begin_with_a_partial_line_and_gets_no_verdict(first: int) -> None:
+    """Also where its steps begin at 0 again, as those of a resumed training may."""
+    found = replayed(np.r_[1.5, DESCENT], first=first, every=10)
+    assert (found.record.lost, found.result.outcome, found.result.onset_step) == (None, "unknown", None)
+    rose = replayed(np.r_[10.9, 25.0, 40.0, 60.0, 12 + 40 * np.exp(-np.arange(200) / 30)], first=first, every=10)
+    assert rose.result.outcome == "diverged", "a partial line is followed by a training, not by a rise"
+    far = replayed(np.r_[0.3, DESCENT], first=first, every=10)
+    assert far.result.outcome == "diverged", "a mean over at least one of ten steps is a tenth or more"
+    flat = replayed(np.r_[2.0, 6 + 0.1 * np.random.default_rng(0).standard_normal(200)], first=first, every=10)
+    assert flat.result.outcome == "diverged", "nor does it learn"
+
+
+@pytest.mark.parametrize(("first", "every", "count"), [(0, 100, 1), (0, 8, 1), (1, 20, 1), (1, 20, 2), (9, 100, 10)])
+def test_a_sum_over_fewer_steps_that_is_divided_by_the_interval_is_no_past(first: int, every: int, count: int) -> None:
+    """As by a trainer that prints `running_loss / every`, also at its first step."""
+    losses = np.r_[DESCENT[0] * count / every, DESCENT]
+    found = replayed(losses, first=first, every=every)
+    assert (found.record.lost, found.result.outcome) == (None, "stable")
+    assert found.result.initial_loss == DESCENT[0]
+    (note,) = found.log.notes
+    assert note.startswith(f"its first loss, {count / every:.2g} of the next one, is not judged")
+    assert replayed(np.r_[DESCENT[0] / every / 4, DESCENT], first=0, every=every).result.outcome != "stable"
+
+
+def test_a_first_loss_of_one_step_is_a_past() -> None:
+    """It is no partial sum: the run blew up between its first line and its second one."""
+    flat = 40 + np.random.default_rng(0).standard_normal(200)
+    assert replayed(np.r_[10.9, flat], every=10).result.outcome == "diverged"
+    assert replayed(np.r_[4.0, flat], every=1).result.outcome == "diverged"
 
 
 @pytest.mark.parametrize("partial", [[0.3], [0.31, 0.4], [1.0]])
