@@ -345,6 +345,8 @@ def test_a_blow_up_before_the_first_loss_is_unstable_on_the_map_and_in_trackers(
         table = read_table(ledger)
     assert [row.outcome for row in table.trials] == ["stable"] * 3 + ["diverged"]
     assert "began at 15" in table.trials[-1].reason
+    summary = run_sweep(sweep, tmp_path / "again", InlineExecutor)
+    assert summary.counts == {"stable": 3, "diverged": 1}, "what the run says at its end is what its map says"
     with Mirror(folder, TrackingConfig(), tracker=tracker_class("tensorboard")) as mirror:
         with LedgerReader(folder / "ledger.db") as ledger:
             mirror.mirror_trials(ledger, [row.trial_id for row in table.trials])
