@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,7 +13,7 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.measure import FINAL_LOSS, Measure, column_measure, score_of
 from orchestrator.base.space import Axis, Cell, format_value, is_number, to_hashable
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import CUSTOM_KINDS, cell_state
+from orchestrator.base.vocabulary import CUSTOM_KINDS, STARTED_LATER, cell_state
 from orchestrator.base.words import count, plural
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.relative import (
@@ -31,6 +32,7 @@ from orchestrator.sweepfile.settings import settings_of
 
 # The noise of the loss from step to step, by the id of a trial and its attempt.
 KnownNoise = dict[tuple[str, str | None], float]
+_STARTED_LATER = re.compile(rf"from step ([\d,]+) on, {STARTED_LATER}")
 _MOST_SLICES = 12  # values of an axis that are compared, each of which has a map of its own
 
 
@@ -320,6 +322,16 @@ def repeats_text(num: int) -> str:
     """The note on ``num`` seeds that repeat the run of another."""
     seeds = count(num, "seed repeats", "seeds repeat")
     return f"{seeds} another's run to the last digit and {plural(num, 'is', 'are')} not counted"
+
+
+def continuing_text(trials: Iterable[TrialResult]) -> str:
+    """The note on trials that began at a later step than others, as if they had each other's checkpoints; or empty."""
+    finished = [trial.reason or "" for trial in trials if trial.outcome is not None]
+    later = [began[1] for reason in finished if (began := _STARTED_LATER.search(reason)) is not None]
+    if not later or (len(later) == len(finished) and len(set(later)) == 1):
+        return ""
+    num = count(len(later), "trial")
+    return f"{num} began at a later step than others: do they share a checkpoint? {{folder}} in its path separates them"
 
 
 def printed_metrics(trials: Iterable[TrialResult]) -> tuple[str, ...]:
