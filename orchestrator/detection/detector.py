@@ -122,8 +122,11 @@ class _Member:
         episodes.follow(loss, excess, step, self.num_seen, latest, verdicts.is_still_high(latest))
         # Losses half-way off the trend within an excursion must not raise the baseline.
         if excess <= (1.0 if episodes.current is None else 0.5):
+            was_early = trend.is_early
             trend.accept(loss)
             self.progress.follow(loss)
+            if was_early and not trend.is_early:
+                episodes.weigh_start()
         episodes.settle(latest, verdicts.is_far or verdicts.is_sunk, step, self.num_seen)
         if episodes.current is not None and step - self.left_step >= APART and episodes.is_spike():
             self.left_step = step

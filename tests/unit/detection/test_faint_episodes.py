@@ -95,6 +95,47 @@ def test_a_spike_after_a_fall_over_decades_is_found() -> None:
     assert [episode.onset_step for episode in record(losses).episodes] == [1500]
 
 
+@pytest.mark.parametrize("spread", [0.3, 0.5])
+def test_noise_at_the_start_is_no_blow_up(spread: float) -> None:
+    """Its first loss may be a low one; so many of these logs had an episode: 2 and 39 of 100."""
+    found = []
+    for seed in range(100):
+        random = np.random.default_rng(seed)
+        falling = 2 + 3 * np.exp(-np.arange(60) / 20)
+        found.append(record(falling * np.exp(spread * random.standard_normal(60))).episodes)
+    assert sum(any(episode.onset_step < 20 for episode in episodes) for episodes in found) <= 100 * spread / 4
+
+
+def test_one_print_of_more_than_twice_the_first_loss_is_a_blow_up_if_the_noise_is_small() -> None:
+    random = np.random.default_rng(0)
+    frozen = np.r_[7.39, 18.9, 6.91, 7.85, 6.92 + 0.003 * random.standard_normal(200)]
+    assert outcome(record(frozen)) == "diverged"
+    learning = np.r_[7.3, 17.4, 6.9 * np.exp(-np.arange(300) / 600) + 0.01 * random.standard_normal(300)]
+    found = record(learning)
+    assert ([episode.onset_step for episode in found.episodes], outcome(found)) == ([1], "spiked")
+    assert record(learning[:10]).episodes, "while the noise is not known it counts"
+
+
+def test_a_plateau_at_twice_the_level_is_no_new_normal_however_much_was_learned_at_the_start() -> None:
+    random = np.random.default_rng(0)
+    losses = np.r_[33.0, 6 - 3.3 * (1 - np.exp(-np.arange(150) / 30)), 5.0 + 0.9 * np.exp(-np.arange(300) / 10)]
+    found = record(losses + 0.04 * random.standard_normal(len(losses)))
+    assert [episode.onset_step for episode in found.episodes] == [151]
+    assert outcome(found) == "diverged"
+
+
+def test_an_episode_is_stronger_than_all_excursions_that_are_none() -> None:
+    """Single tall losses show how heavy the tail is; two of them in a row are no spike."""
+    random = np.random.default_rng(0)
+    losses = 3 + np.exp(-np.arange(4000) / 100) + 0.02 * random.standard_normal(4000)
+    losses[200:3900:400] *= 1.6
+    odd = losses.copy()
+    odd[3950:3952] = 4.0
+    assert (len(record(odd).episodes), len(record(odd).faint)) == (0, 1)
+    losses[3950:3960] = 6.0
+    assert [episode.onset_step for episode in record(losses).episodes] == [3950]
+
+
 # --- what cannot be judged -------------------------------------------------------------------------
 
 
