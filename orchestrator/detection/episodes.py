@@ -14,8 +14,8 @@ _EARLY_RISE = 1.0  # rise that leaves the trend of a start-up, as a fraction of 
 _MASS_LIMIT = 1000.0  # cap on one loss, in units of the rise
 _AFTER_ONE = 2  # losses after a single high one in which a second must follow
 # One loss is a spike if it is this high, in rises that leave the trend; or, for a cross-entropy, if it is three rises
-# high and has doubled: ten times a rise of a tenth. At the start it must have tripled.
-_EXTREME, _DOUBLED, _TRIPLED = 10.0, 10.0, 10.0
+# high and has doubled: ten times a rise of a tenth.
+_EXTREME, _DOUBLED = 10.0, 10.0
 # A jump is too short or too low to be a spike: at most three steps, and three rises high or half as high again as the
 # level (five times a rise of a tenth). Four in 200 losses are a regime, where each one counts.
 JUMP_STEPS, _JUMP_RISES, _JUMP_HEIGHT = 3, 3.0, 5.0
@@ -252,7 +252,7 @@ class Episodes:
         if this is None:
             return False
         if this.is_start_up:
-            return self._is_blow_up(this)
+            return this.peak > self._progress.blow_up_line()
         least, rise = self._least_mass(), self._progress.rise_at(this.level)
         if this.highest >= _EXTREME and this.mass >= least:
             return True
@@ -271,13 +271,6 @@ class Episodes:
             and sum(onset - there <= _BEATS * interval for there in past) <= _MOST_BETWEEN
             for interval in intervals
         )
-
-    def _is_blow_up(self, this: Excursion) -> bool:
-        """Return whether a start-up rose far above the initial loss; a single loss must have tripled."""
-        progress = self._progress
-        base = min(progress.initial, progress.start)
-        is_tall = this.peak - base >= _TRIPLED * self._rise * abs(base)
-        return this.peak > progress.blow_up_line() and (this.num_off >= self._rules.spike_steps or is_tall)
 
     def _least_mass(self) -> float:
         """Return the mass that lets an excursion stand out, if outlying losses are common."""
