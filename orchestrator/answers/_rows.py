@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.base.vocabulary import DEGRADED, OSCILLATING, TOO_SLOW
 from orchestrator.base.words import count, listed
-from orchestrator.detection.relative import LR_NAMES
+from orchestrator.detection.relative import is_learning_rate
 from orchestrator.maps.axes import existing, label_between, value_labels
 from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.cells import CellSummary
@@ -35,7 +35,7 @@ def named_rows(stability: GridMap | SurfaceMap) -> list[tuple[str, str]]:
 
 def lr_labels(row: Row, cells: CellMap) -> dict[str, list[Any]]:
     """Return the learning rates of a row that are too slow or oscillating, if they lie along it."""
-    if cells.x.name not in LR_NAMES:
+    if not is_learning_rate(cells.x.name):
         return {}
     return {label.replace(" ", "_"): _lr_places(row, cells, label) for label in (TOO_SLOW, OSCILLATING)}
 
@@ -76,7 +76,7 @@ def _grid_row_text(row: Row, cells: CellMap, rule: EdgeRule, labels: Mapping[Any
     if not isinstance(rule, StableRule):
         return text
     places: dict[str, Sequence[Any]] = {DEGRADED: degraded}
-    if x.name in LR_NAMES:
+    if is_learning_rate(x.name):
         places |= {label: _lr_places(row, cells, label) for label in (TOO_SLOW, OSCILLATING)}
     where = (f"{label} at {listed([labels[x] for x in xs], _SHOWN)}" for label, xs in places.items() if xs)
     return "; ".join([text, *where])

@@ -252,6 +252,11 @@ class CheckAnswer(Answer):
             yield Line(f"units:    write under `steps` how far it counts in a whole trial, {self._range()} so far")
         if not self.has_ended and not self._counts_beyond:
             yield Line(f"          a whole trial of {trial.steps:,} steps would have about {self._expected:,} losses")
+        if steps[0] > 2 * self.every:
+            yield Line(
+                f"begins:   at step {steps[0]:,}: if it goes on from a checkpoint that trials share, they continue "
+                "each other; {folder} in its path separates them"
+            )
         if self.remedy:
             yield Line(f"few:      {self.remedy}")
         if len(steps) > 1:

@@ -38,9 +38,11 @@ class SensitivityQuery(Query["SweepTable"]):
 
     def ask(self, subject: SweepTable, say: Say = silent) -> SensitivityAnswer:
         """Return the sensitivity over the values of a grid, or over a range if cells are scattered."""
+        from orchestrator.detection.relative import lr_axis
         from orchestrator.maps.sensitivity import lr_sensitivity
 
-        return _answer(subject.name, lr_sensitivity(subject, self.along or "lr", self.range))
+        along = self.along or lr_axis([axis.name for axis in subject.axes]) or "lr"
+        return _answer(subject.name, lr_sensitivity(subject, along, self.range))
 
 
 def _answer(name: str, found: Sensitivities) -> SensitivityAnswer:

@@ -22,6 +22,7 @@ DEGRADED, LEARNED_ENOUGH = "degraded", 0.5
 TOO_SLOW, OSCILLATING, RIGHT, UNSURE = "too slow", "oscillating", "right", "unknown"
 IMPORTED = "imported"  # the objective of runs that were trained elsewhere
 # Objectives whose trials a user's own code trains: the meaning of their settings, steps and columns is not known here.
+STARTED_LATER = "where sweep had not resumed it"  # in the reason of a trial, after its first step
 CUSTOM_KINDS = ("command", "python", IMPORTED)
 
 # The trackers that a sweep file can name, and the class of each as MODULE:CLASS. A class

@@ -14,8 +14,8 @@ _EARLY_RISE = 1.0  # rise that leaves the trend of a start-up, as a fraction of 
 _MASS_LIMIT = 1000.0  # cap on one loss, in units of the rise
 _AFTER_ONE = 2  # losses after a single high one in which a second must follow
 # One loss is a spike if it is this high, in rises that leave the trend; or, for a cross-entropy, if it is three rises
-# high and has doubled: ten times a rise of a tenth. At the start it must have tripled.
-_EXTREME, _DOUBLED, _TRIPLED = 10.0, 10.0, 20.0
+# high and has doubled: ten times a rise of a tenth.
+_EXTREME, _DOUBLED = 10.0, 10.0
 # A jump is too short or too low to be a spike: at most three steps, and three rises high or half as high again as the
 # level (five times a rise of a tenth). Four in 200 losses are a regime, where each one counts.
 JUMP_STEPS, _JUMP_RISES, _JUMP_HEIGHT = 3, 3.0, 5.0
@@ -29,7 +29,7 @@ MOST_EPISODES = 1000  # kept in the record
 # An episode is clear if its strength is at least CLEAR, else faint. That of a start-up blow-up is the largest.
 CLEAR, _STRONGEST = 12.0, 1000.0
 # Heavy tails bring stronger episodes the longer a log is. Where so many are faint, a clear one is this many times as
-# strong as all of them.
+# strong as all of them, and at least as strong as each excursion that was no episode.
 _FAINT_COMMON, _ABOVE_FAINT = 5, 1.5
 _SHARE = 0.1  # of what was learned, below which the strength shrinks with it
 # An excursion is on a schedule, such as a new target network, and has no strength, if each of the last four times at
@@ -91,10 +91,8 @@ class Excursion:
             return _STRONGEST
         if self.is_scheduled:
             return 0.0
-        level = max(self.level, rounding, TINY)
-        height = math.log(max(self.peak, level) / level) / max(self.noise, rounding / level, TINY)
         share = (self.peak - self.level) / max(_SHARE * self.learned, TINY)
-        return min(height * math.sqrt(self.num_off) * min(1.0, share), _STRONGEST)
+        return strength_of(self.peak, self.level, max(self.noise, TINY), rounding, self.num_off * min(1.0, share) ** 2)
 
     def as_episode(self, recovery_step: int | None, rounding: float) -> Episode:
         """Return its record."""
@@ -102,12 +100,19 @@ class Excursion:
         return Episode(self.onset, self.peak_step, self.peak, self.num_off, recovery_step, self.level, False, strength)
 
 
+def strength_of(peak: float, level: float, noise: float, rounding: float, num: float) -> float:
+    """Return the height in deviations of the ``noise``, a share of the level, times the root of ``num`` losses."""
+    level = max(level, rounding, TINY)
+    height = math.log(max(peak, level) / level) / max(noise, rounding / level, TINY)
+    return min(height * math.sqrt(num), _STRONGEST)
+
+
 class Episodes:
     """The episodes of one run, and excursions too short or too low for one."""
 
     __slots__ = (
-        "_in_regime", "_jump_rate", "_low_rate", "_odd_mass", "_odd_rate", "_onsets", "_progress", "_recent", "_rise",
-        "_rules", "_trend", "closed", "current", "faint", "num_closed", "num_off",
+        "_in_regime", "_jump_rate", "_low_rate", "_odd", "_odd_mass", "_odd_rate", "_onsets", "_progress", "_recent",
+        "_rise", "_rules", "_trend", "closed", "current", "faint", "num_closed", "num_off",
     )  # fmt: skip
 
     def __init__(self, rules: StoppingConfig, trend: Trend, progress: Progress) -> None:
@@ -119,6 +124,7 @@ class Episodes:
         self.current: Excursion | None = None
         # Excursions that were too short or low: their usual mass and their number per step.
         self._odd_mass = self._odd_rate = self._low_rate = self._jump_rate = 0.0
+        self._odd: list[float] = []  # the strengths of the first of them
         # The latest short excursions: number of losses at the end, and whether it was a spike.
         self._recent: list[tuple[int, Episode, bool]] = []
         self._in_regime = False
@@ -203,13 +209,23 @@ class Episodes:
             return
         height = this.tallest_of_three - this.level
         learned = self._progress.initial - min(self._progress.best, self._progress.initial)
-        if newer - this.level >= _SHIFT_SHARE * learned:
+        doubled = self._rules.lost_rise * self._progress.rise_at(this.level) * abs(this.level)
+        if newer - this.level >= _SHIFT_SHARE * learned or (height >= doubled and newer - this.level >= doubled / 2):
             return  # too much was given up to call this the new normal
         if newer - this.level >= 0.5 * height and height < _SHIFT_SHARE * learned:
             self.current = None
         else:
             self._end(this, step, num_seen)
         self._trend.rebase(latest)
+
+    def weigh_start(self) -> None:
+        """Take the strength of episodes at the start from the noise of the first ``min_history`` losses, now known."""
+        early, self.closed = self.closed, []
+        self.num_closed = self.num_off = 0
+        noise, rounding = self._trend.relative_noise(), self._trend.rounding
+        for one in early:
+            one.strength = strength_of(one.peak_loss, one.level, noise, rounding, one.num_steps)
+            self._add(one)
 
     def open_episode(self) -> Episode | None:
         """Return the record of the current excursion if it counts as an episode."""
@@ -220,7 +236,8 @@ class Episodes:
         this = self.open_episode()
         episodes = [*self.closed, *self.faint, *([] if this is None else [this])]
         weak = [episode.strength for episode in episodes if not episode.is_clear]
-        least = _ABOVE_FAINT * max(weak) if len(weak) >= _FAINT_COMMON else 0.0
+        is_common = len(weak) + len(self._odd) >= _FAINT_COMMON
+        least = max([_ABOVE_FAINT * max(weak, default=0.0), *self._odd]) if is_common else 0.0
         episodes = [
             replace(episode, strength=episode.strength * CLEAR / least)
             if CLEAR <= episode.strength < least
@@ -235,7 +252,7 @@ class Episodes:
         if this is None:
             return False
         if this.is_start_up:
-            return self._is_blow_up(this)
+            return this.peak > self._progress.blow_up_line()
         least, rise = self._least_mass(), self._progress.rise_at(this.level)
         if this.highest >= _EXTREME and this.mass >= least:
             return True
@@ -255,13 +272,6 @@ class Episodes:
             for interval in intervals
         )
 
-    def _is_blow_up(self, this: Excursion) -> bool:
-        """Return whether a start-up rose far above the initial loss; a single loss must have tripled."""
-        progress = self._progress
-        base = min(progress.initial, progress.start)
-        is_tall = this.peak - base >= _TRIPLED * self._rise * abs(base)
-        return this.peak > progress.blow_up_line() and (this.num_off >= self._rules.spike_steps or is_tall)
-
     def _least_mass(self) -> float:
         """Return the mass that lets an excursion stand out, if outlying losses are common."""
         if self._odd_rate <= _ODD_COMMON:
@@ -277,6 +287,8 @@ class Episodes:
             if this.is_early and this.peak > self._progress.blow_up_line():
                 self._progress.start_again()
         elif not this.is_start_up:
+            if not this.is_early and len(self._odd) < MOST_EPISODES:
+                self._odd.append(episode.strength)
             self._odd_mass = 0.8 * self._odd_mass + 0.2 * this.mass if self._odd_mass > 0 else this.mass
             self._odd_rate += 1 / _ODD_MEMORY
         rise = self._progress.rise_at(this.level) * abs(this.level)
@@ -298,6 +310,8 @@ class Episodes:
             new = [jump for _, jump, was_spike in self._recent if not was_spike]
         else:
             return
+        counted = {jump.strength for jump in new}
+        self._odd = [strength for strength in self._odd if strength not in counted]
         for jump in new:
             jump.is_jump = True
             self._add(jump)
@@ -325,6 +339,7 @@ class Episodes:
             "recent": [(num_seen, asdict(episode), is_spike) for num_seen, episode, is_spike in self._recent],
             "in_regime": self._in_regime,
             "onsets": self._onsets.copy(),
+            "odd_strengths": self._odd.copy(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -337,3 +352,4 @@ class Episodes:
         self._recent = [(num_seen, Episode(**episode), is_spike) for num_seen, episode, is_spike in state["recent"]]
         self._in_regime = state["in_regime"]
         self._onsets = list(state.get("onsets", ()))
+        self._odd = list(state.get("odd_strengths", ()))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, stdev
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.base.vocabulary import OSCILLATING, PRUNED, RIGHT, TOO_SLOW, UNKNOWN, UNSURE
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.detection.trend import blow_up_line
+from orchestrator.detection.trend import TINY, blow_up_line
 
 if TYPE_CHECKING:  # commands that read no curve start without it
     import numpy as np
@@ -24,8 +25,13 @@ if TYPE_CHECKING:  # commands that read no curve start without it
 # Shares of a smaller fall of the loss, relative to the start, would be shares of noise.
 _LEAST_FALL = 0.01
 
-# An axis of one of these names has learning rates: the field, or what custom trainers call it.
-LR_NAMES = ("lr", "learning_rate")
+# An axis of such a name has learning rates: the field, or what custom trainers and tables call it. Not so a factor of
+# some layers, a floor or a decay.
+_LR_NAME = re.compile(
+    r"[-_]*(?:(?:optim|optimizer|trainer|training|train|model|args|config|hparams)[._/])*"
+    r"(?:(?:peak|max|base|initial|init)[-_ ]?)?(?:lr|learning[-_ ]?rate)(?:[-_](?:max|peak|base))?",
+    re.IGNORECASE,
+)
 # Final losses differ by more than noise above this many standard deviations of the seeds of a cell: 5 % of pairs of
 # equal cells are farther apart than 2.8, and the same seed on both sides shares most of its noise.
 BEYOND_NOISE = 2.0
@@ -93,9 +99,14 @@ class LrHealth(NamedTuple):
     regret: float | None = None
 
 
+def is_learning_rate(name: str) -> bool:
+    """Return whether an axis of this ``name`` has learning rates."""
+    return _LR_NAME.fullmatch(name) is not None
+
+
 def lr_axis(names: Collection[str]) -> str | None:
-    """Return the axis of learning rates among ``names``, or None without one."""
-    return next((name for name in LR_NAMES if name in names), None)
+    """Return the axis of learning rates among ``names``, the first of several; None without one."""
+    return next((name for name in names if is_learning_rate(name)), None)
 
 
 def lr_health(trainings: Sequence[Training], noise_of: Callable[[int], float] | None = None) -> list[LrHealth]:
@@ -221,26 +232,51 @@ class Start(NamedTuple):
     num: int
 
 
-def unseen_blow_ups(trainings: Sequence[Training], rules: StoppingConfig) -> dict[int, Start]:
+def unseen_blow_ups(
+    trainings: Sequence[Training],
+    rules: StoppingConfig,
+    places: Sequence[Sequence[float]] | None = None,
+    *,
+    is_zipped: bool = False,
+) -> dict[int, Start]:
     """Return the ``trainings`` that blew up before their first loss was printed and did not come back, by index.
 
-    They differ in learning rate and seed alone. One has blown up if its first and its final loss are both above the
-    line of a start-up blow-up, drawn from the highest first loss of at least three trainings at lower learning rates.
-    Higher ones say nothing: a slow training may end above the first losses of all that learn faster. Equal first losses
-    of one learning rate, as of seeds that repeat a run, count once.
+    They differ in learning rate and seed alone, or in other settings too, whose numbers are in ``places``. One has
+    blown up if its first and its final loss are both above the line of a start-up blow-up, drawn from the highest first
+    loss of at least three trainings at lower learning rates. Higher ones say nothing: a slow training may end above the
+    first losses of all that learn faster. Equal first losses of one learning rate, as of seeds that repeat a run, count
+    once. The lower ones must lie around a training in all other settings, so that one of them begins as high as it
+    does, if first losses rise or fall along each setting. Where another setting changes with the learning rate
+    (``is_zipped``), first losses may rise once more by as much as they differ.
     """
     blown: dict[int, Start] = {}
-    begun: set[tuple[float, float]] = set()
+    begun: dict[tuple[float, float], list[int]] = {}
+    lowest, highest = math.inf, 0.0
     by_rate = sorted(range(len(trainings)), key=lambda i: trainings[i].rate)
     for rate, of_rate in itertools.groupby(by_rate, key=lambda i: trainings[i].rate):
-        here = list(of_rate)
-        start = Start(max((loss for _, loss in begun), default=0.0), len(begun))
-        if start.num >= _BEGUN and start.loss > 0:
-            line = blow_up_line(start.loss, rules)
-            blown |= {i: start for i in here if _stayed_above(line, trainings[i])}
-        kept = (trainings[i] for i in here if trainings[i].outcome != "diverged" and i not in blown)
-        begun |= {(rate, loss) for loss in _finite(training.initial_loss for training in kept)}
+        here, above = list(of_rate), set[int]()
+        if len(begun) >= _BEGUN and highest > 0:
+            line = blow_up_line(highest * (highest / max(lowest, TINY) if is_zipped else 1.0), rules)
+            start = Start(highest, len(begun))
+            above = {i for i in here if _stayed_above(line, trainings[i])}
+            lower = [places[i] for of_loss in begun.values() for i in of_loss] if places and above else []
+            blown |= {i: start for i in above if places is None or _lies_within(places[i], lower)}
+        for i in here:
+            loss = trainings[i].initial_loss
+            if trainings[i].outcome != "diverged" and i not in above and loss is not None and math.isfinite(loss):
+                begun.setdefault((rate, loss), []).append(i)
+                lowest, highest = min(lowest, loss), max(highest, loss)
     return blown
+
+
+def _lies_within(place: Sequence[float], others: Sequence[Sequence[float]]) -> bool:
+    """Return whether some of ``others`` lie in each direction from ``place``: above or below it in each number."""
+    offsets = [[there - here for there, here in zip(other, place, strict=True)] for other in others]
+
+    def has_any(signs: Sequence[int]) -> bool:
+        return any(all(sign * by >= 0 for sign, by in zip(signs, offset, strict=True)) for offset in offsets)
+
+    return all(map(has_any, itertools.product((1, -1), repeat=len(place))))
 
 
 def _stayed_above(line: float, training: Training) -> bool:

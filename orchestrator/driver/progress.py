@@ -17,7 +17,9 @@ from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED
 from orchestrator.base.packs import Report
 from orchestrator.base.space import Trial
 from orchestrator.base.trial_result import MemberResult
+from orchestrator.base.vocabulary import CUSTOM_KINDS
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.table import with_relative_results
 from orchestrator.sweepfile.sections import BudgetConfig
 from orchestrator.sweepfile.spec import Sweep
 
@@ -53,6 +55,12 @@ class Progress:
     stopped_by: int | None = None  # a signal's number
     error: Exception | None = None  # what ended the run
     running: dict[str, Report] = field(default_factory=dict)
+
+    def compare(self, ledger: LedgerReader) -> None:
+        """Take the outcomes that trials have beside each other, as a map has them."""
+        if self.sweep.objective.name in CUSTOM_KINDS:  # others record their losses from before the first update
+            trials = with_relative_results(ledger.trials(), ledger.facts())
+            self.outcomes |= {trial.trial_id: trial.outcome for trial in trials if trial.outcome is not None}
 
     @property
     def counts(self) -> Counter[str]:

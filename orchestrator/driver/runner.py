@@ -103,10 +103,9 @@ class _Run:
         self.proposer, self.clock = proposer, clock
         self.packs: dict[str, Pack] = {}
         self.queued: list[Pack] = []
-        self.started: set[str] = set()
+        self.started, self.progressed = set[str](), set[str]()
         self.resumed_from: dict[str, str] = {}
         self.last_news: dict[str, float] = {}
-        self.progressed: set[str] = set()
         self.losses: Counter[str] = Counter()
         self.furthest: Counter[str] = Counter()
         self.budget = Budget(sweep.budget, sweep.resources.gpus, ledger, wall_clock)
@@ -170,6 +169,7 @@ class _Run:
             # If this cannot be written now, the next run marks the trials as abandoned.
             with contextlib.suppress(StorageError):
                 self._release_running()
+                progress.compare(self.ledger)
             for observer in self.observers:
                 observer.ended(progress)
 

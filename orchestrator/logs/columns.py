@@ -22,8 +22,10 @@ VALIDATION_NAMES = ("validation_loss", "val_loss", "valid_loss", "eval_loss", "e
                     "val/bpb")  # fmt: skip
 COUNTER = "counter"  # of a line of text, such as 10/300
 STEP_NAMES = ("global_step", "trainer/global_step", "train/global_step", "step", "steps", "iter", "iteration",
-              "iterations", "iters", "train_step", "num_updates", "update", "batch", "train/step", "_step",
-              "completed_step", "current_step", "optimizer_step", "it", "i", COUNTER)  # fmt: skip
+              "iterations", "iters", "train_step", "training_step", "trainer_step", "train_iter", "train_iteration",
+              "training_iter", "training_iteration", "num_updates", "update", "update_step", "gradient_step", "batch",
+              "train/step", "_step", "completed_step", "finished_step", "current_step", "optimizer_step", "at_step",
+              "at_iteration", "after_step", "it", "i", COUNTER)  # fmt: skip
 LOSS_NAMES = ("loss", "train_loss", "train/loss", "training_loss", "loss/train", "train_loss_step", "lm_loss",
               "train/lm_loss", "ce_loss", "train/ce_loss", "cross_entropy_loss", "train/crossentropyloss",
               "train/cross_entropy_loss", "loss/total", "total_loss", "train/total_loss", "losses/train",

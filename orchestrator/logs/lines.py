@@ -23,12 +23,19 @@ _NUMBER = r"[-+]?(?:\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d
 _WORD = r"(?!(?:nan|inf|infinity|info|debug|warning)\b)[A-Za-z_][\w/.\-]{0,249}+"
 # What wraps a number that was printed as a tensor or an array: tensor(2.3, ...), np.float64(2.3), [2.3].
 _WRAPPED = r"(?:(?:\w{1,12}\.)?(?:tensor|[a-z]{0,12}array|[a-z]{0,6}float\d{0,3})\(\s*+|\[\s*+){0,2}"
-# A name of up to three words, an optional colon or equals sign, a number with an optional unit. Both may be quoted.
+# A name of up to three words, maybe a colon, equals or number sign, and a number, maybe with a unit, or both in quotes.
 _PAIR = re.compile(
-    rf"(?<![\w.])({_WORD}(?: {_WORD}){{0,2}})(?=[\"'\s(:=\[])[\"']?\s*+(?:\([^)\d:=]*+\))?+\s*+[:=]?\s*+[\"']?"
+    rf"(?<![\w.])({_WORD}(?: {_WORD}){{0,2}})(?=[\"'\s(:=\[])[\"']?\s*+(?:\([^)\d:=]*+\))?+\s*+[:=#]?\s*+[\"']?"
     rf"{_WRAPPED}({_NUMBER})(?=[A-Za-z%]{{0,3}}(?![\w.]\w))",
     re.IGNORECASE,
 )
+# A loss at a step, `loss at step 10: 3.2` or `loss after 10 steps = 3.2`: its name, the step and its value.
+_AT = re.compile(
+    r"([\w/.\-]*loss) (?:at|after) (?:(?:step|iteration|iter|batch|update) #?(\d+)|(\d+) (?:steps|iterations|updates))"
+    rf"\s*+(?:[:=]|is)\s*+(?={_NUMBER}(?![\w.]))",
+    re.IGNORECASE,
+)
+_OVER = re.compile(r"(?<=loss) over (?:the )?last \d+(?: [a-z]+)?(?=\s*+[:=])", re.IGNORECASE)  # a part of the name
 # The progress of a loop, 10/300; not a date, a time of day after a date, or a ratio of decimals.
 _COUNTER = re.compile(r"(?<![\w./:-])(\d{1,15}) ?/ {0,12}(\d{1,15})(?![\w./]| ?\d+:\d)")
 _NAME_BEFORE = re.compile(r"([A-Za-z][\w/]*)[\s(\[:=]*$")
@@ -121,6 +128,12 @@ def text_of(line: bytes) -> str:
 def texts_of(lines: Sequence[bytes]) -> list[str]:
     """Decode lines together, which is faster, and remove colour codes."""
     return text_of(b"\n".join(lines)).split("\n") if lines else []
+
+
+def in_usual_order(text: str) -> str:
+    """Write the step of a loss that is `at step 10` before its name, and remove over how many it is a mean."""
+    text = _OVER.sub("", text) if " over " in text else text
+    return _AT.sub(r"step \2\3 \1: ", text) if " at " in text or " after " in text else text
 
 
 # --- names and numbers -----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.logs.columns import COUNTER, EPOCH, STEP_NAMES, may_be_loss
-from orchestrator.logs.lines import Pair, counters, json_numbers, text_pairs
+from orchestrator.logs.lines import Pair, counters, in_usual_order, json_numbers, text_pairs
 
 EVALUATION = "eval"  # prefix of names in a line of an evaluation
 _WORDS = r"test(?:ing)?|val|valid|validat(?:ion|ing|ed?)|eval|evaluat(?:ion|ing|ed?)|held[- ]?out"
@@ -134,6 +134,7 @@ class SeriesOfText:
         """Return names and numbers of one line, empty if the line does not count."""
         if text.startswith(_SUMMARY):
             return {}
+        text = in_usual_order(text)
         pairs = list(text_pairs(text))
         row = _numbered(text, pairs)
         loss = next((pair for pair in pairs if may_be_loss(pair.name, None)), None)

@@ -13,6 +13,7 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.query import hidden
 from orchestrator.base.space import format_value
 from orchestrator.base.words import count
+from orchestrator.detection.relative import lr_axis
 from orchestrator.maps.edges import STABLE, Interval, StableRule
 from orchestrator.maps.ladder import Ladder, Size, log_size, read_ladder
 from orchestrator.maps.law import Exponents, Law, fit_centres, fit_edges
@@ -179,7 +180,7 @@ def _usual_rate(table: SweepTable) -> str:
     names = [axis.name for axis in table.axes]
     if not names:
         raise InputError(Problem(table.name, "", "has no axis", "name an import's with `--axis`"))
-    return table.edge_axis or ("lr" if "lr" in names else names[0])
+    return table.edge_axis or lr_axis(names) or names[0]
 
 
 # --- what is refused -------------------------------------------------------------------------------------------

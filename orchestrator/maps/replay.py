@@ -20,6 +20,7 @@ from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.episodes import Episode
 from orchestrator.detection.outcomes import ENOUGH_LOSSES, judge, member_result
 from orchestrator.detection.run_monitor import JUDGED, RunMonitor
+from orchestrator.detection.trend import MOST_PART, is_partial_sum
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.tables import Log
 
@@ -103,7 +104,7 @@ def replay_logs(logs: Sequence[Log], config: StoppingConfig, wants_norm_rises: b
 
     The partial lines of a log that resumes at a later step are left out.
     """
-    logs = [_after(log, num) if _is_resumed(log) and (num := _num_partial(log)) else log for log in logs]
+    logs = [_after(log, num) if _is_resumed(log) and (num := _num_partial(log)) else _noted(log) for log in logs]
     curves = [
         Curve(
             log.step_N,
@@ -117,7 +118,23 @@ def replay_logs(logs: Sequence[Log], config: StoppingConfig, wants_norm_rises: b
         Replayed(log, record, member_result(log.name, record, config, len(log.step_N), math.nan))
         for log, record in zip(logs, records, strict=True)
     ]
-    return [_unless_resumed(one, config, wants_norm_rises) if one.log.columns.step is None else one for one in judged]
+    return [one if _has_each_step(one.log) else _unless_resumed(one, config, wants_norm_rises) for one in judged]
+
+
+def _has_each_step(log: Log) -> bool:
+    """Whether the log begins with a loss of a single step, which is no mean."""
+    return log.columns.step is not None and len(log.step_N) > 1 and log.step_N[1] == log.step_N[0] + 1
+
+
+def _noted(log: Log) -> Log:
+    """The log, with a note if the detector leaves out its first loss."""
+    if len(log.step_N) < 2:
+        return log
+    (first, second), (loss, after) = log.step_N[:2].tolist(), log.loss_N[:2].tolist()
+    if not is_partial_sum(loss, first, after, second - first):
+        return log
+    why = f"is not judged: it may be a sum over fewer steps, divided by {second - first:,}"
+    return replace(log, notes=(*log.notes, f"its first loss, {loss / after:.2g} of the next one, {why}"))
 
 
 def _is_resumed(log: Log) -> bool:
@@ -135,6 +152,12 @@ def _num_partial(log: Log) -> int:
     return 0
 
 
+def _may_be_parts(log: Log, num: int) -> bool:
+    """Whether the first losses may be means over one step or more of the interval of the log, if it has steps."""
+    every = math.inf if log.columns.step is None else float(log.step_N[num] - log.step_N[num - 1])
+    return bool(log.loss_N[num] <= MOST_PART * every * log.loss_N[num - 1])
+
+
 def _after(log: Log, num: int) -> Log:
     """The log without its ``num`` partial lines."""
     why = "are not judged: all that follow are twice as high"
@@ -144,21 +167,23 @@ def _after(log: Log, num: int) -> Log:
 
 
 def _unless_resumed(judged: Replayed, config: StoppingConfig, wants_norm_rises: bool | None) -> Replayed:
-    """The result on a log without steps: no verdict if it blew up at its start, or resumes with partial lines.
+    """The result on a log that leaves out steps: no verdict if it blew up at its start, or resumes with partial lines.
 
-    Both look alike if it is at once as high as it gets, and what follows is a stable training of its own.
+    Both look alike if it is at once as high as it gets, and what follows is a stable training of its own that learns.
     """
     num = _num_partial(judged.log) if judged.result.outcome == "diverged" else 0
-    loss_N = judged.log.loss_N[num:]
-    if not num or np.median(loss_N[:_FIRST_HIGH]) < _AS_HIGH * loss_N.max():
+    loss_N, start = judged.log.loss_N[num:], float(np.median(judged.log.loss_N[num : num + ENOUGH_LOSSES]))
+    if not num or np.median(loss_N[:_FIRST_HIGH]) < _AS_HIGH * loss_N.max() or not _may_be_parts(judged.log, num):
         return judged
     (rest,) = replay_logs([_after(judged.log, num)], config, wants_norm_rises)
-    if rest.result.outcome != "stable":
+    final = rest.result.final_loss
+    if rest.result.outcome != "stable" or final is None or start - final <= config.stall_drop * start:
         return judged
     first = f"{num} {plural(num, 'loss', 'losses')}"
+    steps = "does not have each step" if judged.log.columns.step else "has no steps"
     reason = (
         f"its first {first} may be the partial lines of a resumed training, or the last before it blew up: all that "
-        "follow are twice as high, and the log has no steps"
+        f"follow are twice as high, and the log {steps}"
     )
     return Replayed(judged.log, rest.record, replace(rest.result, outcome=UNKNOWN, reason=reason))
 

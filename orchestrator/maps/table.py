@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,14 +11,14 @@ from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.measure import FINAL_LOSS, Measure, column_measure, score_of
-from orchestrator.base.space import Axis, Cell, format_value, to_hashable
+from orchestrator.base.space import Axis, Cell, format_value, is_number, to_hashable
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import CUSTOM_KINDS, cell_state
+from orchestrator.base.vocabulary import CUSTOM_KINDS, STARTED_LATER, cell_state
 from orchestrator.base.words import count, plural
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.relative import (
-    LR_NAMES,
     Training,
+    is_learning_rate,
     learned_shares,
     lr_axis,
     lr_health,
@@ -31,6 +32,7 @@ from orchestrator.sweepfile.settings import settings_of
 
 # The noise of the loss from step to step, by the id of a trial and its attempt.
 KnownNoise = dict[tuple[str, str | None], float]
+_STARTED_LATER = re.compile(rf"from step ([\d,]+) on, {STARTED_LATER}")
 _MOST_SLICES = 12  # values of an axis that are compared, each of which has a map of its own
 
 
@@ -178,26 +180,35 @@ def with_relative_results(
     the noise of a trial's loss from step to step, curves have no say in labels of learning rates; all else is the same.
     """
     axes = json.loads(facts.get("axes", "[]"))
-    zipped = {name for axis in axes for name in axis.get("zipped", ()) if axis["name"] in LR_NAMES}
+    zipped = {name for axis in axes for name in axis.get("zipped", ()) if is_learning_rate(axis["name"])}
     measure = score_of(facts) or FINAL_LOSS
     stopping = json.loads(facts.get("stopping", "{}"))
-    trials = _with_unseen_blow_ups(trials, StoppingConfig(spike_rise=stopping.get("spike_rise")))
+    rules = StoppingConfig(spike_rise=stopping.get("spike_rise"))
+    trials = _with_unseen_blow_ups(trials, zipped, rules, is_scattered=not is_grid(facts))
     # The noise of the loss says nothing about a score.
     return _with_lr_health(
         _with_learned_shares(trials, measure), zipped, noise_of if measure.is_loss else None, measure
     )
 
 
-def _with_unseen_blow_ups(trials: Sequence[TrialResult], rules: StoppingConfig) -> list[TrialResult]:
-    """Judge trials by the first losses of others that differ in learning rate and seed alone.
+def _with_unseen_blow_ups(
+    trials: Sequence[TrialResult], zipped: Collection[str], rules: StoppingConfig, *, is_scattered: bool
+) -> list[TrialResult]:
+    """Judge trials by the first losses of others that differ in learning rate, ``zipped`` axes and seed alone.
 
-    A built-in objective records a loss before its first update, so that nothing happens unseen.
+    Scattered ones may differ in all axes that have numbers. A built-in objective records a loss before its first
+    update, so that nothing happens unseen.
     """
     judged = list(trials)
-    if not trials or trials[0].objective not in CUSTOM_KINDS:
+    axis = lr_axis(trials[0].cell) if trials else None
+    if axis is None or trials[0].objective not in CUSTOM_KINDS:
         return judged
-    for row, trainings in _lr_rows(trials, (), FINAL_LOSS):
-        for place, start in unseen_blow_ups(trainings, rules).items():
+    numeric = {name for name in trials[0].cell if all(is_number(trial.cell[name]) for trial in trials)}
+    led = (numeric & {*zipped}) - {axis}
+    others = sorted(numeric - {axis, *zipped}) if is_scattered else []
+    for row, trainings in _lr_rows(trials, [*others, *led], FINAL_LOSS):
+        places = [[float(trials[i].cell[name]) for name in others] for i in row] if others else None
+        for place, start in unseen_blow_ups(trainings, rules, places, is_zipped=bool(led)).items():
             trial = trials[row[place]]
             reason = (
                 f"it blew up before its first loss of {trial.initial_loss:.4g}: it ended at {trial.final_loss:.4g}, "
@@ -209,16 +220,16 @@ def _with_unseen_blow_ups(trials: Sequence[TrialResult], rules: StoppingConfig) 
 
 
 def _lr_rows(
-    trials: Sequence[TrialResult], zipped: Collection[str], measure: Measure
+    trials: Sequence[TrialResult], free: Collection[str], measure: Measure
 ) -> list[tuple[list[int], list[Training]]]:
-    """The places and trainings of each group of trials that differ in learning rate, ``zipped`` axes and seed alone."""
+    """The places and trainings of each group of trials that differ in learning rate, ``free`` axes and seed alone."""
     axis = lr_axis(trials[0].cell) if trials else None
     if axis is None:
         return []
     rows: dict[Cell, list[int]] = {}
     for i, trial in enumerate(trials):
         if isinstance(trial.cell[axis], int | float):
-            rows.setdefault(trial.cell.without({axis, *zipped}), []).append(i)
+            rows.setdefault(trial.cell.without({axis, *free}), []).append(i)
     return [
         (
             row,
@@ -311,6 +322,16 @@ def repeats_text(num: int) -> str:
     """The note on ``num`` seeds that repeat the run of another."""
     seeds = count(num, "seed repeats", "seeds repeat")
     return f"{seeds} another's run to the last digit and {plural(num, 'is', 'are')} not counted"
+
+
+def continuing_text(trials: Iterable[TrialResult]) -> str:
+    """The note on trials that began at a later step than others, as if they had each other's checkpoints; or empty."""
+    finished = [trial.reason or "" for trial in trials if trial.outcome is not None]
+    later = [began[1] for reason in finished if (began := _STARTED_LATER.search(reason)) is not None]
+    if not later or (len(later) == len(finished) and len(set(later)) == 1):
+        return ""
+    num = count(len(later), "trial")
+    return f"{num} began at a later step than others: do they share a checkpoint? {{folder}} in its path separates them"
 
 
 def printed_metrics(trials: Iterable[TrialResult]) -> tuple[str, ...]:

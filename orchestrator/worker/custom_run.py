@@ -40,7 +40,7 @@ from orchestrator.worker.points import (
     recorded_points,
     recorded_readings,
 )
-from orchestrator.worker.trainer_checkpoints import changed_at, trainer_checkpoints
+from orchestrator.worker.trainer_checkpoints import changed_at, ends_text, trainer_checkpoints
 
 # A paused trial must end before the driver stops waiting for its last report.
 _MAX_PAUSE_S = 8.0
@@ -356,7 +356,7 @@ class CustomRun:
                 has_score=self._scores.final is not None,
                 diverged=diverged,
             )
-            how = ", where it was ended, as it went on" if self.curve.goes_on else ""
+            how = ends_text(self.curve, record.num_steps)
             read = f"{record.num_steps:,} losses for {self.pack.steps:,} steps{how} ({self.source.note})"
             result = replace(
                 result,

@@ -28,11 +28,15 @@ _SAYINGS = re.compile(
             r"\b(?:nan|inf|non-?finite) (?:training )?loss\b.*\b(?:stop|abort|exit|terminat)",
             r"probably exploding",  # fairseq
             r"^FloatingPointError\b",  # fairseq, numpy
-            r"^\s*assert\b.*(?:isnan|isinf|isfinite)\(",  # the line of a traceback
+            r"\bassert .*(?:isnan|isinf|isfinite)\(",  # the line of a traceback
             r"returned nan values in its \d+th output",  # PyTorch's anomaly detection
             r"probability tensor contains either `inf`, `nan`",  # PyTorch's sampling
             r"found invalid values:\s*tensor\([\[\s]*nan",  # PyTorch's distributions
             r"found nan in local (?:forward loss|grad norm)",  # Megatron-LM
+            r"invalid loss, terminating training",  # Keras
+            r"loss contains a nan",  # Composer
+            r"tensor had (?:nan|inf) values",  # TensorFlow
+            r"loss scale already at minimum",  # DeepSpeed
             r"`training_step` is nan|detected nan and/or inf values",  # Lightning
             r"\b(?:loss|training|model|run) (?:has )?(?:diverged|exploded)\b(?!\s*[:=?])",
         )

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import glob
 import os
+from typing import TYPE_CHECKING
+
+from orchestrator.base.vocabulary import STARTED_LATER
+
+if TYPE_CHECKING:
+    from orchestrator.worker.points import Curve
 
 
 def changed_at(path: str) -> float:
@@ -12,6 +18,16 @@ def changed_at(path: str) -> float:
         return os.path.getmtime(path)
     except OSError:
         return 0.0
+
+
+def ends_text(curve: Curve, num_points: int) -> str:
+    """Return in words that a run began later than its second point would be, and that it was ended; else empty."""
+    first, last = curve.first_step, curve.last_step
+    is_late = (
+        first is not None and last is not None and num_points > 1 and first * (num_points - 1) > 2 * (last - first)
+    )
+    began = f", from step {first:,} on, {STARTED_LATER}" if is_late else ""
+    return began + (", where it was ended, as it went on" if curve.goes_on else "")
 
 
 def trainer_checkpoints(checkpoint: str, working_folder: str, trial_folder: str) -> list[str]:

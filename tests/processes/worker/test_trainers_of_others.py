@@ -10,6 +10,7 @@ from stored_sweeps import in_tensorboard
 from typer.testing import CliRunner
 
 from orchestrator.base.errors import InputError
+from orchestrator.base.vocabulary import STARTED_LATER
 from orchestrator.cli import app
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
@@ -343,9 +344,41 @@ def test_a_blow_up_before_the_first_loss_is_unstable_on_the_map_and_in_trackers(
         table = read_table(ledger)
     assert [row.outcome for row in table.trials] == ["stable"] * 3 + ["diverged"]
     assert "began at 15" in table.trials[-1].reason
+    summary = run_sweep(sweep, tmp_path / "again", InlineExecutor)
+    assert summary.counts == {"stable": 3, "diverged": 1}, "what the run says at its end is what its map says"
     with Mirror(folder, TrackingConfig(), tracker=tracker_class("tensorboard")) as mirror:
         with LedgerReader(folder / "ledger.db") as ledger:
             mirror.mirror_trials(ledger, [row.trial_id for row in table.trials])
         mirror.mirror_sweep([])
     stored = in_tensorboard(folder)
     assert sorted(trial["outcome"] for trial in stored.trials.values()) == ["diverged"] + ["stable"] * 3
+
+
+# It goes on from a checkpoint in a folder that all trials share, as PyTorch's examples do with a fixed path.
+SHARING = """
+import os, sys
+steps, path = int(sys.argv[2]), "checkpoint.txt"
+first = int(open(path).read()) if os.path.exists(path) else 0
+for step in range(first, first + steps):
+    print(f"step {step} loss {1 + 3 * 0.99 ** step}", flush=True)
+open(path, "w").write(str(first + steps))
+"""
+
+
+def test_trials_that_continue_each_other_through_a_shared_checkpoint_are_said(tmp_path: Path, monkeypatch) -> None:
+    trials = trained(sweep_in(tmp_path, SHARING, ONE_SEED), tmp_path)
+    assert [STARTED_LATER in trial.reason for trial in trials] == [False, True, True]
+    with LedgerReader(tmp_path / "results" / "mine" / "ledger.db") as ledger:
+        assert "2 trials began" in cell_map(read_table(ledger)).note
+    monkeypatch.chdir(tmp_path)
+    said = CliRunner().invoke(app, ["check", "mine.yaml"]).output
+    assert "begins:" in said, "the sweep has left a checkpoint, which the check goes on from"
+
+
+def test_trials_that_all_begin_at_one_later_step_were_trained_before_and_nothing_is_said(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.txt").write_text("500")
+    script = SHARING.replace('open(path, "w")', 'open(path + ".new", "w")')
+    trials = trained(sweep_in(tmp_path, script, ONE_SEED), tmp_path)
+    assert all("from step 500 on" in trial.reason for trial in trials)
+    with LedgerReader(tmp_path / "results" / "mine" / "ledger.db") as ledger:
+        assert "began" not in cell_map(read_table(ledger)).note

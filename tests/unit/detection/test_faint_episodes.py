@@ -93,6 +93,47 @@ def test_a_spike_after_a_fall_over_decades_is_found() -> None:
     assert [episode.onset_step for episode in record(losses).episodes] == [1500]
 
 
+@pytest.mark.parametrize("spread", [0.3, 0.5])
+def test_noise_at_the_start_is_no_blow_up(spread: float) -> None:
+    """Its first loss may be a low one; so many of these logs had an episode: 2 and 39 of 100."""
+    found = []
+    for seed in range(100):
+        random = np.random.default_rng(seed)
+        falling = 2 + 3 * np.exp(-np.arange(60) / 20)
+        found.append(record(falling * np.exp(spread * random.standard_normal(60))).episodes)
+    assert sum(any(episode.onset_step < 20 for episode in episodes) for episodes in found) <= 100 * spread / 4
+
+
+def test_one_print_of_more_than_twice_the_first_loss_is_a_blow_up_if_the_noise_is_small() -> None:
+    random = np.random.default_rng(0)
+    frozen = np.r_[7.39, 18.9, 6.91, 7.85, 6.92 + 0.003 * random.standard_normal(200)]
+    assert outcome(record(frozen)) == "diverged"
+    learning = np.r_[7.3, 17.4, 6.9 * np.exp(-np.arange(300) / 600) + 0.01 * random.standard_normal(300)]
+    found = record(learning)
+    assert ([episode.onset_step for episode in found.episodes], outcome(found)) == ([1], "spiked")
+    assert record(learning[:10]).episodes, "while the noise is not known it counts"
+
+
+def test_a_plateau_at_twice_the_level_is_no_new_normal_however_much_was_learned_at_the_start() -> None:
+    random = np.random.default_rng(0)
+    losses = np.r_[33.0, 6 - 3.3 * (1 - np.exp(-np.arange(150) / 30)), 5.0 + 0.9 * np.exp(-np.arange(300) / 10)]
+    found = record(losses + 0.04 * random.standard_normal(len(losses)))
+    assert [episode.onset_step for episode in found.episodes] == [151]
+    assert outcome(found) == "diverged"
+
+
+def test_an_episode_is_stronger_than_all_excursions_that_are_none() -> None:
+    """Single tall losses show how heavy the tail is; two of them in a row are no spike."""
+    random = np.random.default_rng(0)
+    losses = 3 + np.exp(-np.arange(4000) / 100) + 0.02 * random.standard_normal(4000)
+    losses[200:3900:400] *= 1.6
+    odd = losses.copy()
+    odd[3950:3952] = 4.0
+    assert (len(record(odd).episodes), len(record(odd).faint)) == (0, 1)
+    losses[3950:3960] = 6.0
+    assert [episode.onset_step for episode in record(losses).episodes] == [3950]
+
+
 # --- what cannot be judged -------------------------------------------------------------------------
 
 
@@ -116,9 +157,41 @@ def test_the_partial_first_lines_of_a_resumed_log_are_no_past(partial: list[floa
     assert note.startswith(f"it resumes at step 5,000; its first {len(partial)} losses are not judged")
 
 
-def test_a_log_that_begins_where_its_training_does_is_judged_from_its_first_line() -> None:
-    assert replayed(np.r_[0.3, DESCENT], first=0, every=10).result.outcome == "diverged"
-    assert replayed(np.r_[0.3, DESCENT], first=10, every=10).log.notes == ()
+def test_a_log_of_each_step_that_begins_where_its_training_does_is_judged_from_its_first_line() -> None:
+    assert replayed(np.r_[0.3, DESCENT], first=0).result.outcome == "diverged"
+    assert replayed(np.r_[0.3, DESCENT], first=1).log.notes == ()
+
+
+@pytest.mark.parametrize("first", [0, 10])
+def test_a_log_that_leaves_out_steps_may_begin_with_a_partial_line_and_gets_no_verdict(first: int) -> None:
+    """Also where its steps begin at 0 again, as those of a resumed training may."""
+    found = replayed(np.r_[1.5, DESCENT], first=first, every=10)
+    assert (found.record.lost, found.result.outcome, found.result.onset_step) == (None, "unknown", None)
+    rose = replayed(np.r_[10.9, 25.0, 40.0, 60.0, 12 + 40 * np.exp(-np.arange(200) / 30)], first=first, every=10)
+    assert rose.result.outcome == "diverged", "a partial line is followed by a training, not by a rise"
+    far = replayed(np.r_[0.3, DESCENT], first=first, every=10)
+    assert far.result.outcome == "diverged", "a mean over at least one of ten steps is a tenth or more"
+    flat = replayed(np.r_[2.0, 6 + 0.1 * np.random.default_rng(0).standard_normal(200)], first=first, every=10)
+    assert flat.result.outcome == "diverged", "nor does it learn"
+
+
+@pytest.mark.parametrize(("first", "every", "count"), [(0, 100, 1), (0, 8, 1), (1, 20, 1), (1, 20, 2), (9, 100, 10)])
+def test_a_sum_over_fewer_steps_that_is_divided_by_the_interval_is_no_past(first: int, every: int, count: int) -> None:
+    """As by a trainer that prints `running_loss / every`, also at its first step."""
+    losses = np.r_[DESCENT[0] * count / every, DESCENT]
+    found = replayed(losses, first=first, every=every)
+    assert (found.record.lost, found.result.outcome) == (None, "stable")
+    assert found.result.initial_loss == DESCENT[0]
+    (note,) = found.log.notes
+    assert note.startswith(f"its first loss, {count / every:.2g} of the next one, is not judged")
+    assert replayed(np.r_[DESCENT[0] / every / 4, DESCENT], first=0, every=every).result.outcome != "stable"
+
+
+def test_a_first_loss_of_one_step_is_a_past() -> None:
+    """It is no partial sum: the run blew up between its first line and its second one."""
+    flat = 40 + np.random.default_rng(0).standard_normal(200)
+    assert replayed(np.r_[10.9, flat], every=10).result.outcome == "diverged"
+    assert replayed(np.r_[4.0, flat], every=1).result.outcome == "diverged"
 
 
 @pytest.mark.parametrize("partial", [[0.3], [0.31, 0.4], [1.0]])

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.relative import (
     BEYOND_NOISE,
     LEAST_DIFFERENCE,
@@ -15,6 +16,7 @@ from orchestrator.detection.relative import (
     learned_shares,
     lr_health,
     step_noise,
+    unseen_blow_ups,
 )
 
 Loss = float | str | None
@@ -177,3 +179,49 @@ def test_the_noise_of_steps_is_their_deviation_and_a_smooth_descent_has_hardly_a
     assert step_noise(noise) == pytest.approx(0.1, rel=0.05)
     assert step_noise(1 + 3 * np.exp(-np.arange(200) / 20)) < 1e-4
     assert step_noise(np.array([1.0, np.nan] * 10)) == 0.0
+
+
+# --- blow-ups that nobody saw ----------------------------------------------------------------------
+
+
+def drawn(random: np.random.Generator, place_Nd: np.ndarray, rate_N: np.ndarray, steep: float) -> list[Training]:
+    """Healthy trainings whose first losses rise or fall along each other setting; low rates learn slowly."""
+    base_N = np.exp(place_Nd @ random.normal(0, steep, place_Nd.shape[1]) + 0.05 * random.standard_normal(len(rate_N)))
+    speed_N = np.clip(np.log10(rate_N / 1e-4) / 2, 0.02, 1)
+    first_N = 4 * base_N * np.exp(-speed_N * random.uniform(0, 0.5, len(rate_N)))
+    final_N = np.minimum(first_N, 4 * base_N * (0.15 + 0.85 * np.exp(-3 * speed_N)))
+    columns = (column_N.tolist() for column_N in (rate_N, first_N, final_N))
+    return [Training(rate, 0, "stable", first, final) for rate, first, final in zip(*columns, strict=True)]
+
+
+@pytest.mark.parametrize("num_others", [1, 2, 3])
+@pytest.mark.parametrize("steep", [0.03, 1.0, 2.0])
+def test_no_healthy_scattered_training_has_blown_up_unseen(num_others: int, steep: float) -> None:
+    num_planted = num_found = 0
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        place_Nd, rate_N = random.uniform(-1, 1, (60, num_others)), 10 ** random.uniform(-4, 0, 60)
+        healthy = drawn(random, place_Nd, rate_N, steep)
+        assert unseen_blow_ups(healthy, StoppingConfig(), place_Nd.tolist()) == {}
+        blown = [
+            run._replace(initial_loss=10 * run.initial_loss, final_loss=9 * run.initial_loss) if run.rate > 0.1 else run
+            for run in healthy
+        ]
+        found = unseen_blow_ups(blown, StoppingConfig(), place_Nd.tolist())
+        assert all(blown[i].rate > 0.1 for i in found)
+        num_planted += sum(run.rate > 0.1 for run in blown)
+        num_found += len(found)
+    assert num_found > 0
+    assert num_others > 1 or steep > 0.1 or num_found > 0.8 * num_planted
+
+
+@pytest.mark.parametrize("steep", [0.03, 1.0, 2.0])
+def test_no_healthy_training_has_blown_up_where_another_setting_advances_with_the_rate(steep: float) -> None:
+    for seed in range(100):
+        random = np.random.default_rng(seed)
+        place_Nd, rate_N = np.linspace(-1, 1, 8)[:, None], 10 ** np.linspace(-4, 0, 8)
+        healthy = drawn(random, place_Nd, rate_N, steep)
+        assert unseen_blow_ups(healthy, StoppingConfig(), is_zipped=True) == {}
+    *lower, last = drawn(np.random.default_rng(0), place_Nd, rate_N, 0.03)
+    blown = [*lower, last._replace(initial_loss=60.0, final_loss=50.0)]
+    assert list(unseen_blow_ups(blown, StoppingConfig(), is_zipped=True)) == [7]

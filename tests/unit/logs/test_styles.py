@@ -89,6 +89,12 @@ READ: dict[str, Lines] = {
         f"{pid}\tTrain Epoch: {epoch(max(0, t - late)) + 1} [{64 * batch(max(0, t - late))}/{64 * PER_EPOCH} (0%)]\tLoss: {x if late == 0 else 9.9}\n"
         for pid, late in ((4001, 0), (4002, 2)) if t >= 2 * late
     ),
+    "a loss at a step": lambda t, x, n, v: f"Loss at step {3 * t}: {x}\n" + at_end(t, f"Validation loss at step {3 * t}: {v:.4f}\n"),
+    "a loss after steps": lambda t, x, n, v: f"[INFO] training loss after {3 * t} steps = {x}, lr 0.1\n",
+    "a mean over some steps": lambda t, x, n, v: f"step {3 * t} | avg loss over last 10 steps: {x} | lr 0.1\n",
+    "a training step": lambda t, x, n, v: f"2026-01-01 INFO Training step #{3 * t}: loss {x}\n",
+    "a trainer's step": lambda t, x, n, v: f"12:00:00 INFO trainer step {3 * t} loss {x}\n",
+    "what is known at a step": lambda t, x, n, v: f"At step {3 * t}, loss={x}, {5 + t % 3} files\n",
     "a time in seconds": lambda t, x, n, v: f"{1_700_000 + t // 3} step {t} loss {x}\n",
     "MNIST example": lambda t, x, n, v: (
         f"Train Epoch: {epoch(t) + 1} [{64 * batch(t)}/{64 * PER_EPOCH} ({100 * batch(t) / PER_EPOCH:.0f}%)]\tLoss: {x}\n"
@@ -239,6 +245,14 @@ READ: dict[str, Lines] = {
     ),
     "llama-recipes": lambda t, x, n, v: f"\rTraining Epoch: 1/3, step {t}/{NUM_STEPS} completed (loss: {x}):   {t}%|##   |\n",
 }  # fmt: skip
+EVERY_THIRD = {
+    "a mean over some steps",
+    "a loss at a step",
+    "a loss after steps",
+    "a training step",
+    "a trainer's step",
+    "what is known at a step",
+}
 ASKED: dict[str, Lines] = {
     "a GAN": lambda t, x, n, v: f"[0/5][{t}/{NUM_STEPS}]\tLoss_D: {x}\tLoss_G: {2 * x:.4f}\n",
     "a table of boxes": lambda t, x, n, v: f"| {t:>5} | {x} | {n:.3f} |\n",
@@ -285,6 +299,7 @@ def test_a_style_is_read_at_the_first_try_live_and_whole_alike(file_of, style: s
     assert stream.question is None
     gaps = set(np.diff(log.step_N))
     assert len(gaps) == 1, "the steps are evenly spaced"
+    assert style not in EVERY_THIRD or log.step_N[-1] == 3 * (NUM_STEPS - 1)
 
 
 @pytest.mark.parametrize("style", READ)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 from sweep_cases import trial_row
 
+from orchestrator.base.space import Cell
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.maps.table import with_relative_results
 
@@ -112,6 +114,52 @@ def test_trials_that_differ_in_another_setting_do_not_say_where_one_begins() -> 
     other = [(60.0, 50.0), (60.0, 49.0), (60.0, 49.0), (60.0, 48.0)]
     rows = printed(*losses, reduction="mean") + printed(*other, reduction="sum")
     assert {trial.outcome for trial in relative(*rows)} == {"stable"}
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "peak_lr", "max_lr", "--lr", "learning-rate", "optim.lr", "lr_max"])
+def test_an_axis_of_learning_rates_is_known_by_its_usual_names(name: str) -> None:
+    rows = printed((15.0, 9.0), (15.2, 6.0), (14.8, 6.5), (60.0, 49.0))
+    rows = [replace(row, cell=Cell({name: row.cell["lr"]})) for row in rows]
+    assert [trial.outcome for trial in relative(*rows)] == ["stable"] * 3 + ["diverged"]
+
+
+@pytest.mark.parametrize("name", ["min_lr", "lr_decay", "head_lr", "final_lr", "warmup_lr", "lr_scheduler", "lrs"])
+def test_floors_decays_and_factors_of_layers_are_no_learning_rates(name: str) -> None:
+    rows = printed((15.0, 9.0), (15.2, 6.0), (14.8, 6.5), (60.0, 49.0))
+    rows = [replace(row, cell=Cell({name: row.cell["lr"]})) for row in rows]
+    assert {trial.outcome for trial in relative(*rows)} == {"stable"}
+
+
+def test_numbers_that_advance_with_the_learning_rate_may_differ_and_words_may_not() -> None:
+    axes = [{"name": "lr", "zipped": ["lr", "warmup"]}, {"name": "warmup", "zipped": ["lr", "warmup"]}]
+    rows = printed((15.0, 9.0), (15.2, 6.0), (14.8, 6.5), (60.0, 49.0))
+    facts = {"axes": json.dumps(axes)}
+    for values, outcome in (((1, 2, 3, 4), "diverged"), ((1, 2, 3, "long"), "stable")):
+        with_warmup = [
+            replace(row, cell=Cell({**row.cell, "warmup": value})) for row, value in zip(rows, values, strict=True)
+        ]
+        assert with_relative_results(with_warmup, facts)[-1].outcome == outcome
+
+
+def scattered(*others: tuple[float, float], width: float = 4.0) -> list[TrialResult]:
+    """Trials at low learning rates with each (width, first loss) of ``others``, and one that blew up at ``width``."""
+    cells = [(0.01 + 0.001 * i, there, first, 6.0) for i, (there, first) in enumerate(others)]
+    return [
+        trial_row(
+            trial_id=str(lr), cell={"lr": lr, "width": there}, objective="command", status="finished",
+            outcome="stable", initial_loss=first, final_loss=last, reason="it stayed",
+        )
+        for lr, there, first, last in [*cells, (3.0, width, 60.0, 49.0)]
+    ]  # fmt: skip
+
+
+def test_scattered_trials_are_judged_by_those_around_them_in_other_axes() -> None:
+    facts = {"is_sampled": "true"}
+    around = [(1.0, 15.0), (3.0, 15.5), (8.0, 14.0)]
+    assert with_relative_results(scattered(*around), facts)[-1].outcome == "diverged"
+    assert with_relative_results(scattered(*around), {})[-1].outcome == "stable", "a grid has rows"
+    assert with_relative_results(scattered(*around, width=9.0), facts)[-1].outcome == "stable", "wider than all others"
+    assert with_relative_results(scattered(*around, (8.0, 50.0)), facts)[-1].outcome == "stable", "one began as high"
 
 
 def test_a_loss_that_falls_over_decades_may_begin_a_thousand_times_as_high() -> None:

@@ -31,6 +31,13 @@ SAID = {
     "Lightning's weights": ["ValueError: Detected nan and/or inf values in `layer.weight`."],
     "an error of its own": ["ValueError: encountered NaN loss at step 12"],
     "a farewell": ["NaN loss detected, aborting"],
+    "an assert after a condition": [*TRACEBACK, "    if step: assert math.isfinite(loss)", "AssertionError"],
+    "Keras": ["Batch 20: Invalid loss, terminating training"],
+    "Composer": ["RuntimeError: Train loss contains a NaN."],
+    "TensorFlow": ["InvalidArgumentError: Gradient for dense is NaN : Tensor had NaN values"],
+    "DeepSpeed's scale": [
+        "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run."
+    ],
     "plain words": ["Training diverged at step 30"],
 }
 NOT_SAID = {
