@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from scipy.special import expit, gammaln, log_expit, log_ndtr, logsumexp
+from scipy.special import gammaln, log_expit, log_ndtr, logsumexp
 from scipy.stats import chi2, halfnorm, norm, qmc
+
+from orchestrator.maps.target import Target
 
 # Priors, in natural logarithms. The theories of exponents are 0, -1/2 and -1; the mean is the one in the middle.
 EXPONENT_MEAN, EXPONENT_SD = -0.5, 0.5
@@ -64,16 +66,15 @@ class Law:
     scatter_S: np.ndarray
     width_S: np.ndarray
 
-    def draws(self, size_K: np.ndarray) -> np.ndarray:
-        """Return draws of the log rate at a new size, whose random effect nobody has seen."""
-        mean_S = self.coefficient_SD @ _features(size_K[None] - self.origin_K, self.bent)[0]
-        return mean_S + self.scatter_S * _standard_normals(len(mean_S))
+    def at(self, size_K: np.ndarray, copies: int = 1) -> Target:
+        """Return the edge at a new size, whose random effect nobody has seen: ``copies`` of it for each draw."""
+        mean_S = np.tile(self.coefficient_SD @ _features(size_K[None] - self.origin_K, self.bent)[0], copies)
+        scatter_S, width_S = np.tile(self.scatter_S, copies), np.tile(self.width_S, copies)
+        return Target(mean_S + scatter_S * _standard_normals(len(mean_S)), width_S, np.ones(len(mean_S)))
 
     def interval(self, size_K: np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
         """Return the median of the log rate at a new size, and the ends of its interval."""
-        tail = (1 - level) / 2
-        at, low, high = np.quantile(self.draws(size_K), [0.5, tail, 1 - tail])
-        return float(at), float(low), float(high)
+        return self.at(size_K).interval(level)
 
     def exponent(self, axis: int, size_K: np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
         """Return the median of an exponent at a size, and the ends of its interval."""
@@ -84,10 +85,6 @@ class Law:
             exponent_S = exponent_S + 2 * bend_S * (size_K[axis] - self.origin_K[axis])
         at, low, high = np.quantile(exponent_S, [0.5, tail, 1 - tail])
         return float(at), float(low), float(high)
-
-    def p_stable(self, size_K: np.ndarray, log_rate: float) -> float:
-        """Return the probability that a run at a new size is stable at this rate."""
-        return float(expit((self.draws(size_K) - log_rate) / self.width_S).mean())
 
 
 def fit_edges(

@@ -164,7 +164,7 @@ def predict(
         backtest=backtest,
         regret=None if backtest is None else backtest.regret,
         rate=rate,
-        p_stable=None if rate is None else law.p_stable(target_K, math.log(rate)),
+        p_stable=None if rate is None else law.at(target_K).p_stable(math.log(rate)),
         num_runs=ladder.num_runs,
         num_sizes=len(ladder.sizes),
         doubts=tuple(_doubts(ladder, backtest)),

@@ -112,8 +112,8 @@ def test_the_fit_repeats_and_a_rate_beyond_the_edge_is_unlikely_to_be_stable() -
     first, second = (fit_edges(*clean([16, 32, 64])) for _ in range(2))
     target = np.log([128.0])
     assert first.interval(target) == second.interval(target)
-    assert first.p_stable(target, np.log(0.001)) > 0.95
-    assert first.p_stable(target, np.log(0.2)) < 0.05
+    assert first.at(target).p_stable(np.log(0.001)) > 0.95
+    assert first.at(target).p_stable(np.log(0.2)) < 0.05
 
 
 def test_centres_of_flat_optima_follow_a_law_and_one_at_the_end_of_its_axis_is_a_bound() -> None:
