@@ -54,7 +54,7 @@ class Optimum:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The runs at one size: logs of their rates, and which were unstable.
+    """The runs at one size by ascending rate: logs of their rates, which were unstable, and what the ledger has.
 
     ``low`` and ``high`` are the logs of the neighbours between which the edge lies, None beyond the axis.
     """
@@ -65,6 +65,7 @@ class Size:
     low: float | None
     high: float | None
     optimum: Optimum | None
+    runs: tuple[TrialResult, ...] = field(repr=False)
 
     @property
     def edge(self) -> float | None:
@@ -165,7 +166,7 @@ def _check_has_no_other(table: SweepTable, names: Sequence[str], along: str) -> 
 def _size(setting: Cell, runs: Sequence[tuple[float, bool, TrialResult]], measure: Measure) -> Size:
     rates, unstable = tuple(run[0] for run in runs), tuple(run[1] for run in runs)
     low, high = bracket(rates, unstable)
-    return Size(setting, rates, unstable, low, high, _optimum(runs, high, measure))
+    return Size(setting, rates, unstable, low, high, _optimum(runs, high, measure), tuple(run[2] for run in runs))
 
 
 def bracket(rates: Sequence[float], unstable: Sequence[bool]) -> tuple[float | None, float | None]:

@@ -9,11 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from orchestrator.maps.confirmation import BROKEN, TargetRun
 from orchestrator.maps.edges import Interval
 from orchestrator.maps.ladder import Size
 from orchestrator.maps.prediction import Point, Prediction
 from orchestrator.render.labels import legend_below, plain, short_number
-from orchestrator.render.style import BLUE, DPI, GREY, ORANGE, VERMILION, saved
+from orchestrator.render.style import BLACK, BLUE, DPI, GREY, ORANGE, VERMILION, saved
 
 _BAND = 0.15  # opacity of an interval
 _ASIDE = 1.03  # factor by which the backtest stands beside its bracket
@@ -30,13 +31,17 @@ def _draw(found: Prediction) -> Figure:
     axes = figure.subplots()
     axes.set_xscale("log")
     axes.set_yscale("log")
-    _band(axes, found.edge_curve, VERMILION, "edge, with its 95 % interval at a new size")
-    _band(axes, found.best_curve, BLUE, "best rate, likewise")
+    furthest = found.ladder.values(found.axis)[-1] if found.is_void else math.inf
+    _band(axes, found.edge_curve, furthest, VERMILION, "edge, with its 95 % interval at a new size")
+    _band(axes, found.best_curve, furthest, BLUE, "best rate, likewise")
     for number, size in enumerate(found.ladder.sizes):
         _draw_size(axes, size, found.axis, is_first=number == 0)
     target = found.target[found.axis]
     axes.axvline(target, color=GREY, linewidth=0.8, linestyle=":")
-    _bar(axes, target, found.edge, VERMILION, "D", "predicted edge at the target")
+    if found.edge is not None:
+        _bar(axes, target, found.edge, VERMILION, "D", "edge at the target")
+    if found.confirmation is not None:
+        _draw_runs(axes, target, found.confirmation.runs)
     if found.best_lr is not None:
         _bar(axes, target, found.best_lr, BLUE, "D", "predicted best rate at the target")
     if found.backtest is not None:
@@ -51,12 +56,14 @@ def _draw(found: Prediction) -> Figure:
     axes.set_ylabel(plain(found.along))
     axes.grid(alpha=0.25)
     at = " ".join(f"{name}={short_number(float(value))}" for name, value in found.target.items())
-    figure.suptitle(plain(f"{found.sweep}: edge along {found.along}, predicted at {at}"), fontsize=11)
+    title = f"void: {at} is not as on the ladder" if found.is_void else f"edge along {found.along}, predicted at {at}"
+    figure.suptitle(plain(f"{found.sweep}: {title}"), fontsize=11)
     legend_below(figure, axes.get_legend_handles_labels()[0], most_columns=2)
     return figure
 
 
-def _band(axes: Axes, curve: Sequence[Point], colour: str, label: str) -> None:
+def _band(axes: Axes, points: Sequence[Point], furthest: float, colour: str, label: str) -> None:
+    curve = [point for point in points if point.size <= furthest]
     if not curve:
         return
     sizes = [point.size for point in curve]
@@ -77,6 +84,14 @@ def _draw_size(axes: Axes, size: Size, axis: str, *, is_first: bool) -> None:
         ends = [math.exp(size.optimum.low), math.exp(size.optimum.high)]
         label = "rates as good as the best" if is_first else None
         axes.plot([place, place], ends, color=BLUE, linewidth=3, label=label)
+
+
+def _draw_runs(axes: Axes, place: float, runs: Sequence[TargetRun]) -> None:
+    """The runs at the target: whether each broke."""
+    for broke, mark, label in ((False, "o", "run there, stable"), (True, "x", "run there, broke")):
+        rates = [run.rate for run in runs if (run.outcome in BROKEN) == broke]
+        if rates:
+            axes.plot([place / _ASIDE] * len(rates), rates, mark, color=BLACK, markersize=5, label=label)
 
 
 def _bar(axes: Axes, place: float, found: Interval, colour: str, mark: str, label: str) -> None:
