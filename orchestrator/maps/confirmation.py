@@ -145,9 +145,9 @@ def _loss_reasons(runs: Sequence[TargetRun], expected: Interval | None) -> list[
 
 def _onset_reasons(ladder: Ladder, prior: Target, runs: Sequence[TargetRun]) -> list[str]:
     """A break far earlier than any on the ladder that lies as close to its edge as the run may to the predicted one."""
-    low = prior.quantile(0.025)
+    _, low, high = prior.interval()
     for run in sorted(runs, key=lambda run: run.rate):
-        if run.onset is None or run.outcome not in BROKEN:
+        if run.onset is None or run.outcome not in BROKEN or math.log(run.rate) > high:
             continue
         furthest = max(0.0, math.log(run.rate) - low)
         onsets = [

@@ -6,7 +6,7 @@ Axes of arrays: S draws, N runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.special import expit, log_expit
@@ -16,9 +16,9 @@ from scipy.special import expit, log_expit
 class Target:
     """Draws of the log edge at a size and of the width of the transition there; weights need not add up to one."""
 
-    log_edge_S: np.ndarray
-    width_S: np.ndarray
-    weight_S: np.ndarray
+    log_edge_S: np.ndarray = field(repr=False)
+    width_S: np.ndarray = field(repr=False)
+    weight_S: np.ndarray = field(repr=False)
 
     def interval(self, level: float = 0.95) -> tuple[float, float, float]:
         """Return the median of the log edge, and the ends of its interval."""

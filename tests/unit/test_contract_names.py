@@ -88,7 +88,8 @@ QUESTIONS = {
     "locate": LOG_OPTIONS | {"--config", "--at", "--log", "--pattern", "--format", "--degraded"},
     "map": {"--x", "--y", "--metric", "--where", "--reduce", "--by", "--degraded"},
     "plan": SWEEP_OPTIONS - {"--results"},
-    "predict": {"--at", "--along", "--where", "--lr", "--assume", "--far", "--degraded"},
+    "predict": {"--at", "--along", "--where", "--lr", "--assume", "--far", "--degraded"}
+    | {"--confirm", "--executor", "--allow-import"},
     "recommend": {"--margin", "--metric", "--degraded", "--maximize", "--minimize"},
     "remedies": FORK_OPTIONS | {"--cell"},
     "remedy": FORK_OPTIONS | {"--trial", "--cell"},

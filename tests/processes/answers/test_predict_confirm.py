@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from sweep_cases import trained_ladder
 from typer.testing import CliRunner
 
 from orchestrator import load, run
@@ -21,17 +22,7 @@ EDGE = 2 / 64  # of gradient descent
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A ladder of quadratics, whose edge is 2 / curvature."""
-    sweep = {
-        "name": "ladder",
-        "objective": "quadratic",
-        "steps": 80,
-        "seeds": [3],
-        "axes": {"lr": {"log": [0.02, 5.0], "num": 17}, "curvature": {"values": [1.0, 4.0, 16.0]}},
-        "fixed": {"optimizer": "sgd", "beta1": 0.0, "noise": 1.0, "dimension": 1000},
-        "tracking": {"enabled": False},
-    }
-    run(sweep, results=tmp_path, executor="inline")
-    return tmp_path / "ladder"
+    return trained_ladder(tmp_path)
 
 
 def confirm(folder: Path, num: int) -> PredictAnswer:
@@ -61,7 +52,7 @@ def test_runs_there_are_trained_once_and_every_later_answer_counts_them(folder: 
     three = confirm(folder, 3).confirmation
     assert three is not None
     assert {run.rate for run in two.confirmation.runs} < {run.rate for run in three.runs}
-    whole = load(folder.parent / "ladder_confirm_curvature64")
+    whole = load(folder.parent / "trained_confirm_curvature64")
     assert sorted(whole.trials["lr"]) == sorted(run.rate for run in three.runs if run.steps == 80)
 
 
@@ -82,15 +73,15 @@ def test_a_run_that_was_interrupted_is_continued_by_the_same_command(
     with pytest.raises(KeyboardInterrupt):
         confirm(folder, 2)
     monkeypatch.undo()
-    rates = set(load(folder.parent / "ladder_confirm_curvature64").trials["lr"])
+    rates = set(load(folder.parent / "trained_confirm_curvature64").trials["lr"])
     continued = confirm(folder, 2).confirmation
     assert rates < {run.rate for run in continued.runs}
     assert sum(run.steps == 80 for run in continued.runs) == 2
 
 
 def test_a_break_far_earlier_than_on_the_ladder_voids_the_prediction(tmp_path: Path) -> None:
-    late = [*[2.0] * 60, *[2.0 * 1.3**i for i in range(60)]]
-    early = [2.0 * 1.6**i for i in range(30)]
+    late = [*[2.0] * 60, *[2.0 * 1.3 ** min(i, 20) for i in range(60)]]
+    early = [2.0 * 1.6 ** min(i, 12) for i in range(30)]
     results = of_script(tmp_path, f"{late} if width < 100 else {early}", first="2.0")
     answer = results.predict(at=("width=256",), confirm=4, allow_import=True)
     assert_void(answer, 1)
@@ -98,7 +89,7 @@ def test_a_break_far_earlier_than_on_the_ladder_voids_the_prediction(tmp_path: P
 
 
 def test_an_initial_loss_far_off_the_ladder_voids_the_prediction_without_a_whole_run(tmp_path: Path) -> None:
-    late = [*[2.0] * 60, *[2.0 * 1.3**i for i in range(60)]]
+    late = [*[2.0] * 60, *[2.0 * 1.3 ** min(i, 20) for i in range(60)]]
     results = of_script(tmp_path, f"{late}", first="2.0 if width < 100 else 300.0")
     answer = results.predict(at=("width=256",), confirm=4, allow_import=True)
     assert_void(answer, 1)
@@ -107,13 +98,15 @@ def test_an_initial_loss_far_off_the_ladder_voids_the_prediction_without_a_whole
 
 
 def of_script(folder: Path, broken: str, first: str):
-    """A ladder of widths that a function trains: a run beyond an edge of 1 / width has the losses ``broken``."""
+    """A ladder of widths that a function trains: a run beyond 1 / width, or a tenth above 100, is ``broken``."""
     (folder / "ladder_trainer.py").write_text(
-        "def train(steps, lr, width, seed, **others):\n"
-        f"    losses = {broken} if lr * width > 1 else [2.0 - 0.01 * i for i in range(120)]\n"
-        "    for step in range(steps):\n"
+        "def train(config, report):\n"
+        "    width, seed = config['width'], config['seed']\n"
+        "    edge = (1 if width < 100 else 0.1) / width\n"
+        f"    losses = ({broken}) if config['lr'] > edge else [2.0 - 0.01 * i for i in range(120)]\n"
+        "    for step in range(config['steps']):\n"
         f"        loss = ({first}) if step == 0 else losses[min(step, len(losses) - 1)]\n"
-        "        yield {'step': step, 'loss': loss + 0.001 * (seed + 1) * (step % 3)}\n"
+        "        report(step=step, loss=loss + 0.001 * (seed + 1) * (step % 3))\n"
     )
     sweep = {
         "name": "scripted",
