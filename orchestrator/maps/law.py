@@ -135,6 +135,14 @@ def fit_centres(
     return _fit(size_RK, grid_M, [(1.0, log_RM)], np.zeros(1), prior, shared, bent)
 
 
+def prior_draw(size_RK: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, float]:
+    """Return log edges at some sizes by a law from the prior, and the width of its transition."""
+    exponent_K = draw.normal(EXPONENT_MEAN, EXPONENT_SD, size_RK.shape[1])
+    scatter = abs(draw.normal(0, _SCATTER_SCALE))
+    edge_R = (size_RK - size_RK.mean(axis=0)) @ exponent_K + draw.normal(0, scatter, len(size_RK))
+    return edge_R, float(np.exp(np.log(_WIDTH_MEDIAN) + _WIDTH_SD * draw.normal()))
+
+
 def _fit(
     size_RK: np.ndarray,
     grid_M: np.ndarray,

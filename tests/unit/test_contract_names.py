@@ -104,7 +104,8 @@ ACTIONS = {
     "run": SWEEP_OPTIONS
     | {"--executor", "--address", "--cpus", "--gpus", "--pack", "--parallel", "--slurm", "--tracking-uri"}
     | {"--retry-errored", "--notify-test", "--page", "--port", "--refine", "--factor", "--trials", "--along"},
-    "init": {"--objective", "--command", "--axis", "--drop", "--set", "--seeds", "--steps", "--from", "--output"},
+    "init": {"--objective", "--command", "--axis", "--drop", "--set", "--seeds", "--steps", "--from", "--output"}
+    | {"--trainer", "--for", "--trials"},
     "objectives": {"--match"},
     "import": {"--name", "--axis", "--outcome", "--loss", "--seed", "--map", "--diverged-above", "--where", "--mapping"}
     | {"--step", "--run", "--from-path", "--set", "--replace", "--json", "--results", "--maximize", "--minimize"}
