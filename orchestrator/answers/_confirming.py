@@ -88,7 +88,7 @@ class Confirming:
         check_runnable(sweep, folder)
         make = executor_loader(self.executor, ExecutorOptions(folder, sweep.resources))()
         what = f"{folder.name}, {sweep.steps} steps at {found.along} {format_value(rates[-1])}: "
-        summary = run_sweep(sweep, folder, make, [ProgressLines(say, what)])
+        summary = run_sweep(sweep, folder, make, [ProgressLines(say, what)], retry_errored=True)
         return summary.exit_code
 
     def _cell(self, found: Prediction) -> dict[str, Any]:
@@ -124,8 +124,7 @@ class Confirming:
         settings = {**self.table.fixed, **found.target}
         texts = (f"{axis}{format_value(value)}" for axis, value in settings.items())
         target = "_".join(re.sub(r"[^a-z0-9_-]", "", text.lower().replace(".", "p")) for text in texts)
-        name = f"{self.folder.name}_confirm_{target}"
-        name, end = name, "_start" if is_short else ""
+        name, end = f"{self.folder.name}_confirm_{target}", "_start" if is_short else ""
         if not re.match(NAME_PATTERN, name + "_start"):
             name = f"{self.folder.name[:32]}_confirm_{hashlib.sha256(name.encode()).hexdigest()[:12]}"
         return self.folder.parent / (name + end)

@@ -136,7 +136,10 @@ class PredictAnswer(Answer):
         """Yield the doubts, the edge and the rate to take, why, and the next command."""
         result = self.result
         if self.code:
-            yield Caution("not all runs at the target have ended; the same command continues")
+            runs = f"{result.sweep}_confirm_..."
+            yield Caution(
+                f"a run at the target has no result: `sweep status {runs}` says why; the same command goes on"
+            )
         yield from self._void() if result.is_void else self._edge()
         runs, sizes = count(result.num_runs, "run"), count(result.num_sizes, "size")
         yield Line(f"by a law fitted to the outcomes of {runs} at {sizes}; edge and best {result.along} go as")

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from orchestrator.maps.confirmation import BROKEN, TargetRun
 from orchestrator.maps.edges import Interval
 from orchestrator.maps.ladder import Size
-from orchestrator.maps.prediction import Point, Prediction
+from orchestrator.maps.prediction import THEORIES, Point, Prediction
 from orchestrator.render.labels import legend_below, plain, short_number
 from orchestrator.render.style import BLACK, BLUE, DPI, GREY, ORANGE, VERMILION, saved
 
@@ -32,8 +32,10 @@ def _draw(found: Prediction) -> Figure:
     axes.set_xscale("log")
     axes.set_yscale("log")
     furthest = found.ladder.values(found.axis)[-1] if found.is_void else math.inf
-    _band(axes, found.edge_curve, furthest, VERMILION, "edge, with its 95 % interval at a new size")
-    _band(axes, found.best_curve, furthest, BLUE, "best rate, likewise")
+    edges, best = ([p for p in curve if p.size <= furthest] for curve in (found.edge_curve, found.best_curve))
+    _band(axes, edges, VERMILION, "edge, with its 95 % interval at a new size")
+    _band(axes, best, BLUE, "best rate, likewise")
+    _draw_theories(axes, edges, found.ladder.values(found.axis)[-1])
     for number, size in enumerate(found.ladder.sizes):
         _draw_size(axes, size, found.axis, is_first=number == 0)
     target = found.target[found.axis]
@@ -62,14 +64,27 @@ def _draw(found: Prediction) -> Figure:
     return figure
 
 
-def _band(axes: Axes, points: Sequence[Point], furthest: float, colour: str, label: str) -> None:
-    curve = [point for point in points if point.size <= furthest]
+def _band(axes: Axes, curve: Sequence[Point], colour: str, label: str) -> None:
     if not curve:
         return
     sizes = [point.size for point in curve]
     axes.plot(sizes, [point.at for point in curve], color=colour, linewidth=1.4, label=label)
     lows, highs = [point.low for point in curve], [point.high for point in curve]
     axes.fill_between(sizes, lows, highs, color=colour, alpha=_BAND, linewidth=0)
+
+
+def _draw_theories(axes: Axes, curve: Sequence[Point], largest: float) -> None:
+    """Faint lines with the slopes of the theories through the edge at the largest size that was trained."""
+    if not curve:
+        return
+    at = min(curve, key=lambda point: abs(point.size - largest))
+    ends = [curve[0].size, curve[-1].size]
+    for theory, name in zip(THEORIES, ("0", "-1/2", "-1"), strict=True):
+        edges = [at.at * (size / at.size) ** theory for size in ends]
+        axes.plot(ends, edges, color=GREY, linewidth=0.7, linestyle="--", alpha=0.6, zorder=0)
+        axes.annotate(
+            f"slope {name}", (ends[0], edges[0]), (3, 2), textcoords="offset points", color=GREY, fontsize=7, ha="left"
+        )
 
 
 def _draw_size(axes: Axes, size: Size, axis: str, *, is_first: bool) -> None:

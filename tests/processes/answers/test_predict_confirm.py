@@ -9,6 +9,7 @@ import pytest
 from sweep_cases import trained_ladder
 from typer.testing import CliRunner
 
+from objectives.training.packed import PackedTrainer
 from orchestrator import load, run
 from orchestrator.answers.predict import PredictAnswer
 from orchestrator.base.errors import InputError
@@ -95,6 +96,35 @@ def test_an_initial_loss_far_off_the_ladder_voids_the_prediction_without_a_whole
     assert_void(answer, 1)
     expected = answer.confirmation.initial_loss
     assert expected.low < 2.0 < expected.high < 300.0
+
+
+def test_a_command_that_cannot_be_shortened_is_confirmed_by_whole_runs_alone(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import sys\n"
+        "lr, width = map(float, sys.argv[1:])\n"
+        "for step in range(60):\n"
+        "    print('step', step, 'loss', 2 - 0.01 * step if lr * width < 1 else 2 * 1.2 ** min(step, 40), flush=True)\n"
+    )
+    sweep = {
+        "name": "commanded",
+        "objective": {"command": ["python", "train.py", "{lr}", "{width}"], "folder": str(tmp_path)},
+        "steps": 60,
+        "seeds": [0],
+        "axes": {"lr": {"log": [4e-3, 0.25], "num": 7}, "width": {"values": [16, 32, 64]}},
+        "tracking": {"enabled": False},
+    }
+    answer = run(sweep, results=tmp_path, executor="inline").predict(at=("width=256",), confirm=3)
+    assert [run.steps for run in answer.confirmation.runs] == [60] * 3
+    assert answer.edge.low < 1 / 256 < answer.edge.high
+
+
+def test_a_run_that_errors_ends_the_command_and_is_tried_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(PackedTrainer, "step", lambda trainer: 1 / 0)
+        failed = confirm(folder, 1)
+    assert failed.exit_code != 0
+    assert isinstance(next(iter(failed.blocks())), Caution)
+    assert confirm(folder, 1).exit_code == 0
 
 
 def of_script(folder: Path, broken: str, first: str):
