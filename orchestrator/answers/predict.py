@@ -219,7 +219,8 @@ class PredictAnswer(Answer):
         asked = f"`sweep predict {name} {self.options}"
         assert result.edge is not None
         is_wide = result.edge.high > _WIDE * result.edge.low
-        if self.can_train and (result.confirmation is None or is_wide):
+        is_open = result.confirmation is None or not result.confirmation.is_bracketed
+        if self.can_train and (is_open or is_wide):
             known = 0 if result.confirmation is None else sum(r.steps == longest for r in result.confirmation.runs)
             why = "since a larger model may fail in a way that no smaller one shows" if not known else "to know more"
             cost = f"{_CONFIRM} runs and {_CONFIRM * longest:,} steps"

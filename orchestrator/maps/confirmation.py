@@ -24,7 +24,7 @@ _LOSS_EXPONENT_SD = 1.0  # of initial losses over sizes: many do not depend on i
 _LEAST_NOISE = 0.02  # of the log of an initial loss, where seeds do not show it
 _EARLIER = 2.0  # factor by which an onset is far earlier than the earliest on the ladder
 _FEWEST_ONSETS = 3
-_LEAST_SUPPORT = 1 / 500  # of the law's draws that explain the outcomes
+LEAST_SUPPORT = 1 / 500  # of the law's draws that explain the outcomes
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Confirmation:
     """What the runs at the target say. ``reasons`` why the target is not as on the ladder void the prediction.
 
     ``initial_loss`` is what the ladder lets expect, ``law_edge`` the prediction without these runs, and ``edge`` what
-    is known after them.
+    is known after them. ``is_bracketed`` says whether some broke and whole ones were stable.
     """
 
     runs: tuple[TargetRun, ...]
@@ -52,6 +52,7 @@ class Confirmation:
     law_edge: Interval
     reasons: tuple[str, ...]
     member_steps: int
+    is_bracketed: bool
     edge: Target = hidden()
 
     @property
@@ -96,10 +97,17 @@ def judged(
     )
     expected = initial_loss_at(ladder, size_K)
     reasons = [*_loss_reasons(runs, expected), *_onset_reasons(ladder, prior, runs)]
-    if evidence and posterior.support() < _LEAST_SUPPORT:
+    if evidence and posterior.support() < LEAST_SUPPORT:
         reasons.append("the law cannot explain these outcomes: the edge lies outside of what it thinks possible")
-    law_edge = Interval(*map(math.exp, prior.interval()))
-    return Confirmation(runs, expected, law_edge, tuple(reasons), sum(run.steps_done for run in runs), posterior)
+    return Confirmation(
+        runs=runs,
+        initial_loss=expected,
+        law_edge=Interval(*map(math.exp, prior.interval())),
+        reasons=tuple(reasons),
+        member_steps=sum(run.steps_done for run in runs),
+        is_bracketed=len({is_unstable for _, is_unstable in evidence}) == 2,
+        edge=posterior,
+    )
 
 
 def _survived(trial: TrialResult) -> bool | None:

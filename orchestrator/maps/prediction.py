@@ -179,6 +179,9 @@ def confirmed(found: Prediction, trials: Sequence[TrialResult], rule: StableRule
             found, edge=None, best_lr=None, headroom=None, take=None, p_stable=None, confirmation=confirmation
         )
     target = confirmation.edge
+    doubts = found.doubts
+    if not confirmation.is_bracketed:
+        doubts = (f"the runs at {found.target_name} do not bracket its edge: none broke, or none was stable", *doubts)
     edge = Interval(*map(math.exp, target.interval()))
     return replace(
         found,
@@ -186,6 +189,7 @@ def confirmed(found: Prediction, trials: Sequence[TrialResult], rule: StableRule
         headroom=None if found.best_lr is None else edge.at / found.best_lr.at,
         take=_taken(edge, found.best_lr),
         p_stable=None if found.rate is None else target.p_stable(math.log(found.rate)),
+        doubts=doubts,
         confirmation=confirmation,
     )
 

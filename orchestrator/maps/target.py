@@ -38,7 +38,7 @@ class Target:
         sign_N = np.where(unstable, 1.0, -1.0)
         distance_NS = (np.array(log_rates)[:, None] - self.log_edge_S) / self.width_S
         log_likelihood_S = log_expit(sign_N[:, None] * distance_NS).sum(axis=0)
-        return replace(self, weight_S=self.weight_S * np.exp(log_likelihood_S))
+        return replace(self, weight_S=self.weight_S * np.exp(log_likelihood_S - log_likelihood_S.max()))
 
     def support(self) -> float:
         """Return the share of the draws that explain the outcomes about as well as the best of them."""
