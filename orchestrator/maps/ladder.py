@@ -21,6 +21,7 @@ from orchestrator.maps.table import SweepTable
 FLAT = 0.003  # rates whose loss exceeds the best by less than this share of it are as good as the best
 _FEWEST_RATES = 3  # stable, with a loss, that show an optimum
 _SHOWN = 4
+_RUNS_OF_GROUP, _MOST_GROUPS = 12, 6  # of sizes that are scattered
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,11 @@ class Ladder:
     measure: Measure = field(repr=False)
 
     @property
+    def is_scattered(self) -> bool:
+        """Whether most sizes have too few runs for an edge of their own."""
+        return 2 * sum(len(set(size.log_rates)) < _FEWEST_RATES for size in self.sizes) > len(self.sizes)
+
+    @property
     def num_runs(self) -> int:
         """The number of runs with an outcome."""
         return sum(len(size.log_rates) for size in self.sizes)
@@ -138,6 +144,35 @@ def read_ladder(table: SweepTable, names: Sequence[str], along: str, rule: Stabl
         tuple(_size(setting, sorted(runs, key=lambda run: run[0]), table.measure) for setting, runs in ordered),
         table.measure,
     )
+
+
+def pooled(ladder: Ladder, name: str, exponent_K: np.ndarray) -> Ladder:
+    """Return scattered sizes as a few that hold many runs each, neighbours along the axis ``name``.
+
+    Rates are moved to the middle of their group by the exponents of a law; optima are left out.
+    """
+    runs = sorted(
+        (
+            (size, rate, is_unstable, run)
+            for size in ladder.sizes
+            for rate, is_unstable, run in zip(size.log_rates, size.unstable, size.runs, strict=True)
+        ),
+        key=lambda each: float(each[0].setting[name]),
+    )
+    sizes = []
+    for part in np.array_split(np.arange(len(runs)), min(_MOST_GROUPS, max(2, len(runs) // _RUNS_OF_GROUP))):
+        group = [runs[i] for i in part]
+        place_NK = np.array([log_size(size.setting, ladder.names) for size, *_ in group])
+        middle_K = np.median(place_NK, axis=0)
+        moved = [
+            float(rate - shift) for (_, rate, *_), shift in zip(group, (place_NK - middle_K) @ exponent_K, strict=True)
+        ]
+        order = np.argsort(moved)
+        rates, unstable = tuple(moved[i] for i in order), tuple(group[i][2] for i in order)
+        middle = Cell(zip(ladder.names, map(float, np.exp(middle_K)), strict=True))
+        trials = tuple(group[i][3] for i in order)
+        sizes.append(Size(middle, rates, unstable, *bracket(rates, unstable), None, trials))
+    return replace(ladder, sizes=tuple(sizes))
 
 
 def _check_is_positive(axis: Axis, along: str) -> None:

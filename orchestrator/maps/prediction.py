@@ -17,7 +17,7 @@ from orchestrator.maps.backtest import MOST_OFF, Backtest, backtest
 from orchestrator.maps.confirmation import Confirmation, judged
 from orchestrator.maps.edges import STABLE, Interval, StableRule
 from orchestrator.maps.form import Form, usual_prior
-from orchestrator.maps.ladder import Ladder, log_size, read_ladder
+from orchestrator.maps.ladder import Ladder, log_size, pooled, read_ladder
 from orchestrator.maps.law import Law
 from orchestrator.maps.table import SweepTable
 from orchestrator.maps.target import Target
@@ -140,7 +140,8 @@ def predict(
     law, best = form.edge_law(ladder), form.best_law(ladder)
     edge = _interval(law, target_K)
     best_lr = None if best is None else _interval(best, target_K)
-    test = backtest(ladder, at, axis, form)
+    exponent_K = np.array([law.exponent(i, target_K)[0] for i in range(len(ladder.names))])
+    test = backtest(pooled(ladder, axis, exponent_K) if ladder.is_scattered else ladder, at, axis, form)
     return Prediction(
         sweep=table.name,
         along=along,

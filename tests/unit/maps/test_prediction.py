@@ -134,6 +134,36 @@ def test_an_axis_that_varies_and_is_no_size_is_refused() -> None:
         predict(table_with(trials, [*plain.axes, other]), {"width": 128})
 
 
+def scattered(num: int, edge: Callable[[float], float]) -> SweepTable:
+    """Runs at sizes and rates that are all different."""
+    rng = np.random.default_rng(0)
+    cells = zip(10 ** rng.uniform(-3.5, -1.5, num), 2 ** rng.uniform(4, 7, num), strict=True)
+    trials = [
+        trial_row(
+            trial_id=str(i),
+            cell={"lr": rate, "width": width},
+            status="finished",
+            outcome="stable" if rate < edge(width) else "diverged",
+        )
+        for i, (rate, width) in enumerate(cells)
+    ]
+    axes = [Axis(name, "log", (), ends) for name, ends in (("lr", (1e-4, 0.1)), ("width", (16.0, 128.0)))]
+    return table_with(trials, axes)
+
+
+def test_scattered_sizes_have_a_backtest_too() -> None:
+    right = predict(scattered(120, power_law), {"width": 256})
+    assert right.backtest is not None
+    assert 64 < right.backtest.at["width"] < 128
+    assert right.backtest.factor < 1.4
+    assert right.doubts == ()
+    assert right.edge.low < power_law(256) < right.edge.high
+    wrong = predict(scattered(120, lambda width: power_law(width) / (8 if width > 90 else 1)), {"width": 256})
+    assert wrong.backtest is not None
+    assert wrong.backtest.factor > 1.5
+    assert wrong.doubts != ()
+
+
 @pytest.mark.parametrize(
     ("unstable", "expected"),
     [
