@@ -115,7 +115,7 @@ class Confirming:
     def _short_steps(self, found: Prediction) -> int | None:
         """The length of the first run; None if the trainer cannot be shortened, or its runs are as short."""
         trial = found.ladder.sizes[0].runs[0]
-        warmup = {**self.table.facts, **trial.config}.get("warmup") or 0
+        warmup = {**self.table.ledger.trainer_facts(), **trial.config}.get("warmup") or 0
         steps = SHORT + (warmup if isinstance(warmup, int) else 0)
         return steps if takes_steps(trial.config) and steps < trial.steps else None
 
