@@ -42,13 +42,16 @@ def unpack_piece(content: bytes) -> dict[str, np.ndarray]:
 
 
 def join_pieces(pieces: Sequence[Trace]) -> dict[str, np.ndarray]:
-    """Join the pieces of a curve. It has the columns of all pieces, NaN if a piece lacks one."""
+    """Join the pieces of a curve. It has the columns of all pieces, NaN if a piece lacks one.
+
+    A column keeps its precision, so that nothing computed from it depends on when its pieces were written.
+    """
     names = dict.fromkeys(name for piece in pieces for name in piece)
     return {name: np.concatenate([_column(piece, name) for piece in pieces]) for name in names}
 
 
 def _column(piece: Trace, name: str) -> np.ndarray:
-    return piece[name] if name in piece else np.full(len(piece["step"]), np.nan)
+    return piece[name] if name in piece else np.full(len(piece["step"]), np.nan, np.float32)
 
 
 def _of_table(content: bytes) -> dict[str, np.ndarray]:

@@ -28,6 +28,14 @@ def test_a_piece_comes_back_as_it_was_whatever_its_columns_are_called(names: lis
         found[name][0] = 1  # which a caller may do
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_column_has_its_precision_also_where_a_piece_lacks_it(dtype: type) -> None:
+    measured = {"step": np.arange(2), "lambda_max": np.ones(2, dtype)}
+    found = join_pieces([measured, {"step": np.arange(2, 3)}])
+    assert found["lambda_max"].dtype == dtype
+    np.testing.assert_array_equal(found["lambda_max"], [1.0, 1.0, np.nan])
+
+
 def test_pieces_are_joined_with_nan_where_one_lacks_a_column() -> None:
     found = join_pieces([{"step": np.arange(2), "loss": np.ones(2)}, {"step": np.arange(2, 3)}])
     np.testing.assert_array_equal(found["step"], [0, 1, 2])
