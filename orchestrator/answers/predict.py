@@ -96,6 +96,8 @@ class PredictQuery(Query["SweepTable"]):
 
 def _target(texts: tuple[str, ...], table: SweepTable) -> dict[str, float]:
     """The sizes of the target. Raises InputError."""
+    from orchestrator.maps.lengths import STEPS
+
     if not texts:
         names = [axis.name for axis in table.axes if all(is_number(value) and value > 0 for value in axis.values)]
         numeric = f"numeric axes: {', '.join(names) or 'none'}"
@@ -108,7 +110,9 @@ def _target(texts: tuple[str, ...], table: SweepTable) -> dict[str, float]:
             value = math.nan
         if not 0 < value < math.inf:
             raise InputError(Problem("--at", f"{name}={text}", "is not a size", "give a positive number"))
-        at[table.axis(name, "--at").name] = to_hashable(int(value) if value.is_integer() else value)
+        if name != STEPS:
+            table.axis(name, "--at")
+        at[name] = to_hashable(int(value) if value.is_integer() else value)
     return at
 
 

@@ -19,6 +19,7 @@ from orchestrator.maps.edges import STABLE, Interval, StableRule
 from orchestrator.maps.form import Form, usual_prior
 from orchestrator.maps.ladder import Ladder, log_size, pooled, read_ladder
 from orchestrator.maps.law import Law
+from orchestrator.maps.lengths import STEPS
 from orchestrator.maps.table import SweepTable
 from orchestrator.maps.target import Target
 
@@ -120,6 +121,7 @@ def predict(
     if along in at:
         raise InputError(Problem("--at", along, "is the axis along which the edge lies", "name sizes: --at width=2048"))
     ladder = read_ladder(table, tuple(at), along, rule)
+    at = {name: at[name] for name in ladder.names}
     _check_has_both_sides(table.name, ladder)
     assumed = [name for name in at if not _carries(ladder, name, at[name])]
     if assumed and assume is None:
@@ -275,7 +277,7 @@ def _exponents(ladder: Ladder, law: Law, target_K: np.ndarray, assumed: Sequence
     found = {}
     for i, name in enumerate(ladder.names):
         at, low, high = law.exponent(i, target_K)
-        theories = tuple(theory for theory in THEORIES if low <= theory <= high)
+        theories = tuple(theory for theory in THEORIES if low <= theory <= high and name != STEPS)
         found[name] = Exponent(at, low, high, theories, name in assumed)
     return found
 
