@@ -23,6 +23,7 @@ from orchestrator.ledger.facts import imported_of
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.confirmation import SHORT
 from orchestrator.maps.edges import StableRule
+from orchestrator.maps.lengths import STEPS
 from orchestrator.maps.prediction import Prediction, confirmed
 from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.sweepfile.custom_trainer import takes_steps
@@ -67,12 +68,13 @@ class Confirming:
             rates = self._rates(folder, found) or [_rounded(found.law_target().quantile(0.025))]
             code = self._run(folder, found, cell, rates, short, say)
         after, folder = self.updated(found), self._folder(found)
+        whole = int(found.target[STEPS]) if found.ladder.lengths else None
         num_before = -1
         while code == EXIT_OK and not after.is_void and num_before < (num_done := self._num_done(folder, found)) < num:
             num_before, rates = num_done, self._rates(folder, found)
             if len(rates) <= num_done:
                 rates = [*rates, _untried(after.target_edge().quantile(0.5), rates)]
-            code = self._run(folder, found, cell, rates, None, say)
+            code = self._run(folder, found, cell, rates, whole, say)
             after = self.updated(found)
         return after, code
 
@@ -135,8 +137,13 @@ class Confirming:
             return []
         with LedgerReader(folder / LEDGER) as ledger:
             trials = read_table(ledger).runs
-        here = [trial for trial in trials if trial.outcome is not None and found.target.items() <= trial.cell.items()]
+        sizes = {name: value for name, value in found.target.items() if name in self._axes}
+        here = [trial for trial in trials if trial.outcome is not None and sizes.items() <= trial.cell.items()]
         return sorted(here, key=lambda trial: trial.cell[found.along])
+
+    @property
+    def _axes(self) -> set[str]:
+        return {axis.name for axis in self.table.axes}
 
     def _num_done(self, folder: Path, found: Prediction) -> int:
         return len(self._trials(folder, found))

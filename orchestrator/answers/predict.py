@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.maps.prediction import Exponent, Prediction
     from orchestrator.maps.table import SweepTable
 
+STEPS = "steps"
 _WIDE = 2.5  # factor from the low to the high end of an interval that more runs would narrow
 _CONFIRM = 4  # runs at the target that are advised
 
@@ -96,8 +97,6 @@ class PredictQuery(Query["SweepTable"]):
 
 def _target(texts: tuple[str, ...], table: SweepTable) -> dict[str, float]:
     """The sizes of the target. Raises InputError."""
-    from orchestrator.maps.lengths import STEPS
-
     if not texts:
         names = [axis.name for axis in table.axes if all(is_number(value) and value > 0 for value in axis.values)]
         numeric = f"numeric axes: {', '.join(names) or 'none'}"
@@ -146,11 +145,15 @@ class PredictAnswer(Answer):
             )
         yield from self._void() if result.is_void else self._edge()
         runs, sizes = count(result.num_runs, "run"), count(result.num_sizes, "size")
-        yield Line(f"by a law fitted to the outcomes of {runs} at {sizes}; edge and best {result.along} go as")
+        judged = joined(list(map(str, result.ladder.lengths)), "and")
+        when = f", judged after {judged} steps" if judged else ""
+        what = f"edge and best {result.along} go" if result.best_exponents else "the edge goes"
+        yield Line(f"by a law fitted to the outcomes of {runs} at {sizes}{when}; {what} as")
         for name, exponent in result.exponents.items():
             best = result.best_exponents.get(name)
             yield Line(f"{name} to the power {_power(exponent)}{'' if best is None else f', best {_power(best)}'}", 1)
-            yield Line(_theories(exponent), 2)
+            if name != STEPS:
+                yield Line(_theories(exponent), 2)
         yield from self._tested()
         yield from self._trained()
         yield Line(f"next: {self._next()}")
@@ -190,6 +193,8 @@ class PredictAnswer(Answer):
         result = self.result
         assert result.take is not None
         if result.best_lr is None:
+            if result.ladder.lengths:
+                return "losses of shorter runs say nothing about the best rate: half of the low end of the interval"
             return "no loss says which rate is best: half of the low end of the edge's interval"
         best = f"the best rate is {_interval(result.best_lr)}"
         if result.take < result.best_lr.at:
@@ -215,9 +220,12 @@ class PredictAnswer(Answer):
     def _next(self) -> str:
         result, name = self.result, shlex.quote(self.folder)
         runs = [run for size in result.ladder.sizes for run in size.runs]
-        longest = max(run.steps for run in runs)
+        longest = int(result.target[STEPS]) if result.ladder.lengths else max(run.steps for run in runs)
         if result.is_void:
-            sizes = " ".join(f"--axis {axis}=values:{format_value(value)}" for axis, value in result.target.items())
+            sizes = " ".join(
+                f"--steps {longest}" if axis == STEPS else f"--axis {axis}=values:{format_value(value)}"
+                for axis, value in result.target.items()
+            )
             own = f"{result.sweep}_at_target --seeds {min(run.seed for run in runs)}"
             return f"`sweep run {name} {sizes} --name {own}` maps {result.along} at the target itself"
         asked = f"`sweep predict {name} {self.options}"

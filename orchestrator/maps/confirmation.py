@@ -15,6 +15,7 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.maps.edges import STABLE, Interval, StableRule
 from orchestrator.maps.ladder import Ladder, log_size
 from orchestrator.maps.law import Exponents, fit_centres
+from orchestrator.maps.lengths import STEPS
 from orchestrator.maps.target import Target
 
 SHORT = 30  # steps of the first run at the target, after its warmup
@@ -75,9 +76,9 @@ def judged(
 ) -> Confirmation:
     """Judge ``trials`` at the target, a short run first.
 
-    A run that is shorter than those of the ladder counts as evidence only if it broke.
+    A run that is shorter than the target's counts as evidence only if it broke.
     """
-    whole = min(run.steps for size in ladder.sizes for run in size.runs)
+    whole = ladder.steps_at(size_K)
     evidence = [
         (math.log(trial.cell[ladder.along]), not is_stable)
         for trial in trials
@@ -120,6 +121,7 @@ def initial_loss_at(ladder: Ladder, size_K: np.ndarray) -> Interval | None:
 
     Runs beyond the edge do not count: a trainer may print its first loss late.
     """
+    names = [name for name in ladder.names if not (ladder.lengths and name == STEPS)]  # more steps begin alike
     logs: list[tuple[np.ndarray, float, float]] = []
     for size in ladder.sizes:
         pairs = zip(size.runs, size.unstable, strict=True)
@@ -127,14 +129,14 @@ def initial_loss_at(ladder: Ladder, size_K: np.ndarray) -> Interval | None:
         known = [math.log(loss) for loss in seeds.values() if loss > 0]
         if known:
             noise = max(_LEAST_NOISE, stdev(known) if len(known) > 1 else 0.0)
-            logs.append((log_size(size.setting, ladder.names), median(known), noise))
+            logs.append((log_size(size.setting, names), median(known), noise))
     if not logs:
         return None
     size_RK, centre_R, noise_R = (np.array(each) for each in zip(*logs, strict=True))
-    num = len(ladder.names)
+    num = len(names)
     prior = Exponents(np.zeros(num), np.full(num, _LOSS_EXPONENT_SD))
     law = fit_centres(size_RK, centre_R, noise_R, np.zeros(len(centre_R)), prior)
-    at, low, high = law.interval(size_K, _FAR)
+    at, low, high = law.interval(size_K[: len(names)], _FAR)
     of_seed = _FAR_SD * float(noise_R.max())  # at the target
     return Interval(
         math.exp(at), math.exp(at - math.hypot(at - low, of_seed)), math.exp(at + math.hypot(high - at, of_seed))

@@ -120,6 +120,12 @@ class Ladder:
             return replace(self, lengths=kept, sizes=tuple(_earlier(size, kept) for size in self.sizes))
         return replace(self, sizes=tuple(size for size in self.sizes if size.setting[name] != value))
 
+    def steps_at(self, size_K: np.ndarray) -> int:
+        """Return how long a whole run at a size is: the shortest run of the sweep, unless the size says."""
+        if self.lengths:
+            return round(math.exp(size_K[-1]))
+        return min(run.steps for size in self.sizes for run in size.runs)
+
     def outcomes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return log sizes, log rates, and to how many lengths each run was stable (to the only one, without them)."""
         runs = [

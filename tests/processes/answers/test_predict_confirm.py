@@ -183,3 +183,12 @@ def test_what_cannot_be_trained_is_refused_with_the_remedy(folder: Path, tmp_pat
     assert CliRunner().invoke(app, [*arguments, "--results", str(tmp_path)]).exit_code == 0
     with pytest.raises(InputError, match="sweep import"):
         load(tmp_path / "table").predict(at=("width=128",), confirm=2)
+
+
+def test_longer_runs_are_trained_as_long_as_the_target_says(folder: Path) -> None:
+    longer = ("curvature=64", "steps=320")
+    answer = load(folder).predict(at=longer, confirm=2)
+    assert not answer.is_void
+    assert [run.steps for run in answer.confirmation.runs] == [30, 320, 320]
+    assert answer.edge.low < EDGE < answer.edge.high
+    assert load(folder).predict(at=TARGET).confirmation is None
