@@ -120,6 +120,11 @@ class Ladder:
             return replace(self, lengths=kept, sizes=tuple(_earlier(size, kept) for size in self.sizes))
         return replace(self, sizes=tuple(size for size in self.sizes if size.setting[name] != value))
 
+    def at_each_length(self) -> list[Size]:
+        """Return the sizes as they were at each length, the longest first."""
+        shorter = self.without(STEPS, self.lengths[-1]).at_each_length() if len(self.lengths) > 1 else []
+        return [*self.sizes, *shorter]
+
     def steps_at(self, size_K: np.ndarray) -> int:
         """Return how long a whole run at a size is: the shortest run of the sweep, unless the size says."""
         if self.lengths:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from orchestrator.base.space import format_value
 from orchestrator.maps.confirmation import BROKEN, TargetRun
 from orchestrator.maps.edges import Interval
 from orchestrator.maps.ladder import Size
+from orchestrator.maps.lengths import STEPS
 from orchestrator.maps.prediction import THEORIES, Point, Prediction
-from orchestrator.render.labels import legend_below, plain, short_number
+from orchestrator.render.labels import legend_below, plain
 from orchestrator.render.style import BLACK, BLUE, DPI, GREY, ORANGE, VERMILION, saved
 
 _BAND = 0.15  # opacity of an interval
+_LIGHTLY = 0.35  # opacity of sizes whose other axes are not the target's
 _ASIDE = 1.03  # factor by which the backtest stands beside its bracket
 _MOST_TICKS = 8
 
@@ -35,9 +39,11 @@ def _draw(found: Prediction) -> Figure:
     edges, best = ([p for p in curve if p.size <= furthest] for curve in (found.edge_curve, found.best_curve))
     _band(axes, edges, VERMILION, "edge, with its 95 % interval at a new size")
     _band(axes, best, BLUE, "best rate, likewise")
-    _draw_theories(axes, edges, found.ladder.values(found.axis)[-1])
-    for number, size in enumerate(found.ladder.sizes):
-        _draw_size(axes, size, found.axis, is_first=number == 0)
+    if found.axis != STEPS:
+        _draw_theories(axes, edges, found.ladder.values(found.axis)[-1])
+    for size in found.ladder.at_each_length() if found.axis == STEPS else found.ladder.sizes:
+        others = {name: value for name, value in found.target.items() if name != found.axis}
+        _draw_size(axes, size, found.axis, is_elsewhere=not others.items() <= size.setting.items())
     target = found.target[found.axis]
     axes.axvline(target, color=GREY, linewidth=0.8, linestyle=":")
     if found.edge is not None:
@@ -51,16 +57,20 @@ def _draw(found: Prediction) -> Figure:
         _bar(axes, largest * _ASIDE, found.backtest.edge, ORANGE, "s", "backtest: this size from the others")
     values = [*found.ladder.values(found.axis), target]
     axes.set_xticks(values if len(values) <= _MOST_TICKS else [values[0], values[-2], target])
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     for ticks in (axes.xaxis, axes.yaxis):
-        ticks.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
+        ticks.set_major_formatter(FuncFormatter(lambda value, _: format_value(float(f"{value:.3g}"))))
         ticks.set_minor_formatter(NullFormatter())
     axes.set_xlabel(plain(found.axis))
     axes.set_ylabel(plain(found.along))
     axes.grid(alpha=0.25)
-    at = " ".join(f"{name}={short_number(float(value))}" for name, value in found.target.items())
+    at = " ".join(f"{name}={format_value(value)}" for name, value in found.target.items())
     title = f"void: {at} is not as on the ladder" if found.is_void else f"edge along {found.along}, predicted at {at}"
     figure.suptitle(plain(f"{found.sweep}: {title}"), fontsize=11)
-    legend_below(figure, axes.get_legend_handles_labels()[0], most_columns=2)
+    handles: dict[str, Any] = {}
+    for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+        handles.setdefault(label, handle)
+    legend_below(figure, list(handles.values()), most_columns=2)
     return figure
 
 
@@ -87,18 +97,19 @@ def _draw_theories(axes: Axes, curve: Sequence[Point], largest: float) -> None:
         )
 
 
-def _draw_size(axes: Axes, size: Size, axis: str, *, is_first: bool) -> None:
-    """The bracket of a size, open where it leaves the axis, and its flat optimum."""
+def _draw_size(axes: Axes, size: Size, axis: str, *, is_elsewhere: bool) -> None:
+    """The bracket of a size, open where it leaves the axis, and its flat optimum; lightly where other axes differ."""
     place = float(size.setting[axis])
+    alpha, where = (_LIGHTLY, ", for other values of the rest") if is_elsewhere else (1.0, "")
     if size.low is not None and size.high is not None:
-        ends = [math.exp(size.low), math.exp(size.high)]
-        axes.plot([place, place], ends, color=VERMILION, linewidth=3, label="bracket of the edge" if is_first else None)
+        ends, label = [math.exp(size.low), math.exp(size.high)], f"bracket of the edge{where}"
+        axes.plot([place, place], ends, color=VERMILION, linewidth=3, alpha=alpha, label=label)
     else:
-        axes.plot(place, math.exp(size.edge_or_bound), color=VERMILION, marker="^" if size.high is None else "v")
+        mark = "^" if size.high is None else "v"
+        axes.plot(place, math.exp(size.edge_or_bound), color=VERMILION, marker=mark, alpha=alpha)
     if size.optimum is not None:
-        ends = [math.exp(size.optimum.low), math.exp(size.optimum.high)]
-        label = "rates as good as the best" if is_first else None
-        axes.plot([place, place], ends, color=BLUE, linewidth=3, label=label)
+        ends, label = [math.exp(size.optimum.low), math.exp(size.optimum.high)], f"rates as good as the best{where}"
+        axes.plot([place, place], ends, color=BLUE, linewidth=3, alpha=alpha, label=label)
 
 
 def _draw_runs(axes: Axes, place: float, runs: Sequence[TargetRun]) -> None:
