@@ -29,8 +29,8 @@ sys.path.insert(0, str(ROOT))
 from orchestrator.base.files import LEDGER  # noqa: E402
 from orchestrator.cli.app import app  # noqa: E402
 from orchestrator.ledger.reader import LedgerReader  # noqa: E402
+from orchestrator.maps.form import Form, usual_prior  # noqa: E402
 from orchestrator.maps.ladder import Ladder, Size, log_size, read_ladder  # noqa: E402
-from orchestrator.maps.prediction import Form, usual_prior  # noqa: E402
 from orchestrator.maps.table import read_table  # noqa: E402
 
 SIZES = ("width", "depth", "tokens", "batch")

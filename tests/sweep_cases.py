@@ -144,6 +144,23 @@ def ledger_at(folder: Path) -> LedgerWriter:
     return LedgerWriter(folder / "ledger.db")
 
 
+def trained_ladder(results: Path) -> Path:
+    """The folder of a sweep of quadratics, whose edge is 2 / curvature."""
+    from orchestrator import run
+
+    sweep = {
+        "name": "trained",
+        "objective": "quadratic",
+        "steps": 80,
+        "seeds": [3],
+        "axes": {"lr": {"log": [0.02, 5.0], "num": 17}, "curvature": {"values": [1.0, 4.0, 16.0]}},
+        "fixed": {"optimizer": "sgd", "beta1": 0.0, "noise": 1.0, "dimension": 1000},
+        "tracking": {"enabled": False},
+    }
+    run(sweep, results=results, executor="inline")
+    return results / "trained"
+
+
 def noise(num_steps: int, seed: int = 0, level: float = 2.0, spread: float = 0.05) -> np.ndarray:
     """A loss that stays where it is, with normal noise."""
     return level + spread * np.random.default_rng(seed).standard_normal(num_steps)

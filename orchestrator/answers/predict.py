@@ -8,8 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.answers._options import along_option, degraded_option, where_option
-from orchestrator.base.errors import InputError, Problem
+from orchestrator.answers._options import (
+    allow_import_option,
+    along_option,
+    degraded_option,
+    executor_option,
+    where_option,
+)
+from orchestrator.base.errors import EXIT_OK, InputError, Problem
 from orchestrator.base.query import Query, Say, conditions, flat, hidden, option, silent
 from orchestrator.base.space import format_value, is_number, to_hashable
 from orchestrator.base.words import count, joined
@@ -21,7 +27,9 @@ if TYPE_CHECKING:
     from orchestrator.maps.prediction import Exponent, Prediction
     from orchestrator.maps.table import SweepTable
 
-_WIDE = 2.5  # factor from the low to the high end of an interval that one more size would narrow
+STEPS = "steps"
+_WIDE = 2.5  # factor from the low to the high end of an interval that more runs would narrow
+_CONFIRM = 4  # runs at the target that are advised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +37,13 @@ class PredictQuery(Query["SweepTable"]):
     """Predict the edge and the best rate at a larger size from smaller ones, before it is paid for.
 
     It tests itself on the largest trained size first. For example `sweep predict proxies --at width=2048 --at
-    depth=16`, or with your own rate `sweep predict proxies --at width=2048 --lr 3e-4`.
+    depth=16`, or with your own rate `sweep predict proxies --at width=2048 --lr 3e-4`. With `--confirm 4` it trains a
+    short run and four whole ones at the target, and says whether the prediction holds there.
     """
 
     panel: ClassVar[str] = "choose"
 
-    at: tuple[str, ...] = option((), "a size of the target: width=2048; repeatable", metavar="AXIS=VALUE")
+    at: tuple[str, ...] = option((), "a size of the target: width=2048, or steps=9000; repeatable", metavar="AXIS=VALUE")
     along: str | None = along_option("the axis of the rate; lr, or else the first, by default")
     where: Mapping[str, Any] = where_option()
     lr: float | None = option(None, "your own rate, whose P(stable) at the target is wanted", metavar="RATE")
@@ -43,9 +52,16 @@ class PredictQuery(Query["SweepTable"]):
     )
     far: bool = option(False, "predict a target that is more than 4 times beyond the trained sizes")
     degraded: bool = degraded_option()
+    confirm: int | None = option(
+        None, "train a short run and this many whole ones at the target", metavar="N", minimum=1, maximum=100
+    )
+    executor: str = executor_option()
+    allow_import: bool = allow_import_option()
 
     def ask(self, subject: SweepTable, say: Say = silent) -> PredictAnswer:
-        """Return the prediction at the target."""
+        """Return the prediction at the target, after runs there if it has some."""
+        from orchestrator.answers._confirming import Confirming
+        from orchestrator.ledger.facts import imported_of
         from orchestrator.maps.edges import StableRule
         from orchestrator.maps.prediction import predict
 
@@ -57,7 +73,14 @@ class PredictQuery(Query["SweepTable"]):
         table = subject.where("--where", self.where)
         rule = StableRule(self.degraded)
         found = predict(table, at, self.along, self.lr, self.assume, self.far, rule)
-        return PredictAnswer(found, str(subject.ledger.path.parent), self._options())
+        confirming = Confirming(table, rule, self.executor, self.allow_import)
+        code = EXIT_OK
+        if self.confirm is None:
+            found = confirming.updated(found)
+        else:
+            found, code = confirming.train(found, self.confirm, say)
+        can_train = imported_of(subject.facts) is None
+        return PredictAnswer(found, str(subject.ledger.path.parent), self._options(), can_train, code)
 
     def _options(self) -> str:
         """The options that asking again with another rate needs."""
@@ -86,7 +109,9 @@ def _target(texts: tuple[str, ...], table: SweepTable) -> dict[str, float]:
             value = math.nan
         if not 0 < value < math.inf:
             raise InputError(Problem("--at", f"{name}={text}", "is not a size", "give a positive number"))
-        at[table.axis(name, "--at").name] = to_hashable(int(value) if value.is_integer() else value)
+        if name != STEPS:
+            table.axis(name, "--at")
+        at[name] = to_hashable(int(value) if value.is_integer() else value)
     return at
 
 
@@ -97,39 +122,79 @@ class PredictAnswer(Answer):
     result: Prediction = flat()
     folder: str = hidden()
     options: str = hidden()
+    can_train: bool = hidden()
+    code: int = hidden(default=EXIT_OK)
 
     @property
     def title(self) -> str:
         """The target."""
-        return f"{self.result.sweep} at {self._target}"
+        return f"{self.result.sweep} at {self.result.target_name}"
 
     @property
-    def _target(self) -> str:
-        return " ".join(f"{name}={format_value(value)}" for name, value in self.result.target.items())
+    def exit_code(self) -> int:
+        """The exit code of the training."""
+        return self.code
 
     def blocks(self) -> Iterator[Block]:
         """Yield the doubts, the edge and the rate to take, why, and the next command."""
         result = self.result
-        for doubt in result.doubts:
-            yield Caution(doubt)
-        along, edge = result.along, _interval(result.edge)
-        yield Line(f"{self._target}: the edge lies at {along} {edge}; take {along} = {result.take:.2g}")
-        yield Line(self._reason(), 1)
-        if result.p_stable is not None:
-            yield Line(f"P(stable) at your {along} = {result.rate:.3g}: {result.p_stable:.2f}", 1)
+        if self.code:
+            runs = f"{result.sweep}_confirm_..."
+            yield Caution(
+                f"a run at the target has no result: `sweep status {runs}` says why; the same command goes on"
+            )
+        yield from self._void() if result.is_void else self._edge()
         runs, sizes = count(result.num_runs, "run"), count(result.num_sizes, "size")
-        yield Line(f"by a law fitted to the outcomes of {runs} at {sizes}; edge and best {along} go as")
+        judged = joined(list(map(str, result.ladder.lengths)), "and")
+        when = f", judged after {judged} steps" if judged else ""
+        what = f"edge and best {result.along} go" if result.best_exponents else "the edge goes"
+        yield Line(f"by a law fitted to the outcomes of {runs} at {sizes}{when}; {what} as")
         for name, exponent in result.exponents.items():
             best = result.best_exponents.get(name)
             yield Line(f"{name} to the power {_power(exponent)}{'' if best is None else f', best {_power(best)}'}", 1)
-            yield Line(_theories(exponent), 2)
+            if name != STEPS:
+                yield Line(_theories(exponent), 2)
         yield from self._tested()
+        yield from self._trained()
         yield Line(f"next: {self._next()}")
         yield Figure(picture_of("prediction:prediction_picture", self.result), "edge and best rate over size")
 
+    def _void(self) -> Iterator[Block]:
+        assert self.result.confirmation is not None
+        yield Caution(f"void: {self.result.target_name} is not as on the ladder, so nothing is predicted there")
+        for reason in self.result.confirmation.reasons:
+            yield Line(reason, 1)
+
+    def _edge(self) -> Iterator[Block]:
+        result = self.result
+        assert result.edge is not None
+        for doubt in result.doubts:
+            yield Caution(doubt)
+        edge = f"the edge lies at {result.along} {_interval(result.edge)}"
+        yield Line(f"{result.target_name}: {edge}; take {result.along} = {result.take:.2g}")
+        yield Line(self._reason(), 1)
+        if result.p_stable is not None:
+            yield Line(f"P(stable) at your {result.along} = {result.rate:.3g}: {result.p_stable:.2f}", 1)
+
+    def _trained(self) -> Iterator[Line]:
+        """The runs at the target."""
+        confirmation = self.result.confirmation
+        if confirmation is None:
+            return
+        law = "" if self.result.is_void else f"; without them the law says {_interval(confirmation.law_edge)}"
+        yield Line(f"trained there: {confirmation.member_steps:,} steps{law}")
+        for run in confirmation.runs:
+            end = "" if run.onset is None else f", breaks at step {run.onset}"
+            start = "" if run.initial_loss is None else f", first loss {run.initial_loss:.3g}"
+            where = f"{self.result.along} {format_value(run.rate)}"
+            yield Line(f"{where}: {run.outcome} in {run.steps_done} of {run.steps} steps{end}{start}", 1)
+
     def _reason(self) -> str:
         result = self.result
+        assert result.take is not None
         if result.best_lr is None:
+            if result.ladder.lengths:
+                return "losses of shorter runs say nothing about the best rate: half of the low end of the interval"
             return "no loss says which rate is best: half of the low end of the edge's interval"
         best = f"the best rate is {_interval(result.best_lr)}"
         if result.take < result.best_lr.at:
@@ -154,15 +219,32 @@ class PredictAnswer(Answer):
 
     def _next(self) -> str:
         result, name = self.result, shlex.quote(self.folder)
+        runs = [run for size in result.ladder.sizes for run in size.runs]
+        longest = int(result.target[STEPS]) if result.ladder.lengths else max(run.steps for run in runs)
+        if result.is_void:
+            sizes = " ".join(
+                f"--steps {longest}" if axis == STEPS else f"--axis {axis}=values:{format_value(value)}"
+                for axis, value in result.target.items()
+            )
+            own = f"{result.sweep}_at_target --seeds {min(run.seed for run in runs)}"
+            return f"`sweep run {name} {sizes} --name {own}` maps {result.along} at the target itself"
+        asked = f"`sweep predict {name} {self.options}"
+        assert result.edge is not None
+        is_wide = result.edge.high > _WIDE * result.edge.low
+        is_open = result.confirmation is None or not result.confirmation.is_bracketed
+        if self.can_train and (is_open or is_wide):
+            known = 0 if result.confirmation is None else sum(r.steps == longest for r in result.confirmation.runs)
+            why = "since a larger model may fail in a way that no smaller one shows" if not known else "to know more"
+            cost = f"{_CONFIRM} runs and {_CONFIRM * longest:,} steps"
+            return f"{asked} --confirm {known + _CONFIRM}` trains at most {cost} there, {why}"
         if result.doubts:
             return f"`sweep boundary {name} --along {result.along}` shows the edge of each size"
-        if result.edge.high > _WIDE * result.edge.low:
+        if is_wide:
             values = result.ladder.values(result.axis)
             size = f"{result.axis} between {format_value(values[-1])} and {format_value(result.target[result.axis])}"
-            return f"a size more would narrow the interval: add {size} to the sweep file and `sweep run` it"
-        if result.rate is not None:
-            return "train a few steps at the target first: a larger model may fail in a way that no smaller one shows"
-        return f"`sweep predict {name} {self.options} --lr RATE` says P(stable) at a rate of your own"
+            num = len(runs) // len(values)
+            return f"a size more would narrow the interval: {size}, with {num} runs and {num * longest:,} steps"
+        return f"{asked} --lr RATE` says P(stable) at a rate of your own"
 
 
 def _interval(found: Interval) -> str:

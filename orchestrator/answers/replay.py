@@ -191,7 +191,7 @@ def _replay_sweep(folder: Path, sets: Sequence[str]) -> list[ReplayedTrial]:
             raise InputError(Problem(f"--set {text}", "", "changes the training", "replay changes only stopping.KEY"))
     if is_imported(folder):
         with LedgerReader(folder / LEDGER) as ledger:
-            check_has_curves(ledger, "a replay judges curves")
+            check_has_curves(ledger.facts(), "a replay judges curves")
             return replay_sweep(ledger, stopping_of(sets))
     stopping = load_sections(folder / FROZEN_SWEEP, Overrides(sets=tuple(sets))).stopping
     with LedgerReader(folder / LEDGER) as ledger:

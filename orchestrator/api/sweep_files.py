@@ -54,25 +54,38 @@ def init(
     changes: Overrides,
     output: Path | None,
     shipped: str | None = None,
+    target: str | None = None,
+    num_trials: int | None = None,
 ) -> Lines:
     """Write the starter file of a sweep ``name`` to ``output`` or NAME.yaml. Raises InputError if it exists.
 
-    With ``shipped`` it is a copy of a sweep that ships, under the new name.
+    With ``shipped`` it is a copy of a sweep that ships, under the new name; with ``target`` a sweep of ``num_trials``
+    small models that predicts the edge of a large one.
     """
     if objective is not None and command is not None:
         message = "cannot be combined with --command, which is what is trained"
         raise InputError(Problem("--objective", "", message, "give one option"))
+    said: list[str] = []
+    if num_trials is not None and target is None:
+        raise InputError(Problem("--trials", str(num_trials), "is an option of --for", "add --for, or leave it out"))
+    if target is not None and shipped is None:
+        from orchestrator.api.proxies import NUM_TRIALS, proxies_for
+
+        changes, said = proxies_for(target, num_trials or NUM_TRIALS, changes)
     if shipped is not None:
-        text = _copy(name, shipped, objective is None and command is None and changes == Overrides())
+        text = _copy(name, shipped, objective is command is target is None and changes == Overrides())
     elif command is None:
         text = starter_file(name, objective or "gpt", changes)
     else:
         text = script_starter(name, command, changes)
+    if said:
+        text = f"# Where is the edge at {target}?\n" + text.split("\n", 1)[1]
     path = output or Path(f"{name}.yaml")
     if path.exists():
         raise InputError(Problem(str(path), "", "already exists", "choose another name, or --output FILE"))
     check_output(path)
     write_output(path, text)
+    yield from (line.replace("NAME", name) for line in said)
     yield f"wrote {path}; next: sweep {'plan' if command is None else 'check'} {path}"
     return EXIT_OK
 

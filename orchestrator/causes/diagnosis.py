@@ -132,7 +132,7 @@ def examine(
     batch_texts: BatchTexts = batch_texts_of_objectives,
 ) -> Diagnosis:
     """Diagnose ``trial``, a finished trial among ``rows``."""
-    check_has_curves(ledger, "a diagnosis reads them")
+    check_has_curves(ledger.facts(), "a diagnosis reads them")
     trace = ledger.trace(trial.trial_id)
     rollback_step_N = trace["step"][trace["rolled_back"] == 1] if "rolled_back" in trace else np.zeros(0)
     packed = ledger.packed_objective()

@@ -34,7 +34,10 @@ def init_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="name of the new sweep; writes NAME.yaml")],
     objective: Annotated[str | None, typer.Option(help="what to train; gpt by default")] = None,
     command: Annotated[
-        str | None, typer.Option(help="your own script instead: `python train.py --lr={lr} --seed={seed}`")
+        str | None,
+        typer.Option(
+            "--command", "--trainer", help="your own script instead: `python train.py --lr={lr} --seed={seed}`"
+        ),
     ] = None,
     axis: AxisOption = [],  # noqa: B006
     drop: DropOption = [],  # noqa: B006
@@ -44,15 +47,22 @@ def init_command(
     shipped: Annotated[
         str | None, typer.Option("--from", metavar="SWEEP", help="copy a sweep that ships, such as lr_warmup")
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--for", metavar="SIZE=N,...", help="small models that predict one of width=4096,steps=100000"),
+    ] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="their number; 60 by default")] = None,
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="the file to write instead")] = None,
 ) -> None:
     """Write a commented sweep file as a starting point.
 
-    For example `sweep init mine --axis lr=log:1e-3,1,7 --steps 200`, or `sweep init mine --from lr_warmup`.
+    For example `sweep init mine --axis lr=log:1e-3,1,7 --steps 200`, or `sweep init mine --from lr_warmup`. `sweep init
+    proxies --for width=4096,depth=32` plans small models whose edges predict that of a large one.
     """
     from orchestrator.api.sweep_files import init, overrides
 
-    finish(init(name, objective, command, overrides(axis, drop, set_, seeds, steps), output, shipped))
+    changes = overrides(axis, drop, set_, seeds, steps)
+    finish(init(name, objective, command, changes, output, shipped, target, trials))
 
 
 def run_command(

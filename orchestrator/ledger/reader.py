@@ -311,9 +311,8 @@ def check_not_imported(folder: Path) -> None:
         raise InputError(Problem(str(folder), "", message, "train a sweep of your own under another name"))
 
 
-def check_has_curves(ledger: LedgerReader, why: str) -> None:
-    """Raise InputError if the results of ``ledger`` were imported without curves; ``why`` says what needs them."""
-    facts = ledger.facts()
+def check_has_curves(facts: Mapping[str, str], why: str) -> None:
+    """Raise InputError if the results of a sweep were imported without curves; ``why`` says what needs them."""
     imported = imported_of(facts)
     if imported is not None and not imported.has_curves:
         message = f"was imported without curves, and {why}"

@@ -5,35 +5,48 @@ The exponent may change with the size (a bend, quadratic in log size) along axes
 Sizes that share values of some axes, as four batches at one width do, may share a part of the random effect: they are a
 group. Otherwise many batches at two widths would count as many widths.
 
+Time is a size, too: a run that left its trend at some step was stable to each earlier one. Its outcome at several steps
+is one outcome, the interval between two of them, since the same run is no new evidence at each.
+
 Axes of arrays: N runs, R sizes (rows), K size axes, G groups, B axes with a bend, D coefficients (the constant, the
-exponents, bends, effects of groups), M points of a grid of log rates, S draws from the posterior.
+exponents, bends, effects of groups), M points of a grid of log rates, J steps at which runs are judged, V distinct log
+rates, S draws from the posterior.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
-from scipy.special import expit, gammaln, log_expit, log_ndtr, logsumexp
+from scipy.special import gammaln, log_expit, log_ndtr, logsumexp
 from scipy.stats import chi2, halfnorm, norm, qmc
+
+from orchestrator.maps.target import Target
 
 # Priors, in natural logarithms. The theories of exponents are 0, -1/2 and -1; the mean is the one in the middle.
 EXPONENT_MEAN, EXPONENT_SD = -0.5, 0.5
 _CONSTANT_SD = 3.0
 _BEND_SD = 0.1  # half of the change of an exponent over a factor of e in size
+_TIME_BEND_SD = 0.05  # the same of the exponent of time, which one run after another shows
+_TIME_NODES = 0.05  # spacing of the exponents of time that are tried
+_BEND_NODES = np.array([-(3**0.5), 0.0, 3**0.5])  # Gauss and Hermite's places, and their shares
+_BEND_SHARES = np.array([1 / 6, 2 / 3, 1 / 6])
 _SCATTER_SCALE = 0.2  # of the random effect between sizes: half-normal
 _WIDTH_MEDIAN, _WIDTH_SD = 0.1, 0.9  # of the transition from stable to unstable: log-normal
 # Quantiles at which the two priors are evaluated, and the share of the prior that each stands for.
 _QUANTILES = np.array([0.05, 0.2, 0.4, 0.6, 0.8, 0.925, 0.985])
 _SHARES = np.array([0.1, 0.2, 0.2, 0.2, 0.175, 0.075, 0.05])
+_NO_SCATTER = 1e-3  # of a law of one size, which is asked for that size only
 _GRID_STEP, _GRID_MARGIN = 0.03, 4.0
 _CURVATURE_SPAN = 0.12  # a bracket's likelihood is flat inside, so curvature is read over a span
 _NEWTON_STEPS, _PROPOSALS, _DRAWS = 30, 256, 4000
 _DEGREES, _WIDER = 5.0, 1.2  # Student's t around the mode, from which coefficients are proposed
 _SHARED = 0.5  # of the variance between sizes, where sizes make groups
 _MOST_GROUPS = 12  # more are told apart well enough by single sizes
+_UNLIKELY = 12.0  # log likelihood below the best one at which a hypothesis is not looked at
+_LEAST_DROP = 1e-12  # of the edge between two steps, so that no outcome is impossible
 _LOST = -600.0  # a log likelihood below it has no digits left once it is smoothed
 SEED = 0
 
@@ -64,16 +77,15 @@ class Law:
     scatter_S: np.ndarray
     width_S: np.ndarray
 
-    def draws(self, size_K: np.ndarray) -> np.ndarray:
-        """Return draws of the log rate at a new size, whose random effect nobody has seen."""
-        mean_S = self.coefficient_SD @ _features(size_K[None] - self.origin_K, self.bent)[0]
-        return mean_S + self.scatter_S * _standard_normals(len(mean_S))
+    def at(self, size_K: np.ndarray, copies: int = 1) -> Target:
+        """Return the edge at a new size, whose random effect nobody has seen: ``copies`` of it for each draw."""
+        mean_S = np.tile(self.coefficient_SD @ _features(size_K[None] - self.origin_K, self.bent)[0], copies)
+        scatter_S, width_S = np.tile(self.scatter_S, copies), np.tile(self.width_S, copies)
+        return Target(mean_S + scatter_S * _standard_normals(len(mean_S)), width_S, np.ones(len(mean_S)))
 
     def interval(self, size_K: np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
         """Return the median of the log rate at a new size, and the ends of its interval."""
-        tail = (1 - level) / 2
-        at, low, high = np.quantile(self.draws(size_K), [0.5, tail, 1 - tail])
-        return float(at), float(low), float(high)
+        return self.at(size_K).interval(level)
 
     def exponent(self, axis: int, size_K: np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
         """Return the median of an exponent at a size, and the ends of its interval."""
@@ -84,10 +96,6 @@ class Law:
             exponent_S = exponent_S + 2 * bend_S * (size_K[axis] - self.origin_K[axis])
         at, low, high = np.quantile(exponent_S, [0.5, tail, 1 - tail])
         return float(at), float(low), float(high)
-
-    def p_stable(self, size_K: np.ndarray, log_rate: float) -> float:
-        """Return the probability that a run at a new size is stable at this rate."""
-        return float(expit((self.draws(size_K) - log_rate) / self.width_S).mean())
 
 
 def fit_edges(
@@ -102,20 +110,81 @@ def fit_edges(
     A size without an edge on the axis says that its edge lies beyond (censored). Sizes with equal values of the axes
     ``shared`` are a group.
     """
-    size_RK, row_N = np.unique(size_NK, axis=0, return_inverse=True)
-    row_N = row_N.ravel()
+    stable_N = (np.asarray(unstable_N) == 0).astype(int)
+    return fit_edges_over_time(size_NK, log_rate_N, stable_N, None, prior, shared)
+
+
+def fit_edges_over_time(
+    size_NK: np.ndarray,
+    log_rate_N: np.ndarray,
+    num_stable_N: np.ndarray,
+    log_step_J: np.ndarray | None,
+    prior: Exponents | None = None,
+    shared: Sequence[int] = (),
+) -> Law:
+    """Fit the law of the edge where steps are the last axis: ``num_stable_N`` of the J steps found a run stable.
+
+    ``log_step_J`` ascend to what was trained, and ``size_NK`` has no column of steps; None without steps as a size. The
+    edge goes as a power of steps, whose exponent may change, and a run meets it at one distance all its life.
+    """
+    num_axes = size_NK.shape[1]
+    prior = prior or Exponents.usual(num_axes + (log_step_J is not None))
+    size_RK, row_N = np.unique(np.column_stack([size_NK, np.zeros(len(size_NK))]), axis=0, return_inverse=True)
+    size_RK = size_RK[:, :num_axes]
     grid_M = _grid(log_rate_N)
-    sign_N = np.where(unstable_N > 0, 1.0, -1.0)
+    num_steps = 1 if log_step_J is None else len(log_step_J)
+    rate_V, place_N = np.unique(log_rate_N, return_inverse=True)
+    count_RVJ = np.zeros((len(size_RK), len(rate_V), num_steps + 1))
+    np.add.at(count_RVJ, (row_N.ravel(), place_N, num_stable_N), 1)
+    hypotheses = []
+    for width, share in zip(_WIDTH_MEDIAN * np.exp(_WIDTH_SD * norm.ppf(_QUANTILES)), _SHARES, strict=True):
+        width = max(float(width), _GRID_STEP)
+        for coefficients, log_share, shift_J in _hypotheses_of_time(log_step_J, prior):
+            distance_VMJ = (grid_M[:, None] + shift_J - rate_V[:, None, None]) / width
+            log_VMJ = _log_p_of_last_stable(distance_VMJ)
+            log_RM = np.einsum("rvj,vmj->rm", count_RVJ, log_VMJ)
+            hypotheses.append(_Hypothesis(width, coefficients, log_share + float(np.log(share)), log_RM))
+    reached = [each.log_share + float(each.log_RM.max(axis=1).sum()) for each in hypotheses]
+    likely = [each for each, top in zip(hypotheses, reached, strict=True) if top > max(reached) - _UNLIKELY]
+    of_sizes = Exponents(prior.mean_K[:num_axes], prior.sd_K[:num_axes])
+    law = _fit(size_RK, grid_M, likely, of_sizes, shared, ())
+    if log_step_J is None:
+        return law
+    return replace(law, origin_K=np.append(law.origin_K, log_step_J[-1]), bent=(num_axes,))
 
-    def log_likelihood(width: float) -> np.ndarray:
-        each_NM = log_expit(sign_N[:, None] * (log_rate_N[:, None] - grid_M) / width)
-        log_RM = np.zeros((len(size_RK), len(grid_M)))
-        np.add.at(log_RM, row_N, each_NM)
-        return log_RM
 
-    widths = np.maximum(np.exp(np.log(_WIDTH_MEDIAN) + _WIDTH_SD * norm.ppf(_QUANTILES)), _GRID_STEP)
-    tables = [(float(width), log_likelihood(float(width))) for width in widths]
-    return _fit(size_RK, grid_M, tables, np.log(_SHARES), prior, shared, ())
+def _hypotheses_of_time(
+    log_step_J: np.ndarray | None, prior: Exponents
+) -> Iterator[tuple[tuple[float, ...], float, np.ndarray]]:
+    """Yield exponents of time with their bends, the log share of the prior, and how far the edge lies above the last.
+
+    Without steps as a size there is one, which says nothing.
+    """
+    if log_step_J is None:
+        yield (), 0.0, np.zeros(1)
+        return
+    mean, sd = prior.mean_K[-1], prior.sd_K[-1]
+    exponents = mean + sd * np.linspace(-3, 3, 1 + 2 * round(3 * sd / _TIME_NODES))
+    log_shares = -0.5 * ((exponents - mean) / sd) ** 2
+    log_shares -= logsumexp(log_shares)
+    ahead_J = log_step_J - log_step_J[-1]
+    for exponent, log_share in zip(exponents, log_shares, strict=True):
+        for bend, share in zip(_TIME_BEND_SD * _BEND_NODES, _BEND_SHARES, strict=True):
+            shift_J = exponent * ahead_J + bend * ahead_J**2
+            yield (float(exponent), float(bend)), float(log_share + np.log(share)), shift_J
+
+
+def _log_p_of_last_stable(distance_VMJ: np.ndarray) -> np.ndarray:
+    """Return the log of P(stable to j of the J steps and no more), j from 0 to J, along the last axis.
+
+    ``distance_VMJ`` is how far the edge lies above the rate at each step, in widths of the transition.
+    """
+    left_VMJ = np.minimum.accumulate(distance_VMJ, axis=-1)
+    log_stable_VMJ, log_lost_VMJ = log_expit(left_VMJ), log_expit(-left_VMJ)
+    # expit(a) - expit(b) = expit(a) expit(-b) (1 - exp(b - a))
+    drop_VMJ = np.maximum(-np.diff(left_VMJ, axis=-1), _LEAST_DROP)
+    between_VMJ = log_stable_VMJ[..., :-1] + log_lost_VMJ[..., 1:] + np.log(-np.expm1(-drop_VMJ))
+    return np.concatenate([log_lost_VMJ[..., :1], between_VMJ, log_stable_VMJ[..., -1:]], axis=-1)
 
 
 def fit_centres(
@@ -135,20 +204,43 @@ def fit_centres(
     grid_M = _grid(centre_R)
     distance_RM = (grid_M - centre_R[:, None]) / spread_R[:, None]
     log_RM = np.where(beyond_R[:, None] == 0, -0.5 * distance_RM**2, log_ndtr(np.sign(beyond_R)[:, None] * distance_RM))
-    return _fit(size_RK, grid_M, [(1.0, log_RM)], np.zeros(1), prior, shared, bent)
+    prior = prior or Exponents.usual(size_RK.shape[1])
+    return _fit(size_RK, grid_M, [_Hypothesis(1.0, (), 0.0, log_RM)], prior, shared, bent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Hypothesis:
+    """What is no coefficient of a size: the width of the transition and the coefficients of time.
+
+    ``log_RM`` is the log likelihood of each row over its log rate.
+    """
+
+    width: float
+    of_time: tuple[float, ...]
+    log_share: float
+    log_RM: np.ndarray
+
+
+def prior_draw(size_RK: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, float]:
+    """Return log edges at some sizes by a law from the prior, and the width of its transition."""
+    exponent_K = draw.normal(EXPONENT_MEAN, EXPONENT_SD, size_RK.shape[1])
+    scatter = abs(draw.normal(0, _SCATTER_SCALE))
+    edge_R = (size_RK - size_RK.mean(axis=0)) @ exponent_K + draw.normal(0, scatter, len(size_RK))
+    return edge_R, float(np.exp(np.log(_WIDTH_MEDIAN) + _WIDTH_SD * draw.normal()))
 
 
 def _fit(
     size_RK: np.ndarray,
     grid_M: np.ndarray,
-    tables: Sequence[tuple[float, np.ndarray]],
-    log_share_of_tables: np.ndarray,
-    prior: Exponents | None,
+    hypotheses: Sequence[_Hypothesis],
+    prior: Exponents,
     shared: Sequence[int],
     bent: Sequence[int],
 ) -> Law:
-    """Integrate over coefficients by importance sampling, for each scatter and each width of the transition."""
-    prior = prior or Exponents.usual(size_RK.shape[1])
+    """Integrate over coefficients by importance sampling, for each scatter and each hypothesis.
+
+    Without axes of sizes there is no scatter between them.
+    """
     origin_K = size_RK.mean(axis=0)
     group_RG = _groups(size_RK[:, list(shared)])
     num_groups = group_RG.shape[1]
@@ -156,32 +248,44 @@ def _fit(
     bend_B = np.zeros(len(bent))
     mean_D = np.array([(grid_M[0] + grid_M[-1]) / 2, *prior.mean_K, *bend_B, *np.zeros(num_groups)])
     start_D, parts = mean_D, []
-    scatters = halfnorm.ppf(_QUANTILES) * _SCATTER_SCALE
+    scatters, scatter_shares = halfnorm.ppf(_QUANTILES) * _SCATTER_SCALE, _SHARES
+    if not size_RK.shape[1]:
+        scatters, scatter_shares = np.array([_NO_SCATTER]), np.ones(1)
     own = 1 - _SHARED if num_groups else 1.0
     kernels = [_kernel(grid_M, scatter * own**0.5) for scatter in scatters]
-    for (width, log_RM), log_share in zip(tables, log_share_of_tables, strict=True):
-        top_R = log_RM.max(axis=1, keepdims=True)
-        shape_RM = np.exp(log_RM - top_R)
-        for scatter, kernel_MM, share in zip(scatters, kernels, _SHARES, strict=True):
+    for each in hypotheses:
+        top_R = each.log_RM.max(axis=1, keepdims=True)
+        shape_RM = np.exp(each.log_RM - top_R)
+        for scatter, kernel_MM, share in zip(scatters, kernels, scatter_shares, strict=True):
             smooth_RM = np.log(np.maximum(shape_RM @ kernel_MM, 1e-300))
-            smooth_RM = np.where(smooth_RM < _LOST, log_RM - top_R, smooth_RM) + top_R
+            smooth_RM = np.where(smooth_RM < _LOST, each.log_RM - top_R, smooth_RM) + top_R
             sd_G = np.full(num_groups, scatter * _SHARED**0.5)
             precision_D = np.array([_CONSTANT_SD, *prior.sd_K, *(bend_B + _BEND_SD), *sd_G]) ** -2.0
             posterior = _Posterior(design_RD, grid_M, smooth_RM, mean_D, precision_D)
             start_D = posterior.mode(start_D)
             sample_SD, log_weight_S = posterior.sample(start_D)
-            parts.append((sample_SD, log_weight_S + log_share + np.log(share), scatter, width))
+            parts.append((sample_SD, log_weight_S + each.log_share + np.log(share), scatter, each))
     sample_SD = np.concatenate([part[0] for part in parts])
     weight_S = np.exp(np.concatenate([part[1] for part in parts]) - logsumexp([logsumexp(part[1]) for part in parts]))
     chosen_S = np.searchsorted(np.cumsum(weight_S), (np.arange(_DRAWS) + 0.5) / _DRAWS * weight_S.sum())
     chosen_S = np.minimum(chosen_S, len(weight_S) - 1)
-    repeats = [len(part[0]) for part in parts]
+    part_S = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])[chosen_S]
+    num_linear = 1 + size_RK.shape[1]
+    of_time_S2 = np.array([part[3].of_time for part in parts])[part_S]
+    of_sizes_SD = sample_SD[chosen_S]
     return Law(
         origin_K,
         tuple(bent),
-        sample_SD[chosen_S, : len(mean_D) - num_groups],
-        np.repeat([part[2] for part in parts], repeats)[chosen_S],
-        np.repeat([part[3] for part in parts], repeats)[chosen_S],
+        np.column_stack(
+            [
+                of_sizes_SD[:, :num_linear],
+                of_time_S2[:, :1],
+                of_sizes_SD[:, num_linear : len(mean_D) - num_groups],
+                of_time_S2[:, 1:],
+            ]
+        ),
+        np.array([part[2] for part in parts])[part_S],
+        np.array([part[3].width for part in parts])[part_S],
     )
 
 

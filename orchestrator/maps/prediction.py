@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean, median
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.query import hidden
 from orchestrator.base.space import format_value
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.words import count
 from orchestrator.detection.relative import lr_axis
+from orchestrator.maps.backtest import MOST_OFF, Backtest, backtest
+from orchestrator.maps.confirmation import Confirmation, judged
 from orchestrator.maps.edges import STABLE, Interval, StableRule
-from orchestrator.maps.ladder import Ladder, Size, log_size, read_ladder
-from orchestrator.maps.law import Exponents, Law, fit_centres, fit_edges
+from orchestrator.maps.form import Form, usual_prior
+from orchestrator.maps.ladder import Ladder, log_size, pooled, read_ladder
+from orchestrator.maps.law import Law
+from orchestrator.maps.lengths import STEPS
 from orchestrator.maps.table import SweepTable
+from orchestrator.maps.target import Target
 
 THEORIES = (0.0, -0.5, -1.0)
 FEWEST_SIZES, LEAST_SPAN, FARTHEST = 3, 4.0, 4.0
-MOST_OFF = 1.5  # of a backtest that can be trusted
 _SAFE = 2.0  # below the edge's interval, where no loss says which rate is best
-_ASSUMED_SD = 1e-3
+_COPIES = 16  # of each draw, where runs at the target weigh them
 _CURVE_POINTS = 40
-_LEAST_OPTIMA = 2
 _BENDS_FROM = 4  # values of an axis that can show a bend
 
 
@@ -38,39 +41,6 @@ class Exponent:
     high: float
     theories: tuple[float, ...]
     is_assumed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Backtest:
-    """The sizes ``at`` the largest value of an axis, predicted from the others.
-
-    ``factor`` is how far the predicted edge is from the middle of the bracket (median over ``num_sizes``), and
-    ``num_inside`` counts the intervals that meet the bracket. ``copied`` and ``no_effect`` are the factors of copying
-    the edge of the largest other size, and of the mean of all. ``edge``, ``bracket_low`` and ``bracket_high`` are of
-    the size nearest to the target, ``regret`` the loss that the predicted best rate leaves there on the table.
-    """
-
-    at: Mapping[str, float]
-    factor: float
-    num_sizes: int
-    num_inside: int
-    copied: float
-    no_effect: float
-    edge: Interval
-    bracket_low: float
-    bracket_high: float
-    regret: float | None
-    num_within: int = hidden()
-
-    @property
-    def loses(self) -> bool:
-        """Whether a naive rule is nearer, though the prediction is not as near as the grid can tell."""
-        return self.factor > min(self.copied, self.no_effect) and 2 * self.num_within < self.num_sizes
-
-    @property
-    def is_passed(self) -> bool:
-        """Whether the prediction is near enough, and no naive rule is better."""
-        return self.factor <= MOST_OFF and not self.loses
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +58,17 @@ class Prediction:
     """The edge at ``target``, the best rate there (None without losses to compare) and the rate to ``take``.
 
     ``regret`` is the loss that the law left on the table at the largest trained size; ``p_stable`` is P(stable) at
-    ``rate``. ``doubts`` are reasons not to trust the answer, which come first.
+    ``rate``. ``doubts`` are reasons not to trust the answer, which come first. If ``confirmation``, from runs at the
+    target, voids the prediction, there is neither an edge nor a rate.
     """
 
     sweep: str
     along: str
     target: Mapping[str, float]
-    edge: Interval
+    edge: Interval | None
     best_lr: Interval | None
     headroom: float | None
-    take: float
+    take: float | None
     exponents: Mapping[str, Exponent]
     best_exponents: Mapping[str, Exponent]
     backtest: Backtest | None
@@ -109,8 +80,28 @@ class Prediction:
     doubts: tuple[str, ...]
     axis: str = hidden()  # that is drawn
     ladder: Ladder = hidden()
+    law: Law = hidden()
     edge_curve: tuple[Point, ...] = hidden()
     best_curve: tuple[Point, ...] = hidden()
+    confirmation: Confirmation | None = None
+
+    @property
+    def target_name(self) -> str:
+        """The target in words."""
+        return " ".join(f"{name}={format_value(value)}" for name, value in self.target.items())
+
+    @property
+    def is_void(self) -> bool:
+        """Whether runs at the target show that it is not as on the ladder."""
+        return self.confirmation is not None and self.confirmation.is_void
+
+    def law_target(self) -> Target:
+        """Return what the law alone says of the edge at the target, in enough draws for runs there to weigh."""
+        return self.law.at(log_size(self.target, self.ladder.names), _COPIES)
+
+    def target_edge(self) -> Target:
+        """Return what is known of the edge at the target."""
+        return self.law_target() if self.confirmation is None else self.confirmation.edge
 
 
 def predict(
@@ -131,6 +122,7 @@ def predict(
     if along in at:
         raise InputError(Problem("--at", along, "is the axis along which the edge lies", "name sizes: --at width=2048"))
     ladder = read_ladder(table, tuple(at), along, rule)
+    at = {name: at[name] for name in ladder.names}
     _check_has_both_sides(table.name, ladder)
     assumed = [name for name in at if not _carries(ladder, name, at[name])]
     if assumed and assume is None:
@@ -151,7 +143,8 @@ def predict(
     law, best = form.edge_law(ladder), form.best_law(ladder)
     edge = _interval(law, target_K)
     best_lr = None if best is None else _interval(best, target_K)
-    backtest = _backtest(ladder, at, axis, form)
+    exponent_K = np.array([law.exponent(i, target_K)[0] for i in range(len(ladder.names))])
+    test = backtest(pooled(ladder, axis, exponent_K) if ladder.is_scattered else ladder, at, axis, form)
     return Prediction(
         sweep=table.name,
         along=along,
@@ -159,20 +152,49 @@ def predict(
         edge=edge,
         best_lr=best_lr,
         headroom=None if best_lr is None else edge.at / best_lr.at,
-        take=edge.low / _SAFE if best_lr is None else min(best_lr.at, edge.low),
+        take=_taken(edge, best_lr),
         exponents=_exponents(ladder, law, target_K, assumed),
         best_exponents={} if best is None else _exponents(ladder, best, target_K, assumed),
-        backtest=backtest,
-        regret=None if backtest is None else backtest.regret,
+        backtest=test,
+        regret=None if test is None else test.regret,
         rate=rate,
-        p_stable=None if rate is None else law.p_stable(target_K, math.log(rate)),
+        p_stable=None if rate is None else law.at(target_K).p_stable(math.log(rate)),
         num_runs=ladder.num_runs,
         num_sizes=len(ladder.sizes),
-        doubts=tuple(_doubts(ladder, backtest)),
+        doubts=tuple(_doubts(test)),
         axis=axis,
         ladder=ladder,
+        law=law,
         edge_curve=_curve(ladder, law, at, axis),
         best_curve=() if best is None else _curve(ladder, best, at, axis),
+    )
+
+
+def _taken(edge: Interval, best_lr: Interval | None) -> float:
+    return edge.low / _SAFE if best_lr is None else min(best_lr.at, edge.low)
+
+
+def confirmed(found: Prediction, trials: Sequence[TrialResult], rule: StableRule = STABLE) -> Prediction:
+    """Return the prediction after the ``trials`` at its target: updated, or void if that is not as on the ladder."""
+    size_K = log_size(found.target, found.ladder.names)
+    confirmation = judged(found.ladder, found.law_target(), size_K, trials, rule)
+    if confirmation.is_void:
+        return replace(
+            found, edge=None, best_lr=None, headroom=None, take=None, p_stable=None, confirmation=confirmation
+        )
+    target = confirmation.edge
+    doubts = found.doubts
+    if not confirmation.is_bracketed:
+        doubts = (f"the runs at {found.target_name} do not bracket its edge: none broke, or none was stable", *doubts)
+    edge = Interval(*map(math.exp, target.interval()))
+    return replace(
+        found,
+        edge=edge,
+        headroom=None if found.best_lr is None else edge.at / found.best_lr.at,
+        take=_taken(edge, found.best_lr),
+        p_stable=None if found.rate is None else target.p_stable(math.log(found.rate)),
+        doubts=doubts,
+        confirmation=confirmation,
     )
 
 
@@ -228,56 +250,24 @@ def _check_is_near(ladder: Ladder, at: Mapping[str, float]) -> None:
             raise InputError(Problem("--at", name, message, remedy))
 
 
-def usual_prior(num: int, assumed: Sequence[int] = (), assume: float | None = None) -> Exponents:
-    """Return the prior of ``num`` exponents, those at the places ``assumed`` being ``assume``."""
-    prior = Exponents.usual(num)
-    if assume is None:
-        return prior
-    is_assumed_K = np.isin(np.arange(num), assumed)
-    return Exponents(np.where(is_assumed_K, assume, prior.mean_K), np.where(is_assumed_K, _ASSUMED_SD, prior.sd_K))
-
-
-def _doubts(ladder: Ladder, backtest: Backtest | None) -> list[str]:
-    if backtest is None:
+def _doubts(test: Backtest | None) -> list[str]:
+    if test is None:
         return ["no backtest: without the largest size too little is left, or its edge is not on the axis"]
     found = []
-    if backtest.factor > MOST_OFF:
-        where = ", ".join(f"{name}={format_value(value)}" for name, value in backtest.at.items())
-        found.append(f"the law misses the edge at {where}, which was trained, by a factor of {backtest.factor:.2g}")
-    if backtest.loses:
+    if test.factor > MOST_OFF:
+        where = ", ".join(f"{name}={format_value(value)}" for name, value in test.at.items())
+        found.append(f"the law misses the edge at {where}, which was trained, by a factor of {test.factor:.2g}")
+    if test.loses:
         rule, factor = min(
-            ("copying the edge of the largest size", backtest.copied),
-            ("the mean edge of all sizes", backtest.no_effect),
+            ("copying the edge of the largest size", test.copied),
+            ("the mean edge of all sizes", test.no_effect),
             key=lambda each: each[1],
         )
-        found.append(f"{rule} is nearer in the backtest: a factor of {factor:.2g} against {backtest.factor:.2g}")
+        found.append(f"{rule} is nearer in the backtest: a factor of {factor:.2g} against {test.factor:.2g}")
     return found
 
 
 # --- laws ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """The form of the laws: the prior of exponents, axes whose values make groups, and axes that may bend."""
-
-    prior: Exponents
-    shared: tuple[int, ...]
-    bent: tuple[int, ...]
-
-    def edge_law(self, ladder: Ladder) -> Law:
-        """Fit the law of the edge, which is straight: brackets are too coarse to show a bend."""
-        return fit_edges(*ladder.outcomes(), self.prior, self.shared)
-
-    def best_law(self, ladder: Ladder) -> Law | None:
-        """Fit the law of the centres of flat optima; None without a centre that lies on the axis."""
-        optima = ladder.optima()
-        if len(optima) < _LEAST_OPTIMA or all(optimum.beyond for _, optimum in optima):
-            return None
-        sizes = np.array([log_size(size.setting, ladder.names) for size, _ in optima])
-        known = [(optimum.centre, optimum.spread, optimum.beyond) for _, optimum in optima]
-        centre_R, spread_R, beyond_R = np.array(known).T
-        return fit_centres(sizes, centre_R, spread_R, beyond_R, self.prior, self.shared, self.bent)
 
 
 def _interval(law: Law, size_K: np.ndarray) -> Interval:
@@ -288,7 +278,7 @@ def _exponents(ladder: Ladder, law: Law, target_K: np.ndarray, assumed: Sequence
     found = {}
     for i, name in enumerate(ladder.names):
         at, low, high = law.exponent(i, target_K)
-        theories = tuple(theory for theory in THEORIES if low <= theory <= high)
+        theories = tuple(theory for theory in THEORIES if low <= theory <= high and name != STEPS)
         found[name] = Exponent(at, low, high, theories, name in assumed)
     return found
 
@@ -300,60 +290,3 @@ def _curve(ladder: Ladder, law: Law, at: Mapping[str, float], axis: str) -> tupl
         found = _interval(law, log_size({**at, axis: size}, ladder.names))
         points.append(Point(float(size), found.at, found.low, found.high))
     return tuple(points)
-
-
-# --- the backtest ------------------------------------------------------------------------------------------------
-
-
-def _backtest(ladder: Ladder, at: Mapping[str, float], axis: str, form: Form) -> Backtest | None:
-    """Predict the largest value of ``axis`` from the others, or return None if that cannot be judged."""
-    largest = ladder.values(axis)[-1]
-    rest = ladder.without(axis, largest)
-    tested = [size for size in ladder.sizes if size.setting[axis] == largest and size.edge is not None]
-    unstable = [each for size in rest.sizes for each in size.unstable]
-    if not tested or len(rest.values(axis)) < 2 or all(unstable) or not any(unstable):
-        return None
-    law, best = form.edge_law(rest), form.best_law(rest)
-    predicted = [law.interval(log_size(size.setting, ladder.names)) for size in tested]
-    naive = fmean(size.edge_or_bound for size in rest.sizes)
-    brackets = [(size.low or 0.0, size.high or 0.0) for size in tested]
-    near = min(range(len(tested)), key=lambda i: _distance(tested[i], at, ladder.names))
-    regrets = [
-        size.optimum.regret(best.interval(log_size(size.setting, ladder.names))[0])
-        for size in tested
-        if best is not None and size.optimum is not None
-    ]
-    return Backtest(
-        at={axis: largest},
-        factor=_factor([found[0] for found in predicted], tested),
-        num_sizes=len(tested),
-        num_inside=sum(
-            found[1] <= high and found[2] >= low for found, (low, high) in zip(predicted, brackets, strict=True)
-        ),
-        copied=_factor([_nearest(rest, size, axis).edge_or_bound for size in tested], tested),
-        no_effect=_factor([naive] * len(tested), tested),
-        edge=Interval(*map(math.exp, predicted[near])),
-        bracket_low=math.exp(brackets[near][0]),
-        bracket_high=math.exp(brackets[near][1]),
-        regret=median(regrets) if regrets else None,
-        num_within=sum(low <= found[0] <= high for found, (low, high) in zip(predicted, brackets, strict=True)),
-    )
-
-
-def _factor(log_edges: Sequence[float], sizes: Sequence[Size]) -> float:
-    """Return the median factor between edges and the middles of brackets."""
-    return math.exp(median(abs(edge - size.edge_or_bound) for edge, size in zip(log_edges, sizes, strict=True)))
-
-
-def _nearest(rest: Ladder, size: Size, axis: str) -> Size:
-    """Return the largest other size with the most similar values of the other axes."""
-    top = rest.values(axis)[-1]
-    others = [name for name in rest.names if name != axis]
-    return min(
-        (each for each in rest.sizes if each.setting[axis] == top),
-        key=lambda each: _distance(each, size.setting, others),
-    )
-
-
-def _distance(size: Size, at: Mapping[str, float], names: Sequence[str]) -> float:
-    return float(np.abs(log_size(size.setting, names) - log_size(at, names)).sum())

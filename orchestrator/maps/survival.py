@@ -144,7 +144,7 @@ def survival(table: SweepTable, by: str | None = None, until: int | None = None)
     sweep does not have, for an ``until`` that was trained already, and where no trial has a result that tells.
     """
     name, pooled = table.name, None if by is None else table.axis(by, "--by")
-    check_has_curves(table.ledger, "only a curve says when a run left its trend")
+    check_has_curves(table.facts, "only a curve says when a run left its trend")
     lives = lifetimes(table.runs)
     if not lives:
         remedy = "`sweep status NAME` says what is missing"
@@ -185,11 +185,11 @@ def survival(table: SweepTable, by: str | None = None, until: int | None = None)
 
 def lifetimes(runs: Iterable[TrialResult]) -> list[Lifetime]:
     """The lifetimes of the runs whose outcome tells."""
-    return [_lifetime(run) for run in runs if run.outcome in OUTCOMES]
+    return [lifetime(run) for run in runs if run.outcome in OUTCOMES]
 
 
-def _lifetime(trial: TrialResult) -> Lifetime:
-    """Of a run that diverged in the end the first episode counts, since it was not stable after that."""
+def lifetime(trial: TrialResult) -> Lifetime:
+    """Return how long a run was stable. Of one that diverged the first episode counts: it was not stable after that."""
     watched = max(1, trial.steps_done or 0)
     onsets = [onset for onset, _ in trial.episodes]
     onsets += [trial.onset_step] if trial.onset_step is not None else []

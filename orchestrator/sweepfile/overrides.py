@@ -143,3 +143,28 @@ def _has_numbers(section: Mapping[str, Any]) -> bool:
     """Whether an axis is a range, or has at least two numbers and nothing else."""
     values = section.get("values")
     return section.get("num") != 1 if values is None else len(values) > 1 and all(map(is_number, values))
+
+
+def at_cell(
+    document: Document,
+    name: str,
+    cell: Mapping[str, Any],
+    along: str,
+    rates: Sequence[float],
+    seed: int,
+    steps: int | None,
+) -> Document:
+    """Return the sweep ``name`` that trains the ``rates`` of the axis ``along`` at one ``cell`` of ``document``.
+
+    With ``steps`` its runs are that long. What limits, ranks or draws the trials of the whole sweep is left out.
+    """
+    data = copy.deepcopy(document.data)
+    for key in ("sample", "search", "zip", "budget", "max_trials"):
+        data.pop(key, None)
+    (data.get("stopping") or {}).pop("slow", None)
+    data["name"], data["seeds"] = name, [seed]
+    data["axes"] = {along: {"values": sorted(rates)}, **{key: {"values": [value]} for key, value in cell.items()}}
+    if steps is not None:
+        data.pop("tokens", None)
+        data["steps"] = steps
+    return replace(document, data=data, places={}, comment="")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sweep_cases import finished, ledger_at, record, sweep_of
+from sweep_cases import finished, ledger_at, record, sweep_of, trained_ladder
 from typer.testing import CliRunner
 
 from orchestrator import answers, load
@@ -59,7 +59,7 @@ def sweep_named(name: str, body: str) -> Sweep:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A grid, scattered cells, a planned sweep, an imported one, one that is half trained, and a broken ledger."""
+    """A grid, scattered cells, a planned sweep, imported ones, trained ones, and a broken ledger."""
     folder = tmp_path_factory.mktemp("results")
     grid = sweep_named("grid", GRID)
     labels = ["diverged" if trial.cell["lr"] > 0.5 else "stable" for trial in grid.trials]
@@ -87,6 +87,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         arguments = ["import", str(path), "--name", name, "--axis", "lr", "--axis", other, "--outcome", "loss"]
         done = CliRunner().invoke(app, [*arguments, "--results", str(folder)])
         assert done.exit_code == 0, done.output
+    trained_ladder(folder)
     (folder / "broken").mkdir()
     (folder / "broken" / LEDGER).write_text("no ledger")
     return folder
@@ -294,7 +295,10 @@ DOCUMENTED: dict[str, list[list[str]]] = {
     ],
     "edge": [["edge", "grid"]],
     "front": [["front", "grid"]],
-    "predict": [["predict", "ladder", "--at", "width=256", "--lr", "1e-3"]],
+    "predict": [
+        ["predict", "ladder", "--at", "width=256", "--lr", "1e-3"],
+        ["predict", "trained", "--at", "curvature=64", "--confirm", "1"],
+    ],
     "importance": [["importance", "grid"]],
     "survival": [["survival", "grid"]],
     "audit": [["audit", "grid"]],

@@ -1,9 +1,11 @@
 """docs/predict.md: its commands run, with fewer steps and seeds, and its numbers are of the shipped ladders."""
 
 import csv
+import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from page_cases import run_commands
@@ -47,6 +49,31 @@ def test_the_ladder_of_depths_passes_its_backtest_though_a_deeper_model_may_fail
     found = of_reference("lr_depth", "depth", 8)
     assert found.doubts == ()
     assert f"{found.edge.at:.2g}" in PAGE
+
+
+def confirmed(name: str) -> dict[str, Any]:
+    """The answer of reference, after runs at its target."""
+    return json.loads((ROOT / "results" / "reference" / name).read_text())
+
+
+def test_the_page_shows_the_runs_at_the_target_that_were_trained_once() -> None:
+    found = confirmed("lr_width/confirm_width128.json")
+    runs = found["confirmation"]["runs"]
+    shown = re.findall(r"^  lr ([\d.]+): (\w+) in (\d+) of (\d+) steps", PAGE, re.MULTILINE)
+    assert shown == [(f"{run['rate']:g}", run["outcome"], str(run["steps_done"]), str(run["steps"])) for run in runs]
+    assert f"{found['confirmation']['member_steps']:,} steps" in PAGE
+    truth = 0.0101
+    assert found["edge"]["low"] < truth < found["edge"]["high"]
+    assert max(found["edge"]["at"] / truth, truth / found["edge"]["at"]) < 1.25
+
+
+def test_depth_8_is_void_by_its_first_run() -> None:
+    found = confirmed("lr_depth/confirm_depth8.json")
+    (run,) = found["confirmation"]["runs"]
+    assert found["edge"] is None
+    assert len(found["confirmation"]["reasons"]) == 2
+    assert f"the loss begins at {run['initial_loss']:.0f}" in PAGE.replace("\n", " ")
+    assert f"the run breaks at step {run['onset']}" in PAGE.replace("\n", " ")
 
 
 @pytest.mark.slow

@@ -86,7 +86,8 @@ QUESTIONS = {
     "locate": LOG_OPTIONS | {"--config", "--at", "--log", "--pattern", "--format", "--degraded"},
     "map": {"--x", "--y", "--metric", "--where", "--reduce", "--by", "--degraded"},
     "plan": SWEEP_OPTIONS - {"--results"},
-    "predict": {"--at", "--along", "--where", "--lr", "--assume", "--far", "--degraded"},
+    "predict": {"--at", "--along", "--where", "--lr", "--assume", "--far", "--degraded"}
+    | {"--confirm", "--executor", "--allow-import"},
     "recommend": {"--margin", "--metric", "--degraded", "--maximize", "--minimize"},
     "remedies": FORK_OPTIONS | {"--cell"},
     "remedy": FORK_OPTIONS | {"--trial", "--cell"},
@@ -101,7 +102,8 @@ ACTIONS = {
     "run": SWEEP_OPTIONS
     | {"--executor", "--address", "--cpus", "--gpus", "--pack", "--parallel", "--slurm", "--tracking-uri"}
     | {"--retry-errored", "--notify-test", "--page", "--port", "--refine", "--factor", "--trials", "--along"},
-    "init": {"--objective", "--command", "--axis", "--drop", "--set", "--seeds", "--steps", "--from", "--output"},
+    "init": {"--objective", "--command", "--axis", "--drop", "--set", "--seeds", "--steps", "--from", "--output"}
+    | {"--trainer", "--for", "--trials"},
     "objectives": {"--match"},
     "import": {"--name", "--axis", "--outcome", "--loss", "--seed", "--map", "--diverged-above", "--where", "--mapping"}
     | {"--step", "--run", "--from-path", "--set", "--replace", "--json", "--results", "--maximize", "--minimize"}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
+from orchestrator.maps.confirmation import LEAST_SUPPORT
 from orchestrator.maps.law import Exponents, fit_centres, fit_edges
+from orchestrator.maps.target import Target
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,7 @@ class Case:
     unstable_N: np.ndarray
     target_K: np.ndarray
     truth: float
+    width: float
 
 
 def ladder(rng: np.random.Generator, num_sizes: int) -> Case:
@@ -41,7 +45,7 @@ def ladder(rng: np.random.Generator, num_sizes: int) -> Case:
     ]
     row_N, log_rate_N, unstable_N = (np.array(column) for column in zip(*runs, strict=True))
     truth = float(target_K @ exponent_K + scatter * rng.normal())
-    return Case(size_RK[row_N], log_rate_N, unstable_N, target_K, truth)
+    return Case(size_RK[row_N], log_rate_N, unstable_N, target_K, truth, width)
 
 
 def coverage(num_sizes: int, num: int) -> float:
@@ -61,6 +65,29 @@ def test_the_interval_holds_most_truths() -> None:
 @pytest.mark.parametrize("num_sizes", [2, 3, 4, 5, 6])
 def test_the_interval_of_95_percent_holds_90_to_99_percent_of_500_truths(num_sizes: int) -> None:
     assert 0.9 <= coverage(num_sizes, 500) <= 0.99
+
+
+def updated(num_sizes: int, num: int) -> Iterator[tuple[Case, Target]]:
+    """Cases with what is known of the edge at the target after four runs there, each where it is as likely as not."""
+    for number in range(num):
+        rng = np.random.default_rng([num_sizes, number])
+        case = ladder(rng, num_sizes)
+        target = fit_edges(case.size_NK, case.log_rate_N, case.unstable_N).at(case.target_K, 16)
+        for _ in range(4):
+            rate = target.quantile(0.5)
+            target = target.after([rate], [rng.random() < 1 / (1 + np.exp(-(rate - case.truth) / case.width))])
+        yield case, target
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_sizes", [3, 4, 5])
+def test_the_interval_after_four_runs_at_the_target_holds_90_to_99_percent_of_300_truths(num_sizes: int) -> None:
+    cases = list(updated(num_sizes, 300))
+    held = [target.quantile(0.025) <= case.truth <= target.quantile(0.975) for case, target in cases]
+    assert 0.9 <= np.mean(held) <= 0.99
+    near = [abs(target.quantile(0.5) - case.truth) < np.log(1.3) for case, target in cases]
+    assert np.mean(near) >= 0.75
+    assert np.mean([target.support() < LEAST_SUPPORT for _, target in cases]) < 0.02
 
 
 def clean(widths: list[float], exponent: float = -1.0, top: float = 0.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -112,8 +139,8 @@ def test_the_fit_repeats_and_a_rate_beyond_the_edge_is_unlikely_to_be_stable() -
     first, second = (fit_edges(*clean([16, 32, 64])) for _ in range(2))
     target = np.log([128.0])
     assert first.interval(target) == second.interval(target)
-    assert first.p_stable(target, np.log(0.001)) > 0.95
-    assert first.p_stable(target, np.log(0.2)) < 0.05
+    assert first.at(target).p_stable(np.log(0.001)) > 0.95
+    assert first.at(target).p_stable(np.log(0.2)) < 0.05
 
 
 def test_centres_of_flat_optima_follow_a_law_and_one_at_the_end_of_its_axis_is_a_bound() -> None:

@@ -132,6 +132,36 @@ def test_an_axis_that_varies_and_is_no_size_is_refused() -> None:
         predict(table_with(trials, [*plain.axes, other]), {"width": 128})
 
 
+def scattered(num: int, edge: Callable[[float], float]) -> SweepTable:
+    """Runs at sizes and rates that are all different."""
+    rng = np.random.default_rng(0)
+    cells = zip(10 ** rng.uniform(-3.5, -1.5, num), 2 ** rng.uniform(4, 7, num), strict=True)
+    trials = [
+        trial_row(
+            trial_id=str(i),
+            cell={"lr": rate, "width": width},
+            status="finished",
+            outcome="stable" if rate < edge(width) else "diverged",
+        )
+        for i, (rate, width) in enumerate(cells)
+    ]
+    axes = [Axis(name, "log", (), ends) for name, ends in (("lr", (1e-4, 0.1)), ("width", (16.0, 128.0)))]
+    return table_with(trials, axes)
+
+
+def test_scattered_sizes_have_a_backtest_too() -> None:
+    right = predict(scattered(120, power_law), {"width": 256})
+    assert right.backtest is not None
+    assert 64 < right.backtest.at["width"] < 128
+    assert right.backtest.factor < 1.4
+    assert right.doubts == ()
+    assert right.edge.low < power_law(256) < right.edge.high
+    wrong = predict(scattered(120, lambda width: power_law(width) / (8 if width > 90 else 1)), {"width": 256})
+    assert wrong.backtest is not None
+    assert wrong.backtest.factor > 1.5
+    assert wrong.doubts != ()
+
+
 @pytest.mark.parametrize(
     ("unstable", "expected"),
     [
@@ -155,3 +185,51 @@ def test_an_optimum_at_the_end_of_its_axis_is_known_to_lie_beyond() -> None:
     (size,) = read_ladder(table_of([16], rates=low), ["width"], "lr").sizes
     assert size.optimum is not None
     assert size.optimum.beyond == 1
+
+
+def over_time(**config: object) -> SweepTable:
+    """Runs of 320 steps whose edge falls as the square root of the steps: one above it left its trend that early."""
+    trials = []
+    for rate in RATES:
+        onset = 320 * (0.01 / rate) ** 2
+        cell = {"lr": rate}
+        trials.append(
+            trial_row(
+                trial_id=str(cell),
+                cell=cell,
+                config={"schedule": "constant", "warmup": 4, **config},
+                status="finished",
+                steps=320,
+                steps_done=min(320, math.ceil(onset) + 40),
+                outcome="stable" if onset > 320 else "diverged",
+                episodes=() if onset > 320 else ((int(onset), None),),
+                onset_step=None if onset > 320 else int(onset) + 5,
+            )
+        )
+    return table_with(trials, [Axis("lr", "log", tuple(RATES))])
+
+
+def test_one_length_shows_how_the_edge_falls_over_steps() -> None:
+    found = predict(over_time(), {"steps": 1280}, rate=1e-3)
+    assert found.edge.low < 0.005 < found.edge.high
+    assert found.edge.at == pytest.approx(0.005, rel=0.25)
+    assert found.exponents["steps"].low < -0.5 < found.exponents["steps"].high
+    assert found.ladder.lengths == (20, 40, 80, 160, 320)
+    assert found.best_lr is None
+    assert found.take < found.edge.low
+    assert found.p_stable is not None
+    assert found.p_stable > 0.95
+    assert found.backtest is not None
+    assert found.backtest.at == {"steps": 320}
+    assert found.backtest.num_inside == 1
+
+
+def test_the_edge_of_a_trained_length_is_that_of_the_sweep() -> None:
+    assert predict(over_time(), {"steps": 320}).edge.at == pytest.approx(0.01, rel=0.2)
+
+
+@pytest.mark.parametrize("config", [{"schedule": "cosine"}, {"warmup": 100}])
+def test_the_first_half_of_a_run_that_is_no_shorter_run_is_refused(config: dict[str, object]) -> None:
+    with pytest.raises(InputError) as error:
+        predict(over_time(**config), {"steps": 1280})
+    assert error.value.problems[0].key == "steps"
