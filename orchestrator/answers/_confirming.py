@@ -19,7 +19,7 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.driver.planning import check_runnable
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
-from orchestrator.ledger.facts import imported_of
+from orchestrator.ledger.facts import imported_of, trainer_facts
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.confirmation import SHORT
 from orchestrator.maps.edges import StableRule
@@ -117,7 +117,7 @@ class Confirming:
     def _short_steps(self, found: Prediction) -> int | None:
         """The length of the first run; None if the trainer cannot be shortened, or its runs are as short."""
         trial = found.ladder.sizes[0].runs[0]
-        warmup = {**self.table.ledger.trainer_facts(), **trial.config}.get("warmup") or 0
+        warmup = {**trainer_facts(self.table.facts), **trial.config}.get("warmup") or 0
         steps = SHORT + (warmup if isinstance(warmup, int) else 0)
         return steps if takes_steps(trial.config) and steps < trial.steps else None
 

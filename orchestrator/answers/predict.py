@@ -43,7 +43,9 @@ class PredictQuery(Query["SweepTable"]):
 
     panel: ClassVar[str] = "choose"
 
-    at: tuple[str, ...] = option((), "a size of the target: width=2048, or steps=9000; repeatable", metavar="AXIS=VALUE")
+    at: tuple[str, ...] = option(
+        (), "a size of the target: width=2048, or steps=9000; repeatable", metavar="AXIS=VALUE"
+    )
     along: str | None = along_option("the axis of the rate; lr, or else the first, by default")
     where: Mapping[str, Any] = where_option()
     lr: float | None = option(None, "your own rate, whose P(stable) at the target is wanted", metavar="RATE")

@@ -21,7 +21,7 @@ from orchestrator.causes.evidence import BatchText, Evidence, gather
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.mechanism import Finding
 from orchestrator.causes.series import Series, known, series
-from orchestrator.ledger.facts import PackedObjective
+from orchestrator.ledger.facts import PackedObjective, trainer_facts
 from orchestrator.ledger.reader import LedgerReader, check_has_curves
 from orchestrator.maps.cell_map import CellMap, cell_map
 from orchestrator.maps.recommendation import recommend
@@ -144,7 +144,7 @@ def examine(
         _same_data(ledger, trial, rows, packed),
         batch_texts(trial, rollback_step_N),
         packed,
-        ledger.trainer_facts(),
+        trainer_facts(ledger.facts()),
     )
     return rank(evidence, ledger.facts().get("name", ledger.path.parent.name), chosen)
 

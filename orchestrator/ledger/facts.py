@@ -144,3 +144,9 @@ def packed_from_fact(fact: str) -> PackedObjective:
         data_fields=tuple(map(str, values["data_fields"])),
         features={name: to_hashable(value) for name, value in dict(values["features"]).items()},
     )
+
+
+def trainer_facts(facts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of a custom trainer that all trials share, as the sweep file says."""
+    found: dict[str, Any] = json.loads(facts.get(TRAINER_FACT, "{}"))
+    return found

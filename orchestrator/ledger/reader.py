@@ -9,7 +9,7 @@ import math
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from objectives.base import Rounding
 from orchestrator.base.errors import InputError, Problem
@@ -21,7 +21,6 @@ from orchestrator.ledger.facts import (
     IMPORTED_FACT,
     NUMERICS_FACT,
     PACKED_FACT,
-    TRAINER_FACT,
     PackedObjective,
     imported_of,
     long_note,
@@ -195,11 +194,6 @@ class LedgerReader:
         with self._reading():
             fact = self.facts().get(PACKED_FACT)
             return None if fact is None else packed_from_fact(fact)
-
-    def trainer_facts(self) -> dict[str, Any]:
-        """Return the settings of a custom trainer that all trials share, as the sweep file says."""
-        facts: dict[str, Any] = json.loads(self.facts().get(TRAINER_FACT, "{}"))
-        return facts
 
     def roundings(self) -> dict[str, Rounding] | None:
         """Return what fixes results bit for bit, by structure, or None before the first run and in an older ledger."""

@@ -202,9 +202,11 @@ def pooled(ladder: Ladder, name: str, exponent_K: np.ndarray) -> Ladder:
     """
     runs = sorted(
         (
-            (size, rate, is_unstable, run)
+            (size, rate, is_unstable, num_stable, run)
             for size in ladder.sizes
-            for rate, is_unstable, run in zip(size.log_rates, size.unstable, size.runs, strict=True)
+            for rate, is_unstable, num_stable, run in zip(
+                size.log_rates, size.unstable, size.num_stable, size.runs, strict=True
+            )
         ),
         key=lambda each: float(each[0].setting[name]),
     )
@@ -217,10 +219,10 @@ def pooled(ladder: Ladder, name: str, exponent_K: np.ndarray) -> Ladder:
             float(rate - shift) for (_, rate, *_), shift in zip(group, (place_NK - middle_K) @ exponent_K, strict=True)
         ]
         order = np.argsort(moved)
-        rates, unstable = tuple(moved[i] for i in order), tuple(group[i][2] for i in order)
+        rates = tuple(moved[i] for i in order)
+        unstable, num_stable, trials = (tuple(group[i][place] for i in order) for place in (2, 3, 4))
         middle = Cell(zip(ladder.names, map(float, np.exp(middle_K)), strict=True))
-        trials = tuple(group[i][3] for i in order)
-        sizes.append(Size(middle, rates, unstable, *bracket(rates, unstable), None, trials))
+        sizes.append(Size(middle, rates, unstable, num_stable, *bracket(rates, unstable), None, trials))
     return replace(ladder, sizes=tuple(sizes))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import is_number
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.ledger.facts import trainer_facts
 from orchestrator.ledger.reader import check_has_curves
 from orchestrator.maps.survival import lifetime
 from orchestrator.maps.table import SweepTable
@@ -23,18 +24,19 @@ def judged_lengths(table: SweepTable) -> tuple[int, ...]:
     Raises InputError where the first part of a run is no shorter run, or too short.
     """
     check_has_curves(table.facts, "only a curve says when a run left its trend")
+    stated = trainer_facts(table.facts)
     trained = {trial.steps for trial in table.trials}
     if len(trained) != 1:
         remedy = "keep one length with `--where`, or import the runs with steps as an axis"
         raise InputError(Problem("--at", STEPS, f"is no axis, and the runs have {len(trained)} lengths", remedy))
-    schedules = {str(trial.config["schedule"]) for trial in table.trials if "schedule" in trial.config}
+    schedules = {str({**stated, **trial.config}.get("schedule", "constant")) for trial in table.trials}
     if moving := sorted(schedules - {"constant"}):
         message = f"schedule {moving[0]} knows its end, so the first half of a run is no run of half the steps"
         remedy = "train the sizes with `schedule: constant`, or import runs of several lengths with steps as an axis"
         raise InputError(Problem("--at", STEPS, message, remedy))
     (longest,) = trained
-    warmups = [trial.config.get("warmup") for trial in table.trials]
-    warmup = max((float(each) for each in warmups if is_number(each)), default=0.0)
+    warmups = [{**stated, **trial.config}.get("warmup", 0) for trial in table.trials]
+    warmup = max(each if is_number(each) else 0 for each in warmups)
     halves = [longest // 2**halvings for halvings in range(_MOST)]
     lengths = tuple(length for length in reversed(halves) if length >= max(_WARMUPS * warmup, _LEAST))
     if len(lengths) < _FEWEST:
