@@ -15,6 +15,7 @@ from orchestrator.maps.table import SweepTable
 
 STEPS = "steps"
 _FEWEST, _MOST = 3, 5  # halvings of what was trained
+_UNKNOWN = ""
 _WARMUPS, _LEAST = 4, 20  # a run is judged after so many warmups, and steps
 
 
@@ -29,7 +30,11 @@ def judged_lengths(table: SweepTable) -> tuple[int, ...]:
     if len(trained) != 1:
         remedy = "keep one length with `--where`, or import the runs with steps as an axis"
         raise InputError(Problem("--at", STEPS, f"is no axis, and the runs have {len(trained)} lengths", remedy))
-    schedules = {str({**stated, **trial.config}.get("schedule", "constant")) for trial in table.trials}
+    schedules = {str({**stated, **trial.config}.get("schedule", _UNKNOWN)) for trial in table.trials}
+    if _UNKNOWN in schedules:
+        message = "the schedule of the learning rate is not known, and one that ends at the last step would mislead"
+        remedy = "if it is constant after the warmup, add `facts: {schedule: constant}` and `sweep run` the file again"
+        raise InputError(Problem("--at", STEPS, message, remedy))
     if moving := sorted(schedules - {"constant"}):
         message = f"schedule {moving[0]} knows its end, so the first half of a run is no run of half the steps"
         remedy = "train the sizes with `schedule: constant`, or import runs of several lengths with steps as an axis"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -228,8 +229,20 @@ def test_the_edge_of_a_trained_length_is_that_of_the_sweep() -> None:
     assert predict(over_time(), {"steps": 320}).edge.at == pytest.approx(0.01, rel=0.2)
 
 
-@pytest.mark.parametrize("config", [{"schedule": "cosine"}, {"warmup": 100}])
+UNKNOWN: dict[str, object] = {"schedule": ""}
+
+
+@pytest.mark.parametrize("config", [{"schedule": "cosine"}, {"warmup": 100}, UNKNOWN])
 def test_the_first_half_of_a_run_that_is_no_shorter_run_is_refused(config: dict[str, object]) -> None:
     with pytest.raises(InputError) as error:
         predict(over_time(**config), {"steps": 1280})
     assert error.value.problems[0].key == "steps"
+
+
+def test_a_custom_trainer_states_its_schedule_as_a_fact() -> None:
+    table = over_time()
+    trials = tuple(replace(trial, config={"warmup": 4}) for trial in table.trials)
+    with pytest.raises(InputError, match="schedule"):
+        predict(replace(table, trials=trials), {"steps": 1280})
+    stated = replace(table, trials=trials, facts={"trainer_facts": '{"schedule": "constant"}'})
+    assert predict(stated, {"steps": 1280}).edge == predict(table, {"steps": 1280}).edge
