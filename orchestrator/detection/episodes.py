@@ -29,7 +29,7 @@ MOST_EPISODES = 1000  # kept in the record
 # An episode is clear if its strength is at least CLEAR, else faint. That of a start-up blow-up is the largest.
 CLEAR, _STRONGEST = 12.0, 1000.0
 # Heavy tails bring stronger episodes the longer a log is. Where so many are faint, a clear one is this many times as
-# strong as all of them, and at least as strong as each excursion that was no episode.
+# strong as all of them; where so many excursions were no episodes, it is as strong as each of them.
 _FAINT_COMMON, _ABOVE_FAINT = 5, 1.5
 _SHARE = 0.1  # of what was learned, below which the strength shrinks with it
 # An excursion is on a schedule, such as a new target network, and has no strength, if each of the last four times at
@@ -236,8 +236,8 @@ class Episodes:
         this = self.open_episode()
         episodes = [*self.closed, *self.faint, *([] if this is None else [this])]
         weak = [episode.strength for episode in episodes if not episode.is_clear]
-        is_common = len(weak) + len(self._odd) >= _FAINT_COMMON
-        least = max([_ABOVE_FAINT * max(weak, default=0.0), *self._odd]) if is_common else 0.0
+        least = _ABOVE_FAINT * max(weak) if len(weak) >= _FAINT_COMMON else 0.0
+        least = max(least, *self._odd) if len(self._odd) >= _FAINT_COMMON else least
         episodes = [
             replace(episode, strength=episode.strength * CLEAR / least)
             if CLEAR <= episode.strength < least
