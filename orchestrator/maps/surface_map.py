@@ -179,7 +179,8 @@ class SurfaceMap:
 
     def _margins_along(self, settings: Sequence[Mapping[str, Any]], axis: Axis, is_upwards: bool) -> list[Margin]:
         unit_SL, read = self._beyond(settings, axis, is_upwards)
-        unsure_S, below_S = first_below(read, *unit_SL.shape, (CONFIDENCE, 0.0))
+        num_lines, num_places = unit_SL.shape
+        unsure_S, below_S = first_below(read, num_lines, num_places, (CONFIDENCE, 0.0))
         return [
             self._margin(setting[axis.name], unit_L, unsure, below, axis, is_upwards)
             for setting, unit_L, unsure, below in zip(settings, unit_SL, unsure_S, below_S, strict=True)
