@@ -17,7 +17,7 @@ import csv
 import math
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
@@ -86,9 +86,7 @@ def imported(path: Path, folder: Path) -> Ladder:
 
 def predicted(ladder: Ladder, from_width: float, assume: float | None = None) -> list[Row]:
     """The rows of ``from_width`` and above, from the others."""
-    rest = Ladder(
-        ladder.along, SIZES, tuple(s for s in ladder.sizes if s.setting["width"] < from_width), ladder.measure
-    )
+    rest = replace(ladder, sizes=tuple(size for size in ladder.sizes if size.setting["width"] < from_width))
     shared = (SIZES.index("width"), SIZES.index("depth"))
     form = Form(
         usual_prior(len(SIZES), shared, assume),

@@ -56,22 +56,28 @@ _AMBIGUOUS_LINES, _AMBIGUOUS_SHARE = 10, 1 / 3
 
 @dataclass
 class _Processes:
-    """Ids before the lines of processes that print the same steps: they alternate, as no time or epoch does."""
+    """Ids before the lines of processes that print the same steps: they alternate, as no time or epoch does.
+
+    Where lines have an epoch, another id at a step of an epoch that the first has passed is a process at once.
+    """
 
     first: str | None = None
     last_step: float = -math.inf  # of the first process
+    last_epoch: float = -math.inf
     num_doubted: int = 0
     is_sure: bool = False
 
-    def is_another(self, text: str, step: float) -> bool:
+    def is_another(self, text: str, step: float, epoch: float) -> bool:
         """Whether a process other than the first one printed a line at ``step``, or is likely to have done so."""
         match = _PROCESS.match(text)
         if match is None or self.num_doubted > _MAX_DOUBTED:
             return False
         self.first = self.first or match[1]
         if match[1] == self.first:
-            self.last_step = step
+            self.last_step, self.last_epoch = step, epoch
             self.is_sure = self.is_sure or self.num_doubted > 0
+        elif epoch < math.inf and (epoch, step) <= (self.last_epoch, self.last_step):
+            self.is_sure = True
         elif not self.is_sure and (self.num_doubted or step <= self.last_step):
             self.num_doubted += 1
         return match[1] != self.first and (self.is_sure or 0 < self.num_doubted <= _MAX_DOUBTED)
@@ -148,7 +154,8 @@ class SeriesOfText:
         ):
             return {}
         step = next((row[name] for name in STEP_NAMES if name in row), None)
-        if self._is_of_another_rank(text) or (step is not None and self._processes.is_another(text, step)):
+        epoch = row.get(EPOCH, math.inf)
+        if self._is_of_another_rank(text) or (step is not None and self._processes.is_another(text, step, epoch)):
             self.num_left_out += 1
             return {}
         if _is_evaluation(text, loss):

@@ -814,3 +814,22 @@ def test_a_counter_that_begins_again_with_each_epoch_counts_steps_however_short_
 
 def test_the_loss_of_a_value_is_no_training_loss() -> None:
     assert "no line with a loss" in stream_of(each("step {step} value_loss {loss}"))[1].note
+
+
+@pytest.mark.parametrize("silence", [0, 3, 30])
+def test_the_lines_of_one_process_are_read_however_long_it_waits_while_another_prints(silence: int) -> None:
+    def line(pid: int, i: int) -> str:
+        epoch, batch = divmod(i, 10)
+        return (
+            f"{pid}\tTrain Epoch: {epoch + 1} [{640 * batch}/6400 ({10 * batch}%)]\tLoss: {3 - i / 40 + pid % 2:.4f}\n"
+        )
+
+    first, other = ([line(pid, i) for i in range(60)] for pid in (4000, 4001))
+    alone = points_of("".join(first))
+    text = [
+        *first[:5],
+        *other[: 5 + silence],
+        *(text for pair in zip(first[5:], other[5 + silence :], strict=False) for text in pair),
+    ]
+    text += first[60 - silence :]
+    assert points_of("".join(text)) == alone
