@@ -7,10 +7,10 @@ import datetime
 import random
 import sqlite3
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import database_copy
@@ -182,8 +182,10 @@ def _study_in(url: str, opened: str, name: str) -> tuple[Directions, ReadTrials]
     ]
 
 
+_Item = TypeVar("_Item")
+
 EVALUATORS = ("ped_anova", "fanova")
-MOST_FANOVA = 1000  # trials that fANOVA looks at
+MOST_FANOVA, MOST_PED_ANOVA = 500, 20_000  # trials that they look at
 _SEED = 0  # of the random forest of fANOVA, and of those trials
 
 
@@ -194,9 +196,9 @@ def importances(
 
     ``rows`` have a value for each of ``parameters``; ``results`` are finite, and lower is better. PED-ANOVA (Watanabe
     et al. 2023, arXiv 2304.10255) measures how the values of the ``best`` fraction of the trials, in (0, 1), differ
-    from all; fANOVA (Hutter et al. 2014) how much of the variance each parameter explains alone, in ``MOST_FANOVA``
-    random ones with the best and the worst: its time grows with the square of their number. The order of the rows does
-    not matter.
+    from all; fANOVA (Hutter et al. 2014) how much of the variance each parameter explains alone. Of many trials
+    they look at random ones with the best and the worst: the time of fANOVA grows with the square of their number, and
+    Optuna keeps 4 KB for each. The order of the rows does not matter.
     """
     import optuna
     from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
@@ -211,12 +213,9 @@ def importances(
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     trials = [
         optuna.trial.create_trial(params=dict(row), distributions=distributions, value=float(result))
-        for row, result in pairs
+        for row, result in _drawn(pairs, MOST_PED_ANOVA, key=lambda pair: pair[1])
     ]
-    drawn = trials
-    if len(trials) > MOST_FANOVA:
-        ends = [min(trials, key=lambda trial: trial.value or 0.0), max(trials, key=lambda trial: trial.value or 0.0)]
-        drawn = [*ends, *random.Random(_SEED).sample(trials, MOST_FANOVA - len(ends))]
+    drawn = _drawn(trials, MOST_FANOVA, key=lambda trial: trial.value or 0.0)
     made: dict[str, optuna.importance.BaseImportanceEvaluator] = {
         "ped_anova": PedAnovaImportanceEvaluator(target_quantile=best),
         "fanova": FanovaImportanceEvaluator(seed=_SEED),
@@ -224,6 +223,13 @@ def importances(
     study = _study(trials)
     of_study = {"ped_anova": study, "fanova": study if drawn is trials else _study(drawn)}
     return {name: _shares(of_study[name], made[name], list(distributions)) for name in EVALUATORS}
+
+
+def _drawn(items: list[_Item], most: int, key: Callable[[_Item], float]) -> list[_Item]:
+    """Return the items, or ``most`` random ones with the least and the greatest."""
+    if len(items) <= most:
+        return items
+    return [min(items, key=key), max(items, key=key), *random.Random(_SEED).sample(items, most - 2)]
 
 
 def _study(trials: Sequence[optuna.trial.FrozenTrial]) -> optuna.Study:
