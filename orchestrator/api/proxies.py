@@ -66,7 +66,10 @@ def _said(
     width = plan.width
     notes = []
     if steps is not None and changes.steps is not None and changes.steps < steps:
-        notes = [f"the edge will be that of {changes.steps:,} steps; at a constant rate it falls with more"]
+        notes = [
+            f"the edge will be that of {changes.steps:,} steps; at a constant rate it falls with more, and `--at "
+            f"steps={steps}` says how far"
+        ]
     return [
         f"{num_trials} trials{length}: {per_size}",
         f"cost: about {share:.2g} runs at the target, if a step costs width^2 times the other sizes",
