@@ -58,7 +58,8 @@ _AMBIGUOUS_LINES, _AMBIGUOUS_SHARE = 10, 1 / 3
 class _Processes:
     """Ids before the lines of processes that print the same steps: they alternate, as no time or epoch does.
 
-    Where lines have an epoch, another id at a step of an epoch that the first has passed is a process at once.
+    Where lines have an epoch, another id at a step of an epoch that the first has passed is a process at once. Two
+    processes that write at once may leave two lines without a break between them, which count for neither.
     """
 
     first: str | None = None
@@ -66,6 +67,18 @@ class _Processes:
     last_epoch: float = -math.inf
     num_doubted: int = 0
     is_sure: bool = False
+
+    def is_unbroken(self, text: str) -> bool:
+        """Whether a second line, of any process, begins within ``text``: then there are several."""
+        match = _PROCESS.match(text)
+        if match is None:
+            return False
+        self.first = self.first or match[1]
+        word = re.match(r"[A-Za-z]+", text[match.end() :])
+        begins = text[match.end(1) : match.end()] + (word[0] if word else "")
+        found = re.search(rf"\d{{3}}{re.escape(begins)}", text[match.end() :])
+        self.is_sure = self.is_sure or found is not None
+        return found is not None
 
     def is_another(self, text: str, step: float, epoch: float) -> bool:
         """Whether a process other than the first one printed a line at ``step``, or is likely to have done so."""
@@ -155,7 +168,8 @@ class SeriesOfText:
             return {}
         step = next((row[name] for name in STEP_NAMES if name in row), None)
         epoch = row.get(EPOCH, math.inf)
-        if self._is_of_another_rank(text) or (step is not None and self._processes.is_another(text, step, epoch)):
+        is_another = step is not None and self._processes.is_another(text, step, epoch)
+        if is_another or self._is_of_another_rank(text) or self._processes.is_unbroken(text):
             self.num_left_out += 1
             return {}
         if _is_evaluation(text, loss):

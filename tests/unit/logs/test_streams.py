@@ -833,3 +833,19 @@ def test_the_lines_of_one_process_are_read_however_long_it_waits_while_another_p
     ]
     text += first[60 - silence :]
     assert points_of("".join(text)) == alone
+
+
+def test_two_lines_that_processes_wrote_at_once_count_for_neither_and_move_no_step() -> None:
+    def line(pid: int, i: int) -> str:
+        epoch, batch = divmod(i, 10)
+        return f"{pid}\tTrain Epoch: {epoch + 1} [{640 * batch}/6400 ({10 * batch}%)]\tLoss: {3 - i / 40 + pid % 2:.4f}"
+
+    pairs = [(line(4000, i), line(4001, max(0, i - 4))) for i in range(60)]
+    whole = "".join(f"{first}\n{other}\n" for first, other in pairs)
+    glued = "".join(
+        f"{other}{first}\n\n" if i in (24, 37) else f"{first}{other}\n\n" if i == 53 else f"{first}\n{other}\n"
+        for i, (first, other) in enumerate(pairs)
+    )
+    alone = points_of(whole)
+    assert len(alone) == 60
+    assert points_of(glued) == [point for i, point in enumerate(alone) if i not in (24, 37, 53)]
