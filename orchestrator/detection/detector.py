@@ -17,7 +17,7 @@ import numpy as np
 
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.episodes import Episode, Episodes
-from orchestrator.detection.trend import RECENT, Progress, Trend, Window, is_partial_sum
+from orchestrator.detection.trend import RECENT, Progress, Trend, Window
 from orchestrator.detection.verdicts import Lost, Verdicts
 
 # Spikes that are fewer steps apart count as one departure from the trend.
@@ -74,19 +74,14 @@ class _Member:
 
     __slots__ = (
         "all_steps", "episodes", "first_step", "latest", "left_step", "level", "num_seen", "num_steps", "progress",
-        "rules", "trend", "verdicts",
+        "trend", "verdicts",
     )  # fmt: skip
 
     def __init__(self, rules: StoppingConfig, all_steps: float) -> None:
-        self.rules, self.all_steps = rules, all_steps
-        self.num_steps = 0
+        self.all_steps = all_steps
+        self.num_steps = self.num_seen = 0
         self.first_step = -1
         self.left_step = NEVER
-        self._begin()
-
-    def _begin(self) -> None:
-        """Begin with what is known of the losses, at the first one, or at the second if the first is partial."""
-        rules, self.num_seen = self.rules, 0
         self.latest: list[float] = []  # up to a window of losses, accepted or not
         self.level = Window(RECENT)
         self.trend = Trend(rules)
@@ -107,9 +102,6 @@ class _Member:
         return verdicts.lost is not None
 
     def _judge(self, loss: float, step: int) -> None:
-        first, every = self.progress.initial, step - self.first_step
-        if self.num_steps == self.num_seen == 1 and is_partial_sum(first, self.first_step, loss, every):
-            self._begin()
         trend, episodes, verdicts, latest = self.trend, self.episodes, self.verdicts, self.latest
         if not self.num_seen:
             self.progress.begin(loss)

@@ -86,7 +86,6 @@ UPPER_TAIL, TAIL_FACTOR = 0.9, 2.6
 _LOWER_TAIL = 0.2  # if half of the losses are on the upper level, the lower ones show its height
 # The share of what was learned that a rise must reach to be an event.
 LEAST_SHARE = 0.03
-_LEAST_PART, MOST_PART = 0.4, 1.2  # of the first loss that follows from the second one
 TINY = 1e-300  # smallest rise, for a loss that is exactly zero
 # A loss below this share of the first one has fallen over decades, whatever its objective: its noise is proportional to
 # its level, and it must rise by as many levels as a squared error.
@@ -227,16 +226,6 @@ def rise_at(level: float, top: float, rules: StoppingConfig) -> float:
 # A start-up blow-up is above twice the initial loss, or 20 points above it. A loss that falls over decades must rise by
 # three decades: momentum on a quadratic overshoots by a factor of some hundreds below the edge of stability.
 BLOW_UP, BLOW_UP_POINTS, BLOW_UP_FACTOR = 1.0, 20.0, 1000.0
-
-
-def is_partial_sum(first: float, first_step: int, second: float, every: int) -> bool:
-    """Return whether a ``first`` loss may be a sum over fewer steps than ``every``, and was divided by ``every``.
-
-    So prints a trainer that adds up losses and prints at its first step, too. The ``second`` loss, ``every`` steps
-    later, is then as many times as high, or lower, since a training falls.
-    """
-    counts = [count for count in (first_step, first_step + 1) if 0 < 2 * count <= every]
-    return first > 0 and any(_LEAST_PART < second / first * count / every < MOST_PART for count in counts)
 
 
 def blow_up_line(start: float, rules: StoppingConfig) -> float:

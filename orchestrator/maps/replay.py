@@ -20,7 +20,6 @@ from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.episodes import Episode
 from orchestrator.detection.outcomes import ENOUGH_LOSSES, judge, member_result
 from orchestrator.detection.run_monitor import JUDGED, RunMonitor
-from orchestrator.detection.trend import MOST_PART, is_partial_sum
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.tables import Log
 
@@ -28,6 +27,7 @@ _AT_ONCE = 64
 _POINTS_AT_ONCE = 256
 _STEPS_TOGETHER = 16_000_000  # of curves in memory at once: 384 MB, more with rollbacks
 _MOST_PARTIAL = 5  # first losses of a resumed log that may be no past
+_MOST_PART = 1.2  # times the loss that follows is at most what a mean over one step of an interval was the sum of
 _FIRST_HIGH, _AS_HIGH = 3, 0.8  # the median of so many losses after them is at least this share of the highest
 UNKNOWN = "unknown"
 _OF_LOSSES = tuple(column.name for column in RESULT_COLUMNS if column.of_losses)
@@ -104,7 +104,7 @@ def replay_logs(logs: Sequence[Log], config: StoppingConfig, wants_norm_rises: b
 
     The partial lines of a log that resumes at a later step are left out.
     """
-    logs = [_after(log, num) if _is_resumed(log) and (num := _num_partial(log)) else _noted(log) for log in logs]
+    logs = [_after(log, num) if _is_resumed(log) and (num := _num_partial(log)) else log for log in logs]
     curves = [
         Curve(
             log.step_N,
@@ -126,17 +126,6 @@ def _has_each_step(log: Log) -> bool:
     return log.columns.step is not None and len(log.step_N) > 1 and log.step_N[1] == log.step_N[0] + 1
 
 
-def _noted(log: Log) -> Log:
-    """The log, with a note if the detector leaves out its first loss."""
-    if len(log.step_N) < 2:
-        return log
-    (first, second), (loss, after) = log.step_N[:2].tolist(), log.loss_N[:2].tolist()
-    if not is_partial_sum(loss, first, after, second - first):
-        return log
-    why = f"is not judged: it may be a sum over fewer steps, divided by {second - first:,}"
-    return replace(log, notes=(*log.notes, f"its first loss, {loss / after:.2g} of the next one, {why}"))
-
-
 def _is_resumed(log: Log) -> bool:
     """Whether the log begins later than its training."""
     step_N = log.step_N
@@ -155,7 +144,7 @@ def _num_partial(log: Log) -> int:
 def _may_be_parts(log: Log, num: int) -> bool:
     """Whether the first losses may be means over one step or more of the interval of the log, if it has steps."""
     every = math.inf if log.columns.step is None else float(log.step_N[num] - log.step_N[num - 1])
-    return bool(log.loss_N[num] <= MOST_PART * every * log.loss_N[num - 1])
+    return bool(log.loss_N[num] <= _MOST_PART * every * log.loss_N[num - 1])
 
 
 def _after(log: Log, num: int) -> Log:
