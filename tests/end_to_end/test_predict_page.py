@@ -80,6 +80,7 @@ def test_depth_8_is_void_by_its_first_run() -> None:
 @pytest.mark.timeout(600)
 def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     shutil.copy(ROOT / "sweeps" / "lr_width.yaml", tmp_path)
-    printed = run_commands(PAGE.replace("run lr_width", "run lr_width --steps 150 --seeds 0"), tmp_path)
+    short = PAGE.replace("run lr_width", "run lr_width --steps 200 --seeds 0").replace("steps=1200", "steps=800")
+    printed = run_commands(short, tmp_path)
     assert re.search(r"width=128: the edge lies at lr [\d.e-]+ \(", printed)
     assert (tmp_path / "larger.png").is_file()
