@@ -14,9 +14,10 @@ from typing import Any, Literal, Protocol, Self, cast, get_args
 
 from objectives.fields import Settings, is_per_member
 from objectives.interventions import num_skipped
+from objectives.native.library import compiler
 from objectives.training_config import TrainingConfig
 
-Kernels = Literal["default", "onednn"]
+Kernels = Literal["default", "onednn", "native"]
 _ALONE = "alone"  # a third value besides true and false
 
 
@@ -32,6 +33,13 @@ class Rounding:
     compiled: bool = False
     kernels: Kernels = "default"
     is_alone: bool = False  # compiled for a single row
+
+    @classmethod
+    def of_new_results(cls, compiled: bool, kernels: Literal["auto", "default"], gpus: float) -> Self:
+        """Return the rounding of a new sweep: compiled if asked for, else native on a CPU with a C++ compiler."""
+        if compiled or gpus or kernels == "default" or compiler() is None:
+            return cls(compiled)
+        return cls(kernels="native")
 
     @property
     def facts(self) -> dict[str, str]:
@@ -58,7 +66,8 @@ class ExecutionPlan:
     """How a pack is run. It decides the speed, and affects results only up to rounding.
 
     ``width`` members train at a time, as one stacked model, either ``compiled`` by torch.compile or eager. Matrix
-    products use the library's default kernels or, on a CPU, oneDNN's.
+    products use the library's default kernels or, on a CPU, oneDNN's. With ``native`` kernels the objective's own C++
+    code computes losses and gradients; only for a configuration that ``has_native_kernels``.
     """
 
     width: int

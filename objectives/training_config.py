@@ -182,6 +182,11 @@ class TrainingConfig(_Fields):
         """Whether members can train together. A library's optimizer handles one model at a time."""
         return self.optimizer_facts.can_be_stacked
 
+    @property
+    def has_native_kernels(self) -> bool:
+        """Whether the objective has C++ code for this structure on a CPU."""
+        return False
+
     def acting(self) -> dict[str, Any]:
         """Return the fields that affect training, as plain data, without other optimizers and features that are off."""
         return acting(self)

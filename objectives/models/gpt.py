@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 
 from objectives.base import ExecutionPlan, GptConfig
+from objectives.cache import cache_folder
 from objectives.models import data
 from objectives.models.batch_gradient import LossScaler, MicroBatches
 from objectives.models.data import BatchStream, Corruption, burst_of, held_out_batches, load_corpus
@@ -23,6 +24,7 @@ from objectives.models.gpt_model import (
     initial_weights,
     with_init,
 )
+from objectives.native.gpt import NativeGpt
 from objectives.optimizers.packed_optimizer import Rows
 from objectives.stacking import Compiled, rows_of_blocks, seeded_generator
 from objectives.training.packed import PackedTrainer, Weights
@@ -59,7 +61,12 @@ class GptTrainer(PackedTrainer[GptConfig]):
         self._by_hand = is_on_cpu and self.structure.precision not in AUTOCAST
         self._differentiate: Callable[..., tuple[torch.Tensor, torch.Tensor]] = losses_and_gradient
         self._cross_entropy: Callable[..., torch.Tensor] = functools.partial(cross_entropy, self.structure)
-        if plan.compiled and self._by_hand:
+        self._native: NativeGpt | None = None
+        if plan.kernels == "native":
+            if not self._by_hand or plan.compiled:
+                raise ValueError(f"there are no native kernels for {self.structure.precision} on {device}")
+            self._native = NativeGpt(self.structure, self.layout, cache_folder() / "kernels")
+        elif plan.compiled and self._by_hand:
             self._differentiate = Compiled(losses_and_gradient)
         elif plan.compiled:
             # At these sizes a GPU spends more time on launching kernels than on running them, so record a CUDA graph.
@@ -188,6 +195,8 @@ class GptTrainer(PackedTrainer[GptConfig]):
 
     def _loss_and_gradient(self, tokens_KBS: torch.Tensor, knobs: Knobs) -> tuple[torch.Tensor, torch.Tensor]:
         """Return loss and gradient on a part of the batch."""
+        if self._native is not None:
+            return self._native.losses_and_gradient(self._params_Kn, tokens_KBS, knobs)
         if self._by_hand:
             weights = {name: weight.detach() for name, weight in self.weights.items()}
             with torch.no_grad():

@@ -121,8 +121,10 @@ def with_numerics(sweep: Sweep, ledger: LedgerReader) -> Sweep:
 def rounding_of(sweep: Sweep, trial: Trial | Member) -> Rounding:
     """Return what fixes the results of ``trial`` bit for bit, in every pack and on every machine."""
     rounding = sweep.roundings.get(_key(structure_of(sweep, trial))) or sweep.roundings.get("", Rounding())
-    is_alone = rounding.compiled and not _stacked(sweep).config_of(trial.config).can_be_stacked
-    return replace(rounding, is_alone=rounding.is_alone or is_alone)
+    config = _stacked(sweep).config_of(trial.config)
+    if rounding.kernels == "native" and not config.has_native_kernels:
+        rounding = replace(rounding, kernels="default")
+    return replace(rounding, is_alone=rounding.is_alone or (rounding.compiled and not config.can_be_stacked))
 
 
 def compile_note(sweep: Sweep) -> str | None:
@@ -156,7 +158,8 @@ def expected_width(sweep: Sweep, trial: Trial) -> int:
     if sweep.resources.pack != "auto":
         return sweep.resources.pack
     device = "cuda" if sweep.resources.gpus else "cpu"
-    known = load_measurements(objective, config, device, sweep.resources.cpus) if device == "cpu" else []
+    kernels = rounding_of(sweep, trial).kernels
+    known = load_measurements(objective, config, device, sweep.resources.cpus, kernels) if device == "cpu" else []
     num_trials = max(len(sweep.trials), sweep.max_trials or 0)
     return fastest_width(known, num_trials).width if known else _EXPECTED_WIDTH
 

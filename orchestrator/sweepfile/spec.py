@@ -249,7 +249,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         idle=idle,
         notify=file.notify,
         notify_place=document.place(("notify", "url_from")),
-        roundings={"": Rounding(compiled=file.resources.compile)},
+        roundings={"": Rounding.of_new_results(file.resources.compile, file.resources.kernels, file.resources.gpus)},
     )
 
 

@@ -21,7 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from objectives.base import ExecutionPlan, Objective, Rounding
+from objectives.base import ExecutionPlan, Kernels, Objective, Rounding
+from objectives.cache import cache_folder
 from objectives.protocol import Trainer
 from objectives.training_config import TrainingConfig
 from orchestrator.base.environment import installed_version
@@ -38,13 +39,6 @@ _MEMORY_SHARE = 0.5
 # A width is tried while it is less than this many times the number of members.
 _FILLED = 1.5
 _NUM_PARTS = 3  # of a measurement
-
-
-def cache_folder() -> Path:
-    """The folder of measurements and compiled packs: ``SWEEP_CACHE``, or ``sweep`` in the user's cache."""
-    if folder := os.environ.get("SWEEP_CACHE"):
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sweep"
 
 
 def prepare_process() -> None:
@@ -126,7 +120,12 @@ class Measurement:
 
 
 def measure(
-    objective: Objective, config: TrainingConfig, device: str, width: int, seconds: float = 0.25
+    objective: Objective,
+    config: TrainingConfig,
+    device: str,
+    width: int,
+    kernels: Kernels = "default",
+    seconds: float = 0.25,
 ) -> Measurement:
     """Train a throwaway pack for ``seconds`` and at least three steps.
 
@@ -136,7 +135,7 @@ def measure(
     import torch
 
     memory_before = _peak_memory(device)
-    trainer = objective.start([config] * width, [k % 3 for k in range(width)], device, ExecutionPlan(width))
+    trainer = objective.start([config] * width, [k % 3 for k in range(width)], device, ExecutionPlan(width, False, kernels))
     try:
         _ = float(trainer.step()["loss"][0])
         is_one_thread = device == "cpu" and torch.get_num_threads() == 1
@@ -163,7 +162,7 @@ def _speed(trainer: Trainer, seconds: float, clock: Callable[[], float]) -> floa
 class Machine:
     """What autotuning asks of a machine; tests substitute one with known speeds."""
 
-    measure: Callable[[Objective, TrainingConfig, str, int], Measurement] = measure
+    measure: Callable[[Objective, TrainingConfig, str, int, Kernels], Measurement] = measure
     free_memory: Callable[[str], int] = free_memory
 
 
@@ -187,13 +186,13 @@ def choose_plan(
 ) -> PlanChoice:
     """Return the plan with the fastest width for packs of this structure and the bits of ``rounding``.
 
-    Widths are measured on ``machine`` unless they are cached, in eager packs with the library's default kernels, for
-    the ``num_members`` that are left to train.
+    Widths are measured on ``machine`` unless they are cached, in eager packs with the kernels of ``rounding``, for the
+    ``num_members`` that are left to train.
     """
-    cached = load_measurements(objective, config, device, cpus)
-    known = measure_widths(objective, config, device, num_members, cached, machine)
+    cached = load_measurements(objective, config, device, cpus, rounding.kernels)
+    known = measure_widths(objective, config, device, num_members, cached, machine, rounding.kernels)
     if known != cached:
-        save_measurements(objective, config, device, cpus, known)
+        save_measurements(objective, config, device, cpus, known, rounding.kernels)
     return _choice(known, num_members, rounding)
 
 
@@ -201,7 +200,7 @@ def cached_choice(
     objective: Objective, config: TrainingConfig, device: str, cpus: int, num_members: int, rounding: Rounding
 ) -> PlanChoice | None:
     """Return what ``choose_plan`` would return from the cache alone, or None if nothing is cached."""
-    known = load_measurements(objective, config, device, cpus)
+    known = load_measurements(objective, config, device, cpus, rounding.kernels)
     return _choice(known, num_members, rounding) if known else None
 
 
@@ -215,7 +214,7 @@ def _choice(known: Sequence[Measurement], num_members: int, rounding: Rounding) 
         reason += f", {best.member_steps_per_second / alone.member_steps_per_second:.1f} times as fast as 1"
     speeds = (f"{m.width} at a time: {m.member_steps_per_second:,.0f}" for m in known)
     reason += f": member-steps/s a worker, measured: {', '.join(speeds)}"
-    return PlanChoice(plan, reason, best.member_steps_per_second if plan.rounding == Rounding() else None)
+    return PlanChoice(plan, reason, None if plan.compiled else best.member_steps_per_second)
 
 
 def fastest_width(known: Sequence[Measurement], num_members: int) -> Measurement:
@@ -232,6 +231,7 @@ def measure_widths(
     num_members: int,
     known: Sequence[Measurement] = (),
     machine: Machine = Machine(),
+    kernels: Kernels = "default",
 ) -> list[Measurement]:
     """Extend ``known`` with packs of growing width until they gain nothing or memory runs out.
 
@@ -248,7 +248,7 @@ def measure_widths(
             if width >= _FILLED * num_members or needed_bytes > _MEMORY_SHARE * machine.free_memory(device):
                 break
         try:
-            known.append(machine.measure(objective, config, device, width))
+            known.append(machine.measure(objective, config, device, width, kernels))
         except (MemoryError, RuntimeError) as error:
             if not known or not is_out_of_memory(error):
                 raise
@@ -262,9 +262,11 @@ def _gains_nothing(rates: Sequence[float]) -> bool:
     return bool(before) and max(last) < max(before) * _MARGIN
 
 
-def load_measurements(objective: Objective, config: TrainingConfig, device: str, cpus: int) -> list[Measurement]:
+def load_measurements(
+    objective: Objective, config: TrainingConfig, device: str, cpus: int, kernels: Kernels = "default"
+) -> list[Measurement]:
     """Return the cached measurements of this structure on this machine, possibly none."""
-    entry = _read_cache().get(_key(objective, config, device, cpus), [])
+    entry = _read_cache().get(_key(objective, config, device, cpus, kernels), [])
     try:
         return [Measurement(**row) for row in entry]
     except TypeError:  # written by another version
@@ -272,12 +274,17 @@ def load_measurements(objective: Objective, config: TrainingConfig, device: str,
 
 
 def save_measurements(
-    objective: Objective, config: TrainingConfig, device: str, cpus: int, known: Sequence[Measurement]
+    objective: Objective,
+    config: TrainingConfig,
+    device: str,
+    cpus: int,
+    known: Sequence[Measurement],
+    kernels: Kernels = "default",
 ) -> None:
     """Cache ``known`` for later packs and sweeps; does nothing if the cache cannot be written."""
     with contextlib.suppress(StorageError):
         with waiting_lock(cache_folder() / "plans.lock"):
-            entries = {**_read_cache(), _key(objective, config, device, cpus): [asdict(m) for m in known]}
+            entries = {**_read_cache(), _key(objective, config, device, cpus, kernels): [asdict(m) for m in known]}
             atomic_write(cache_folder() / "plans.json", json.dumps(entries, indent=1).encode())
 
 
@@ -289,11 +296,13 @@ def _read_cache() -> Mapping[str, Any]:
     return entries if isinstance(entries, dict) else {}
 
 
-def _key(objective: Objective, config: TrainingConfig, device: str, cpus: int) -> str:
+def _key(objective: Objective, config: TrainingConfig, device: str, cpus: int, kernels: Kernels) -> str:
     """Hash everything that the speed depends on."""
     numbers = objective.per_member_fields | {"steps", "schedule", "final_lr_fraction", "text", "validation_batches"}
     structure = {name: value for name, value in config.model_dump().items() if name not in numbers}
-    content = [objective.name, structure, device, cpus, os.cpu_count(), _processor(device), installed_version("torch")]
+    way = "" if kernels == "default" else f" {kernels}"
+    machine = [os.cpu_count(), _processor(device), installed_version("torch")]
+    content = [objective.name, structure, device + way, cpus, *machine]
     return hashlib.sha256(canonical_text(content).encode()).hexdigest()[:16]
 
 
@@ -314,5 +323,5 @@ def plan_name(plan: ExecutionPlan) -> str:
     """Say how a pack runs in a few words."""
     parts = [f"{plan.width} at a time"]
     parts += ["compiled"] if plan.compiled else []
-    parts += ["oneDNN"] if plan.kernels == "onednn" else []
+    parts += {"default": [], "onednn": ["oneDNN"], "native": ["by the native kernel"]}[plan.kernels]
     return " ".join(parts)

@@ -146,6 +146,11 @@ class GptConfig(TrainingConfig):
         return self.place_of_norms in ("pre", "output")
 
     @property
+    def has_native_kernels(self) -> bool:
+        """Whether the C++ kernel has the precision: float32, which a CPU also uses for tf32."""
+        return self.precision in ("float32", "tf32")
+
+    @property
     def signals(self) -> tuple[str, ...]:
         """Also noise scale and gain with gradient accumulation, and falls of the loss scale in float16."""
         noise = ("noise_scale", "gain") if self.accumulate > 1 else ()

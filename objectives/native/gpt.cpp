@@ -1,0 +1,399 @@
+// Losses and gradients of the stacked transformer on a CPU, member by member: all that a member needs stays in the
+// processor's cache. The same mathematics as objectives/models/gpt_gradient.py.
+
+#include <atomic>
+#include <memory>
+#include <new>
+#include <thread>
+
+#include "parts.hpp"
+
+namespace sweep {
+namespace {
+
+constexpr int NUM_BYTES = 256;
+constexpr int ROWS_OF_HEAD = 64;     // whose logits are computed at a time
+constexpr int ROWS_OF_CHUNK = 128;   // about as many rows as whole sequences pass through all layers at a time
+
+enum NormKind { NONE, LAYER, RMS };
+enum Place { PRE, POST, OUTPUT };
+enum Part { ATTENTION_NORM, QKV, Q_NORM, K_NORM, ATTENTION_OUT, MLP_NORM, MLP_IN, MLP_OUT, NUM_PARTS };
+
+}  // namespace
+
+// The fields of both are in objectives/native/gpt.py, too.
+struct Shape {
+    std::int32_t depth, width, heads, positions, norm, place, qk_norm;
+    std::int64_t parameters;  // of a member, with padding
+    // Where weights begin in a member's parameters; -1 for one that the model lacks.
+    std::int64_t embedding, position, final_norm, head;
+    const std::int64_t* parts;  // of the layers, (depth, NUM_PARTS)
+};
+
+// The knobs of one step, (K) each, but dropout_key (K, sequences); a null pointer stands for the neutral number.
+struct Numbers {
+    const double *z_loss, *residual_scale, *dropout;
+    const std::int64_t *dropout_key, *context;
+};
+
+namespace {
+
+inline std::uint32_t hashed(std::uint32_t value) {
+    for (int i = 0; i < 2; ++i) value = ((value >> 16) ^ value) * 0x45D9F3Bu;
+    return (value >> 16) ^ value;
+}
+
+// The factor on a sublayer's output before it is added to the residual stream.
+struct BranchFactor {
+    bool drops = false;
+    real scale = 1;
+    std::uint64_t least = 0;
+    const std::int64_t* keys = nullptr;  // of each sequence
+    int numbers = 0;                     // of one sequence
+
+    static BranchFactor of(const Numbers& numbers, int k, int sequences, int numbers_of_sequence) {
+        BranchFactor factor;
+        factor.numbers = numbers_of_sequence;
+        double scale = numbers.residual_scale ? numbers.residual_scale[k] : 1;
+        if (numbers.dropout && numbers.dropout[k] > 0) {
+            scale /= 1 - numbers.dropout[k];
+            factor.drops = true;
+            factor.least = static_cast<std::uint64_t>(std::nearbyint(numbers.dropout[k] * 4294967296.0));
+            factor.keys = numbers.dropout_key + static_cast<std::size_t>(k) * sequences;
+        }
+        factor.scale = static_cast<real>(scale);
+        return factor;
+    }
+
+    void apply(real* x, int branch, int first_sequence, int sequences) const {
+        if (scale == 1 && !drops) return;
+        for (int s = 0; s < sequences; ++s, x += numbers) {
+            if (!drops) {
+                for (int i = 0; i < numbers; ++i) x[i] *= scale;
+                continue;
+            }
+            const std::uint32_t key = static_cast<std::uint32_t>(keys[first_sequence + s]);
+            const std::uint32_t before = static_cast<std::uint32_t>(branch) * numbers;
+            for (int i = 0; i < numbers; ++i) {
+                const std::uint32_t bits = (hashed(before + i + 1) >> 1 | 1u) * key;
+                x[i] = x[i] * (bits >= least ? scale : real(0));
+            }
+        }
+    }
+};
+
+struct Layer {
+    Norm norms[2], q_norm, k_norm;  // norms of the attention and of the MLP
+    Weight qkv, attention_out, mlp_in, mlp_out;
+    Attention attention;
+    Buffer in[2];  // of the two sublayers
+    Buffer projected, normed_q, normed_k, mixed, active, slope;
+};
+
+// One member at a time, for a chunk of its sequences; buffers are reused.
+class Model {
+public:
+    explicit Model(const Shape& shape) : shape_(shape), layers_(shape.depth) {}
+
+    // Take a member whose step has the knobs number ``k``.
+    void take(const real* params, real* gradient, const Numbers& numbers, int k, int sequences) {
+        const int D = shape_.width;
+        params_ = params, gradient_ = gradient;
+        factor_ = BranchFactor::of(numbers, k, sequences, shape_.positions * D);
+        z_loss_ = numbers.z_loss ? static_cast<real>(numbers.z_loss[k]) : 0;
+        context_ = numbers.context ? static_cast<int>(std::min<std::int64_t>(numbers.context[k], shape_.positions))
+                                   : shape_.positions;
+        std::memset(gradient, 0, shape_.parameters * sizeof(real));
+        for (int l = 0; l < shape_.depth; ++l) {
+            Layer& layer = layers_[l];
+            const std::int64_t* at = shape_.parts + l * NUM_PARTS;
+            const auto weight = [&](Weight& taken, Part part, int inputs, int outputs) {
+                taken.take(params + at[part], gradient + at[part], inputs, outputs);
+            };
+            const auto norm = [&](Norm& taken, Part part) { take_norm(taken, at[part]); };
+            weight(layer.qkv, QKV, D, 3 * D);
+            weight(layer.attention_out, ATTENTION_OUT, D, D);
+            weight(layer.mlp_in, MLP_IN, D, 4 * D);
+            weight(layer.mlp_out, MLP_OUT, 4 * D, D);
+            norm(layer.norms[0], ATTENTION_NORM);
+            norm(layer.norms[1], MLP_NORM);
+            norm(layer.q_norm, Q_NORM);
+            norm(layer.k_norm, K_NORM);
+            layer.attention.positions = shape_.positions, layer.attention.heads = shape_.heads;
+            layer.attention.channels = D / shape_.heads, layer.attention.context = context_;
+        }
+        head_.take(params + shape_.head, gradient + shape_.head, D, NUM_BYTES);
+        take_norm(final_, shape_.final_norm);
+    }
+
+    // Return the mean loss on ``tokens``, positions + 1 bytes a sequence, and write the gradient.
+    real loss_and_gradient(const std::int64_t* tokens, int sequences) {
+        const int T = shape_.positions, D = shape_.width, chunk = std::max(1, ROWS_OF_CHUNK / T);
+        double sum = 0;
+        for (first_ = 0; first_ < sequences; first_ += chunk) {
+            sequences_ = std::min(chunk, sequences - first_), rows_ = sequences_ * T;
+            const std::int64_t* bytes = tokens + static_cast<std::size_t>(first_) * (T + 1);
+            x_.resize(static_cast<std::size_t>(rows_) * D), d_.resize(x_.size());
+            embed(bytes);
+            for (int l = 0; l < shape_.depth; ++l) forward(layers_[l], l);
+            const real* out = x_.data();
+            if (shape_.final_norm >= 0) {
+                normed_.resize(x_.size());
+                final_.forward(x_.data(), D, rows_, D, normed_.data(), D);
+                out = normed_.data();
+            }
+            sum += head(bytes, out, real(1) / (static_cast<real>(sequences) * T));
+            if (shape_.final_norm >= 0) final_.backward(d_.data(), D, rows_, D, d_.data(), D);
+            for (int l = shape_.depth - 1; l >= 0; --l) backward(layers_[l], l);
+            embed_back(bytes);
+        }
+        return static_cast<real>(sum / (static_cast<double>(sequences) * T));
+    }
+
+private:
+    void take_norm(Norm& norm, std::int64_t start) {
+        if (start < 0) return;
+        norm.has_mean = shape_.norm == LAYER, norm.gain = params_ + start, norm.gradient = gradient_ + start;
+    }
+
+    void embed(const std::int64_t* bytes) {
+        const int T = shape_.positions, D = shape_.width;
+        for (int r = 0; r < rows_; ++r) {
+            const real* of_byte = params_ + shape_.embedding + bytes[r + r / T] * D;
+            const real* of_position = params_ + shape_.position + static_cast<std::size_t>(r % T % context_) * D;
+            real* to = x_.data() + static_cast<std::size_t>(r) * D;
+            for (int c = 0; c < D; ++c) to[c] = of_byte[c] + of_position[c];
+        }
+    }
+    void embed_back(const std::int64_t* bytes) {
+        const int T = shape_.positions, D = shape_.width;
+        for (int r = 0; r < rows_; ++r) {
+            real* of_byte = gradient_ + shape_.embedding + bytes[r + r / T] * D;
+            real* of_position = gradient_ + shape_.position + static_cast<std::size_t>(r % T % context_) * D;
+            const real* from = d_.data() + static_cast<std::size_t>(r) * D;
+            for (int c = 0; c < D; ++c) of_byte[c] += from[c];
+            for (int c = 0; c < D; ++c) of_position[c] += from[c];
+        }
+    }
+
+    void forward(Layer& layer, int number) {
+        const int D = shape_.width;
+        for (int which = 0; which < 2; ++which) {
+            Buffer& in = layer.in[which];
+            in.resize(x_.size()), out_.resize(x_.size());
+            if (shape_.place == PRE && shape_.norm)
+                layer.norms[which].forward(x_.data(), D, rows_, D, in.data(), D);
+            else
+                std::copy(x_.begin(), x_.end(), in.begin());
+            which ? mlp(layer) : attend(layer);
+            if (shape_.place == OUTPUT && shape_.norm)
+                layer.norms[which].forward(out_.data(), D, rows_, D, out_.data(), D);
+            factor_.apply(out_.data(), 2 * number + which, first_, sequences_);
+            for (std::size_t i = 0; i < x_.size(); ++i) x_[i] += out_[i];
+            if (shape_.place == POST && shape_.norm) layer.norms[which].forward(x_.data(), D, rows_, D, x_.data(), D);
+        }
+    }
+
+    void backward(Layer& layer, int number) {
+        const int D = shape_.width;
+        for (int which = 1; which >= 0; --which) {
+            d_out_.resize(x_.size());
+            if (shape_.place == POST && shape_.norm) layer.norms[which].backward(d_.data(), D, rows_, D, d_.data(), D);
+            std::copy(d_.begin(), d_.end(), d_out_.begin());
+            factor_.apply(d_out_.data(), 2 * number + which, first_, sequences_);
+            if (shape_.place == OUTPUT && shape_.norm)
+                layer.norms[which].backward(d_out_.data(), D, rows_, D, d_out_.data(), D);
+            which ? mlp_back(layer) : attend_back(layer);
+            if (shape_.place == PRE && shape_.norm)
+                layer.norms[which].backward(d_in_.data(), D, rows_, D, d_in_.data(), D);
+            for (std::size_t i = 0; i < d_.size(); ++i) d_[i] += d_in_[i];
+        }
+    }
+
+    void mlp(Layer& layer) {
+        const std::size_t size = static_cast<std::size_t>(rows_) * 4 * shape_.width;
+        layer.active.resize(size), layer.slope.resize(size);
+        layer.mlp_in.product(layer.in[1].data(), rows_, layer.active.data());
+        gelu(layer.active.data(), layer.slope.data(), size);
+        layer.mlp_out.product(layer.active.data(), rows_, out_.data());
+    }
+    void mlp_back(Layer& layer) {
+        d_wide_.resize(layer.active.size()), d_in_.resize(x_.size());
+        layer.mlp_out.back(layer.active.data(), d_out_.data(), rows_, d_wide_.data(), panels_);
+        for (std::size_t i = 0; i < d_wide_.size(); ++i) d_wide_[i] *= layer.slope[i];
+        layer.mlp_in.back(layer.in[1].data(), d_wide_.data(), rows_, d_in_.data(), panels_);
+    }
+
+    struct Heads {
+        View q, k, v;
+    };
+    Heads heads(const Layer& layer, int sequence) const {
+        const std::ptrdiff_t D = shape_.width, T = shape_.positions;
+        const real* projected = layer.projected.data() + sequence * T * 3 * D;
+        if (!shape_.qk_norm) return {{projected, 3 * D, 1}, {projected + D, 3 * D, 1}, {projected + 2 * D, 3 * D, 1}};
+        return {{layer.normed_q.data() + sequence * T * D, D, 1},
+                {layer.normed_k.data() + sequence * T * D, D, 1},
+                {projected + 2 * D, 3 * D, 1}};
+    }
+
+    void attend(Layer& layer) {
+        const int D = shape_.width, T = shape_.positions, C = D / shape_.heads;
+        layer.projected.resize(x_.size() * 3), layer.mixed.resize(x_.size());
+        layer.qkv.product(layer.in[0].data(), rows_, layer.projected.data());
+        if (shape_.qk_norm) {
+            layer.normed_q.resize(x_.size()), layer.normed_k.resize(x_.size());
+            // Every head of a row is a row of the norm.
+            for_heads(layer.q_norm, layer.projected.data(), layer.normed_q.data(), C);
+            for_heads(layer.k_norm, layer.projected.data() + D, layer.normed_k.data(), C);
+        }
+        layer.attention.resize(sequences_);
+        for (int s = 0; s < sequences_; ++s) {
+            const Heads at = heads(layer, s);
+            layer.attention.forward(s, at.q, at.k, at.v, layer.mixed.data() + static_cast<std::size_t>(s) * T * D, D);
+        }
+        layer.attention_out.product(layer.mixed.data(), rows_, out_.data());
+    }
+    void for_heads(Norm& norm, const real* in, real* out, int channels) {
+        // Rows are gathered, so that one norm keeps all heads: (rows, heads, channels).
+        const int D = shape_.width;
+        gathered_.resize(static_cast<std::size_t>(rows_) * D);
+        for (int r = 0; r < rows_; ++r)
+            std::copy_n(in + static_cast<std::size_t>(r) * 3 * D, D, gathered_.data() + static_cast<std::size_t>(r) * D);
+        norm.forward(gathered_.data(), channels, rows_ * shape_.heads, channels, out, channels);
+    }
+    void heads_back(Norm& norm, real* d_projected, int channels) {
+        const int D = shape_.width;
+        gathered_.resize(static_cast<std::size_t>(rows_) * D);
+        for (int r = 0; r < rows_; ++r)
+            std::copy_n(d_projected + static_cast<std::size_t>(r) * 3 * D, D, gathered_.data() + static_cast<std::size_t>(r) * D);
+        norm.backward(gathered_.data(), channels, rows_ * shape_.heads, channels, gathered_.data(), channels);
+        for (int r = 0; r < rows_; ++r)
+            std::copy_n(gathered_.data() + static_cast<std::size_t>(r) * D, D, d_projected + static_cast<std::size_t>(r) * 3 * D);
+    }
+    void attend_back(Layer& layer) {
+        const std::ptrdiff_t D = shape_.width, T = shape_.positions;
+        d_wide_.resize(x_.size() * 3), d_in_.resize(x_.size()), d_mixed_.resize(x_.size());
+        layer.attention_out.back(layer.mixed.data(), d_out_.data(), rows_, d_mixed_.data(), panels_);
+        for (int s = 0; s < sequences_; ++s) {
+            const Heads at = heads(layer, s);
+            real* d = d_wide_.data() + s * T * 3 * D;
+            layer.attention.backward(
+                s, at.q, at.k, at.v, {layer.mixed.data() + s * T * D, D, 1}, {d_mixed_.data() + s * T * D, D, 1}, d,
+                3 * D, d + D, 3 * D, d + 2 * D, 3 * D);
+        }
+        if (shape_.qk_norm) {
+            heads_back(layer.q_norm, d_wide_.data(), static_cast<int>(D) / shape_.heads);
+            heads_back(layer.k_norm, d_wide_.data() + D, static_cast<int>(D) / shape_.heads);
+        }
+        layer.qkv.back(layer.in[0].data(), d_wide_.data(), rows_, d_in_.data(), panels_);
+    }
+
+    // Write the gradient at the rows of ``out`` to d_, and return the sum of their losses.
+    double head(const std::int64_t* bytes, const real* out, real per_token) {
+        const int T = shape_.positions, D = shape_.width;
+        double sum = 0;
+        logits_.resize(static_cast<std::size_t>(ROWS_OF_HEAD) * NUM_BYTES);
+        for (int first = 0; first < rows_; first += ROWS_OF_HEAD) {
+            const int rows = std::min(ROWS_OF_HEAD, rows_ - first);
+            head_.product(out + static_cast<std::size_t>(first) * D, rows, logits_.data());
+            for (int r = 0; r < rows; ++r) {
+                const int target = static_cast<int>(bytes[(first + r) + (first + r) / T + 1]);
+                sum += cross_entropy(logits_.data() + static_cast<std::size_t>(r) * NUM_BYTES, target, per_token, z_loss_);
+            }
+            head_.back(
+                out + static_cast<std::size_t>(first) * D, logits_.data(), rows,
+                d_.data() + static_cast<std::size_t>(first) * D, panels_);
+        }
+        return sum;
+    }
+    // Replace the logits of a row by the gradient, and return its loss.
+    static real cross_entropy(real* logits, int target, real per_token, real z_loss) {
+        const real chosen = logits[target];
+        vector_t largest = load(logits);
+        for (int i = LANES; i < NUM_BYTES; i += LANES) {
+            const vector_t next = load(logits + i);
+            largest = next > largest ? next : largest;
+        }
+        real highest = largest[0];
+        for (int lane = 1; lane < LANES; ++lane) highest = largest[lane] > highest ? largest[lane] : highest;
+        for (int i = 0; i < NUM_BYTES; ++i) logits[i] = exponential(logits[i] - highest);
+        const real total = sum_of(NUM_BYTES, [&](int i) { return logits[i]; });
+        const real log_z = std::log(total) + highest;
+        // The softmax share of a logit is also the derivative of log Z.
+        const real factor = per_token / total * (1 + 2 * z_loss * log_z);
+        for (int i = 0; i < NUM_BYTES; ++i) logits[i] *= factor;
+        logits[target] -= per_token;
+        return log_z - chosen + (z_loss > 0 ? z_loss * log_z * log_z : 0);
+    }
+
+    Shape shape_;
+    std::vector<Layer> layers_;
+    Weight head_;
+    Norm final_;
+    int context_ = 0;
+    real z_loss_ = 0;
+    int first_ = 0, sequences_ = 0, rows_ = 0;  // of the chunk
+    const real* params_ = nullptr;
+    real* gradient_ = nullptr;
+    BranchFactor factor_;
+    Buffer x_, d_, out_, d_out_, d_in_, d_wide_, d_mixed_, normed_, logits_, gathered_;
+    Panels panels_;
+};
+
+}  // namespace
+}  // namespace sweep
+
+namespace {
+
+// A model for each thread.
+struct Crew {
+    sweep::Shape shape;
+    std::vector<std::int64_t> parts;
+    std::vector<std::unique_ptr<sweep::Model>> models;
+
+    explicit Crew(const sweep::Shape& given) : shape(given), parts(given.parts, given.parts + given.depth * sweep::NUM_PARTS) {
+        shape.parts = parts.data();
+    }
+};
+
+}  // namespace
+
+// Null without memory.
+extern "C" void* gpt_create(const sweep::Shape* shape) try {
+    return new Crew(*shape);
+} catch (const std::bad_alloc&) {
+    return nullptr;
+}
+
+extern "C" void gpt_destroy(void* crew) { delete static_cast<Crew*>(crew); }
+
+// params and gradient are (K, parameters), tokens (K, sequences, positions + 1), losses (K). Returns 0, or 1 without
+// memory. Each thread takes one member after the other.
+extern "C" int gpt_losses_and_gradient(
+    void* handle, const sweep::Numbers* numbers, int members, int sequences, int threads, const sweep::real* params,
+    const std::int64_t* tokens, sweep::real* losses, sweep::real* gradient) try {
+    Crew& crew = *static_cast<Crew*>(handle);
+    const std::size_t size = crew.shape.parameters, bytes = static_cast<std::size_t>(sequences) * (crew.shape.positions + 1);
+    threads = std::max(1, std::min(threads, members));
+    while (static_cast<int>(crew.models.size()) < threads)
+        crew.models.push_back(std::make_unique<sweep::Model>(crew.shape));
+    std::atomic<int> next{0};
+    std::atomic<bool> failed{false};
+    const auto work = [&](int thread) {
+        try {
+            for (int k = next++; k < members; k = next++) {
+                crew.models[thread]->take(params + k * size, gradient + k * size, *numbers, k, sequences);
+                losses[k] = crew.models[thread]->loss_and_gradient(tokens + k * bytes, sequences);
+            }
+        } catch (const std::bad_alloc&) {
+            failed = true;
+        }
+    };
+    std::vector<std::thread> others;
+    for (int thread = 1; thread < threads; ++thread) others.emplace_back(work, thread);
+    work(0);
+    for (std::thread& other : others) other.join();
+    return failed;
+} catch (const std::exception&) {
+    return 1;
+}

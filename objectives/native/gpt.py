@@ -1,0 +1,86 @@
+"""Losses and gradients of the stacked transformer by the C++ kernel, one member after the other.
+
+The same mathematics as ``objectives.models.gpt_gradient``, rounded in another order. A member is computed by itself, in
+chunks of sequences that fit the processor's cache, so its bits do not depend on the pack and memory does not grow with
+it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from pathlib import Path
+
+import torch
+
+from objectives.base import GptConfig
+from objectives.models.gpt_knobs import NEUTRAL, Knobs
+from objectives.native import library
+from objectives.stacking import Layout
+
+# Shapes: K members, B sequences, S bytes per sequence, n parameters per member.
+
+_PARTS = ("attention_norm", "qkv", "q_norm", "k_norm", "attention_out", "mlp_norm", "mlp_in", "mlp_out")
+_NORMS, _PLACES = (None, "layer", "rms"), ("pre", "post", "output")
+_KNOBS = ("z_loss_K", "residual_scale_K", "dropout_K", "dropout_key_KB", "context_K")
+_REALS = {torch.float32: "float", torch.float64: "double"}
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in ("depth", "width", "heads", "positions", "norm", "place", "qk_norm")),
+        *((name, ctypes.c_int64) for name in ("parameters", "embedding", "position", "final_norm", "head")),
+        ("parts", ctypes.POINTER(ctypes.c_int64)),
+    ]
+
+
+class _Numbers(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in _KNOBS]
+
+
+class NativeGpt:
+    """The kernel for models of one structure; ``layout`` is the order of a member's parameters."""
+
+    def __init__(
+        self, structure: GptConfig, layout: Layout, folder: Path, dtype: torch.dtype = torch.float32
+    ) -> None:
+        """``folder`` keeps compiled kernels. Raises RuntimeError if the kernel cannot be compiled."""
+        self._kernel = library.load("gpt", folder, _REALS[dtype])
+        self._kernel.gpt_create.restype = ctypes.c_void_p
+        start = {piece.name: piece.start for piece in layout.pieces}
+        parts = [start.get(f"{layer}.{part}", -1) for layer in range(structure.depth) for part in _PARTS]
+        shape = _Shape(
+            depth=structure.depth,
+            width=structure.width,
+            heads=structure.heads,
+            positions=structure.context,
+            norm=_NORMS.index(structure.norm),
+            place=_PLACES.index(structure.norm_place),
+            qk_norm=structure.qk_norm,
+            parameters=layout.size,
+            embedding=start["embedding"],
+            position=start["position"],
+            final_norm=start.get("final_norm", -1),
+            head=start["head"],
+            parts=(ctypes.c_int64 * len(parts))(*parts),
+        )
+        self._crew = ctypes.c_void_p(self._kernel.gpt_create(ctypes.byref(shape)))
+        if not self._crew:
+            raise MemoryError
+        weakref.finalize(self, self._kernel.gpt_destroy, self._crew)
+
+    def losses_and_gradient(
+        self, params_Kn: torch.Tensor, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return each member's loss, (K,), and gradient, (K, n), zero in the padding. Raises MemoryError."""
+        tokens_KBS, num_sequences = tokens_KBS.contiguous(), tokens_KBS.shape[1]
+        loss_K, grad_Kn = params_Kn.new_empty(len(params_Kn)), torch.empty_like(params_Kn)
+        values = {name: value.contiguous() for name in _KNOBS if (value := getattr(knobs, name)) is not None}
+        numbers = _Numbers(**{name: value.data_ptr() for name, value in values.items()})
+        places = (ctypes.c_void_p(value.data_ptr()) for value in (params_Kn, tokens_KBS, loss_K, grad_Kn))
+        failed = self._kernel.gpt_losses_and_gradient(
+            self._crew, ctypes.byref(numbers), len(params_Kn), num_sequences, torch.get_num_threads(), *places
+        )
+        if failed:
+            raise MemoryError("bad_alloc in the native kernel")
+        return loss_K, grad_Kn

@@ -1,0 +1,115 @@
+"""Compile a C++ kernel for this processor, once, and load it; free of torch.
+
+The sources include nothing but the standard library, so a kernel compiles in seconds. It is kept in a folder of the
+caller's, by a hash of sources, compiler and processor, so that a changed one is never used by mistake.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+_SOURCES = Path(__file__).parent
+# No flag lets the compiler reorder a sum or assume that numbers are finite. Products and sums are fused everywhere.
+_FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+# The variable by which torch's own kernels are restricted restricts these, too.
+_CAPABILITIES = {"default": "x86-64", "avx2": "x86-64-v3"}
+_TIMEOUT_S = 600
+
+
+def compiler() -> str | None:
+    """Return the path of the C++ compiler, ``$CXX`` if set, or None without one."""
+    named = shlex.split(os.environ.get("CXX", ""))
+    found = (shutil.which(name) for name in named[:1] or ("c++", "g++", "clang++"))
+    return next((path for path in found if path), None)
+
+
+def load(name: str, folder: Path, real: str = "float") -> ctypes.CDLL:
+    """Load the kernel ``name``, for numbers of the C++ type ``real``; compiles it if ``folder`` lacks it.
+
+    Raises RuntimeError, with the compiler's own words, if it cannot be compiled.
+    """
+    path = built(name, folder, real)
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise RuntimeError(f"cannot load {path}: {error} (delete it to compile it again)") from None
+
+
+def built(name: str, folder: Path, real: str = "float") -> Path:
+    """Return the compiled kernel ``name`` in ``folder``, and compile it if it is not there. See ``load``."""
+    path = folder / f"{name}-{real}-{_hash(name, real)}.so"
+    if path.is_file():
+        return path
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(folder / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # workers start together, and one of them compiles for all
+        if not path.is_file():
+            _compile(name, path, real)
+    return path
+
+
+def _compile(name: str, path: Path, real: str) -> None:
+    program = compiler()
+    if program is None:
+        raise RuntimeError("no C++ compiler was found (install g++ or clang++, or set resources.kernels: default)")
+    # Compiled beside its place and moved there, so that a killed compiler leaves no half kernel.
+    with tempfile.TemporaryDirectory(dir=path.parent) as beside:
+        made = Path(beside, path.name)
+        command = [program, *_flags(), f"-DREAL={real}", str(_SOURCES / f"{name}.cpp"), "-o", str(made)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise RuntimeError(f"{program} failed: {error} (resources.kernels: default trains without)") from None
+        if done.returncode:
+            said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[0]
+            raise RuntimeError(f"{program} failed: {said} (resources.kernels: default trains without)")
+        os.replace(made, path)
+
+
+def _flags() -> list[str]:
+    flags = list(_FLAGS)
+    capability = os.environ.get("ATEN_CPU_CAPABILITY", "")
+    if platform.machine() != "x86_64":
+        return [*flags, "-mcpu=native" if platform.machine() == "aarch64" else "-march=native"]
+    flags.append(f"-march={_CAPABILITIES.get(capability, 'native')}")
+    # GCC prefers half of a long vector, for fear of a lower clock.
+    return flags if capability in _CAPABILITIES else [*flags, "-mprefer-vector-width=512"]
+
+
+@cache
+def _hash(name: str, real: str) -> str:
+    sources = [_SOURCES / f"{name}.cpp", *sorted(_SOURCES.glob("*.hpp"))]
+    content = [path.read_bytes() for path in sources]
+    content += [" ".join([real, *_flags()]).encode(), _version().encode(), _processor().encode()]
+    return hashlib.sha256(b"\0".join(content)).hexdigest()[:16]
+
+
+def _version() -> str:
+    """The compiler's version line; empty without a compiler."""
+    program = compiler()
+    if program is None:
+        return ""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S).stdout
+        return said.partition("\n")[0]
+    return ""
+
+
+def _processor() -> str:
+    """The processor's name and instruction sets, so that a shared home serves unlike machines."""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return "\n".join(dict.fromkeys(line for line in lines if re.match(r"(model name|flags|Features)\s*:", line)))
+    return platform.processor()

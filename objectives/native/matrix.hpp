@@ -1,0 +1,129 @@
+// Products of small row-major matrices, in registers: the compiler turns the fixed loops into vector instructions.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+#ifndef REAL
+#define REAL float
+#endif
+
+namespace sweep {
+
+using real = REAL;
+
+#if defined(__AVX512F__)
+constexpr int BYTES_OF_VECTOR = 64, NUM_ROWS = 12;
+#elif defined(__AVX__)
+constexpr int BYTES_OF_VECTOR = 32, NUM_ROWS = 6;
+#else
+constexpr int BYTES_OF_VECTOR = 16, NUM_ROWS = 6;
+#endif
+constexpr int LANES = BYTES_OF_VECTOR / static_cast<int>(sizeof(real));
+constexpr int NUM_COLUMNS = 2 * LANES;  // of a panel
+constexpr int DEPTH_OF_BLOCK = 256;     // terms of a sum at a time, so that a panel stays in the first-level cache
+
+typedef real vector_t __attribute__((vector_size(BYTES_OF_VECTOR), aligned(sizeof(real))));
+
+inline vector_t load(const real* from) { return *reinterpret_cast<const vector_t*>(from); }
+inline void store(real* to, vector_t value) { *reinterpret_cast<vector_t*>(to) = value; }
+
+// A matrix in memory: element (row, column) is at data[row * row_step + column * column_step].
+struct View {
+    const real* data;
+    std::ptrdiff_t row_step, column_step;
+};
+
+// The right factor of a product, (depth, columns), in panels of NUM_COLUMNS columns, padded by zeros.
+struct Panels {
+    std::vector<real> data;
+    int depth = 0, columns = 0;
+
+    int count() const { return (columns + NUM_COLUMNS - 1) / NUM_COLUMNS; }
+    const real* panel(int number) const { return data.data() + static_cast<std::size_t>(number) * depth * NUM_COLUMNS; }
+
+    void pack(View from, int new_depth, int new_columns) {
+        depth = new_depth, columns = new_columns;
+        data.resize(static_cast<std::size_t>(count()) * depth * NUM_COLUMNS);
+        for (int p = 0; p < count(); ++p) {
+            real* to = data.data() + static_cast<std::size_t>(p) * depth * NUM_COLUMNS;
+            const int first = p * NUM_COLUMNS, width = std::min(NUM_COLUMNS, columns - first);
+            if (from.column_step == 1) {
+                for (int k = 0; k < depth; ++k, to += NUM_COLUMNS) {
+                    const real* row = from.data + k * from.row_step + first;
+                    if (width == NUM_COLUMNS) {
+                        std::memcpy(to, row, NUM_COLUMNS * sizeof(real));
+                    } else {
+                        for (int c = 0; c < NUM_COLUMNS; ++c) to[c] = c < width ? row[c] : 0;
+                    }
+                }
+            } else {
+                for (int c = 0; c < NUM_COLUMNS; ++c) {
+                    const real* column = from.data + (first + c) * from.column_step;
+                    for (int k = 0; k < depth; ++k) to[k * NUM_COLUMNS + c] = c < width ? column[k * from.row_step] : 0;
+                }
+            }
+        }
+    }
+};
+
+template <int ROWS, int VECTORS>
+inline void rows_times_panel(
+    const real* left, std::ptrdiff_t row_step, std::ptrdiff_t depth_step, const real* right, int depth, real* out,
+    std::ptrdiff_t out_step, bool adds, int width) {
+    vector_t sum[ROWS][VECTORS];
+    for (int r = 0; r < ROWS; ++r)
+        for (int v = 0; v < VECTORS; ++v) sum[r][v] = vector_t{};
+    for (int k = 0; k < depth; ++k, left += depth_step, right += NUM_COLUMNS) {
+        vector_t b[VECTORS];
+        for (int v = 0; v < VECTORS; ++v) b[v] = load(right + v * LANES);
+        for (int r = 0; r < ROWS; ++r) {
+            const vector_t a = left[r * row_step] - vector_t{};
+            for (int v = 0; v < VECTORS; ++v) sum[r][v] += a * b[v];
+        }
+    }
+    for (int r = 0; r < ROWS; ++r) {
+        real* to = out + r * out_step;
+        if (width == VECTORS * LANES) {
+            for (int v = 0; v < VECTORS; ++v)
+                store(to + v * LANES, adds ? load(to + v * LANES) + sum[r][v] : sum[r][v]);
+        } else {
+            real values[VECTORS * LANES];
+            for (int v = 0; v < VECTORS; ++v) store(values + v * LANES, sum[r][v]);
+            for (int c = 0; c < width; ++c) to[c] = adds ? to[c] + values[c] : values[c];
+        }
+    }
+}
+
+template <int ROWS>
+inline void rows_times_panel(
+    int rows, const real* left, std::ptrdiff_t row_step, std::ptrdiff_t depth_step, const real* right, int depth,
+    real* out, std::ptrdiff_t out_step, bool adds, int width) {
+    if (rows == ROWS) {
+        if (width > LANES)
+            rows_times_panel<ROWS, 2>(left, row_step, depth_step, right, depth, out, out_step, adds, width);
+        else
+            rows_times_panel<ROWS, 1>(left, row_step, depth_step, right, depth, out, out_step, adds, width);
+    } else if constexpr (ROWS > 1) {
+        rows_times_panel<ROWS - 1>(rows, left, row_step, depth_step, right, depth, out, out_step, adds, width);
+    }
+}
+
+// out = left right, or out += left right; out is (rows, right.columns) with rows out_step apart.
+inline void multiply(View left, int rows, const Panels& right, real* out, std::ptrdiff_t out_step, bool adds) {
+    for (int k = 0; k < right.depth; k += DEPTH_OF_BLOCK) {
+        const int depth = std::min(DEPTH_OF_BLOCK, right.depth - k);
+        for (int p = 0; p < right.count(); ++p) {
+            const real* panel = right.panel(p) + static_cast<std::size_t>(k) * NUM_COLUMNS;
+            const int first = p * NUM_COLUMNS, width = std::min(NUM_COLUMNS, right.columns - first);
+            for (int r = 0; r < rows; r += NUM_ROWS)
+                rows_times_panel<NUM_ROWS>(
+                    std::min(NUM_ROWS, rows - r), left.data + r * left.row_step + k * left.column_step, left.row_step,
+                    left.column_step, panel, depth, out + r * out_step + first, out_step, adds || k > 0, width);
+        }
+    }
+}
+
+}  // namespace sweep

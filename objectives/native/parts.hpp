@@ -1,0 +1,168 @@
+// The parts of a transformer block for the rows of some sequences of one member, each with its backward pass.
+#pragma once
+
+#include <limits>
+
+#include "elementwise.hpp"
+
+namespace sweep {
+
+using Buffer = std::vector<real>;
+
+// A weight of one member, packed once a step for both directions, and where its gradient is added.
+struct Weight {
+    Panels forward, backward;
+    real* gradient = nullptr;
+    int inputs = 0, outputs = 0;
+
+    void take(const real* data, real* new_gradient, int new_inputs, int new_outputs) {
+        gradient = new_gradient, inputs = new_inputs, outputs = new_outputs;
+        forward.pack({data, outputs, 1}, inputs, outputs);
+        backward.pack({data, 1, outputs}, outputs, inputs);
+    }
+    void product(const real* in, int rows, real* out) const {
+        multiply({in, inputs, 1}, rows, forward, out, outputs, false);
+    }
+    // d_in may be null.
+    void back(const real* in, const real* d_out, int rows, real* d_in, Panels& scratch) const {
+        scratch.pack({d_out, outputs, 1}, rows, outputs);
+        multiply(View{in, 1, inputs}, inputs, scratch, gradient, outputs, true);
+        if (d_in) multiply({d_out, outputs, 1}, rows, backward, d_in, inputs, false);
+    }
+};
+
+// (x - mean) / sqrt(variance + eps), or x / sqrt(mean(x^2) + eps), times a gain; over rows that may lie apart.
+struct Norm {
+    bool has_mean = true;
+    const real* gain = nullptr;
+    real* gradient = nullptr;
+    Buffer normed, inverse;
+
+    void forward(const real* in, std::ptrdiff_t in_step, int rows, int channels, real* out, std::ptrdiff_t out_step) {
+        normed.resize(static_cast<std::size_t>(rows) * channels), inverse.resize(rows);
+        for (int r = 0; r < rows; ++r, in += in_step, out += out_step) {
+            real* kept = normed.data() + static_cast<std::size_t>(r) * channels;
+            const real mean = has_mean ? sum_of(channels, [&](int c) { return in[c]; }) / channels : 0;
+            const real square = sum_of(channels, [&](int c) { return (in[c] - mean) * (in[c] - mean); });
+            const real factor = 1 / std::sqrt(square / channels + real(1e-5));
+            inverse[r] = factor;
+#pragma GCC ivdep
+            for (int c = 0; c < channels; ++c) {
+                kept[c] = (in[c] - mean) * factor;
+                out[c] = kept[c] * gain[c];
+            }
+        }
+    }
+    // d_in may be d_out.
+    void backward(
+        const real* d_out, std::ptrdiff_t out_step, int rows, int channels, real* d_in, std::ptrdiff_t in_step) {
+        for (int r = 0; r < rows; ++r, d_out += out_step, d_in += in_step) {
+            const real* kept = normed.data() + static_cast<std::size_t>(r) * channels;
+            for (int c = 0; c < channels; ++c) gradient[c] += d_out[c] * kept[c];
+            const real along = sum_of(channels, [&](int c) { return d_out[c] * gain[c] * kept[c]; }) / channels;
+            const real mean =
+                has_mean ? sum_of(channels, [&](int c) { return d_out[c] * gain[c]; }) / channels : 0;
+#pragma GCC ivdep
+            for (int c = 0; c < channels; ++c)
+                d_in[c] = (d_out[c] * gain[c] - mean - kept[c] * along) * inverse[r];
+        }
+    }
+};
+
+// Causal attention of all heads of one sequence at a time, within blocks of ``context`` positions. Scores are kept
+// transposed, (T attended, T attending), so that a softmax runs over rows and its loops over attending positions.
+struct Attention {
+    int positions = 0, heads = 0, channels = 0, context = 0;
+    Buffer shares;  // of each sequence and head, (T, T)
+    Buffer highest, total, d_share;
+    Panels panels;
+
+    // q, k, v and out are (T, heads * channels) with rows q_step, k_step, v_step and out_step apart.
+    void forward(
+        int sequence, View q, View k, View v, real* out, std::ptrdiff_t out_step) {
+        const int T = positions, C = channels;
+        const real scale = 1 / std::sqrt(real(C));
+        highest.resize(T), total.resize(T);
+        for (int h = 0; h < heads; ++h) {
+            real* share = of(sequence, h);
+            panels.pack({q.data + h * C, 1, q.row_step}, C, T);
+            multiply({k.data + h * C, k.row_step, 1}, T, panels, share, T, false);
+            std::fill(highest.begin(), highest.end(), -std::numeric_limits<real>::infinity());
+            std::fill(total.begin(), total.end(), real(0));
+            for (int s = 0; s < T; ++s) {
+                const real* row = share + static_cast<std::size_t>(s) * T;
+                const int end = end_of(s);
+                for (int t = s - s % LANES; t < T; ++t)
+                    highest[t] = t >= s && t < end && row[t] > highest[t] ? row[t] : highest[t];
+            }
+            for (int s = 0; s < T; ++s) {
+                real* row = share + static_cast<std::size_t>(s) * T;
+                const int start = s - s % LANES, end = end_of(s);
+                std::fill(row, row + start, real(0));
+#pragma GCC ivdep
+                for (int t = start; t < T; ++t) {
+                    const real weight = exponential((row[t] - highest[t]) * scale);
+                    row[t] = t >= s && t < end ? weight : 0;
+                    total[t] += row[t];
+                }
+            }
+            for (int t = 0; t < T; ++t) total[t] = 1 / total[t];
+            for (int s = 0; s < T; ++s) {
+                real* row = share + static_cast<std::size_t>(s) * T;
+                for (int t = s - s % LANES; t < T; ++t) row[t] *= total[t];
+            }
+            panels.pack({v.data + h * C, v.row_step, 1}, T, C);
+            multiply({share, 1, T}, T, panels, out + h * C, out_step, false);
+        }
+    }
+
+    void backward(
+        int sequence, View q, View k, View v, View out, View d_out, real* d_q, std::ptrdiff_t q_step, real* d_k,
+        std::ptrdiff_t k_step, real* d_v, std::ptrdiff_t v_step) {
+        const int T = positions, C = channels;
+        const real scale = 1 / std::sqrt(real(C));
+        d_share.resize(static_cast<std::size_t>(T) * T);
+        for (int h = 0; h < heads; ++h) {
+            const real* share = of(sequence, h);
+            panels.pack({d_out.data + h * C, d_out.row_step, 1}, T, C);
+            multiply({share, T, 1}, T, panels, d_v + h * C, v_step, false);
+            // The derivative of a softmax: share * (incoming gradient - its mean, weighted by the shares).
+            real* mean = highest.data();
+            for (int t = 0; t < T; ++t) {
+                const real *a = d_out.data + t * d_out.row_step + h * C, *b = out.data + t * out.row_step + h * C;
+                mean[t] = sum_of(C, [&](int c) { return a[c] * b[c]; });
+            }
+            panels.pack({d_out.data + h * C, 1, d_out.row_step}, C, T);
+            multiply({v.data + h * C, v.row_step, 1}, T, panels, d_share.data(), T, false);
+            for (int s = 0; s < T; ++s) {
+                real* row = d_share.data() + static_cast<std::size_t>(s) * T;
+                const real* kept = share + static_cast<std::size_t>(s) * T;
+                for (int t = 0; t < T; ++t) row[t] = (row[t] - mean[t]) * kept[t] * scale;
+            }
+            panels.pack({k.data + h * C, k.row_step, 1}, T, C);
+            multiply({d_share.data(), 1, T}, T, panels, d_q + h * C, q_step, false);
+            panels.pack({q.data + h * C, q.row_step, 1}, T, C);
+            multiply({d_share.data(), T, 1}, T, panels, d_k + h * C, k_step, false);
+        }
+    }
+
+    void resize(int sequences) { shares.resize(static_cast<std::size_t>(sequences) * heads * positions * positions); }
+
+private:
+    real* of(int sequence, int head) {
+        return shares.data() + (static_cast<std::size_t>(sequence) * heads + head) * positions * positions;
+    }
+    int end_of(int s) const { return std::min(positions, (s / context + 1) * context); }
+};
+
+// GELU and its slope at every number: x F(x) and F(x) + x f(x), with the normal distribution F and its density f.
+inline void gelu(real* x, real* slope, std::size_t count) {
+#pragma GCC ivdep
+    for (std::size_t i = 0; i < count; ++i) {
+        const real at = x[i], bell = exponential(real(-0.5) * at * at), share = normal_share(at, bell);
+        slope[i] = share + at * real(0.39894228040143267794) * bell;
+        x[i] = at * share;
+    }
+}
+
+}  // namespace sweep
