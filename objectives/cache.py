@@ -11,3 +11,8 @@ def cache_folder() -> Path:
     if folder := os.environ.get("SWEEP_CACHE"):
         return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sweep"
+
+
+def kernel_folder() -> Path:
+    """The folder of compiled kernels: ``SWEEP_KERNELS``, or ``kernels`` in the ``cache_folder``."""
+    return Path(os.environ.get("SWEEP_KERNELS") or cache_folder() / "kernels")

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from objectives.base import ExecutionPlan, GptConfig
-from objectives.cache import cache_folder
+from objectives.cache import kernel_folder
 from objectives.models import data
 from objectives.models.batch_gradient import LossScaler, MicroBatches
 from objectives.models.data import BatchStream, Corruption, burst_of, held_out_batches, load_corpus
@@ -65,7 +65,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         if plan.kernels == "native":
             if not self._by_hand or plan.compiled:
                 raise ValueError(f"there are no native kernels for {self.structure.precision} on {device}")
-            self._native = NativeGpt(self.structure, self.layout, cache_folder() / "kernels")
+            self._native = NativeGpt(self.structure, self.layout, kernel_folder())
         elif plan.compiled and self._by_hand:
             self._differentiate = Compiled(losses_and_gradient)
         elif plan.compiled:

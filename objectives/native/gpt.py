@@ -23,7 +23,6 @@ from objectives.stacking import Layout
 _PARTS = ("attention_norm", "qkv", "q_norm", "k_norm", "attention_out", "mlp_norm", "mlp_in", "mlp_out")
 _NORMS, _PLACES = (None, "layer", "rms"), ("pre", "post", "output")
 _KNOBS = ("z_loss_K", "residual_scale_K", "dropout_K", "dropout_key_KB", "context_K")
-_REALS = {torch.float32: "float", torch.float64: "double"}
 
 
 class _Shape(ctypes.Structure):
@@ -45,7 +44,7 @@ class NativeGpt:
         self, structure: GptConfig, layout: Layout, folder: Path, dtype: torch.dtype = torch.float32
     ) -> None:
         """``folder`` keeps compiled kernels. Raises RuntimeError if the kernel cannot be compiled."""
-        self._kernel = library.load("gpt", folder, _REALS[dtype])
+        self._kernel = library.load("gpt", folder, "double" if dtype == torch.float64 else "float")
         self._kernel.gpt_create.restype = ctypes.c_void_p
         start = {piece.name: piece.start for piece in layout.pieces}
         parts = [start.get(f"{layer}.{part}", -1) for layer in range(structure.depth) for part in _PARTS]

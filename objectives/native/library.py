@@ -21,8 +21,10 @@ from functools import cache
 from pathlib import Path
 
 _SOURCES = Path(__file__).parent
-# No flag lets the compiler reorder a sum or assume that numbers are finite. Products and sums are fused everywhere.
-_FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+# No flag lets the compiler reorder a sum or assume that numbers are finite.
+_FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", "-fno-math-errno", "-fno-trapping-math")
+# Whether a product and a sum are rounded once, or twice as torch's elementwise operations are.
+_ROUNDED = {"gpt": "-ffp-contract=fast", "adamw": "-ffp-contract=off"}
 # The variable by which torch's own kernels are restricted restricts these, too.
 _CAPABILITIES = {"default": "x86-64", "avx2": "x86-64-v3"}
 _TIMEOUT_S = 600
@@ -35,6 +37,7 @@ def compiler() -> str | None:
     return next((path for path in found if path), None)
 
 
+@cache
 def load(name: str, folder: Path, real: str = "float") -> ctypes.CDLL:
     """Load the kernel ``name``, for numbers of the C++ type ``real``; compiles it if ``folder`` lacks it.
 
@@ -67,7 +70,7 @@ def _compile(name: str, path: Path, real: str) -> None:
     # Compiled beside its place and moved there, so that a killed compiler leaves no half kernel.
     with tempfile.TemporaryDirectory(dir=path.parent) as beside:
         made = Path(beside, path.name)
-        command = [program, *_flags(), f"-DREAL={real}", str(_SOURCES / f"{name}.cpp"), "-o", str(made)]
+        command = [program, *_flags(), _ROUNDED[name], f"-DREAL={real}", str(_SOURCES / f"{name}.cpp"), "-o", str(made)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
         except (OSError, subprocess.TimeoutExpired) as error:

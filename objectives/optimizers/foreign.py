@@ -38,6 +38,7 @@ def make_optimizer(
     layout: Layout,
     *,
     compiled: bool,
+    native: bool = False,
     seeds: Sequence[int] | None = None,
 ) -> PackedOptimizer:
     """Return the optimizer that ``configs`` name, for K members with the rows of ``params_Kn`` as parameters.
@@ -46,7 +47,7 @@ def make_optimizer(
     in one line, if a library's optimizer does not exist, is not installed or needs more than gradients.
     """
     if configs[0].can_be_stacked:
-        return PackedOptimizer(params_Kn, configs, layout, compiled=compiled, seeds=seeds)
+        return PackedOptimizer(params_Kn, configs, layout, compiled=compiled, native=native, seeds=seeds)
     return ForeignOptimizer(params_Kn, configs, layout, seeds=seeds)
 
 

@@ -90,9 +90,11 @@ class PackedOptimizer:
         layout: Layout,
         *,
         compiled: bool,
+        native: bool = False,
         seeds: Sequence[int] | None = None,
     ) -> None:
         """``seeds`` are for a random start of the second moment, which raises ValueError without them."""
+        self._is_native = native
         self.structure, self.layout = configs[0], layout
         self.rule = self._make_rule()
         self.start = SecondMomentStart(self.structure.second_moment_start, layout)
@@ -112,7 +114,7 @@ class PackedOptimizer:
         self.lr_K = self.numbers["lr"]
 
     def _make_rule(self) -> UpdateRule:
-        return rule_of(self.structure.optimizer)(self.structure, self.layout)
+        return rule_of(self.structure.optimizer, native=self._is_native)(self.structure, self.layout)
 
     def _read_numbers(self, configs: Sequence[TrainingConfig]) -> None:
         # Hyperparameters are in double precision: 1 - 0.9999 in single precision is off by 6e-4. They are rounded only

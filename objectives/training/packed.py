@@ -72,8 +72,9 @@ class PackedTrainer(ABC, Generic[Config]):
         groups = {name: self.group_of(name) for name in self.weight_shapes}
         depths = {name: depth for name in self.weight_shapes if (depth := self.depth_of(name)) is not None}
         self.layout = Layout(self.weight_shapes, groups, depths)
+        is_native = plan.kernels == "native"
         self.optimizer = make_optimizer(
-            self._params_Kn, self.configs, self.layout, seeds=self.seeds, compiled=plan.compiled
+            self._params_Kn, self.configs, self.layout, seeds=self.seeds, compiled=plan.compiled, native=is_native
         )
         # A subclass's state per member, (K,) each, updated in place; zeros for a new member.
         self.memory = {name: self._params_Kn.new_zeros(self.num_members) for name in self.memory_names()}

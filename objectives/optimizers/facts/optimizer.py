@@ -42,6 +42,8 @@ class Optimizer:
     rule: str
     fields: type[BaseModel] = NoFields
     reads: Sequence[str] = ("beta1", "beta2", "eps")
+    # The same rule in C++, for packs with native kernels; empty for none.
+    native_rule: str = ""
     # Whether a pack trains as one stacked model, which can be compiled.
     can_be_stacked: bool = True
     # Whether it keeps the second moment of every parameter uncompressed, so that any initial value is possible.
