@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from objectives.base import ExecutionPlan, Objective, RowSpec, Trainer, TrainingConfig
+from objectives.base import ExecutionPlan, Kernels, Objective, RowSpec, Trainer, TrainingConfig
 from objectives.control import Rule
 from objectives.interventions import Intervention
 from objectives.optimizers.facts import OPTIMIZERS, facts_of
@@ -84,11 +84,13 @@ class ConformanceKit:
     learning: Mapping[str, Any] = {}
     is_exact: bool = True
     rtol: float = 2e-5
+    kernels: Kernels = "default"
 
     def start(self, changes: Sequence[Mapping[str, Any]], seeds: Sequence[int] | None = None) -> Trainer:
         """Start an eager pack on the CPU, with one member for each of ``changes``; all with seed 0 by default."""
         configs = [self.config_of(change) for change in changes]
-        return self.objective.start(configs, list(seeds or [0] * len(configs)), "cpu", ExecutionPlan(len(configs)))
+        plan = ExecutionPlan(len(configs), kernels=self.kernels if configs[0].has_native_kernels else "default")
+        return self.objective.start(configs, list(seeds or [0] * len(configs)), "cpu", plan)
 
     def config_of(self, change: Mapping[str, Any]) -> TrainingConfig:
         """Return a small configuration with ``change``."""

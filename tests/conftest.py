@@ -1,5 +1,7 @@
 """Fixtures that many tests share."""
 
+import itertools
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +12,8 @@ import torch
 from hypothesis import settings
 from sweep_cases import QUADRATIC
 
+from objectives.cache import kernel_folder
+from objectives.native.library import built
 from orchestrator import cli
 from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult
@@ -31,6 +35,14 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile the kernels once for all tests: no unit test starts a process."""
+    assert session.config.cache is not None
+    os.environ["SWEEP_KERNELS"] = str(session.config.cache.mkdir("kernels"))
+    for name, real in itertools.product(("gpt", "adamw"), ("float", "double")):
+        built(name, kernel_folder(), real)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/services" in item.path.as_posix():
@@ -42,7 +54,7 @@ def users_cache_untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """Fixtures of whole files do not write into the user's cache either; and a measurement takes no second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SWEEP_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(measure, "__defaults__", (0.01,))
+        patch.setattr(measure, "__defaults__", ("default", 0.01))
         yield
 
 

@@ -255,20 +255,17 @@ private:
     }
     void for_heads(Norm& norm, const real* in, real* out, int channels) {
         // Rows are gathered, so that one norm keeps all heads: (rows, heads, channels).
-        const int D = shape_.width;
+        const std::ptrdiff_t D = shape_.width;
         gathered_.resize(static_cast<std::size_t>(rows_) * D);
-        for (int r = 0; r < rows_; ++r)
-            std::copy_n(in + static_cast<std::size_t>(r) * 3 * D, D, gathered_.data() + static_cast<std::size_t>(r) * D);
+        for (int r = 0; r < rows_; ++r) std::copy_n(in + r * 3 * D, D, gathered_.data() + r * D);
         norm.forward(gathered_.data(), channels, rows_ * shape_.heads, channels, out, channels);
     }
     void heads_back(Norm& norm, real* d_projected, int channels) {
-        const int D = shape_.width;
+        const std::ptrdiff_t D = shape_.width;
         gathered_.resize(static_cast<std::size_t>(rows_) * D);
-        for (int r = 0; r < rows_; ++r)
-            std::copy_n(d_projected + static_cast<std::size_t>(r) * 3 * D, D, gathered_.data() + static_cast<std::size_t>(r) * D);
+        for (int r = 0; r < rows_; ++r) std::copy_n(d_projected + r * 3 * D, D, gathered_.data() + r * D);
         norm.backward(gathered_.data(), channels, rows_ * shape_.heads, channels, gathered_.data(), channels);
-        for (int r = 0; r < rows_; ++r)
-            std::copy_n(gathered_.data() + static_cast<std::size_t>(r) * D, D, d_projected + static_cast<std::size_t>(r) * 3 * D);
+        for (int r = 0; r < rows_; ++r) std::copy_n(gathered_.data() + r * D, D, d_projected + r * 3 * D);
     }
     void attend_back(Layer& layer) {
         const std::ptrdiff_t D = shape_.width, T = shape_.positions;
@@ -298,7 +295,7 @@ private:
             head_.product(out + static_cast<std::size_t>(first) * D, rows, logits_.data());
             for (int r = 0; r < rows; ++r) {
                 const int target = static_cast<int>(bytes[(first + r) + (first + r) / T + 1]);
-                sum += cross_entropy(logits_.data() + static_cast<std::size_t>(r) * NUM_BYTES, target, per_token, z_loss_);
+                sum += cross_entropy(logits_.data() + r * NUM_BYTES, target, per_token, z_loss_);
             }
             head_.back(
                 out + static_cast<std::size_t>(first) * D, logits_.data(), rows,
@@ -351,7 +348,8 @@ struct Crew {
     std::vector<std::int64_t> parts;
     std::vector<std::unique_ptr<sweep::Model>> models;
 
-    explicit Crew(const sweep::Shape& given) : shape(given), parts(given.parts, given.parts + given.depth * sweep::NUM_PARTS) {
+    explicit Crew(const sweep::Shape& given)
+        : shape(given), parts(given.parts, given.parts + given.depth * sweep::NUM_PARTS) {
         shape.parts = parts.data();
     }
 };
@@ -373,7 +371,8 @@ extern "C" int gpt_losses_and_gradient(
     void* handle, const sweep::Numbers* numbers, int members, int sequences, int threads, const sweep::real* params,
     const std::int64_t* tokens, sweep::real* losses, sweep::real* gradient) try {
     Crew& crew = *static_cast<Crew*>(handle);
-    const std::size_t size = crew.shape.parameters, bytes = static_cast<std::size_t>(sequences) * (crew.shape.positions + 1);
+    const std::size_t size = crew.shape.parameters;
+    const std::size_t bytes = static_cast<std::size_t>(sequences) * (crew.shape.positions + 1);
     threads = std::max(1, std::min(threads, members));
     while (static_cast<int>(crew.models.size()) < threads)
         crew.models.push_back(std::make_unique<sweep::Model>(crew.shape));

@@ -95,18 +95,16 @@ def _flags() -> list[str]:
 def _hash(name: str, real: str) -> str:
     sources = [_SOURCES / f"{name}.cpp", *sorted(_SOURCES.glob("*.hpp"))]
     content = [path.read_bytes() for path in sources]
-    content += [" ".join([real, *_flags()]).encode(), _version().encode(), _processor().encode()]
+    content += [" ".join([real, *_flags()]).encode(), _identity(compiler()).encode(), _processor().encode()]
     return hashlib.sha256(b"\0".join(content)).hexdigest()[:16]
 
 
-def _version() -> str:
-    """The compiler's version line; empty without a compiler."""
-    program = compiler()
-    if program is None:
-        return ""
-    with suppress(OSError, subprocess.TimeoutExpired):
-        said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S).stdout
-        return said.partition("\n")[0]
+def _identity(program: str | None) -> str:
+    """What changes with the compiler's version: its real name, size and date; empty without a compiler."""
+    with suppress(OSError):
+        if program is not None:
+            facts = os.stat(program)
+            return f"{os.path.realpath(program)} {facts.st_size} {facts.st_mtime_ns}"
     return ""
 
 

@@ -57,6 +57,11 @@ class TestGpt(ObjectiveConformance):
 
 
 @pytest.mark.slow
+class TestGptWithNativeKernels(TestGpt):
+    kernels = "native"
+
+
+@pytest.mark.slow
 class TestGptWithoutNorms(ObjectiveConformance):
     objective = OBJECTIVES["gpt"]
     small = {**TestGpt.small, "norm": None, "init": "fan_in"}

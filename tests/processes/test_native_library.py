@@ -1,0 +1,75 @@
+"""Kernels are compiled once for a machine, by whatever C++ compiler it has."""
+
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from objectives.base import Rounding
+from objectives.native import library
+
+
+@pytest.fixture(autouse=True)
+def forgets_versions() -> None:
+    library._hash.cache_clear()
+    library.load.cache_clear()
+
+
+def compiler_that(folder: Path, does: str) -> str:
+    """A program that notes its calls, then ``does``."""
+    path = folder / "cxx"
+    path.write_text(f'#!/bin/sh\necho "$@" >> {folder / "calls"}\n{does}\n')
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def compilations(folder: Path) -> list[str]:
+    return (folder / "calls").read_text().splitlines()
+
+
+COMPILES = 'while [ $# -gt 1 ]; do shift; done; echo compiled > "$1"'
+
+
+def test_workers_that_start_together_compile_once(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("CXX", compiler_that(tmp_path, COMPILES))
+    with ThreadPoolExecutor(8) as crew:
+        paths = {future.result() for future in [crew.submit(library.built, "adamw", tmp_path / "k") for _ in range(8)]}
+    assert len(paths) == len(compilations(tmp_path)) == 1
+    assert paths.pop().read_text() == "compiled\n"
+    assert stat.S_IMODE((tmp_path / "k").stat().st_mode) == 0o700
+
+
+def test_another_compiler_or_another_type_of_numbers_is_another_kernel(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("CXX", compiler_that(tmp_path, COMPILES))
+    single, double = (library.built("adamw", tmp_path, real) for real in ("float", "double"))
+    library._hash.cache_clear()
+    monkeypatch.setenv("CXX", compiler_that(tmp_path, f"true; {COMPILES}"))
+    assert len({single, double, library.built("adamw", tmp_path)}) == 3
+
+
+def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("CXX", compiler_that(tmp_path, "echo no such flag >&2; exit 1"))
+    with pytest.raises(RuntimeError, match=r"no such flag .*resources.kernels: default"):
+        library.load("adamw", tmp_path / "k")
+    assert not list((tmp_path / "k").glob("*.so"))
+
+
+def test_a_damaged_kernel_is_an_error_that_names_the_file(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("CXX", compiler_that(tmp_path, COMPILES))
+    with pytest.raises(RuntimeError, match=r"cannot load .*adamw-float-.*\.so.*delete it"):
+        library.load("adamw", tmp_path / "k")
+
+
+def test_without_a_compiler_new_sweeps_are_eager_and_a_native_one_says_what_to_install(tmp_path, monkeypatch) -> None:
+    assert library.compiler() is not None, "the tests need one"
+    assert Rounding.of_new_results(False, "auto", 0) == Rounding(kernels="native")
+    assert Rounding.of_new_results(False, "default", 0) == Rounding()
+    assert Rounding.of_new_results(False, "auto", 1) == Rounding()
+    assert Rounding.of_new_results(True, "auto", 0) == Rounding(compiled=True)
+    monkeypatch.setenv("PATH", os.fspath(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    assert Rounding.of_new_results(False, "auto", 0) == Rounding()
+    with pytest.raises(RuntimeError, match="no C\\+\\+ compiler was found"):
+        library.load("adamw", tmp_path / "k")
