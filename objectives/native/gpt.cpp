@@ -128,6 +128,7 @@ public:
 
     // Return the mean loss on ``tokens``, positions + 1 bytes a sequence, and write the gradient.
     real loss_and_gradient(const std::int64_t* tokens, int sequences) {
+        TIMED(WHOLE);
         const int T = shape_.positions, D = shape_.width, chunk = std::max(1, ROWS_OF_CHUNK / T);
         double sum = 0;
         for (first_ = 0; first_ < sequences; first_ += chunk) {
@@ -287,19 +288,26 @@ private:
 
     // Write the gradient at the rows of ``out`` to d_, and return the sum of their losses.
     double head(const std::int64_t* bytes, const real* out, real per_token) {
-        const int T = shape_.positions, D = shape_.width;
+        const int D = shape_.width;
         double sum = 0;
         logits_.resize(static_cast<std::size_t>(ROWS_OF_HEAD) * NUM_BYTES);
         for (int first = 0; first < rows_; first += ROWS_OF_HEAD) {
             const int rows = std::min(ROWS_OF_HEAD, rows_ - first);
             head_.product(out + static_cast<std::size_t>(first) * D, rows, logits_.data());
-            for (int r = 0; r < rows; ++r) {
-                const int target = static_cast<int>(bytes[(first + r) + (first + r) / T + 1]);
-                sum += cross_entropy(logits_.data() + r * NUM_BYTES, target, per_token, z_loss_);
-            }
+            sum += cross_entropy(bytes, first, rows, per_token);
             head_.back(
                 out + static_cast<std::size_t>(first) * D, logits_.data(), rows,
                 d_.data() + static_cast<std::size_t>(first) * D, panels_);
+        }
+        return sum;
+    }
+    // Replace the logits of the rows by the gradient there, and return the sum of their losses.
+    double cross_entropy(const std::int64_t* bytes, int first, int rows, real per_token) {
+        TIMED(CROSS_ENTROPY);
+        double sum = 0;
+        for (int r = 0; r < rows; ++r) {
+            const int target = static_cast<int>(bytes[(first + r) + (first + r) / shape_.positions + 1]);
+            sum += cross_entropy(logits_.data() + r * NUM_BYTES, target, per_token, z_loss_);
         }
         return sum;
     }

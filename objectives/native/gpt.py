@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -41,10 +42,15 @@ class NativeGpt:
     """The kernel for models of one structure; ``layout`` is the order of a member's parameters."""
 
     def __init__(
-        self, structure: GptConfig, layout: Layout, folder: Path, dtype: torch.dtype = torch.float32
+        self,
+        structure: GptConfig,
+        layout: Layout,
+        folder: Path,
+        dtype: torch.dtype = torch.float32,
+        options: Sequence[str] = (),
     ) -> None:
-        """``folder`` keeps compiled kernels. Raises RuntimeError if the kernel cannot be compiled."""
-        self._kernel = library.load("gpt", folder, "double" if dtype == torch.float64 else "float")
+        """``folder`` keeps compiled kernels; ``options`` are the compiler's. Raises RuntimeError if it fails."""
+        self._kernel = library.load("gpt", folder, "double" if dtype == torch.float64 else "float", *options)
         self._kernel.gpt_create.restype = ctypes.c_void_p
         start = {piece.name: piece.start for piece in layout.pieces}
         parts = [start.get(f"{layer}.{part}", -1) for layer in range(structure.depth) for part in _PARTS]

@@ -6,6 +6,7 @@ caller's, by a hash of sources, compiler and processor, so that a changed one is
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import fcntl
 import hashlib
@@ -16,6 +17,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -38,39 +40,46 @@ def compiler() -> str | None:
 
 
 @cache
-def load(name: str, folder: Path, real: str = "float") -> ctypes.CDLL:
+def load(name: str, folder: Path, real: str = "float", *options: str) -> ctypes.CDLL:
     """Load the kernel ``name``, for numbers of the C++ type ``real``; compiles it if ``folder`` lacks it.
 
     Raises RuntimeError, with the compiler's own words, if it cannot be compiled.
     """
-    path = built(name, folder, real)
+    path = built(name, folder, real, *options)
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise RuntimeError(f"cannot load {path}: {error} (delete it to compile it again)") from None
 
 
-def built(name: str, folder: Path, real: str = "float") -> Path:
+def built(name: str, folder: Path, real: str = "float", *options: str) -> Path:
     """Return the compiled kernel ``name`` in ``folder``, and compile it if it is not there. See ``load``."""
-    path = folder / f"{name}-{real}-{_hash(name, real)}.so"
+    path = folder / f"{name}-{real}-{_hash(name, real, options)}.so"
     if path.is_file():
         return path
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(folder / f"{name}.lock", "w") as lock:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = open(folder / f"{name}.lock", "w")
+    except OSError:  # a disk that cannot be written, or is full: for this process alone
+        private = tempfile.mkdtemp()
+        atexit.register(shutil.rmtree, private, ignore_errors=True)
+        return built(name, Path(private), real, *options)
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # workers start together, and one of them compiles for all
         if not path.is_file():
-            _compile(name, path, real)
+            _compile(name, path, real, options)
     return path
 
 
-def _compile(name: str, path: Path, real: str) -> None:
+def _compile(name: str, path: Path, real: str, options: Sequence[str]) -> None:
     program = compiler()
     if program is None:
         raise RuntimeError("no C++ compiler was found (install g++ or clang++, or set resources.kernels: default)")
     # Compiled beside its place and moved there, so that a killed compiler leaves no half kernel.
     with tempfile.TemporaryDirectory(dir=path.parent) as beside:
         made = Path(beside, path.name)
-        command = [program, *_flags(), _ROUNDED[name], f"-DREAL={real}", str(_SOURCES / f"{name}.cpp"), "-o", str(made)]
+        flags = [*_flags(), _ROUNDED[name], f"-DREAL={real}", *options]
+        command = [program, *flags, str(_SOURCES / f"{name}.cpp"), "-o", str(made)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -92,10 +101,10 @@ def _flags() -> list[str]:
 
 
 @cache
-def _hash(name: str, real: str) -> str:
+def _hash(name: str, real: str, options: Sequence[str]) -> str:
     sources = [_SOURCES / f"{name}.cpp", *sorted(_SOURCES.glob("*.hpp"))]
     content = [path.read_bytes() for path in sources]
-    content += [" ".join([real, *_flags()]).encode(), _identity(compiler()).encode(), _processor().encode()]
+    content += [" ".join([real, *_flags(), *options]).encode(), _identity(compiler()).encode(), _processor().encode()]
     return hashlib.sha256(b"\0".join(content)).hexdigest()[:16]
 
 

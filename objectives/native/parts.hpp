@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "clock.hpp"
 #include "elementwise.hpp"
 
 namespace sweep {
@@ -16,15 +17,18 @@ struct Weight {
     int inputs = 0, outputs = 0;
 
     void take(const real* data, real* new_gradient, int new_inputs, int new_outputs) {
+        TIMED(PRODUCTS);
         gradient = new_gradient, inputs = new_inputs, outputs = new_outputs;
         forward.pack({data, outputs, 1}, inputs, outputs);
         backward.pack({data, 1, outputs}, outputs, inputs);
     }
     void product(const real* in, int rows, real* out) const {
+        TIMED(PRODUCTS);
         multiply({in, inputs, 1}, rows, forward, out, outputs, false);
     }
     // d_in may be null.
     void back(const real* in, const real* d_out, int rows, real* d_in, Panels& scratch) const {
+        TIMED(PRODUCTS);
         scratch.pack({d_out, outputs, 1}, rows, outputs);
         multiply(View{in, 1, inputs}, inputs, scratch, gradient, outputs, true);
         if (d_in) multiply({d_out, outputs, 1}, rows, backward, d_in, inputs, false);
@@ -39,6 +43,7 @@ struct Norm {
     Buffer normed, inverse;
 
     void forward(const real* in, std::ptrdiff_t in_step, int rows, int channels, real* out, std::ptrdiff_t out_step) {
+        TIMED(NORMS);
         normed.resize(static_cast<std::size_t>(rows) * channels), inverse.resize(rows);
         for (int r = 0; r < rows; ++r, in += in_step, out += out_step) {
             real* kept = normed.data() + static_cast<std::size_t>(r) * channels;
@@ -56,6 +61,7 @@ struct Norm {
     // d_in may be d_out.
     void backward(
         const real* d_out, std::ptrdiff_t out_step, int rows, int channels, real* d_in, std::ptrdiff_t in_step) {
+        TIMED(NORMS);
         for (int r = 0; r < rows; ++r, d_out += out_step, d_in += in_step) {
             const real* kept = normed.data() + static_cast<std::size_t>(r) * channels;
             for (int c = 0; c < channels; ++c) gradient[c] += d_out[c] * kept[c];
@@ -82,6 +88,7 @@ struct Attention {
         int sequence, View q, View k, View v, real* out, std::ptrdiff_t out_step) {
         const int T = positions, C = channels;
         const real scale = 1 / std::sqrt(real(C));
+        TIMED(ATTENTION);
         highest.resize(T), total.resize(T);
         for (int h = 0; h < heads; ++h) {
             real* share = of(sequence, h);
@@ -121,6 +128,7 @@ struct Attention {
         std::ptrdiff_t k_step, real* d_v, std::ptrdiff_t v_step) {
         const int T = positions, C = channels;
         const real scale = 1 / std::sqrt(real(C));
+        TIMED(ATTENTION);
         d_share.resize(static_cast<std::size_t>(T) * T);
         for (int h = 0; h < heads; ++h) {
             const real* share = of(sequence, h);
@@ -157,6 +165,7 @@ private:
 
 // GELU and its slope at every number: x F(x) and F(x) + x f(x), with the normal distribution F and its density f.
 inline void gelu(real* x, real* slope, std::size_t count) {
+    TIMED(ACTIVATION);
 #pragma GCC ivdep
     for (std::size_t i = 0; i < count; ++i) {
         const real at = x[i], bell = exponential(real(-0.5) * at * at), share = normal_share(at, bell);
