@@ -22,7 +22,7 @@ from rich.table import Table
 from benchmarks.machine import machine_facts
 from benchmarks.sizes import SIZES, Size, flops_per_member_step
 from objectives.base import ExecutionPlan, GptConfig
-from objectives.cache import kernel_folder
+from objectives.native.cache import kernel_folder
 from objectives.models.gpt import GptTrainer
 from objectives.native import library
 from orchestrator.base.files import atomic_write

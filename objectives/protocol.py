@@ -42,6 +42,16 @@ class Rounding:
         return cls(kernels="native")
 
     @property
+    def measured(self) -> Kernels:
+        """The kernels whose packs are measured to choose a width: eager ones, but for native kernels."""
+        return "native" if self.kernels == "native" else "default"
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether such packs also tell its speed."""
+        return self == Rounding(kernels=self.measured)
+
+    @property
     def facts(self) -> dict[str, str]:
         """The rounding as recorded with a pack."""
         return {"kernels": self.kernels, "compiled": _ALONE if self.is_alone else str(self.compiled).lower()}

@@ -12,7 +12,7 @@ import torch
 from hypothesis import settings
 from sweep_cases import QUADRATIC
 
-from objectives.cache import kernel_folder
+from objectives.native.cache import kernel_folder
 from objectives.native.library import built
 from orchestrator import cli
 from orchestrator.base.files import LEDGER
@@ -35,10 +35,9 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile the kernels once for all tests: no unit test starts a process."""
-    assert session.config.cache is not None
-    os.environ["SWEEP_KERNELS"] = str(session.config.cache.mkdir("kernels"))
+def pytest_sessionstart() -> None:
+    """Compile the kernels once for all tests, where the user keeps them: no unit test starts a process."""
+    os.environ["SWEEP_KERNELS"] = str(kernel_folder())
     for name, real in itertools.product(("gpt", "adamw"), ("float", "double")):
         built(name, kernel_folder(), real)
 

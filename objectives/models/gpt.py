@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from objectives.base import ExecutionPlan, GptConfig
-from objectives.cache import kernel_folder
+from objectives.native.cache import kernel_folder
 from objectives.models import data
 from objectives.models.batch_gradient import LossScaler, MicroBatches
 from objectives.models.data import BatchStream, Corruption, burst_of, held_out_batches, load_corpus
@@ -24,7 +24,7 @@ from objectives.models.gpt_model import (
     initial_weights,
     with_init,
 )
-from objectives.native.gpt import NativeGpt
+from objectives.models.gpt_native import NativeGpt
 from objectives.optimizers.packed_optimizer import Rows
 from objectives.stacking import Compiled, rows_of_blocks, seeded_generator
 from objectives.training.packed import PackedTrainer, Weights

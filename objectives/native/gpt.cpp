@@ -21,7 +21,7 @@ enum Part { ATTENTION_NORM, QKV, Q_NORM, K_NORM, ATTENTION_OUT, MLP_NORM, MLP_IN
 
 }  // namespace
 
-// The fields of both are in objectives/native/gpt.py, too.
+// The fields of both are in objectives/models/gpt_native.py, too.
 struct Shape {
     std::int32_t depth, width, heads, positions, norm, place, qk_norm;
     std::int64_t parameters;  // of a member, with padding

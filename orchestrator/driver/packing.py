@@ -158,7 +158,7 @@ def expected_width(sweep: Sweep, trial: Trial) -> int:
     if sweep.resources.pack != "auto":
         return sweep.resources.pack
     device = "cuda" if sweep.resources.gpus else "cpu"
-    kernels = rounding_of(sweep, trial).kernels
+    kernels = rounding_of(sweep, trial).measured
     known = load_measurements(objective, config, device, sweep.resources.cpus, kernels) if device == "cpu" else []
     num_trials = max(len(sweep.trials), sweep.max_trials or 0)
     return fastest_width(known, num_trials).width if known else _EXPECTED_WIDTH

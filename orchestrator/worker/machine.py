@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from objectives.base import ExecutionPlan, Kernels, Objective, Rounding
-from objectives.cache import cache_folder
+from objectives.native.cache import cache_folder
 from objectives.protocol import Trainer
 from objectives.training_config import TrainingConfig
 from orchestrator.base.environment import installed_version
@@ -186,13 +186,13 @@ def choose_plan(
 ) -> PlanChoice:
     """Return the plan with the fastest width for packs of this structure and the bits of ``rounding``.
 
-    Widths are measured on ``machine`` unless they are cached, in eager packs with the kernels of ``rounding``, for the
-    ``num_members`` that are left to train.
+    Widths are measured on ``machine`` unless they are cached, in packs that are not compiled, for the ``num_members``
+    that are left to train.
     """
-    cached = load_measurements(objective, config, device, cpus, rounding.kernels)
-    known = measure_widths(objective, config, device, num_members, cached, machine, rounding.kernels)
+    cached = load_measurements(objective, config, device, cpus, rounding.measured)
+    known = measure_widths(objective, config, device, num_members, cached, machine, rounding.measured)
     if known != cached:
-        save_measurements(objective, config, device, cpus, known, rounding.kernels)
+        save_measurements(objective, config, device, cpus, known, rounding.measured)
     return _choice(known, num_members, rounding)
 
 
@@ -200,7 +200,7 @@ def cached_choice(
     objective: Objective, config: TrainingConfig, device: str, cpus: int, num_members: int, rounding: Rounding
 ) -> PlanChoice | None:
     """Return what ``choose_plan`` would return from the cache alone, or None if nothing is cached."""
-    known = load_measurements(objective, config, device, cpus, rounding.kernels)
+    known = load_measurements(objective, config, device, cpus, rounding.measured)
     return _choice(known, num_members, rounding) if known else None
 
 
@@ -214,7 +214,7 @@ def _choice(known: Sequence[Measurement], num_members: int, rounding: Rounding) 
         reason += f", {best.member_steps_per_second / alone.member_steps_per_second:.1f} times as fast as 1"
     speeds = (f"{m.width} at a time: {m.member_steps_per_second:,.0f}" for m in known)
     reason += f": member-steps/s a worker, measured: {', '.join(speeds)}"
-    return PlanChoice(plan, reason, None if plan.compiled else best.member_steps_per_second)
+    return PlanChoice(plan, reason, best.member_steps_per_second if rounding.is_measured else None)
 
 
 def fastest_width(known: Sequence[Measurement], num_members: int) -> Measurement:

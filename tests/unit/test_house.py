@@ -45,6 +45,7 @@ MOST_LINES = 400
 # Each room imports only rooms above it in this list. A room within a room is a place of its own.
 FLOOR_PLAN = (
     "objectives",
+    "objectives.native",
     "objectives.fields",
     "objectives.optimizers.facts",
     "objectives.interventions",

@@ -13,7 +13,7 @@ _RULES = "objectives.optimizers.rules"
 ADAMW = Optimizer(
     "adamw",
     f"{_RULES}.adamw:AdamW",
-    native_rule="objectives.native.adamw:NativeAdamW",
+    native_rule="objectives.optimizers.rules.native_adamw:NativeAdamW",
     can_start_second_moment=True,
     divides_by_root=always,
     averages_squares=always,

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sweep_cases import sweep_of
+from sweep_cases import QUADRATIC, sweep_of
 
 from objectives.base import Rounding
 from orchestrator.answers.plan import PlanQuery
@@ -30,6 +30,8 @@ validate: {every: 5}
 tracking: {enabled: false}
 """
 COMPILE = "resources: {compile: true}\n"
+EAGER = "resources: {kernels: default}\n"
+NATIVE = Rounding(kernels="native")
 
 
 @pytest.fixture(autouse=True)
@@ -64,14 +66,16 @@ def trained(folder: Path, sweep: Sweep) -> tuple[dict, set[str]]:
             readings = {**ledger.trace(row.trial_id), **ledger.telemetry(row.trial_id)}
             results[row.trial_id] += tuple((name, str(values.tolist())) for name, values in sorted(readings.items()))
         environments = [pack.environment for pack in ledger.packs()]
-    assert {Rounding.of_facts(environment) for environment in environments} == {Rounding()}, "no clock chooses them"
+    roundings = {Rounding.of_facts(environment) for environment in environments}
+    assert roundings == {*sweep.roundings.values()}, "no clock chooses them"
     return results, {environment["way"].partition(",")[0] for environment in environments}
 
 
+@pytest.mark.parametrize("body", [BODY, BODY + EAGER], ids=["native", "eager"])
 def test_one_sweep_in_many_folders_is_the_same_to_the_bit_whatever_the_clock_and_the_cache_say(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str
 ) -> None:
-    sweep, found, plans = sweep_of(BODY, HEAD), [], []
+    sweep, found, plans = sweep_of(body, HEAD), [], []
     for number, (clock, is_cached) in enumerate([(steady, False), (moody, True), (moody, False), (steady, True)]):
         if not is_cached:
             (tmp_path / "cache" / "plans.json").unlink(missing_ok=True)
@@ -84,10 +88,12 @@ def test_one_sweep_in_many_folders_is_the_same_to_the_bit_whatever_the_clock_and
     assert all(results == found[0] for results in found[1:])
 
 
-def test_eager_code_and_the_librarys_kernels_are_used_unless_compiling_is_asked_for() -> None:
-    for body, rounding in (("", Rounding()), (COMPILE, Rounding(compiled=True))):
+def test_native_kernels_are_used_unless_torchs_or_compiling_is_asked_for() -> None:
+    for body, rounding in (("", NATIVE), (EAGER, Rounding()), (COMPILE, Rounding(compiled=True))):
         sweep = sweep_of(BODY + body, HEAD)
         assert {pack.rounding for pack in make_packs(sweep, sweep.trials, 2)} == {rounding}
+    for sweep in (sweep_of(BODY.replace("{width", "{precision: bfloat16, width"), HEAD), sweep_of(QUADRATIC, "")):
+        assert {pack.rounding for pack in make_packs(sweep, sweep.trials, 2)} == {Rounding()}, "there is no kernel"
     library = sweep_of(BODY.replace("{width", "{optimizer: torch.optim.NAdam, width") + COMPILE, HEAD)
     alone = Rounding(compiled=True, is_alone=True)
     assert {pack.rounding for pack in make_packs(library, library.trials, 2)} == {alone}
@@ -103,19 +109,21 @@ def test_compiling_is_refused_where_nothing_can_be_compiled(objective: str, who:
 
 
 def test_the_choice_is_frozen_when_a_sweep_first_runs(tmp_path: Path) -> None:
-    eager, compiled = sweep_of(BODY, HEAD), sweep_of(BODY + COMPILE, HEAD)
+    eager, compiled = sweep_of(BODY + EAGER, HEAD), sweep_of(BODY + COMPILE, HEAD)
     assert compile_note(compiled) is None
     trained(tmp_path / "bits", eager)
     with LedgerReader(tmp_path / "bits" / LEDGER) as ledger:
         again = with_numerics(compiled, ledger)
-    assert {rounding_of(again, trial) for trial in again.trials} == {Rounding()}
+        later = with_numerics(sweep_of(BODY, HEAD), ledger)
+    for sweep in (again, later):
+        assert {rounding_of(sweep, trial) for trial in sweep.trials} == {Rounding()}
     assert compile_note(again) is not None
     shown = "\n".join(PlanQuery().ask((compiled, tmp_path)).lines())
     assert "resources.compile has no effect on a sweep that began eager; give it another --name" in shown
 
 
 def test_an_older_ledger_keeps_what_its_trials_recorded_by_structure(tmp_path: Path) -> None:
-    sweep = sweep_of(BODY, HEAD)
+    sweep = sweep_of(BODY + EAGER, HEAD)
     trained(tmp_path / "bits", sweep)
     path = tmp_path / "bits" / LEDGER
     with closing(sqlite3.connect(path)) as db, db:

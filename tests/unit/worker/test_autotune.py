@@ -37,9 +37,11 @@ class Known:
         """From a width on, measuring raises the error ``error_from`` names."""
         self.rates, self.size, self.error_from = rates, size, error_from
         self.measured: list[int] = []
+        self.kernels: set[str] = set()
         self.machine = Machine(self._measure, lambda device: free_bytes)
 
-    def _measure(self, objective, config, device, width: int) -> Measurement:
+    def _measure(self, objective, config, device, width: int, kernels: str) -> Measurement:
+        self.kernels.add(kernels)
         first, error = self.error_from
         if width >= first:
             raise RuntimeError(error)
@@ -157,6 +159,17 @@ def test_one_member_at_a_time_is_tried_even_where_memory_is_short() -> None:
 
 
 NARROW = {1: 100, 4: 300, 16: 310}
+
+
+def test_native_packs_are_measured_for_themselves() -> None:
+    eager, native = Known({1: 100, 4: 300, 16: 310, 32: 310}), Known({1: 500, 4: 510, 16: 510})
+    rounding = Rounding(kernels="native")
+    assert eager.chosen(GPT, TINY) == ExecutionPlan(4)
+    choice = native.choice(GPT, TINY, rounding=rounding)
+    assert choice.plan == ExecutionPlan(1, kernels="native")
+    assert choice.member_steps_per_second == 500
+    assert (eager.kernels, native.kernels) == ({"default"}, {"native"})
+    assert cached_choice(GPT, TINY, "cpu", 1, 1000, rounding) == choice
 
 
 @pytest.mark.parametrize("is_compiled", [False, True])

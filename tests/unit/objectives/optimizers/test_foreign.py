@@ -165,7 +165,7 @@ def test_members_of_a_library_train_one_at_a_time(pack, tmp_path) -> None:
 def test_only_one_member_at_a_time_is_timed() -> None:
     timed = []
 
-    def measure(objective, config, device, width):
+    def measure(objective, config, device, width, kernels):
         timed.append(width)
         return Measurement(width, 1.0, 1)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from objectives.base import TrainingConfig
-from objectives.native.adamw import NativeAdamW
+from objectives.optimizers.rules.native_adamw import NativeAdamW
 from objectives.optimizers.rules import rule_of
 from objectives.optimizers.rules.adamw import AdamW
 from objectives.stacking import Layout

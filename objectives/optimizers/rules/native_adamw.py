@@ -9,7 +9,7 @@ import ctypes
 
 import torch
 
-from objectives.cache import kernel_folder
+from objectives.native.cache import kernel_folder
 from objectives.native import library
 from objectives.optimizers.rules.adamw import AdamW
 from objectives.optimizers.rules.rule import Numbers, States
