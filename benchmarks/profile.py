@@ -22,9 +22,9 @@ from rich.table import Table
 from benchmarks.machine import machine_facts
 from benchmarks.sizes import SIZES, Size, flops_per_member_step
 from objectives.base import ExecutionPlan, GptConfig
-from objectives.native.cache import kernel_folder
 from objectives.models.gpt import GptTrainer
 from objectives.native import library
+from objectives.native.cache import kernel_folder
 from orchestrator.base.files import atomic_write
 
 # In the order of the enumeration in objectives/native/clock.hpp.
@@ -138,7 +138,9 @@ def _copied(seconds: float) -> float:
 
 def _show(found: Sequence[Profile]) -> None:
     parts = list(found[0].shares)
-    table = Table("", "members", "us a member-step", *parts, "of peak", "of a copy", title="Shares of a step on one core")
+    table = Table(
+        "", "members", "us a member-step", *parts, "of peak", "of a copy", title="Shares of a step on one core"
+    )
     for one in found:
         shares = (f"{100 * one.shares[part]:.0f} %" for part in parts)
         rates = (f"{100 * rate:.0f} %" for rate in (one.peak, one.bandwidth))

@@ -9,7 +9,6 @@ from dataclasses import replace
 import torch
 
 from objectives.base import ExecutionPlan, GptConfig
-from objectives.native.cache import kernel_folder
 from objectives.models import data
 from objectives.models.batch_gradient import LossScaler, MicroBatches
 from objectives.models.data import BatchStream, Corruption, burst_of, held_out_batches, load_corpus
@@ -25,6 +24,7 @@ from objectives.models.gpt_model import (
     with_init,
 )
 from objectives.models.gpt_native import NativeGpt
+from objectives.native.cache import kernel_folder
 from objectives.optimizers.packed_optimizer import Rows
 from objectives.stacking import Compiled, rows_of_blocks, seeded_generator
 from objectives.training.packed import PackedTrainer, Weights
@@ -64,7 +64,9 @@ class GptTrainer(PackedTrainer[GptConfig]):
         self._native: NativeGpt | None = None
         if plan.kernels == "native":
             if not self._by_hand or plan.compiled:
-                raise ValueError(f"there are no native kernels for {self.structure.precision} on {device}")
+                raise ValueError(
+                    f"native kernels are for float32 on a CPU, not for {self.structure.precision} on {device}"
+                )
             self._native = NativeGpt(self.structure, self.layout, kernel_folder())
         elif plan.compiled and self._by_hand:
             self._differentiate = Compiled(losses_and_gradient)

@@ -59,16 +59,16 @@ def built(name: str, folder: Path, real: str = "float", *options: str) -> Path:
         return path
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = open(folder / f"{name}.lock", "w")
+        with open(folder / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # workers start together, and one of them compiles for all
+            if not path.is_file():
+                _compile(name, path, real, options)
+        return path
     except OSError:  # a disk that cannot be written, or is full: for this process alone
         private = tempfile.mkdtemp()
         atexit.register(shutil.rmtree, private, ignore_errors=True)
-        return built(name, Path(private), real, *options)
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # workers start together, and one of them compiles for all
-        if not path.is_file():
-            _compile(name, path, real, options)
-    return path
+        _compile(name, Path(private, path.name), real, options)
+        return Path(private, path.name)
 
 
 def _compile(name: str, path: Path, real: str, options: Sequence[str]) -> None:

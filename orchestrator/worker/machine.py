@@ -135,7 +135,8 @@ def measure(
     import torch
 
     memory_before = _peak_memory(device)
-    trainer = objective.start([config] * width, [k % 3 for k in range(width)], device, ExecutionPlan(width, False, kernels))
+    plan = ExecutionPlan(width, kernels=kernels)
+    trainer = objective.start([config] * width, [k % 3 for k in range(width)], device, plan)
     try:
         _ = float(trainer.step()["loss"][0])
         is_one_thread = device == "cpu" and torch.get_num_threads() == 1

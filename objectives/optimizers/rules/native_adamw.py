@@ -9,8 +9,8 @@ import ctypes
 
 import torch
 
-from objectives.native.cache import kernel_folder
 from objectives.native import library
+from objectives.native.cache import kernel_folder
 from objectives.optimizers.rules.adamw import AdamW
 from objectives.optimizers.rules.rule import Numbers, States
 

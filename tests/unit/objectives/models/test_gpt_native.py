@@ -8,10 +8,10 @@ from gpt_cases import KNOBS, SEEDS
 from pack_cases import trainer_of
 
 from objectives.base import ExecutionPlan, GptConfig, RowSpec
-from objectives.native.cache import kernel_folder
 from objectives.models.gpt import GptTrainer
 from objectives.models.gpt_gradient import losses_and_gradient
 from objectives.models.gpt_native import NativeGpt
+from objectives.native.cache import kernel_folder
 
 # None fills whole vectors, rows of a tile or chunks of sequences.
 ODD = {"steps": 10, "width": 20, "heads": 2, "context": 24, "batch_size": 7, "depth": 2}

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from objectives.base import TrainingConfig
-from objectives.optimizers.rules.native_adamw import NativeAdamW
 from objectives.optimizers.rules import rule_of
 from objectives.optimizers.rules.adamw import AdamW
+from objectives.optimizers.rules.native_adamw import NativeAdamW
 from objectives.stacking import Layout
 
 K, N = 7, 1024
