@@ -219,9 +219,7 @@ class ResourcesConfig(Section):
     compile: bool = Field(
         False, description="train compiled packs, which round differently; frozen when the sweep first runs"
     )
-    kernels: Literal["auto", "default"] = Field(
-        "auto", description="auto: own C++ code if there is any; default: torch"
-    )
+    kernels: Literal["auto", "default"] = Field("auto", description="auto: own C++ code, if any; default: torch's")
     parallel: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
         "auto", description="packs trained at a time; auto: as many as fit"
     )
