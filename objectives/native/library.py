@@ -49,7 +49,9 @@ def load(name: str, folder: Path, real: str = "float", *options: str) -> ctypes.
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
-        raise RuntimeError(f"cannot load {path}: {error} (delete it to compile it again)") from None
+        raise RuntimeError(
+            f"cannot load {path}: {error} (delete it to compile it again; resources.kernels: default trains without)"
+        ) from None
 
 
 def built(name: str, folder: Path, real: str = "float", *options: str) -> Path:

@@ -111,17 +111,27 @@ inline void rows_times_panel(
     }
 }
 
-// out = left right, or out += left right; out is (rows, right.columns) with rows out_step apart.
+// What of a product is needed: all, for rows r and columns c only c >= r, or of the sums over k only k <= r or k >= r.
+enum class Needed { ALL, UPPER, UP_TO_ROW, FROM_ROW };
+
+// out = left right, or out += left right; out is (rows, right.columns) with rows out_step apart. Tiles of which nothing
+// is needed are left as they are.
+template <Needed NEEDED = Needed::ALL>
 inline void multiply(View left, int rows, const Panels& right, real* out, std::ptrdiff_t out_step, bool adds) {
     for (int k = 0; k < right.depth; k += DEPTH_OF_BLOCK) {
-        const int depth = std::min(DEPTH_OF_BLOCK, right.depth - k);
         for (int p = 0; p < right.count(); ++p) {
-            const real* panel = right.panel(p) + static_cast<std::size_t>(k) * NUM_COLUMNS;
             const int first = p * NUM_COLUMNS, width = std::min(NUM_COLUMNS, right.columns - first);
-            for (int r = 0; r < rows; r += NUM_ROWS)
+            for (int r = 0; r < rows; r += NUM_ROWS) {
+                const int count = std::min(NUM_ROWS, rows - r);
+                const int least = NEEDED == Needed::FROM_ROW ? r : 0;
+                const int most = NEEDED == Needed::UP_TO_ROW ? std::min(r + count, right.depth) : right.depth;
+                const int start = std::max(k, least), depth = std::min(k + DEPTH_OF_BLOCK, most) - start;
+                if (depth <= 0 || (NEEDED == Needed::UPPER && first + width <= r)) continue;
                 rows_times_panel<NUM_ROWS>(
-                    std::min(NUM_ROWS, rows - r), left.data + r * left.row_step + k * left.column_step, left.row_step,
-                    left.column_step, panel, depth, out + r * out_step + first, out_step, adds || k > 0, width);
+                    count, left.data + r * left.row_step + start * left.column_step, left.row_step, left.column_step,
+                    right.panel(p) + static_cast<std::size_t>(start) * NUM_COLUMNS, depth, out + r * out_step + first,
+                    out_step, adds || k > least, width);
+            }
         }
     }
 }

@@ -93,7 +93,7 @@ struct Attention {
         for (int h = 0; h < heads; ++h) {
             real* share = of(sequence, h);
             panels.pack({q.data + h * C, 1, q.row_step}, C, T);
-            multiply({k.data + h * C, k.row_step, 1}, T, panels, share, T, false);
+            multiply<Needed::UPPER>({k.data + h * C, k.row_step, 1}, T, panels, share, T, false);
             std::fill(highest.begin(), highest.end(), -std::numeric_limits<real>::infinity());
             std::fill(total.begin(), total.end(), real(0));
             for (int s = 0; s < T; ++s) {
@@ -119,7 +119,7 @@ struct Attention {
                 for (int t = s - s % LANES; t < T; ++t) row[t] *= total[t];
             }
             panels.pack({v.data + h * C, v.row_step, 1}, T, C);
-            multiply({share, 1, T}, T, panels, out + h * C, out_step, false);
+            multiply<Needed::UP_TO_ROW>({share, 1, T}, T, panels, out + h * C, out_step, false);
         }
     }
 
@@ -133,7 +133,7 @@ struct Attention {
         for (int h = 0; h < heads; ++h) {
             const real* share = of(sequence, h);
             panels.pack({d_out.data + h * C, d_out.row_step, 1}, T, C);
-            multiply({share, T, 1}, T, panels, d_v + h * C, v_step, false);
+            multiply<Needed::FROM_ROW>({share, T, 1}, T, panels, d_v + h * C, v_step, false);
             // The derivative of a softmax: share * (incoming gradient - its mean, weighted by the shares).
             real* mean = highest.data();
             for (int t = 0; t < T; ++t) {
@@ -141,16 +141,17 @@ struct Attention {
                 mean[t] = sum_of(C, [&](int c) { return a[c] * b[c]; });
             }
             panels.pack({d_out.data + h * C, 1, d_out.row_step}, C, T);
-            multiply({v.data + h * C, v.row_step, 1}, T, panels, d_share.data(), T, false);
+            multiply<Needed::UPPER>({v.data + h * C, v.row_step, 1}, T, panels, d_share.data(), T, false);
             for (int s = 0; s < T; ++s) {
                 real* row = d_share.data() + static_cast<std::size_t>(s) * T;
                 const real* kept = share + static_cast<std::size_t>(s) * T;
-                for (int t = 0; t < T; ++t) row[t] = (row[t] - mean[t]) * kept[t] * scale;
+                // From the first attending position of the tile on: earlier ones are not computed.
+                for (int t = s - s % NUM_ROWS; t < T; ++t) row[t] = (row[t] - mean[t]) * kept[t] * scale;
             }
             panels.pack({k.data + h * C, k.row_step, 1}, T, C);
-            multiply({d_share.data(), 1, T}, T, panels, d_q + h * C, q_step, false);
+            multiply<Needed::UP_TO_ROW>({d_share.data(), 1, T}, T, panels, d_q + h * C, q_step, false);
             panels.pack({q.data + h * C, q.row_step, 1}, T, C);
-            multiply({d_share.data(), T, 1}, T, panels, d_k + h * C, k_step, false);
+            multiply<Needed::FROM_ROW>({d_share.data(), T, 1}, T, panels, d_k + h * C, k_step, false);
         }
     }
 

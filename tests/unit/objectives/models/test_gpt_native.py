@@ -43,7 +43,11 @@ def kernel_of(trainer: GptTrainer, dtype: torch.dtype = torch.float32) -> Native
     return NativeGpt(trainer.structure, trainer.layout, kernel_folder(), dtype)
 
 
-@pytest.mark.parametrize("shape", [ODD, EVEN], ids=["odd", "even"])
+# A sum over its positions is longer than a block of terms.
+LONG = {"steps": 10, "width": 8, "heads": 2, "context": 300, "batch_size": 2, "depth": 1}
+
+
+@pytest.mark.parametrize("shape", [ODD, EVEN, LONG], ids=["odd", "even", "long"])
 @pytest.mark.parametrize("structure", STRUCTURES, ids=str)
 def test_in_double_precision_it_agrees_with_the_passes_by_hand_to_the_last_digits(text, structure, shape) -> None:
     trainer = pack_of(text, shape, **structure)
