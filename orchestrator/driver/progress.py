@@ -19,7 +19,7 @@ from orchestrator.base.space import Trial
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.table import with_relative_results
+from orchestrator.maps.relative_results import with_relative_results
 from orchestrator.sweepfile.sections import BudgetConfig
 from orchestrator.sweepfile.spec import Sweep
 

@@ -10,7 +10,7 @@ from sweep_cases import trial_row
 
 from orchestrator.base.space import Cell
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.maps.table import with_relative_results
+from orchestrator.maps.relative_results import with_relative_results
 
 ZIPPED = {"axes": '[{"name": "lr", "zipped": ["lr", "warmup"]}, {"name": "warmup", "zipped": ["lr", "warmup"]}]'}
 
