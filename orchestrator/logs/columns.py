@@ -224,3 +224,46 @@ class Numbering:
             yield f"{self._num_of_others} points of another run, with steps and epochs from the start, were left out"
         if self._num_dropped:
             yield f"{self._num_dropped} points at the same or an earlier step were left out"
+
+
+# --- losses that are no longer printed -------------------------------------------------------------
+
+FEWEST_SILENT = 5  # lines, and more than three times as many as ever came between two losses
+
+
+@dataclass(slots=True)
+class Silence:
+    """Lines after the last loss that say a later step and no loss of any kind.
+
+    Some trainers write null, None or nothing for a loss that is not finite.
+    """
+
+    first: float = math.nan  # the step of the first of them
+    num: int = 0
+    _last: float = -math.inf
+    _most: int = 0  # such lines between two losses
+
+    def end(self, step: float) -> None:
+        """Take a line with a loss."""
+        self._most, self.num, self._last = max(self._most, self.num), 0, max(self._last, step)
+
+    def add(self, step: float) -> None:
+        """Take a line with a step alone."""
+        if step > self._last:
+            self.first = self.first if self.num else step
+            self.num, self._last = self.num + 1, step
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether there are so many that the losses must have been no numbers."""
+        return self.num >= max(FEWEST_SILENT, 3 * self._most + 1)
+
+    def notes(self) -> Iterator[str]:
+        """Yield what was made of them, if anything."""
+        if self.is_telling:
+            yield f"{self.num} steps from {self.first:.0f} on have no loss: taken as not finite"
+
+
+def names_any_loss(names: Iterable[str]) -> bool:
+    """Whether one of ``names`` is a loss of any kind, also of a validation."""
+    return any("loss" in name and not name.endswith("scale") for name in map(plain_name, names))
