@@ -248,7 +248,7 @@ class Proposer:
         """Return the results of all trials, with what follows from other trials if they are still in the sweep."""
         rows = self._ledger.trials(removed=True)
         present = [row for row in rows if row.position is not None]
-        rows = with_relative_results(present, self._ledger.facts()) + rows[len(present) :]
+        rows = with_relative_results(present, self._ledger.facts(), self._ledger.trace) + rows[len(present) :]
         return {
             row.trial_id: SeedResult(
                 seed=row.seed,

@@ -21,49 +21,64 @@ from orchestrator.detection.relative import (
 )
 from orchestrator.ledger.facts import BY_WORDS, imported_of
 from orchestrator.ledger.reader import is_grid
+from orchestrator.maps.first_losses import TraceOf, without_partial_firsts
 
 
 def with_relative_results(
-    trials: Sequence[TrialResult], facts: Mapping[str, str], noise_of: Callable[[TrialResult], float] | None = None
+    trials: Sequence[TrialResult],
+    facts: Mapping[str, str],
+    trace_of: TraceOf,
+    noise_of: Callable[[TrialResult], float] | None = None,
 ) -> list[TrialResult]:
     """The trials of one sweep, each with its learned share, and with label and regret of its learning rate.
 
-    A trial that blew up before its first loss, as first losses of others show, is diverged. Without ``noise_of``,
+    A trial that blew up before its first loss, as first losses of others show, is diverged. Where all show that a first
+    loss is a partial sum, it is left out; ``trace_of`` reads the curve of a trial. Without ``noise_of``,
     the noise of a trial's loss from step to step, curves have no say in labels of learning rates; all else is the same.
     """
     axes = json.loads(facts.get("axes", "[]"))
     zipped = {name for axis in axes for name in axis.get("zipped", ()) if is_learning_rate(axis["name"])}
     measure = score_of(facts) or FINAL_LOSS
     stopping = json.loads(facts.get("stopping", "{}"))
-    rules = StoppingConfig(spike_rise=stopping.get("spike_rise"))
+    rules = StoppingConfig(**{key: value for key, value in stopping.items() if key in StoppingConfig.model_fields})
     imported = imported_of(facts)
     if imported is None or imported.judged_by != BY_WORDS:  # a label that the user gave stands
-        trials = _with_unseen_blow_ups(trials, zipped, rules, is_scattered=not is_grid(facts))
+        trials = _compared(trials, zipped, rules, trace_of, is_scattered=not is_grid(facts))
     # The noise of the loss says nothing about a score.
     return _with_lr_health(
         _with_learned_shares(trials, measure), zipped, noise_of if measure.is_loss else None, measure
     )
 
 
-def _with_unseen_blow_ups(
-    trials: Sequence[TrialResult], zipped: Collection[str], rules: StoppingConfig, *, is_scattered: bool
+def _compared(
+    trials: Sequence[TrialResult],
+    zipped: Collection[str],
+    rules: StoppingConfig,
+    trace_of: TraceOf,
+    *,
+    is_scattered: bool,
 ) -> list[TrialResult]:
     """Judge trials by the first losses of others that differ in learning rate, ``zipped`` axes and seed alone.
 
     Scattered ones may differ in all axes that have numbers. A built-in objective records a loss before its first
     update, so that nothing happens unseen.
     """
-    judged = list(trials)
     axis = lr_axis(trials[0].cell) if trials else None
     if axis is None or trials[0].objective not in CUSTOM_KINDS:
-        return judged
+        return list(trials)
     numeric = {name for name in trials[0].cell if all(is_number(trial.cell[name]) for trial in trials)}
     led = (numeric & {*zipped}) - {axis}
     others = sorted(numeric - {axis, *zipped}) if is_scattered else []
+    judged = list(trials)
     for row, trainings in _lr_rows(trials, [*others, *led], FINAL_LOSS):
+        rates = [training.rate for training in trainings]
+        again = without_partial_firsts([trials[i] for i in row], rates, rules, trace_of)
+        for i, trial in zip(row, again, strict=True):
+            judged[i] = trial
+    for row, trainings in _lr_rows(judged, [*others, *led], FINAL_LOSS):
         places = [[float(trials[i].cell[name]) for name in others] for i in row] if others else None
         for place, start in unseen_blow_ups(trainings, rules, places, is_zipped=bool(led)).items():
-            trial = trials[row[place]]
+            trial = judged[row[place]]
             reason = (
                 f"it blew up before its first loss of {trial.initial_loss:.4g}: it ended at {trial.final_loss:.4g}, "
                 f"and {start.num} trials at lower learning rates began at {start.loss:.4g} or less; by its own losses "

@@ -161,7 +161,7 @@ def read_table(ledger: LedgerReader, known: KnownNoise | None = None) -> SweepTa
 
     with damage_errors(ledger.path):
         facts = ledger.facts()
-        trials = with_relative_results(ledger.trials(), facts, noise_of)
+        trials = with_relative_results(ledger.trials(), facts, ledger.trace, noise_of)
         return SweepTable(ledger, facts, axes_of(facts, trials), tuple(trials))
 
 

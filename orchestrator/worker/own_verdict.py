@@ -38,6 +38,7 @@ _SAYINGS = re.compile(
             r"tensor had (?:nan|inf) values",  # TensorFlow
             r"loss scale already at minimum",  # DeepSpeed
             r"`training_step` is nan|detected nan and/or inf values",  # Lightning
+            r"is not finite\b.* signaling trainer to stop",  # Lightning, which exits with 0
             r"\b(?:loss|training|model|run) (?:has )?(?:diverged|exploded)\b(?!\s*[:=?])",
         )
     ),

@@ -113,7 +113,7 @@ def first_spike_over(trial: TrialResult) -> int | None:
 
 
 def _trials(ledger: LedgerReader) -> list[TrialResult]:
-    return with_relative_results(ledger.trials(), ledger.facts())
+    return with_relative_results(ledger.trials(), ledger.facts(), ledger.trace)
 
 
 def _forks(rows: Iterable[TrialResult], own: Sequence[Entry] = ()) -> list[tuple[Fork, TrialResult]]:

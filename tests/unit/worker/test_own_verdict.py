@@ -12,6 +12,9 @@ TRACEBACK = ["Traceback (most recent call last):", '  File "train.py", line 9, i
 SAID = {
     "DETR, MAE": ["{'loss': nan}", "Loss is nan, stopping training"],
     "a tensor": ["Loss is tensor(nan, device='cuda:0'), stopping training"],
+    "Lightning's early stopping": [
+        "Monitored metric train_loss = nan is not finite. Previous best value was 2.156. Signaling Trainer to stop."
+    ],
     "infinite": ["loss is inf at step 40"],
     "fairseq's scale": [
         *TRACEBACK,
