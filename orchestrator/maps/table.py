@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -27,6 +27,7 @@ from orchestrator.sweepfile.settings import settings_of
 # The noise of the loss from step to step, by the id of a trial and its attempt.
 KnownNoise = dict[tuple[str, str | None], float]
 _STARTED_LATER = re.compile(rf"from step ([\d,]+) on, {STARTED_LATER}")
+_OWN_END, _WHOLE = ("command", "python"), 0.9  # objectives that end by themselves; the share of a whole run
 _MOST_SLICES = 12  # values of an axis that are compared, each of which has a map of its own
 
 
@@ -222,14 +223,19 @@ def repeats_text(num: int) -> str:
     return f"{seeds} another's run to the last digit and {plural(num, 'is', 'are')} not counted"
 
 
-def continuing_text(trials: Iterable[TrialResult]) -> str:
-    """The note on trials that began at a later step than others, as if they had each other's checkpoints; or empty."""
+def length_notes(trials: Sequence[TrialResult]) -> Iterator[str]:
+    """Yield notes on trials that began at a later step than others, or ended at an earlier one, of their own accord."""
     finished = [trial.reason or "" for trial in trials if trial.outcome is not None]
     later = [began[1] for reason in finished if (began := _STARTED_LATER.search(reason)) is not None]
-    if not later or (len(later) == len(finished) and len(set(later)) == 1):
-        return ""
-    num = count(len(later), "trial")
-    return f"{num} began at a later step than others: do they share a checkpoint? {{folder}} in its path separates them"
+    if later and (len(later) < len(finished) or len(set(later)) > 1):
+        num, remedy = count(len(later), "trial"), "{folder} in its path separates them"
+        yield f"{num} began at a later step than others: do they share a checkpoint? {remedy}"
+    calm = [trial for trial in trials if trial.outcome in ("stable", "spiked") and trial.objective in _OWN_END]
+    ran = [(trial.steps_done or 0) / trial.steps for trial in calm if trial.steps and not trial.saved_steps]
+    short = [share for share in ran if share < _WHOLE]
+    if short and len(short) < len(ran):
+        num = count(len(short), "trial")
+        yield f"{num} ended after {min(short):.0%} of the steps, unlike others: diverged? diverged_if can say so"
 
 
 def printed_metrics(trials: Iterable[TrialResult]) -> tuple[str, ...]:
