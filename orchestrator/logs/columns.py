@@ -24,7 +24,8 @@ COUNTER = "counter"  # of a line of text, such as 10/300
 STEP_NAMES = ("global_step", "trainer/global_step", "train/global_step", "step", "steps", "iter", "iteration",
               "iterations", "iters", "train_step", "training_step", "trainer_step", "train_iter", "train_iteration",
               "training_iter", "training_iteration", "num_updates", "update", "update_step", "gradient_step", "batch",
-              "train/step", "_step", "completed_step", "finished_step", "current_step", "optimizer_step", "at_step",
+              "train/step", "_step", "completed_step", "finished_step", "current_step", "current_steps",
+              "train_in_step", "optimizer_step", "at_step",
               "at_iteration", "after_step", "it", "i", COUNTER)  # fmt: skip
 LOSS_NAMES = ("loss", "train_loss", "train/loss", "training_loss", "loss/train", "train_loss_step", "lm_loss",
               "train/lm_loss", "ce_loss", "train/ce_loss", "cross_entropy_loss", "train/crossentropyloss",
