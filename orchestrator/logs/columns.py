@@ -230,6 +230,7 @@ class Numbering:
 # --- losses that are no longer printed -------------------------------------------------------------
 
 FEWEST_SILENT = 5  # lines, and more than three times as many as ever came between two losses
+_FEWEST_LOSSES = 10  # before them, which show how often one comes
 
 
 @dataclass(slots=True)
@@ -243,10 +244,12 @@ class Silence:
     num: int = 0
     _last: float = -math.inf
     _most: int = 0  # such lines between two losses
+    _num_losses: int = 0
 
     def end(self, step: float) -> None:
         """Take a line with a loss."""
         self._most, self.num, self._last = max(self._most, self.num), 0, max(self._last, step)
+        self._num_losses += 1
 
     def add(self, step: float) -> None:
         """Take a line with a step alone."""
@@ -257,7 +260,7 @@ class Silence:
     @property
     def is_telling(self) -> bool:
         """Whether there are so many that the losses must have been no numbers."""
-        return self.num >= max(FEWEST_SILENT, 3 * self._most + 1)
+        return self._num_losses >= _FEWEST_LOSSES and self.num >= max(FEWEST_SILENT, 3 * self._most + 1)
 
     def notes(self) -> Iterator[str]:
         """Yield what was made of them, if anything."""

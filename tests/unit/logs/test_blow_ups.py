@@ -88,3 +88,9 @@ def test_lines_without_a_loss_that_may_be_something_else_are_no_blow_up(
     rows += [{"step": 101 + t, "lr": 0.1, **others} for t in range(num)]
     live, whole, *_ = both("".join(json.dumps(row) + "\n" for row in rows), tmp_path)
     assert live == whole == [3 - t / 100 for t in range(0, 101, every)]
+
+
+def test_a_few_losses_do_not_say_how_often_one_comes(tmp_path: Path) -> None:
+    rows = [{"step": t, **({"loss": 3.0 - t / 10} if t < 3 else {"lr": 0.1})} for t in range(90)]
+    live, whole, *_ = both("".join(json.dumps(row) + "\n" for row in rows), tmp_path)
+    assert live == whole == [3.0, 2.9, 2.8]
