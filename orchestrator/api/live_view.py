@@ -112,6 +112,8 @@ def progress_line(progress: Progress) -> str:
     elif not done:
         words.append("workers import and load")
     words += [f"{name} {counts[name]}" for name in (*OUTCOMES, PRUNED, "errored", "lost") if counts[name]]
+    if progress.is_provisional:
+        words.append("not compared yet")
     if progress.num_risen:
         words.append(f"gradient norm up in {progress.num_risen}")
     speed = progress.member_steps_per_second

@@ -26,7 +26,7 @@ from orchestrator.executors import INLINE, Executor
 from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axes import led
-from orchestrator.maps.table import continuing_text, read_table, repeated_runs, repeats_text
+from orchestrator.maps.table import length_notes, read_table, repeated_runs, repeats_text
 from orchestrator.mirrors.notifier import Message, News, NotDelivered, Notifier, Sender
 from orchestrator.render.text import Lines, show
 from orchestrator.render.text_map import text_map
@@ -213,8 +213,7 @@ def _end(sweep: Sweep, folder: Path, summary: Summary, written: Sequence[Path]) 
     yield counts_line(Counter(row.label for row in rows))
     if repeats := repeated_runs(rows):
         yield f"{repeats_text(len(repeats))}: does the command pass {{seed}} on?"
-    if continuing := continuing_text(rows):
-        yield continuing
+    yield from length_notes(rows)
     for path in [*written, folder / LEDGER]:
         yield f"{path.stem:>8}: {path}"
     for name in sweep.tracking.to if sweep.tracking.enabled else ():

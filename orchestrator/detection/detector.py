@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ class MemberRecord:
     that a slow rise has given up since ``risen_since_step``, if above a quarter. ``norm_rises`` are the steps where
     the gradient norm had risen (``NormRises``). The last ``num_broken`` gradients were not finite, since
     ``broken_since_step``. ``start_loss`` is the initial loss or, after a start-up blow-up, the level that it came
-    back to.
+    back to. The last ``num_zeros`` losses were exactly 0 since ``zero_since_step``, if that is no loss (``_Zeros``).
     """
 
     num_steps: int
@@ -67,6 +67,34 @@ class MemberRecord:
     faint: tuple[Episode, ...] = ()
     blew_up: bool = False
     start_loss: float | None = None
+    num_zeros: int = 0
+    zero_since_step: int | None = None
+
+
+_ZEROED = 0.1  # of the initial loss: one that was higher, and then exactly 0, did not fall there
+_STAYED = 10  # zeros in a row
+
+
+@dataclass(slots=True)
+class _Zeros:
+    """Losses of exactly 0 without a gradient norm, which a trainer may print for one that is not finite."""
+
+    num: int = 0
+    since: int = -1
+    level: float = math.nan  # of the losses before them
+
+    def follow(self, loss: float, norm: float | None, step: int, level: float) -> None:
+        """Take a loss; ``level`` is the one before it."""
+        if loss != 0 or norm is not None:
+            self.num = 0
+            return
+        if not self.num:
+            self.since, self.level = step, level
+        self.num += 1
+
+    def are_told(self, initial: float) -> bool:
+        """Whether the losses before them were so high that the run did not come down to 0."""
+        return self.num >= _STAYED and self.level > _ZEROED * initial
 
 
 class _Member:
@@ -74,7 +102,7 @@ class _Member:
 
     __slots__ = (
         "all_steps", "episodes", "first_step", "latest", "left_step", "level", "num_seen", "num_steps", "progress",
-        "trend", "verdicts",
+        "trend", "verdicts", "zeros",
     )  # fmt: skip
 
     def __init__(self, rules: StoppingConfig, all_steps: float) -> None:
@@ -88,15 +116,17 @@ class _Member:
         self.progress = Progress(rules, self.trend)
         self.episodes = Episodes(rules, self.trend, self.progress)
         self.verdicts = Verdicts(rules, self.progress, self.episodes)
+        self.zeros = _Zeros()
 
-    def update(self, loss: float, has_finite_gradient: bool, step: int, is_seen: bool) -> bool:
+    def update(self, loss: float, norm: float | None, step: int, is_seen: bool) -> bool:
         """Judge one step. Return whether the run is lost."""
         verdicts = self.verdicts
         if self.first_step < 0:
             self.first_step = step
         is_finite = (math.isfinite(loss) or not is_seen) and verdicts.is_finite
-        verdicts.guard(is_finite, has_finite_gradient, step)
+        verdicts.guard(is_finite, norm is None or math.isfinite(norm), step)
         if is_seen and is_finite:
+            self.zeros.follow(loss, norm, step, self.level.median() if self.num_seen else math.nan)
             self._judge(loss, step)
         self.num_steps += 1
         return verdicts.lost is not None
@@ -141,6 +171,7 @@ class _Member:
         if verdicts.is_signed or verdicts.has_grown:  # its outcome is unknown: nothing to leave, nothing to recover
             episodes, faint, num_off, num_episodes = (), (), 0, 0
         risen_share = verdicts.risen_share(level) if self.num_seen else None
+        are_zeros_told = self.zeros.are_told(progress.initial)
         return MemberRecord(
             num_steps=self.num_steps,
             initial_loss=number(progress.initial),
@@ -158,6 +189,8 @@ class _Member:
             faint=faint,
             blew_up=progress.blew_up and bool(episodes),
             start_loss=number(progress.start),
+            num_zeros=self.zeros.num if are_zeros_told else 0,
+            zero_since_step=self.zeros.since if are_zeros_told else None,
             num_episodes=num_episodes,
             off_share=num_off / self.num_steps if self.num_steps else 0.0,
             first_step=None if self.first_step < 0 else self.first_step,
@@ -173,7 +206,8 @@ class _Member:
         """Return plain values for a checkpoint."""
         parts = {name: getattr(self, name).state_dict() for name in ("trend", "progress", "episodes", "verdicts")}
         counts = {name: getattr(self, name) for name in ("num_steps", "num_seen", "first_step", "left_step")}
-        return {**counts, "latest": self.latest.copy(), "level": self.level.values.copy(), **parts}
+        own = {"latest": self.latest.copy(), "level": self.level.values.copy(), "zeros": asdict(self.zeros)}
+        return {**counts, **own, **parts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a ``state_dict``."""
@@ -181,6 +215,7 @@ class _Member:
         self.left_step = state.get("left_step", NEVER)  # checkpoints of earlier versions have none
         self.latest = list(state["latest"])
         self.level.reset(state["level"])
+        self.zeros = _Zeros(**state.get("zeros", {}))  # nor of these
         for name in ("trend", "progress", "episodes", "verdicts"):
             getattr(self, name).load_state_dict(state[name])
 
@@ -228,7 +263,7 @@ class SpikeDetector:
         lost = [
             member.update(
                 losses[k],
-                norms is None or math.isfinite(norms[k]),
+                None if norms is None else norms[k],
                 member.num_steps if steps is None else int(steps[k]),
                 unseen is None or not unseen[k],
             )

@@ -10,7 +10,7 @@ from statistics import median
 
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.vocabulary import ENOUGH_LOSSES, Outcome
-from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.config import StoppingConfig, falls_over_decades
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.episodes import JUMP_STEPS, Episode
 from orchestrator.detection.slow import RungProgress
@@ -80,6 +80,12 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
         return verdict("unknown", None, "the loss went below zero: only values that are not finite are judged")
     if record.has_grown:
         return verdict("unknown", None, "the loss grew from a low start and settled: no past to compare it with")
+    if record.zero_since_step is not None and not falls_over_decades(config):
+        zeros = (
+            f"its loss is exactly 0 since step {record.zero_since_step}, as where one that is not finite is replaced"
+        )
+        has_level = record.num_steps - record.num_zeros >= ENOUGH_LOSSES
+        return verdict("diverged" if has_level else "unknown", record.zero_since_step if has_level else None, zeros)
     if record.is_far or record.is_away:
         onset = record.up_since_step
         if episodes and episodes[-1].recovery_step is None:

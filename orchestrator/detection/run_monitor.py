@@ -92,7 +92,8 @@ class RunMonitor:
         self._at_end = {}
         for t, loss_K in enumerate(loss_TK):
             step_K = None if step_TK is None else step_TK[t]
-            lost_K = self._detector.update(loss_K, norm_TK[t], step_K, unseen_K=unseen_TK[t])
+            norm_K = None if norm_TK is None else norm_TK[t]
+            lost_K = self._detector.update(loss_K, norm_K, step_K, unseen_K=unseen_TK[t])
             is_there_K = ~has_ended_K & (t < length_K)
             ends_K = self._ends(lost_K) & is_there_K
             if self._rungs.thresholds:
@@ -198,19 +199,17 @@ class RunMonitor:
         return is_pruned_K
 
 
-def _as_judged(columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return losses, gradient norms and losses not to judge, (T, K) each, without what the trainer handled."""
-    loss_TK = columns["loss"]
-    norm_TK = columns["grad_norm"] if "grad_norm" in columns else np.ones(loss_TK.shape)
+def _as_judged(columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """Return losses, gradient norms if measured, and losses not to judge, (T, K) each, without what was handled."""
+    loss_TK, norm_TK = columns["loss"], columns.get("grad_norm")
     unseen_TK = np.zeros(loss_TK.shape, dtype=bool)
-    # A trainer that filters non-finite losses reports a loss of exactly zero with a non-finite norm.
-    loss_TK = np.where((loss_TK == 0) & ~np.isfinite(norm_TK), np.nan, loss_TK)
-    if "is_skipped" in columns:
-        norm_TK = np.where(columns["is_skipped"] == 1, 1.0, norm_TK)
+    if norm_TK is not None:
+        # A trainer that filters non-finite losses reports a loss of exactly zero with a non-finite norm.
+        loss_TK = np.where((loss_TK == 0) & ~np.isfinite(norm_TK), np.nan, loss_TK)
+        for name in ("is_skipped", "rolled_back"):
+            norm_TK = np.where(columns[name] == 1, 1.0, norm_TK) if name in columns else norm_TK
     if "rolled_back" in columns:
-        is_undone_TK = columns["rolled_back"] == 1
-        norm_TK = np.where(is_undone_TK, 1.0, norm_TK)
-        unseen_TK = is_undone_TK & ~np.isfinite(loss_TK)
+        unseen_TK = (columns["rolled_back"] == 1) & ~np.isfinite(loss_TK)
     return loss_TK, norm_TK, unseen_TK
 
 

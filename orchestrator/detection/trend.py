@@ -308,6 +308,11 @@ class Progress:
         """Return whether ``level`` is below the initial loss by more than this ``share``."""
         return self.initial - min(level, self.initial) > share * abs(self.initial)
 
+    @property
+    def came_back(self) -> bool:
+        """Whether the run blew up at its start, and the level that it came back to is known."""
+        return self.blew_up and not self._steps_to_start
+
     def rise_at(self, level: float) -> float:
         """Return the smallest rise that leaves a trend at ``level``, as a fraction of it."""
         return rise_at(level, self.top, self._rules)

@@ -26,7 +26,7 @@ _LEAST_SHARE = 0.05
 # separates this from a drift, it must also have risen by two spikes' rises, or by half a rise if the run began with a
 # blow-up, after which it has learned little.
 _SUNK_SHARE, _SUNK_PATIENCE = 0.4, 2
-# A run this many times as high as its first loss is lost after a third of all its steps.
+# A run this many times as high as its first loss, or flat after a blow-up, is lost after a third of all its steps.
 _TEN_TIMES, _THIRD = 10.0, 1 / 3
 _SUNK_RISE, _SUNK_RISE_AFTER_BLOW_UP = 2.0, 0.5
 # A run is back only at half of the height at which it counts as high.
@@ -100,6 +100,8 @@ class Verdicts:
         self.is_signed = self.is_signed or loss < 0
         self._compare(loss, level, step)
         self._judge_far(level, step, num_steps, num_seen, passed)
+        if self._progress.came_back and passed >= _THIRD and self._has_frozen():
+            self._lose("no_progress", step, step, "it stayed flat for a third of its steps")
         if num_seen <= self._rules.stall_steps:
             self._has_fallen = self._has_fallen or loss < self._progress.initial
             if num_seen == self._rules.stall_steps and not self._has_fallen and not self.is_signed:
@@ -203,6 +205,11 @@ class Verdicts:
         """Return whether the run has made progress that it can lose."""
         best = self._progress.best
         return best < math.inf and self._progress.has_learned(best, LEARNED)
+
+    def _has_frozen(self) -> bool:
+        """Return whether a run that came back from a blow-up at its start has not fallen since."""
+        start = self._progress.start
+        return not self._has_learned() and start - self._progress.best <= self._rules.stall_drop * abs(start)
 
     def _share_given_up(self, level: float) -> float:
         """Return the share of what was learned that the run has given up, on the scale of its loss."""

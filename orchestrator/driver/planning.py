@@ -34,7 +34,7 @@ from orchestrator.driver.packing import (
 )
 from orchestrator.ledger.facts import NUMERICS_FACT, PACKED_FACT, TRAINER_FACT, numerics_fact, packed_fact
 from orchestrator.ledger.reader import LedgerReader, check_not_imported
-from orchestrator.maps.table import with_relative_results
+from orchestrator.maps.relative_results import with_relative_results
 from orchestrator.search.protocol import CellResult, SeedResult
 from orchestrator.sweepfile.custom_trainer import CustomTrainer, check_files_exist
 from orchestrator.sweepfile.overrides import Overrides, refined
@@ -248,7 +248,7 @@ class Proposer:
         """Return the results of all trials, with what follows from other trials if they are still in the sweep."""
         rows = self._ledger.trials(removed=True)
         present = [row for row in rows if row.position is not None]
-        rows = with_relative_results(present, self._ledger.facts()) + rows[len(present) :]
+        rows = with_relative_results(present, self._ledger.facts(), self._ledger.trace) + rows[len(present) :]
         return {
             row.trial_id: SeedResult(
                 seed=row.seed,

@@ -18,8 +18,9 @@ from orchestrator.base.packs import Report
 from orchestrator.base.space import Trial
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS
+from orchestrator.detection.relative import lr_axis
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.table import with_relative_results
+from orchestrator.maps.relative_results import with_relative_results
 from orchestrator.sweepfile.sections import BudgetConfig
 from orchestrator.sweepfile.spec import Sweep
 
@@ -55,12 +56,20 @@ class Progress:
     stopped_by: int | None = None  # a signal's number
     error: Exception | None = None  # what ended the run
     running: dict[str, Report] = field(default_factory=dict)
+    is_compared: bool = False  # the outcomes are those of a map
+
+    @property
+    def is_provisional(self) -> bool:
+        """Whether a trial's outcome may change when it is compared with others, at the end."""
+        can_change = self.sweep.objective.name in CUSTOM_KINDS and lr_axis([axis.name for axis in self.sweep.axes])
+        return bool(can_change and self.outcomes) and not self.is_compared
 
     def compare(self, ledger: LedgerReader) -> None:
         """Take the outcomes that trials have beside each other, as a map has them."""
         if self.sweep.objective.name in CUSTOM_KINDS:  # others record their losses from before the first update
-            trials = with_relative_results(ledger.trials(), ledger.facts())
+            trials = with_relative_results(ledger.trials(), ledger.facts(), ledger.trace)
             self.outcomes |= {trial.trial_id: trial.outcome for trial in trials if trial.outcome is not None}
+        self.is_compared = True
 
     @property
     def counts(self) -> Counter[str]:

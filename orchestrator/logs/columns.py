@@ -24,7 +24,8 @@ COUNTER = "counter"  # of a line of text, such as 10/300
 STEP_NAMES = ("global_step", "trainer/global_step", "train/global_step", "step", "steps", "iter", "iteration",
               "iterations", "iters", "train_step", "training_step", "trainer_step", "train_iter", "train_iteration",
               "training_iter", "training_iteration", "num_updates", "update", "update_step", "gradient_step", "batch",
-              "train/step", "_step", "completed_step", "finished_step", "current_step", "optimizer_step", "at_step",
+              "train/step", "_step", "completed_step", "finished_step", "current_step", "current_steps",
+              "train_in_step", "optimizer_step", "at_step",
               "at_iteration", "after_step", "it", "i", COUNTER)  # fmt: skip
 LOSS_NAMES = ("loss", "train_loss", "train/loss", "training_loss", "loss/train", "train_loss_step", "lm_loss",
               "train/lm_loss", "ce_loss", "train/ce_loss", "cross_entropy_loss", "train/crossentropyloss",
@@ -224,3 +225,49 @@ class Numbering:
             yield f"{self._num_of_others} points of another run, with steps and epochs from the start, were left out"
         if self._num_dropped:
             yield f"{self._num_dropped} points at the same or an earlier step were left out"
+
+
+# --- losses that are no longer printed -------------------------------------------------------------
+
+FEWEST_SILENT = 5  # lines, and more than three times as many as ever came between two losses
+_FEWEST_LOSSES = 10  # before them, which show how often one comes
+
+
+@dataclass(slots=True)
+class Silence:
+    """Lines after the last loss that say a later step and no loss of any kind.
+
+    Some trainers write null, None or nothing for a loss that is not finite.
+    """
+
+    first: float = math.nan  # the step of the first of them
+    num: int = 0
+    _last: float = -math.inf
+    _most: int = 0  # such lines between two losses
+    _num_losses: int = 0
+
+    def end(self, step: float) -> None:
+        """Take a line with a loss."""
+        self._most, self.num, self._last = max(self._most, self.num), 0, max(self._last, step)
+        self._num_losses += 1
+
+    def add(self, step: float) -> None:
+        """Take a line with a step alone."""
+        if step > self._last:
+            self.first = self.first if self.num else step
+            self.num, self._last = self.num + 1, step
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether there are so many that the losses must have been no numbers."""
+        return self._num_losses >= _FEWEST_LOSSES and self.num >= max(FEWEST_SILENT, 3 * self._most + 1)
+
+    def notes(self) -> Iterator[str]:
+        """Yield what was made of them, if anything."""
+        if self.is_telling:
+            yield f"{self.num} steps from {self.first:.0f} on have no loss: taken as not finite"
+
+
+def names_any_loss(names: Iterable[str]) -> bool:
+    """Whether one of ``names`` is a loss of any kind, also of a validation."""
+    return any("loss" in name and not name.endswith("scale") for name in map(plain_name, names))

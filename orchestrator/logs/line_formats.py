@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.logs.columns import MetricsConfig, find_name, plain_name
+from orchestrator.logs.columns import MetricsConfig, find_name, may_be_loss, plain_name
 from orchestrator.logs.lines import MAX_NAME, Reader, Row, compiled, number_of, text_of, text_pairs, texts_of
 from orchestrator.logs.series import SeriesOfText, row_of_object
 
@@ -110,13 +110,16 @@ def _may_name_number(text: bytes) -> bool:
 class JsonLines(Reader):
     """Reads one JSON object per line; other lines are ignored."""
 
+    def __init__(self) -> None:
+        self._series = SeriesOfText()
+
     def rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
         """Yield the rows of nonempty lines."""
         for text in texts_of(lines):
             values = _json_object(text)
             if values is None:
                 self.num_odd += bool(text.strip())
-            elif row := row_of_object(values):
+            elif row := _row_of(values, text, self._series):
                 yield row
 
 
@@ -130,12 +133,21 @@ def _json_object(text: str) -> dict | None:
     return value if isinstance(value, dict) else None
 
 
+def _row_of(values: dict, text: str, series: SeriesOfText) -> Row:
+    """Return the numbers of an object, or of the message in it if that alone has a loss: loggers write such lines."""
+    row = row_of_object(values)
+    if any("loss" in name.lower() or may_be_loss(name, None) for name in row) or "loss" not in text.lower():
+        return row
+    said = series.row(text)
+    return said if any(may_be_loss(name, None) for name in said) else row
+
+
 class Mixed(Text):
     """Reads lines of text with JSON objects among them."""
 
     def _row(self, line: bytes) -> Row:
         values = _json_object(line.decode(errors="replace")) if b"{" in line else None
-        return super()._row(line) if values is None else row_of_object(values)
+        return super()._row(line) if values is None else _row_of(values, text_of(line), self._series)
 
 
 class Pattern(Reader):

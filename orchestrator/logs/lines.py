@@ -26,7 +26,7 @@ _WRAPPED = r"(?:(?:\w{1,12}\.)?(?:tensor|[a-z]{0,12}array|[a-z]{0,6}float\d{0,3}
 # A name of up to three words, maybe a colon, equals or number sign, and a number, maybe with a unit, or both in quotes.
 _PAIR = re.compile(
     rf"(?<![\w.])({_WORD}(?: {_WORD}){{0,2}})(?=[\"'\s(:=\[])[\"']?\s*+(?:\([^)\d:=]*+\))?+\s*+[:=#]?\s*+[\"']?"
-    rf"{_WRAPPED}({_NUMBER})(?=[A-Za-z%]{{0,3}}(?![\w.]\w))",
+    rf"{_WRAPPED}({_NUMBER})(?!\d|\.?#)(?=([A-Za-z%]{{0,3}})(?![\w.]\w))",
     re.IGNORECASE,
 )
 # A loss at a step, `loss at step 10: 3.2` or `loss after 10 steps = 3.2`: its name, the step and its value.
@@ -41,6 +41,8 @@ _COUNTER = re.compile(r"(?<![\w./:-])(\d{1,15}) ?/ {0,12}(\d{1,15})(?![\w./]| ?\
 _NAME_BEFORE = re.compile(r"([A-Za-z][\w/]*)[\s(\[:=]*$")
 _PROGRESS = ("progress", "done", "completed", "finished", "training", "train")  # words before a counter of a loop
 _NAME_WITHIN = 40  # characters before a counter
+_UNITS = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}  # directly behind a number, as in 1.2K
+_DECIMALS = re.compile(r",(\d+)(?![\d,.])")  # of a language with decimal commas; three of them would be thousands
 _NUMBER_ALONE = re.compile(_NUMBER, re.IGNORECASE)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -148,9 +150,16 @@ class Pair(NamedTuple):
 
 
 def text_pairs(line: str) -> Iterator[Pair]:
-    """Yield names with the numbers that follow them."""
+    """Yield names with the numbers that follow them. A percentage is no step."""
     for match in _PAIR.finditer(line[:_MAX_TEXT]):
-        yield Pair(plain_name(match[1]), float(match[2].replace(",", "")), match.start())
+        name, number, unit = plain_name(match[1]), match[2].replace(",", ""), match[3]
+        is_step = name in STEP_NAMES
+        if unit and is_step and unit[0] == "%":
+            continue
+        if not is_step and number.isdecimal() and "loss" in name and (decimals := _DECIMALS.match(line, match.end(2))):
+            number += f".{decimals[1]}"
+        factor = 1.0 if is_step else _UNITS.get(unit, 1.0)
+        yield Pair(name, float(number) * factor, match.start())
 
 
 def counters(line: str, before: int) -> Iterator[tuple[str, float]]:

@@ -27,10 +27,12 @@ from orchestrator.logs.columns import (
     Columns,
     MetricsConfig,
     Numbering,
+    Silence,
     counts_steps,
     find_name,
     first_usual,
     may_be_loss,
+    names_any_loss,
     plain_name,
     training_losses,
 )
@@ -120,17 +122,12 @@ class MetricStream:
 
     def feed(self, content: bytes) -> list[Point]:
         """Return the points that ``content`` completes; it may end within a line or a character."""
-        points: list[Point] = []
-        for at in range(0, len(content), _BLOCK):
-            for row in self._rows(content[at : at + _BLOCK]):
-                points += self._maker.take(row)
-        return points
+        blocks = (content[at : at + _BLOCK] for at in range(0, len(content), _BLOCK))
+        return [point for block in blocks for row in self._rows(block) for point in self._maker.take(row)]
 
     def finish(self) -> list[Point]:
         """Return the points that were held back until the end of the run."""
-        points: list[Point] = []
-        for row in self._last_rows():
-            points += self._maker.take(row)
+        points = [point for row in self._last_rows() for point in self._maker.take(row)]
         return points + self._maker.finish()
 
     def _rows(self, content: bytes) -> Iterable[Row]:
@@ -204,6 +201,7 @@ class _PointMaker:
         self._losses: Counter[str] = Counter()
         self._norm: str | None = None
         self._numbering = Numbering(metrics.every or 1)
+        self._silence = Silence()
         self._epoch: float | None = None  # of the last row that had one
 
     @property
@@ -240,6 +238,9 @@ class _PointMaker:
         if self._numbering.last is None:
             _count(row, self._names)
         if not losses:
+            step = self._wanted["step"]
+            if self._is_settled and step not in (None, COUNTER) and not names_any_loss(row):
+                self._silence.add(row.get(find_name(row, step) or "", -math.inf))
             return []
         if not self._is_settled:
             _count(losses, self._losses)
@@ -282,8 +283,14 @@ class _PointMaker:
         return readings
 
     def finish(self) -> list[Point]:
-        """Return the points of rows that were held back."""
-        return self._release()
+        """Return the points of rows that were held back, and one for losses that were no longer printed."""
+        points = self._release()
+        if (
+            self._silence.is_telling
+            and (step := self._numbering.next_step(self._silence.first, self._epoch)) is not None
+        ):
+            points.append(Point(step, math.nan, None, {}))
+        return points
 
     def note(self) -> str:
         """Return the columns in use, or why there are none."""
@@ -293,7 +300,9 @@ class _PointMaker:
             parts = [f"loss: {wanted['loss']}", step, f"gradient norm: {self._norm or 'none'}"]
             if missing := [wanted for key, wanted in self._also.items() if key not in self._read]:
                 parts.append(f"never printed: {', '.join(missing)}")
-            return printable("; ".join([*parts, *self._numbering.notes(wanted["step"] is not None)]))
+            return printable(
+                "; ".join([*parts, *self._silence.notes(), *self._numbering.notes(wanted["step"] is not None)])
+            )
         names = [name for name, _ in self._names.most_common()]
         if not names:
             return "no line with a name and a number"
@@ -361,6 +370,7 @@ class _PointMaker:
             return None
         step = wanted["step"] and find_name(held.steps, wanted["step"])
         value = held.steps[step] if step else None
+        self._silence.end(-math.inf if value is None else value)
         is_counter, is_own = wanted["step"] == COUNTER, COUNTER in row
         number = self._numbering.next_step(value, held.epoch, is_counter=is_counter, is_own=is_own)
         if number is None:

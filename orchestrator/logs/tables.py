@@ -17,6 +17,7 @@ from orchestrator.base.words import listed
 from orchestrator.logs.columns import (
     COUNTER,
     EPOCH,
+    FEWEST_SILENT,
     LOSS_NAMES,
     MAX_LISTED,
     NORM_NAMES,
@@ -24,9 +25,11 @@ from orchestrator.logs.columns import (
     STEP_NAMES,
     Columns,
     Numbering,
+    Silence,
     counts_steps,
     find_name,
     first_usual,
+    names_any_loss,
     plain_name,
     training_losses,
 )
@@ -125,7 +128,7 @@ def make_logs(name: str, table: Table, wanted: Columns) -> list[Log]:
     if wanted.loss is None and (question := table.question(chosen.loss)) is not None:
         raise InputError(Problem(name, "", question, f"say --loss NAME; columns: {listed(list(cells), MAX_LISTED)}"))
     loss_rows, losses = cells[chosen.loss]
-    losses = _unbounded(losses)
+    loss_rows, losses, silence = _with_silence(cells, chosen.step, loss_rows, _unbounded(losses))
     is_first_N = None  # of each run, if a counter counts the steps
     if chosen.step == COUNTER and (counted := _counted(cells, loss_rows, losses)) is not None:
         kept_N, steps, is_first_N, notes = counted
@@ -141,6 +144,7 @@ def make_logs(name: str, table: Table, wanted: Columns) -> list[Log]:
         notes.append("steps begin again with each epoch: they continue from the last one")
     is_once_N = np.append(True, (steps[1:] != steps[:-1]) | (losses[1:] != losses[:-1]))
     loss_rows, losses, steps = loss_rows[is_once_N], losses[is_once_N], steps[is_once_N]
+    notes += silence
     notes += [f"{table.num_left_out:,} lines of another kind or rank left out"] if table.num_left_out else []
     notes += [f"not understood: {table.num_odd_lines} lines or records"] if table.num_odd_lines else []
     norms = None if chosen.grad_norm is None else cells[chosen.grad_norm]
@@ -157,6 +161,27 @@ def make_logs(name: str, table: Table, wanted: Columns) -> list[Log]:
         run = _Run(loss_rows[part], losses[part], steps[part], own if own is not None and len(own[0]) else None)
         logs.append(_log(title, run, cells, chosen, step, notes))
     return logs
+
+
+def _with_silence(
+    cells: _Cells, step: str | None, loss_rows: np.ndarray, losses: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Return rows and values of the losses, and notes; losses that are no longer printed are one more, NaN."""
+    rows, values = cells[step] if step not in (None, COUNTER) else (np.empty(0), np.empty(0))
+    if (rows > loss_rows[-1]).sum() < FEWEST_SILENT:
+        return loss_rows, losses, []
+    others = [of for name, (of, _) in cells.items() if names_any_loss([name])]
+    is_other_N, is_loss_N = np.isin(rows, np.concatenate([loss_rows, *others])), np.isin(rows, loss_rows)
+    silence, first_row = Silence(), 0
+    for row, value, is_other, is_loss in zip(rows, values.tolist(), is_other_N, is_loss_N, strict=True):
+        if is_loss:
+            silence.end(value)
+        elif not is_other:
+            silence.add(value)
+            first_row = row if silence.num == 1 and silence.first == value else first_row
+    if not silence.is_telling:
+        return loss_rows, losses, []
+    return np.append(loss_rows, first_row), np.append(losses, np.nan), [*silence.notes()]
 
 
 def _begins(steps: np.ndarray, losses: np.ndarray) -> list[int]:

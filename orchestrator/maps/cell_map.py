@@ -16,7 +16,7 @@ from orchestrator.maps.axes import led, together, value_labels
 from orchestrator.maps.cells import REDUCTIONS, CellSummary, cell_summary, reduced
 from orchestrator.maps.curve_metrics import Measured
 from orchestrator.maps.edges import STABLE, StableRule
-from orchestrator.maps.table import SweepTable, axis_named, base_notes, continuing_text, repeated_runs, repeats_text
+from orchestrator.maps.table import SweepTable, axis_named, base_notes, length_notes, repeated_runs, repeats_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def map_of_trials(
     }
     if repeats := repeated_runs(trials):
         notes = [*notes, repeats_text(len(repeats))]
-    notes = [*notes, *filter(None, [continuing_text(trials)])]
+    notes = [*notes, *length_notes(trials)]
     return CellMap(
         name=name,
         x=axes[x],

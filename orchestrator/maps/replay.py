@@ -30,7 +30,7 @@ _MOST_PARTIAL = 5  # first losses of a resumed log that may be no past
 _MOST_PART = 1.2  # times the loss that follows is at most what a mean over one step of an interval was the sum of
 _FIRST_HIGH, _AS_HIGH = 3, 0.8  # the median of so many losses after them is at least this share of the highest
 UNKNOWN = "unknown"
-_OF_LOSSES = tuple(column.name for column in RESULT_COLUMNS if column.of_losses)
+OF_LOSSES = tuple(column.name for column in RESULT_COLUMNS if column.of_losses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Replayed:
             "first_step": int(self.log.step_N[0]),
             "last_step": int(self.log.step_N[-1]),
             "outcome": result.outcome,
-            **{name: _finite(getattr(result, name)) for name in _OF_LOSSES},
+            **{name: _finite(getattr(result, name)) for name in OF_LOSSES},
             "final_loss": record.recent_loss,
             "episodes": [_plain(episode) for episode in record.episodes],
             "faint_episodes": [_plain(episode) for episode in record.faint],
@@ -220,12 +220,13 @@ def _replayed_trials(
     ledger: LedgerReader, rows: Sequence[TrialResult], config: StoppingConfig
 ) -> Iterator[ReplayedTrial]:
     was_stopping = json.loads(ledger.facts()["stopping"])["early_stop"]
-    curves = [_curve_of(row, ledger.trace(row.trial_id, JUDGED)) for row in rows]
+    curves = [curve_of(row, ledger.trace(row.trial_id, JUDGED)) for row in rows]
     for row, curve, record in zip(rows, curves, detect(curves, config), strict=True):
         yield _replayed_trial(row, curve, record, config, was_stopping=was_stopping)
 
 
-def _curve_of(row: TrialResult, trace: Trace) -> Curve:
+def curve_of(row: TrialResult, trace: Trace) -> Curve:
+    """Return the curve of a trial as the detector saw it."""
     # A flag that is never set would waste memory.
     columns = {
         name: values

@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.measure import FINAL_LOSS, Measure, column_measure, score_of
-from orchestrator.base.space import Axis, Cell, format_value, is_number, to_hashable
+from orchestrator.base.space import Axis, Cell, format_value, to_hashable
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import CUSTOM_KINDS, STARTED_LATER, cell_state
+from orchestrator.base.vocabulary import STARTED_LATER, cell_state
 from orchestrator.base.words import count, plural
-from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.relative import (
-    Training,
-    is_learning_rate,
-    learned_shares,
-    lr_axis,
-    lr_health,
     step_noise,
-    unseen_blow_ups,
 )
 from orchestrator.ledger.reader import LedgerReader, is_grid
 from orchestrator.ledger.schema import damage_errors
 from orchestrator.maps.axes import axis_values, value_label, value_meant
+from orchestrator.maps.relative_results import with_relative_results
 from orchestrator.sweepfile.settings import settings_of
 
 # The noise of the loss from step to step, by the id of a trial and its attempt.
 KnownNoise = dict[tuple[str, str | None], float]
 _STARTED_LATER = re.compile(rf"from step ([\d,]+) on, {STARTED_LATER}")
+_OWN_END, _WHOLE = ("command", "python"), 0.9  # objectives that end by themselves; the share of a whole run
 _MOST_SLICES = 12  # values of an axis that are compared, each of which has a map of its own
 
 
@@ -167,104 +162,8 @@ def read_table(ledger: LedgerReader, known: KnownNoise | None = None) -> SweepTa
 
     with damage_errors(ledger.path):
         facts = ledger.facts()
-        trials = with_relative_results(ledger.trials(), facts, noise_of)
+        trials = with_relative_results(ledger.trials(), facts, ledger.trace, noise_of)
         return SweepTable(ledger, facts, axes_of(facts, trials), tuple(trials))
-
-
-def with_relative_results(
-    trials: Sequence[TrialResult], facts: Mapping[str, str], noise_of: Callable[[TrialResult], float] | None = None
-) -> list[TrialResult]:
-    """The trials of one sweep, each with its learned share, and with label and regret of its learning rate.
-
-    A trial that blew up before its first loss, as first losses of others show, is diverged. Without ``noise_of``,
-    the noise of a trial's loss from step to step, curves have no say in labels of learning rates; all else is the same.
-    """
-    axes = json.loads(facts.get("axes", "[]"))
-    zipped = {name for axis in axes for name in axis.get("zipped", ()) if is_learning_rate(axis["name"])}
-    measure = score_of(facts) or FINAL_LOSS
-    stopping = json.loads(facts.get("stopping", "{}"))
-    rules = StoppingConfig(spike_rise=stopping.get("spike_rise"))
-    trials = _with_unseen_blow_ups(trials, zipped, rules, is_scattered=not is_grid(facts))
-    # The noise of the loss says nothing about a score.
-    return _with_lr_health(
-        _with_learned_shares(trials, measure), zipped, noise_of if measure.is_loss else None, measure
-    )
-
-
-def _with_unseen_blow_ups(
-    trials: Sequence[TrialResult], zipped: Collection[str], rules: StoppingConfig, *, is_scattered: bool
-) -> list[TrialResult]:
-    """Judge trials by the first losses of others that differ in learning rate, ``zipped`` axes and seed alone.
-
-    Scattered ones may differ in all axes that have numbers. A built-in objective records a loss before its first
-    update, so that nothing happens unseen.
-    """
-    judged = list(trials)
-    axis = lr_axis(trials[0].cell) if trials else None
-    if axis is None or trials[0].objective not in CUSTOM_KINDS:
-        return judged
-    numeric = {name for name in trials[0].cell if all(is_number(trial.cell[name]) for trial in trials)}
-    led = (numeric & {*zipped}) - {axis}
-    others = sorted(numeric - {axis, *zipped}) if is_scattered else []
-    for row, trainings in _lr_rows(trials, [*others, *led], FINAL_LOSS):
-        places = [[float(trials[i].cell[name]) for name in others] for i in row] if others else None
-        for place, start in unseen_blow_ups(trainings, rules, places, is_zipped=bool(led)).items():
-            trial = trials[row[place]]
-            reason = (
-                f"it blew up before its first loss of {trial.initial_loss:.4g}: it ended at {trial.final_loss:.4g}, "
-                f"and {start.num} trials at lower learning rates began at {start.loss:.4g} or less; by its own losses "
-                f"{trial.reason}"
-            )
-            judged[row[place]] = replace(trial, outcome="diverged", onset_step=0, risen_share=None, reason=reason)
-    return judged
-
-
-def _lr_rows(
-    trials: Sequence[TrialResult], free: Collection[str], measure: Measure
-) -> list[tuple[list[int], list[Training]]]:
-    """The places and trainings of each group of trials that differ in learning rate, ``free`` axes and seed alone."""
-    axis = lr_axis(trials[0].cell) if trials else None
-    if axis is None:
-        return []
-    rows: dict[Cell, list[int]] = {}
-    for i, trial in enumerate(trials):
-        if isinstance(trial.cell[axis], int | float):
-            rows.setdefault(trial.cell.without({axis, *free}), []).append(i)
-    return [
-        (
-            row,
-            [
-                Training(t.cell[axis], t.seed, t.outcome, measure.initial_cost(t), measure.final_cost(t), t.is_degraded)
-                for t in map(trials.__getitem__, row)
-            ],
-        )
-        for row in rows.values()
-    ]
-
-
-def _with_learned_shares(trials: Sequence[TrialResult], measure: Measure) -> list[TrialResult]:
-    """Shares of the ``measure``, or of the loss if nothing has a start on it."""
-    if not any(measure.initial_cost(trial) is not None for trial in trials):
-        measure = FINAL_LOSS
-    results = [(trial.outcome, measure.initial_cost(trial), measure.final_cost(trial)) for trial in trials]
-    shares = learned_shares(results)
-    pairs = zip(trials, shares, strict=True)
-    return [replace(trial, learned_share=share if trial.is_judged else None) for trial, share in pairs]
-
-
-def _with_lr_health(
-    trials: Sequence[TrialResult],
-    zipped: Collection[str],
-    noise_of: Callable[[TrialResult], float] | None,
-    measure: Measure,
-) -> list[TrialResult]:
-    """Compare trials that differ in the learning rate, in axes ``zipped`` with it and in the seed alone."""
-    labelled = list(trials)
-    for row, trainings in _lr_rows(trials, zipped, measure):
-        of_row = None if noise_of is None else lambda place, row=row: noise_of(trials[row[place]])
-        for i, health in zip(row, lr_health(trainings, of_row), strict=True):
-            labelled[i] = replace(trials[i], lr_health=health.label, lr_regret=health.regret)
-    return labelled
 
 
 def axes_of(facts: Mapping[str, str], trials: Sequence[TrialResult]) -> tuple[Axis, ...]:
@@ -324,14 +223,19 @@ def repeats_text(num: int) -> str:
     return f"{seeds} another's run to the last digit and {plural(num, 'is', 'are')} not counted"
 
 
-def continuing_text(trials: Iterable[TrialResult]) -> str:
-    """The note on trials that began at a later step than others, as if they had each other's checkpoints; or empty."""
+def length_notes(trials: Sequence[TrialResult]) -> Iterator[str]:
+    """Yield notes on trials that began at a later step than others, or ended at an earlier one, of their own accord."""
     finished = [trial.reason or "" for trial in trials if trial.outcome is not None]
     later = [began[1] for reason in finished if (began := _STARTED_LATER.search(reason)) is not None]
-    if not later or (len(later) == len(finished) and len(set(later)) == 1):
-        return ""
-    num = count(len(later), "trial")
-    return f"{num} began at a later step than others: do they share a checkpoint? {{folder}} in its path separates them"
+    if later and (len(later) < len(finished) or len(set(later)) > 1):
+        num, remedy = count(len(later), "trial"), "{folder} in its path separates them"
+        yield f"{num} began at a later step than others: do they share a checkpoint? {remedy}"
+    calm = [trial for trial in trials if trial.outcome in ("stable", "spiked") and trial.objective in _OWN_END]
+    ran = [(trial.steps_done or 0) / trial.steps for trial in calm if trial.steps and not trial.saved_steps]
+    short = [share for share in ran if share < _WHOLE]
+    if short and len(short) < len(ran):
+        num = count(len(short), "trial")
+        yield f"{num} ended after {min(short):.0%} of the steps, unlike others: diverged? diverged_if can say so"
 
 
 def printed_metrics(trials: Iterable[TrialResult]) -> tuple[str, ...]:

@@ -21,7 +21,8 @@ from orchestrator.base.vocabulary import ENOUGH_LOSSES
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.outcomes import judge, member_result
-from orchestrator.detection.run_monitor import RunMonitor, is_audited
+from orchestrator.detection.partial_sums import TrialMonitor
+from orchestrator.detection.run_monitor import is_audited
 from orchestrator.detection.scores import Scores
 from orchestrator.detection.validations import Validations
 from orchestrator.logs.columns import MetricsConfig
@@ -62,7 +63,7 @@ class CustomRun:
         self.is_audited = is_audited(self.member.trial_id, self.stopping.audit)
         # An earlier attempt was not pruned at these rungs, so neither is its repetition.
         open_bars = [replace(bar, loss=math.inf) for bar in pack.rung_thresholds]
-        self.monitor = RunMonitor(self.stopping, [self.is_audited], rung_thresholds=open_bars, all_steps=pack.steps)
+        self.monitor = TrialMonitor(self.stopping, self.is_audited, open_bars, pack.steps)
         self.folder = TrialFolder(Path(self.launch.trials_folder) / self.member.trial_id)
         self.launcher = launcher or Launcher(self.launch.preload)
         self.curve = Curve(None if takes_steps(self.member.config) else pack.steps)
@@ -70,11 +71,10 @@ class CustomRun:
         score = self.member.config.get("metrics", {}).get("score", {})
         self._scores = Scores(self.launch.maximizes, self.stopping.validation_patience, score.get("initial"))
         self._watched = WatchReadings(self.folder.telemetry)
-        self.is_over = False  # set by the detector's verdict
+        self.is_over = self._has_reported = False  # it is over at the detector's verdict
         self.environment: Mapping[str, str] = {}
         self._children: list[Process] = []
         self._finished: list[MemberResult] = []
-        self._has_reported = False
         self._failed_at: float | None = None
         self._source: Source | None = None
 

@@ -38,11 +38,15 @@ _SAYINGS = re.compile(
             r"tensor had (?:nan|inf) values",  # TensorFlow
             r"loss scale already at minimum",  # DeepSpeed
             r"`training_step` is nan|detected nan and/or inf values",  # Lightning
+            r"is not finite\b.* signaling trainer to stop",  # Lightning, which exits with 0
             r"\b(?:loss|training|model|run) (?:has )?(?:diverged|exploded)\b(?!\s*[:=?])",
         )
     ),
     re.IGNORECASE | re.MULTILINE,
 )
+# A step that was not made, since its loss or gradient was not finite; and so many of the last lines that say so.
+_SKIPPED = re.compile(r"(?=.*\b(?:skip|ignor))(?=.*(?:\b(?:nan|inf)\b|not finite|non-?finite|overflow))", re.IGNORECASE)
+_LAST_LINES, _MANY_SKIPPED = 12, 5
 _OVERFLOW = re.compile(r"^OverflowError: (?:math range error|\(34,).*", re.MULTILINE)  # e.g. math.exp of a loss
 # What gloo's threads that outlive Python say, and torchrun of a process that they ended.
 _ABORT = re.compile(r"terminate called without an active exception|Signal 6 \(SIGABRT\) received")
@@ -69,6 +73,9 @@ def own_verdict(code: int | None, losses: Losses, lines: Sequence[str], pattern:
         return f"it said that it diverged: {_line_at(text, own.start())}"
     if code == 0 and losses.are_complete:
         return None
+    skipped = [line for line in lines[-_LAST_LINES:] if _SKIPPED.match(line)]
+    if len(skipped) >= _MANY_SKIPPED:
+        return f"until its end it skipped what was not finite: {skipped[-1].strip()}"
     if usual := _SAYINGS.search(text):
         return f"it stopped itself: {_line_at(text, usual.start())}"
     return _by_losses(losses, text) if code not in (None, 0) else None

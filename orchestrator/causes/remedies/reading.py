@@ -23,7 +23,8 @@ from orchestrator.causes.remedies.remedy import NO_CHANGE, Entry, Fork, fork_of,
 from orchestrator.causes.remedies.results import Cost, Difference, Ignored, Remedies, Resumed, StableCell, Tally
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.neighbours import above, below, neighbours, trials_of
-from orchestrator.maps.table import axes_of, by_cell, read_table, with_relative_results
+from orchestrator.maps.relative_results import with_relative_results
+from orchestrator.maps.table import axes_of, by_cell, read_table
 from orchestrator.sweepfile.entries import INTERVENTIONS
 
 NEIGHBOUR = "neighbour"  # folder of the remedies on a stable neighbour
@@ -112,7 +113,7 @@ def first_spike_over(trial: TrialResult) -> int | None:
 
 
 def _trials(ledger: LedgerReader) -> list[TrialResult]:
-    return with_relative_results(ledger.trials(), ledger.facts())
+    return with_relative_results(ledger.trials(), ledger.facts(), ledger.trace)
 
 
 def _forks(rows: Iterable[TrialResult], own: Sequence[Entry] = ()) -> list[tuple[Fork, TrialResult]]:

@@ -741,6 +741,21 @@ def test_a_thousand_losses_may_pass_before_a_run_makes_no_progress() -> None:
     assert record(above).lost_step == 999
 
 
+def test_a_run_that_blew_up_at_its_start_and_stays_flat_is_lost_after_a_third_of_its_steps() -> None:
+    frozen = np.r_[7.3, 18.9, np.abs(noise(238, level=6.9, spread=0.05))]
+    learns_late = np.r_[frozen[:60], np.linspace(6.9, 3.0, 180)]
+    learns_at_once = np.r_[7.3, 18.9, np.linspace(6.9, 3.0, 238)]
+    no_blow_up = np.r_[7.3, frozen[2:], 6.9]
+    judged = [SpikeDetector(1, CONFIG, all_steps=240) for _ in range(4)]
+    for detector, curve in zip(judged, (frozen, learns_late, learns_at_once, no_blow_up), strict=True):
+        for loss in curve:
+            detector.update(loss)
+    lost, *others = (detector.record() for detector in judged)
+    assert (lost.lost, lost.lost_step, outcome(lost)) == ("no_progress", 80, "diverged")
+    assert [one.lost for one in others] == [None] * 3
+    assert record(frozen).lost is None, "nobody said how long it will be"
+
+
 # How a run ends.
 
 

@@ -381,3 +381,13 @@ def test_the_digest_of_an_import_is_that_of_earlier_versions(tmp_path: Path, mon
         imported = imported_of(ledger.facts())
     assert imported is not None
     assert imported.digest == "926996acae79245ecf52da03142a93fed3368808292e2dd5d370ba5f6eb1a567"
+
+
+@pytest.mark.parametrize(("labels", "outcome"), [({}, "diverged"), ({"outcome": "state", "loss": "loss"}, "stable")])
+def test_a_label_of_the_source_stands_where_first_losses_look_like_a_blow_up(
+    tmp_path: Path, labels: dict[str, str], outcome: str
+) -> None:
+    text = "lr,state,first,loss\n1,stable,15,9\n10,stable,15.2,6\n100,stable,14.8,6.5\n1000,stable,60,49\n"
+    options = import_options(axis=["lr"], initial_loss="first", **(labels or {"outcome": "loss"}))
+    with brought_in(tmp_path, text, options) as ledger:
+        assert [trial.outcome for trial in read_table(ledger).trials] == ["stable"] * 3 + [outcome]

@@ -243,6 +243,8 @@ READ: dict[str, Lines] = {
     "a rank that only says a scale": lambda t, x, n, v: (
         ("[Rank 0] Attempted loss scale: 65536, reducing to 32768\n" if t == 0 else "") + f"[Rank 7] step {t} loss {x}\n"
     ),
+    "LLaMA-Factory": lambda t, x, n, v: json.dumps({"current_steps": 3 * t, "total_steps": 360, "loss": x, "epoch": t / 40, "elapsed_time": "0:00:01"}) + "\n",
+    "Flax's examples": lambda t, x, n, v: f"I0101 12:00:00.1 1402 train.py:12] train in step: {3 * t}, {{'accuracy': Array(0.1, dtype=float32), 'loss': Array({x}, dtype=float32)}}\n",
     "llama-recipes": lambda t, x, n, v: f"\rTraining Epoch: 1/3, step {t}/{NUM_STEPS} completed (loss: {x}):   {t}%|##   |\n",
 }  # fmt: skip
 EVERY_THIRD = {
@@ -252,6 +254,8 @@ EVERY_THIRD = {
     "a training step",
     "a trainer's step",
     "what is known at a step",
+    "LLaMA-Factory",
+    "Flax's examples",
 }
 ASKED: dict[str, Lines] = {
     "a GAN": lambda t, x, n, v: f"[0/5][{t}/{NUM_STEPS}]\tLoss_D: {x}\tLoss_G: {2 * x:.4f}\n",

@@ -10,7 +10,7 @@ from sweep_cases import trial_row
 
 from orchestrator.base.space import Cell
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.maps.table import with_relative_results
+from orchestrator.maps import relative_results
 
 ZIPPED = {"axes": '[{"name": "lr", "zipped": ["lr", "warmup"]}, {"name": "warmup", "zipped": ["lr", "warmup"]}]'}
 
@@ -20,6 +20,10 @@ def row(loss: float, outcome: str = "stable", initial: float = 4.0, **cell) -> T
     return trial_row(
         trial_id=f"{cell}", cell=cell, status="finished", outcome=outcome, initial_loss=initial, final_loss=loss
     )
+
+
+def with_relative_results(rows: list[TrialResult], facts: dict[str, str]) -> list[TrialResult]:
+    return relative_results.with_relative_results(rows, facts, lambda _: {})
 
 
 def relative(*rows: TrialResult) -> list[TrialResult]:

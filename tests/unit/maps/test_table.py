@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import numpy as np
-from sweep_cases import finished, ledger_at, sweep_of
+from sweep_cases import finished, ledger_at, sweep_of, trial_row
 
 from orchestrator.answers._rows import named_rows
 from orchestrator.base.packs import Completed, Report
@@ -13,7 +13,7 @@ from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.edges import StableRule
 from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.recommendation import recommend
-from orchestrator.maps.table import read_table
+from orchestrator.maps.table import length_notes, read_table
 
 RATES = "axes: {lr: {values: [0.01, 0.1, 1.0]}}\n"
 STEPS = 200
@@ -73,3 +73,21 @@ def test_a_rate_that_is_too_low_to_learn_is_no_edge_and_no_end_of_the_margin(tmp
         assert all(margin.is_open for margin in chosen.margins)
         (strict,) = GridMap(read_table(ledger), StableRule(True)).rows()
         assert strict.kind == "crosses"
+
+
+def test_calm_trials_that_ended_long_before_others_are_noted_and_others_are_not() -> None:
+    def notes(*shares: float, **changes) -> list[str]:
+        trials = [
+            trial_row(
+                trial_id=str(i), objective="command", status="finished", outcome="stable", steps=100,
+                steps_done=round(100 * share), **changes,
+            )
+            for i, share in enumerate(shares)
+        ]  # fmt: skip
+        return list(length_notes(trials))
+
+    (note,) = notes(1.0, 0.51, 0.95)
+    assert note.startswith("1 trial ended after 51% of the steps, unlike others")
+    assert notes(0.51, 0.51) == [], "they count something else, or print rarely"
+    assert notes(1.0, 0.51, plateau_step=50) == [], "sweep ended it"
+    assert notes(1.0, 0.91) == []

@@ -1,5 +1,7 @@
 """A trainer that ends itself since it diverged has a result, in whichever words it says so; a crash has none."""
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.worker.own_verdict import Losses, own_verdict, question_of
@@ -10,6 +12,9 @@ TRACEBACK = ["Traceback (most recent call last):", '  File "train.py", line 9, i
 SAID = {
     "DETR, MAE": ["{'loss': nan}", "Loss is nan, stopping training"],
     "a tensor": ["Loss is tensor(nan, device='cuda:0'), stopping training"],
+    "Lightning's early stopping": [
+        "Monitored metric train_loss = nan is not finite. Previous best value was 2.156. Signaling Trainer to stop."
+    ],
     "infinite": ["loss is inf at step 40"],
     "fairseq's scale": [
         *TRACEBACK,
@@ -95,3 +100,22 @@ def test_losses_that_say_so_count_where_the_run_failed() -> None:
     assert own_verdict(1, Losses(None, None, have_diverged=False, are_complete=False), overflow, None) is None
     assert "diverged_if" in question_of(overflow)
     assert question_of(["KeyError: 3"]) == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NaN loss at step {}, skipping batch",
+        "Skipping step {} due to non-finite loss",
+        "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 1, reducing to 1",
+        "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 0.5",
+        "step {}: loss is nan, ignoring it",
+    ],
+)
+def test_a_trainer_that_skips_every_step_until_its_end_has_diverged(line: str) -> None:
+    skipped = [line.format(step) for step in range(100, 110)]
+    said = own_verdict(0, HEALTHY, skipped, None)
+    assert said == f"until its end it skipped what was not finite: {skipped[-1]}"
+    assert own_verdict(0, HEALTHY, [*skipped, *(f"step {step} loss 2.0" for step in range(30))], None) is None
+    assert own_verdict(0, HEALTHY, ["step 1 loss 2.0", *skipped[:2], "done"], None) is None
+    assert own_verdict(0, replace(HEALTHY, are_complete=True), skipped, None) is None

@@ -1,0 +1,56 @@
+"""First losses that may be sums over fewer steps than later ones, divided by the interval of the log all the same.
+
+So begins the log of a trainer that adds up losses and also prints at its first step. A blow-up between the first two
+lines may look the same: other trials of the sweep say which of the two it is (``orchestrator.maps.first_losses``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from orchestrator.base.packs import RungThreshold
+from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.run_monitor import RunMonitor
+
+_LEAST_PART, _MOST_PART = 0.4, 1.2  # of the first loss that follows from the second one
+
+
+def is_partial_sum(first: float, first_step: int, second: float, every: int) -> bool:
+    """Return whether a ``first`` loss may be a sum over fewer steps than ``every``, and was divided by ``every``.
+
+    The ``second`` loss, ``every`` steps later, is then as many times as high, or lower, since a training falls.
+    """
+    counts = [count for count in (first_step, first_step + 1) if 0 < 2 * count <= every]
+    return first > 0 and any(_LEAST_PART < second / first * count / every < _MOST_PART for count in counts)
+
+
+class TrialMonitor(RunMonitor):
+    """Judge a single trial, and let it go on where only a first loss that may be a partial sum says that it is lost."""
+
+    def __init__(
+        self,
+        stopping: StoppingConfig,
+        is_audited: bool,
+        rung_thresholds: Sequence[RungThreshold] = (),
+        all_steps: float = 1.0,
+    ) -> None:
+        super().__init__(stopping, [is_audited], rung_thresholds=rung_thresholds, all_steps=all_steps)
+        self._first: tuple[int, float] | None = None
+        self._num_points = 0
+        # Judges all but the first loss, if that may be a partial sum.
+        self._rest: RunMonitor | None = None
+        self._new = lambda: RunMonitor(stopping, [is_audited], all_steps=all_steps)
+
+    def update_single(self, step: int, row: Mapping[str, float | None]) -> bool:
+        """Judge one step from the JUDGED values in ``row``. Return whether the trial ends there."""
+        has_ended, loss = super().update_single(step, row), row["loss"]
+        assert loss is not None
+        self._num_points += 1
+        if self._first is None:
+            self._first = step, loss
+        elif self._num_points == 2 and is_partial_sum(self._first[1], self._first[0], loss, step - self._first[0]):
+            self._rest = self._new()
+        if self._rest is None:
+            return has_ended
+        is_lost_too = self._rest.update_single(step, row)
+        return has_ended and (is_lost_too or self.record().lost != "far" or self.rung_progress().is_pruned)

@@ -1,0 +1,53 @@
+"""A trainer may replace a loss that is not finite by 0: the best loss of a sweep, if it were believed."""
+
+import numpy as np
+import pytest
+
+from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.outcomes import judge
+from orchestrator.detection.run_monitor import RunMonitor
+
+DESCENT = 2 + 8 * np.exp(-np.arange(60) / 15)
+ZEROS = np.zeros(20)
+
+
+def outcome_of(losses: np.ndarray, norms: np.ndarray | None = None, rise: float = 0.1) -> str:
+    stopping = StoppingConfig().resolved(rise, 20)
+    monitor, halves = RunMonitor(stopping), None
+    for part in np.array_split(np.arange(len(losses)), 3):  # with a checkpoint between any two
+        columns = {"loss": losses[part, None]} | ({} if norms is None else {"grad_norm": norms[part, None]})
+        monitor.update(columns)
+        halves = monitor.state_dict()
+        monitor = RunMonitor(stopping)
+        monitor.load_state_dict(halves)
+    return judge(monitor.record(), stopping).outcome
+
+
+def test_a_loss_that_becomes_exactly_0_at_once_and_stays_so_has_diverged() -> None:
+    assert outcome_of(np.r_[DESCENT, ZEROS]) == "diverged"
+
+
+def test_where_the_first_losses_are_too_few_to_know_a_level_the_outcome_is_unknown() -> None:
+    assert outcome_of(np.r_[DESCENT[:3], ZEROS]) == "unknown"
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        pytest.param(np.r_[DESCENT, ZEROS[:9]], id="a few"),
+        pytest.param(np.r_[np.round(10 * np.exp(-np.arange(80) / 8), 4), ZEROS], id="it fell there"),
+        pytest.param(np.r_[DESCENT, np.where(np.arange(40) % 3, 0.0, 2.0)], id="batches without a target"),
+    ],
+)
+def test_other_zeros_are_losses(losses: np.ndarray) -> None:
+    assert outcome_of(losses) in ("stable", "spiked")
+
+
+def test_a_gradient_norm_shows_whether_a_zero_is_a_loss() -> None:
+    losses = np.r_[DESCENT, ZEROS]
+    assert outcome_of(losses, np.ones(len(losses))) == "stable"
+    assert outcome_of(losses, np.where(losses == 0, np.nan, 1.0)) == "diverged"
+
+
+def test_squared_errors_may_vanish_in_one_step() -> None:
+    assert outcome_of(np.r_[DESCENT[:1], ZEROS], rise=2.0) == "stable"
