@@ -30,6 +30,7 @@ _DAMPING = 0.7  # the part of a round's change that is made
 _MOMENT_TOLERANCE = 0.01  # a change of a mean or a deviation, in deviations, after which the moments are matched
 _REACH, _NUM_POINTS = 6.0, 301  # of the quadrature, in standard deviations about a cell's mean without its outcomes
 _MIN_PRECISION = 1e-10  # of a precision
+_NO_PRECISION = 2e-10  # that changes the precision of no coefficient
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def find_mode(basis_NK: np.ndarray, mean_N: np.ndarray, counts: Counts, start_K:
                 break
             size /= 2
         if better < density + _TOLERANCE:
-            break
+            return Mode(latent_N, coefficient_K, density - float(np.sum(np.log(np.diag(factor_KK)))))
         coefficient_K = coefficient_K + size * step_K
         latent_N = latent_N + size * latent_step_N
         density = better
@@ -146,8 +147,13 @@ def evidence_gradient(
 
 
 def precision_factor(basis_NK: np.ndarray, precision_N: np.ndarray) -> np.ndarray:
-    """Return the Cholesky factor of the precision of the coefficients given outcomes of ``precision_N``."""
-    system_KK = basis_NK.T @ (precision_N[:, None] * basis_NK)
+    """Return the Cholesky factor of the precision of the coefficients given outcomes of ``precision_N``.
+
+    Cells far from an edge have no precision, and are left out of the product.
+    """
+    tells_N = precision_N > _NO_PRECISION
+    scaled_NK = np.sqrt(precision_N[tells_N])[:, None] * basis_NK[tells_N]
+    system_KK = scaled_NK.T @ scaled_NK
     system_KK.flat[:: len(system_KK) + 1] += 1
     return cholesky(system_KK, lower=True, check_finite=False, overwrite_a=True)
 
