@@ -211,7 +211,8 @@ def importances(
     ``rows`` have a value for each of ``parameters``; ``results`` are finite, and lower is better. PED-ANOVA (Watanabe
     et al. 2023, arXiv 2304.10255) measures how the values of the ``best`` fraction of the trials, in (0, 1), differ
     from all; fANOVA (Hutter et al. 2014) how much of the variance each parameter explains alone. Of many trials
-    they look at random ones with the best and the worst: Optuna keeps 4 KB for each. The order of the rows does not matter.
+    they look at random ones with the best and the worst: Optuna keeps 4 KB for each. The order of the rows does not
+    matter.
     """
     import optuna
 

@@ -112,11 +112,14 @@ class _Candidate:
 
     @classmethod
     def among(
-        cls, cells: _Cells, field: Field, log_prior: float, jump: Jump | None = None, start: _Candidate | None = None
+        cls, cells: _Cells, field: Field, log_prior: float, alike: dict[float, _Candidate], jump: Jump | None = None
     ) -> _Candidate:
-        """The candidate given cells. The mode of one that is alike is near, and found in fewer steps from there."""
-        start_K = None if start is None else start.mode.coefficient_K
-        return cls(field, cells.lifted(jump).mode(field, start_K), log_prior, jump)
+        """The candidate given cells, kept by its steepness in ``alike``, whose modes are near each other."""
+        steepness = field.shape.steepness
+        nearest = min(alike, key=lambda other: abs(math.log(other / steepness)), default=None)
+        start_K = None if nearest is None else alike[nearest].mode.coefficient_K
+        alike[steepness] = cls(field, cells.lifted(jump).mode(field, start_K), log_prior, jump)
+        return alike[steepness]
 
     @property
     def evidence(self) -> float:
@@ -128,7 +131,7 @@ class _Candidate:
 
     def given(self, cells: _Cells) -> _Candidate:
         """The candidate given other cells, whose values the same cells express."""
-        return _Candidate.among(cells, self.field, self.log_prior, self.jump, self)
+        return replace(self, mode=cells.lifted(self.jump).mode(self.field, self.mode.coefficient_K))
 
     def fit(self, cells: _Cells) -> Fit:
         lifted = cells.lifted(self.jump)
@@ -172,7 +175,7 @@ def _fitted(cells: _Cells, layout: Layout, resolution: float, has_one_edge: bool
     if layout.along is None or not has_one_edge:
         prior = Field(replace(layout, along=None), Shape(lengths, 1.0, _PLAIN_SPREAD, 0.0), 0)
         learned = _learned(prior, few, math.inf)
-        any_edges = _Candidate.among(few, learned, 0.0)
+        any_edges = _Candidate.among(few, learned, 0.0, {})
         if layout.along is None or has_one_edge is False:
             return Surface(layout, np.ones(1), (any_edges.fit(cells),))
     shape = Shape(lengths, _STEEPNESS, _SPREAD, _ROUGHNESS)
@@ -205,15 +208,14 @@ def _smooth(prior: Field, cells: _Cells, steepest: float) -> Iterator[_Candidate
     learned = _learned(prior, cells, steepest)
     is_across = np.array([column != prior.layout.along for column in prior.layout.numeric])
     steps = _LENGTH_STEPS if is_across.any() else (0.0,)
+    alike: dict[float, _Candidate] = {}
     for step in steps:
         lengths = np.array(learned.shape.lengths) * np.exp(step * is_across)
-        near = None
         for steepness in _steepnesses(steepest):
             shape = replace(learned.shape, lengths=tuple(lengths.tolist()), steepness=steepness)
             field = replace(learned, shape=shape)
             log_prior = _log_prior(field, prior) + math.log((1 - _JUMP) / len(steps))
-            near = _Candidate.among(cells, field, log_prior, None, near)
-            yield near
+            yield _Candidate.among(cells, field, log_prior, alike)
 
 
 def _jumping(prior: Field, cells: _Cells, steepest: float) -> Iterator[_Candidate]:
@@ -226,20 +228,20 @@ def _jumping(prior: Field, cells: _Cells, steepest: float) -> Iterator[_Candidat
         for place, width in _gaps(cells.points_ND[:, column])
     ]
 
-    def candidate(jump: Jump, log_prior: float, steepness: float, near: _Candidate | None = None) -> _Candidate:
+    alike: dict[float, _Candidate] = {}
+
+    def candidate(jump: Jump, log_prior: float, steepness: float) -> _Candidate:
         field = replace(prior, shape=replace(prior.shape, steepness=steepness))
         log_prior += _log_prior(field, prior)
-        return _Candidate.among(cells, replace(field, layout=layout), log_prior, jump, near)
+        return _Candidate.among(cells, replace(field, layout=layout), log_prior, alike, jump)
 
     def screened(place: tuple[Jump, float]) -> float:
         tried = (candidate(*place, steepness) for steepness in _SCREENED if steepness <= steepest)
         return max((one.log_weight for one in tried), default=0.0)
 
     for place in sorted(places, key=screened, reverse=True)[:_LIKELY_PLACES]:
-        near = None
         for steepness in _steepnesses(steepest):
-            near = candidate(*place, steepness, near)
-            yield near
+            yield candidate(*place, steepness)
 
 
 def _gaps(value_N: np.ndarray) -> list[tuple[float, float]]:
