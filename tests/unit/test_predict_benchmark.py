@@ -44,9 +44,9 @@ def test_the_largest_width_is_predicted_and_naive_rules_stand_next_to_it(table: 
 def test_an_exponent_that_too_few_sizes_show_is_assumed_unless_it_is_free(table: Path, tmp_path: Path) -> None:
     ladder = predict.imported(table, tmp_path)
     few = replace(ladder, sizes=tuple(size for size in ladder.sizes if size.setting["width"] > 64))
-    free, assumed = (predict.predicted(few, 512, is_free)[0] for is_free in (True, False))
+    free, assumed = (predict.predicted(few, 512, is_free=is_free)[0] for is_free in (True, False))
     assert assumed.high - assumed.low < free.high - free.low
-    whole = [predict.predicted(ladder, 512, is_free)[0] for is_free in (True, False)]
+    whole = [predict.predicted(ladder, 512, is_free=is_free)[0] for is_free in (True, False)]
     assert whole[0] == whole[1]
 
 
