@@ -35,7 +35,7 @@ def small_maps(maps: Sequence[CellMap]) -> Figure:
     columns = _num_columns(maps)
     rows = math.ceil(len(maps) / columns)
     figure = Figure(figsize=(2.4 * columns + 1.4, 1.9 * rows + 1.5), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    grid = figure.subplots(rows, columns, squeeze=False)
     places = list(grid.flat)
     behind = [_behind_best(stability) for stability in maps]
     values = [value for each in behind for value in each.values()]
@@ -45,13 +45,11 @@ def small_maps(maps: Sequence[CellMap]) -> Figure:
     for axes in places[len(maps) :]:
         axes.set_axis_off()
     first = maps[0]
-    _label(places[0].yaxis, first.y, first.y_values)
-    _label(places[0].xaxis, first.x, first.x_values)
-    for axes in grid[-1]:
+    for axes in places[max(0, len(maps) - columns) : len(maps)]:  # the lowest of each column
+        _label(axes.xaxis, first.x, first.x_values)
         axes.xaxis.set_tick_params(rotation=45)
-        axes.set_xlabel(scale_label(first.x), fontsize=8)
     for axes in grid[:, 0]:
-        axes.set_ylabel("" if first.y is None else scale_label(first.y), fontsize=8)
+        _label(axes.yaxis, first.y, first.y_values)
     side = "below" if first.measure.maximize else "above"
     bar = figure.colorbar(ScalarMappable(norm, value_colours()), ax=places, fraction=0.05, pad=0.01, extend="max")
     bar.set_label(f"{first.measure.words} {side} the best of each map")
@@ -95,7 +93,7 @@ def _draw(axes: Axes, stability: CellMap, behind: Mapping[tuple[Any, Any], float
         x, y = min(behind, key=lambda key: behind[key])
         axes.plot(x_of[x], y_of[y], **_BEST, markersize=9)
     axes.set_title("  ".join(f"{name} {_short(value)}" for name, value in stability.facet), fontsize=8)
-    axes.tick_params(labelsize=7)
+    axes.set(xticks=[], yticks=[])  # where they are not at the rim
 
 
 def _short(value: str) -> str:
@@ -109,7 +107,8 @@ def _short(value: str) -> str:
 def _label(ticks: Any, axis: Axis | None, values: Sequence[Any]) -> None:
     if axis is not None:
         shown = range(0, len(values), math.ceil(len(values) / _MOST_TICKS))
-        ticks.set_ticks(list(shown), tick_labels(axis, [values[i] for i in shown]))
+        ticks.set_ticks(list(shown), tick_labels(axis, [values[i] for i in shown]), fontsize=7)
+        ticks.set_label_text(scale_label(axis), fontsize=8)
 
 
 def _legend() -> list[Any]:

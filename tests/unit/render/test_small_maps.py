@@ -58,6 +58,8 @@ def test_small_maps_stand_in_rows_of_the_first_axis_with_their_best_cells() -> N
     assert [axes.get_subplotspec().rowspan.start for axes in maps] == [0, 0, 1, 1]
     stars = [[line.get_xydata().tolist() for line in axes.lines if line.get_marker() == "*"] for axes in maps]
     assert stars == [[[[1.0, 1.0]]]] * 4
+    assert [bool(axes.get_xlabel()) for axes in maps] == [False, False, True, True]
+    assert [bool(axes.get_ylabel()) for axes in maps] == [True, False, True, False]
     assert bar.get_ylabel() == "final loss above the best of each map"
     colours = maps[0].images[0].get_array()
     assert (colours[:, 2] == colours[0, 2]).all()
