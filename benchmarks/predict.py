@@ -1,13 +1,14 @@
 """How well smaller sizes predict the edge and the best rate of a larger one, on a table of finished runs.
 
-    python benchmarks/predict.py FILE [--leave-out WIDTH] [--assume EXPONENT]
+    python benchmarks/predict.py FILE [--leave-out WIDTH] [--assume EXPONENT | --free]
 
 FILE is a CSV with the columns width, depth, tokens, batch, lr and smooth_loss, such as the table of Step Law (arXiv
 2503.04715); a loss above 5 is a run that diverged. It is imported as a sweep with axes lr, batch, width, depth and
 tokens. The runs of the largest width, or of WIDTH and above, are predicted from the others, row by row: a row is one
-size, token count and batch. --assume is the exponent of width and of depth, as in `sweep predict`, which asks for it
-where widths span less than a factor of 4. Two naive rules stand next to the law: no scaling (the edge of the nearest
-row of the largest smaller size), and one constant (the mean edge of all other rows).
+size, token count and batch. Where widths or depths span less than a factor of 4, `sweep predict` refuses them without
+an exponent, and the one that it proposes is assumed here, unless --free says to fit it nevertheless. Two naive rules
+stand next to the law: no scaling (the edge of the nearest row of the largest smaller size), and one constant (the mean
+edge of all other rows).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from orchestrator.cli.app import app  # noqa: E402
 from orchestrator.ledger.reader import LedgerReader  # noqa: E402
 from orchestrator.maps.form import Form, usual_prior  # noqa: E402
 from orchestrator.maps.ladder import Ladder, Size, log_size, read_ladder  # noqa: E402
+from orchestrator.maps.prediction import carries, usual_assumption  # noqa: E402
 from orchestrator.maps.table import read_table  # noqa: E402
 
 SIZES = ("width", "depth", "tokens", "batch")
@@ -84,12 +86,14 @@ def imported(path: Path, folder: Path) -> Ladder:
         return read_ladder(read_table(ledger), SIZES, "lr")
 
 
-def predicted(ladder: Ladder, from_width: float, assume: float | None = None) -> list[Row]:
-    """The rows of ``from_width`` and above, from the others."""
+def predicted(ladder: Ladder, from_width: float, assume: float | None = None, is_free: bool = False) -> list[Row]:
+    """The rows of ``from_width`` and above, from the others; ``is_free`` assumes no exponent."""
     rest = replace(ladder, sizes=tuple(size for size in ladder.sizes if size.setting["width"] < from_width))
     shared = (SIZES.index("width"), SIZES.index("depth"))
+    largest_of = {name: ladder.values(name)[-1] for name in SIZES}
+    assumed = [i for i in shared if not carries(rest, SIZES[i], largest_of[SIZES[i]]) and not is_free]
     form = Form(
-        usual_prior(len(SIZES), shared, assume),
+        usual_prior(len(SIZES), assumed, usual_assumption(max(1, len(assumed))) if assume is None else assume),
         shared,
         bent=(SIZES.index("tokens"), SIZES.index("batch")),
     )
@@ -139,11 +143,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="predict the largest width of a table from the others")
     parser.add_argument("file", type=Path)
     parser.add_argument("--leave-out", type=float, metavar="WIDTH", help="predict this width and above")
-    parser.add_argument("--assume", type=float, metavar="EXPONENT", help="of width and of depth")
+    parser.add_argument("--assume", type=float, metavar="EXPONENT", help="in place of what `sweep predict` proposes")
+    parser.add_argument("--free", action="store_true", help="assume no exponent of width and depth")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         ladder = imported(arguments.file, Path(folder))
-    rows = predicted(ladder, arguments.leave_out or ladder.values("width")[-1], arguments.assume)
+    rows = predicted(ladder, arguments.leave_out or ladder.values("width")[-1], arguments.assume, arguments.free)
     print("\n".join(report(rows)))
 
 

@@ -55,7 +55,7 @@ class MapQuery(Query["SweepTable"]):
 
     def ask(self, subject: SweepTable, say: Say = silent) -> MapAnswer:
         """Return the map, or one for each value of an axis."""
-        from orchestrator.maps.cell_map import cell_map, facet_maps
+        from orchestrator.maps.cell_map import cell_map, facet_maps, separate_maps
         from orchestrator.maps.curve_metrics import OF_TELEMETRY, measured
         from orchestrator.maps.edges import StableRule
         from orchestrator.maps.stability_map import surface_mesh
@@ -68,16 +68,19 @@ class MapQuery(Query["SweepTable"]):
         else:
             maps = facet_maps(subject, self.by, self.where, **options)
         meshes = [surface_mesh(subject, each, self.where) for each in maps]
-        return MapAnswer(maps[0].name, tuple(maps), tuple(meshes), subject.ledger.path.parent)
+        is_apart = self.by is None and self.reduce == "worst"  # which is the default
+        separate = separate_maps(subject, maps[0], self.where, **options) if is_apart else []
+        return MapAnswer(maps[0].name, tuple(maps), tuple(meshes), tuple(separate), subject.ledger.path.parent)
 
 
 @dataclass(frozen=True, slots=True)
 class MapAnswer(Answer):
-    """One map of a sweep, or one for each value of an axis."""
+    """One map of a sweep, or one for each value of an axis; ``separate`` ones are drawn in place of the one."""
 
     sweep: str
     maps: tuple[CellMap, ...] = hidden()
     meshes: tuple[Mesh | None, ...] = hidden()
+    separate: tuple[CellMap, ...] = hidden()
     folder: Path = hidden()
 
     @reported
@@ -93,8 +96,8 @@ class MapAnswer(Answer):
 
         tables = [map_table(stability) for stability in self.maps]
         for table, stability in zip(tables, self.maps, strict=True):
-            if stability.facet is not None:
-                table.insert(0, *stability.facet)
+            for axis, value in stability.facet:
+                table.insert(0, axis, value)
         return pd.concat(tables, ignore_index=True) if len(tables) > 1 else tables[0]
 
     def blocks(self) -> Iterator[Block]:
@@ -106,8 +109,10 @@ class MapAnswer(Answer):
         note = f" ({first.note})" if first.note else ""
         yield Line(f"{self.sweep}: the stability map over {first.x.name}{against}{note}")
         for stability in self.maps:
-            if stability.facet is not None:
-                yield Line(" = ".join(stability.facet))
+            yield from map(Line, map(" = ".join, stability.facet))
             if (drawing := drawn_map(stability)) is not None:
                 yield Drawing(drawing)
-        yield Figure(picture_of("maps:heatmap", self.maps, self.meshes), "stability map", self.folder / HEATMAP)
+        picture = picture_of("maps:heatmap", self.maps, self.meshes)
+        if self.separate:
+            picture = picture_of("small_maps:small_maps", self.separate)
+        yield Figure(picture, "stability map", self.folder / HEATMAP)

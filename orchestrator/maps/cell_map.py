@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,18 +13,20 @@ from orchestrator.base.measure import FINAL_LOSS, Measure
 from orchestrator.base.space import Axis, Cell
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.facts import short_note
-from orchestrator.maps.axes import led, together, value_labels
+from orchestrator.maps.axes import led, together, value_label
 from orchestrator.maps.cells import REDUCTIONS, CellSummary, cell_summary, reduced
 from orchestrator.maps.curve_metrics import Measured
 from orchestrator.maps.edges import STABLE, StableRule
 from orchestrator.maps.table import SweepTable, axis_named, base_notes, length_notes, repeated_runs, repeats_text
+
+MOST_SEPARATE = 24  # small maps in one picture
 
 
 @dataclass(frozen=True, slots=True)
 class CellMap:
     """Cells over the axis ``x`` and, unless the map has one row, ``y``, in the order of the axes' values.
 
-    ``note`` says what was fixed, and how further axes were reduced. ``facet`` is the axis and the value of this map
+    ``note`` says what was fixed, and how the axes ``further`` were reduced. ``facet`` has axes and values of this map
     among several. ``rule`` says which cells are over the edge.
     """
 
@@ -36,8 +39,9 @@ class CellMap:
     measure: Measure
     is_grid: bool
     note: str
-    facet: tuple[str, str] | None = None
+    facet: tuple[tuple[str, str], ...] = ()
     rule: StableRule = STABLE
+    further: tuple[str, ...] = ()
 
     @property
     def metric(self) -> str:
@@ -135,6 +139,7 @@ def map_of_trials(
         is_grid=is_grid,
         note="; ".join([*notes, *along, *([f"{reduce} over {', '.join(others)}"] if others else [])]),
         rule=rule,
+        further=tuple(others),
     )
 
 
@@ -146,12 +151,32 @@ def facet_maps(table: SweepTable, facet: str, where: Mapping[str, Any], **option
     values = table.axis(facet, "--by").values
     if facet in (*where, options.get("x"), options.get("y")):
         raise InputError(Problem("--by", "", f"{facet!r} is fixed or drawn already", "choose another axis"))
-    maps = []
-    for value, label in zip(values, value_labels(values), strict=True):
-        stability = cell_map(table, where={**where, facet: value}, **options)
-        others = [part for part in stability.note.split("; ") if part != f"{facet} = {label}"]
-        maps.append(replace(stability, note="; ".join(others), facet=(facet, label)))
-    return maps
+    return [_facet(table, Cell({facet: value}), where, options) for value in values]
+
+
+def separate_maps(table: SweepTable, whole: CellMap, where: Mapping[str, Any], **options: Any) -> list[CellMap]:
+    """Map a sweep once for each combination of the further axes of ``whole``, on its axes.
+
+    Only where these do not cross, so that its cells hold different combinations: small maps show what it cannot.
+    """
+    trials = table.where("--where", where).trials
+    if not whole.is_grid or len(whole.further) < 2:
+        return []
+    combinations = {trial.cell.only(whole.further) for trial in trials}
+    crossed = math.prod(len({cell[name] for cell in combinations}) for name in whole.further)
+    if len(combinations) == crossed or len(combinations) > MOST_SEPARATE:
+        return []
+    places = {axis.name: {value: i for i, value in enumerate(axis.values)} for axis in table.axes}
+    ordered = sorted(combinations, key=lambda cell: [places[name][cell[name]] for name in whole.further])
+    maps = (_facet(table, cell, where, options) for cell in ordered)
+    return [replace(each, x_values=whole.x_values, y_values=whole.y_values) for each in maps]
+
+
+def _facet(table: SweepTable, values: Cell, where: Mapping[str, Any], options: Mapping[str, Any]) -> CellMap:
+    stability = cell_map(table, where={**where, **values}, **options)
+    facet = tuple((name, value_label(table.axis(name, "--by"), value)) for name, value in values.items())
+    others = [part for part in stability.note.split("; ") if part not in map(" = ".join, facet)]
+    return replace(stability, note="; ".join(others), facet=facet)
 
 
 def check_metric(table: SweepTable, metric: str, option: str = "--metric") -> None:

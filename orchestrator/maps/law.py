@@ -1,6 +1,7 @@
 """A law over sizes: log rate = constant + sum of exponents x log size + a random effect of each size.
 
-The exponent may change with the size (a bend, quadratic in log size) along axes where the target lies among the sizes.
+Exponents may change with the sizes (bends, quadratic in log sizes) along axes where the target lies among the sizes.
+Two axes that bend also bend together: the batch at which a rate stops growing grows with the tokens.
 
 Sizes that share values of some axes, as four batches at one width do, may share a part of the random effect: they are a
 group. Otherwise many batches at two widths would count as many widths.
@@ -8,13 +9,14 @@ group. Otherwise many batches at two widths would count as many widths.
 Time is a size, too: a run that left its trend at some step was stable to each earlier one. Its outcome at several steps
 is one outcome, the interval between two of them, since the same run is no new evidence at each.
 
-Axes of arrays: N runs, R sizes (rows), K size axes, G groups, B axes with a bend, D coefficients (the constant, the
+Axes of arrays: N runs, R sizes (rows), K size axes, G groups, B bends, D coefficients (the constant, the
 exponents, bends, effects of groups), M points of a grid of log rates, J steps at which runs are judged, V distinct log
 rates, S draws from the posterior.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -68,18 +70,18 @@ class Exponents:
 class Law:
     """Draws from the posterior: coefficients, the scatter between sizes, and the width of the transition.
 
-    ``origin_K`` are the log sizes at which the constant holds, ``bent`` the axes whose exponent changes.
+    ``origin_K`` are the log sizes at which the constant holds, ``bends`` the pairs of axes whose product counts.
     """
 
     origin_K: np.ndarray
-    bent: tuple[int, ...]
+    bends: tuple[tuple[int, int], ...]
     coefficient_SD: np.ndarray
     scatter_S: np.ndarray
     width_S: np.ndarray
 
     def at(self, size_K: np.ndarray, copies: int = 1) -> Target:
         """Return the edge at a new size, whose random effect nobody has seen: ``copies`` of it for each draw."""
-        mean_S = np.tile(self.coefficient_SD @ _features(size_K[None] - self.origin_K, self.bent)[0], copies)
+        mean_S = np.tile(self.coefficient_SD @ _features(size_K[None] - self.origin_K, self.bends)[0], copies)
         scatter_S, width_S = np.tile(self.scatter_S, copies), np.tile(self.width_S, copies)
         return Target(mean_S + scatter_S * _standard_normals(len(mean_S)), width_S, np.ones(len(mean_S)))
 
@@ -90,10 +92,9 @@ class Law:
     def exponent(self, axis: int, size_K: np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
         """Return the median of an exponent at a size, and the ends of its interval."""
         tail = (1 - level) / 2
-        exponent_S = self.coefficient_SD[:, 1 + axis]
-        if axis in self.bent:
-            bend_S = self.coefficient_SD[:, 1 + len(self.origin_K) + self.bent.index(axis)]
-            exponent_S = exponent_S + 2 * bend_S * (size_K[axis] - self.origin_K[axis])
+        ahead_K = size_K - self.origin_K
+        bends = [(first == axis) * ahead_K[second] + (second == axis) * ahead_K[first] for first, second in self.bends]
+        exponent_S = self.coefficient_SD @ np.array([0, *np.eye(len(size_K))[axis], *bends])
         at, low, high = np.quantile(exponent_S, [0.5, tail, 1 - tail])
         return float(at), float(low), float(high)
 
@@ -150,7 +151,8 @@ def fit_edges_over_time(
     law = _fit(size_RK, grid_M, likely, of_sizes, shared, ())
     if log_step_J is None:
         return law
-    return replace(law, origin_K=np.append(law.origin_K, log_step_J[-1]), bent=(num_axes,))
+    origin_K = np.append(law.origin_K, log_step_J[-1])
+    return replace(law, origin_K=origin_K, bends=(*law.bends, (num_axes, num_axes)))
 
 
 def _hypotheses_of_time(
@@ -244,8 +246,9 @@ def _fit(
     origin_K = size_RK.mean(axis=0)
     group_RG = _groups(size_RK[:, list(shared)])
     num_groups = group_RG.shape[1]
-    design_RD = np.column_stack([_features(size_RK - origin_K, bent), group_RG])
-    bend_B = np.zeros(len(bent))
+    bends = tuple(itertools.combinations_with_replacement(bent, 2))
+    design_RD = np.column_stack([_features(size_RK - origin_K, bends), group_RG])
+    bend_B = np.zeros(len(bends))
     mean_D = np.array([(grid_M[0] + grid_M[-1]) / 2, *prior.mean_K, *bend_B, *np.zeros(num_groups)])
     start_D, parts = mean_D, []
     scatters, scatter_shares = halfnorm.ppf(_QUANTILES) * _SCATTER_SCALE, _SHARES
@@ -275,7 +278,7 @@ def _fit(
     of_sizes_SD = sample_SD[chosen_S]
     return Law(
         origin_K,
-        tuple(bent),
+        bends,
         np.column_stack(
             [
                 of_sizes_SD[:, :num_linear],
@@ -350,9 +353,9 @@ class _Posterior:
         return sample_SD, log_weight_S
 
 
-def _features(size_RK: np.ndarray, bent: Sequence[int]) -> np.ndarray:
-    """Return what the coefficients multiply: one, the log sizes, and the squares of those that bend."""
-    return np.column_stack([np.ones(len(size_RK)), size_RK, size_RK[:, list(bent)] ** 2])
+def _features(size_RK: np.ndarray, bends: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Return what the coefficients multiply: one, the log sizes, and their products that bend."""
+    return np.column_stack([np.ones(len(size_RK)), size_RK, *(size_RK[:, i] * size_RK[:, j] for i, j in bends)])
 
 
 def _groups(shared_RK: np.ndarray) -> np.ndarray:

@@ -124,9 +124,9 @@ def predict(
     ladder = read_ladder(table, tuple(at), along, rule)
     at = {name: at[name] for name in ladder.names}
     _check_has_both_sides(table.name, ladder)
-    assumed = [name for name in at if not _carries(ladder, name, at[name])]
+    assumed = [name for name in at if not carries(ladder, name, at[name])]
     if assumed and assume is None:
-        raise InputError(*(_too_few(ladder, name) for name in assumed))
+        raise InputError(*(_too_few(ladder, name, usual_assumption(len(assumed))) for name in assumed))
     if not is_far:
         _check_is_near(ladder, at)
     form = Form(
@@ -223,19 +223,25 @@ def _is_beyond(ladder: Ladder, name: str, value: float) -> bool:
     return not values[0] <= value <= values[-1]
 
 
-def _carries(ladder: Ladder, name: str, value: float) -> bool:
+def carries(ladder: Ladder, name: str, value: float) -> bool:
+    """Return whether the sizes show the exponent of an axis well enough for a target at ``value``."""
     values = ladder.values(name)
     return not _is_beyond(ladder, name, value) or (len(values) >= FEWEST_SIZES and values[-1] >= LEAST_SPAN * values[0])
 
 
-def _too_few(ladder: Ladder, name: str) -> Problem:
+def usual_assumption(num: int) -> float:
+    """Return the exponent of each of ``num`` axes that grow together: in all -1, as a theory of width has it."""
+    return -1 / num
+
+
+def _too_few(ladder: Ladder, name: str, assumption: float) -> Problem:
     values = ladder.values(name)
     span = values[-1] / values[0]
     message = f"{count(len(values), 'size')} over a factor of {span:.3g} cannot show its exponent"
     smaller = format_value(values[-1] / LEAST_SPAN)
     remedy = (
         f"train {FEWEST_SIZES} sizes or more, from {smaller} or below to {format_value(values[-1])}; or assume an "
-        "exponent: --assume -1"
+        f"exponent: --assume {assumption:.2g}"
     )
     return Problem("--at", name, message, remedy)
 

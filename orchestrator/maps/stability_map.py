@@ -91,7 +91,7 @@ def surface_mesh(table: SweepTable, cells: CellMap, where: Mapping[str, Any] | N
     """
     if cells.is_grid or cells.y is None:
         return None
-    fixed = {**(where or {}), **dict([cells.facet] if cells.facet else [])}
+    fixed = {**(where or {}), **dict(cells.facet)}
     axes = {axis.name: as_range(axis) for axis in table.axes if axis.name not in fixed}
     if set(axes) != {cells.x.name, cells.y.name} or any(axis.values for axis in axes.values()):
         return None

@@ -31,7 +31,7 @@ from orchestrator.ledger.facts import long_note
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.schema import PackRow
 from orchestrator.maps.all_sweeps import ListedSweep, all_sweeps
-from orchestrator.maps.cell_map import CellMap, cell_map
+from orchestrator.maps.cell_map import CellMap, cell_map, separate_maps
 from orchestrator.maps.stability_map import surface_mesh
 from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.maps.tables import as_csv, map_table, readings_and_printed, trial_table
@@ -242,6 +242,7 @@ def export_all(folder: Path) -> list[Path]:
     """Write heatmap, tables and report of the sweep in ``folder``; returns what was written."""
     from orchestrator.pages.report import report_html
     from orchestrator.render.maps import heatmap
+    from orchestrator.render.small_maps import small_maps
 
     written: dict[str, bytes | str] = {}
     with LedgerReader(folder / LEDGER) as ledger:
@@ -252,7 +253,9 @@ def export_all(folder: Path) -> list[Path]:
         except InputError:
             stability = None  # a sweep over seeds only has no axes and no map
         if stability is not None:
-            written[HEATMAP] = heatmap("png", stability, [surface_mesh(table, stability)])
+            separate = separate_maps(table, stability, {}, measured=found)
+            mesh = surface_mesh(table, stability)
+            written[HEATMAP] = small_maps("png", separate) if separate else heatmap("png", stability, [mesh])
             written[MAP_TABLE] = as_csv(map_table(stability))
         written[TRIAL_TABLE] = as_csv(trial_table(table, found))
         text = frozen_text(folder)

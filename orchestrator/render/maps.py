@@ -109,7 +109,7 @@ def map_figure(facets: Sequence[CellMap], meshes: Sequence[Mesh | None] = ()) ->
         places = [grid[0, i]] if len(facets) == 1 else list(grid[i])
         for place, facet, mesh in zip(places, facets, meshes, strict=True):
             draw_panel(place, facet, panel, mesh)
-            place.set_title(f"{' = '.join(facet.facet)}\n{panel.title}" if facet.facet else panel.title)
+            place.set_title("\n".join([*map(" = ".join, facet.facet), panel.title]))
         add_colour_bar(figure, panel, places)
     note = f"; {facets[0].note}" if facets[0].note else ""
     has_mesh = any(mesh is not None for mesh in meshes)
@@ -184,7 +184,7 @@ def draw_panel(axes: Axes, stability: CellMap, panel: Panel, mesh: Mesh | None =
     else:
         _draw_cells(axes, stability, panel)
         if panel.has_edge:
-            _draw_edges(axes, stability)
+            draw_edges(axes, stability)
 
 
 def _draw_cells(axes: Axes, stability: CellMap, panel: Panel) -> None:
@@ -226,7 +226,7 @@ def _draw_cells(axes: Axes, stability: CellMap, panel: Panel) -> None:
     _label_axes(axes, stability, label_ranks)
 
 
-def _draw_edges(axes: Axes, stability: CellMap) -> None:
+def draw_edges(axes: Axes, stability: CellMap) -> None:
     """A line between a cell over the edge and a neighbour that is not; none next to unknown cells."""
     is_over = {
         (column, row): stability.is_over_edge((x, y))

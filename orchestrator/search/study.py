@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import database_copy
+from orchestrator.search.fanova import variance_shares
 
 if TYPE_CHECKING:
     import optuna
@@ -28,6 +31,17 @@ class Parameter:
     high: float = 0.0
     is_log: bool = False
     choices: tuple[str | float | bool | None, ...] | None = None
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it has one value."""
+        return self.low == self.high if self.choices is None else len(self.choices) == 1
+
+    def columns(self, values: Sequence[Any]) -> list[list[float]]:
+        """Return values of a linear range in [0, 1], or of choices a column for each, 1 where it was chosen."""
+        if self.choices is None:
+            return [[(value - self.low) / (self.high - self.low) for value in values]]
+        return [[float(value == choice) for value in values] for choice in self.choices]
 
 
 def distribution(parameter: Parameter) -> optuna.distributions.BaseDistribution:
@@ -197,11 +211,10 @@ def importances(
     ``rows`` have a value for each of ``parameters``; ``results`` are finite, and lower is better. PED-ANOVA (Watanabe
     et al. 2023, arXiv 2304.10255) measures how the values of the ``best`` fraction of the trials, in (0, 1), differ
     from all; fANOVA (Hutter et al. 2014) how much of the variance each parameter explains alone. Of many trials
-    they look at random ones with the best and the worst: the time of fANOVA grows with the square of their number, and
-    Optuna keeps 4 KB for each. The order of the rows does not matter.
+    they look at random ones with the best and the worst: Optuna keeps 4 KB for each. The order of the rows does not
+    matter.
     """
     import optuna
-    from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
 
     if len(set(results)) < 2:
         return dict.fromkeys(EVALUATORS)
@@ -211,18 +224,28 @@ def importances(
         key=lambda pair: (*(str(pair[0][parameter.name]) for parameter in parameters), pair[1]),
     )
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    pairs = _drawn(pairs, MOST_PED_ANOVA, key=lambda pair: pair[1])
     trials = [
         optuna.trial.create_trial(params=dict(row), distributions=distributions, value=float(result))
-        for row, result in _drawn(pairs, MOST_PED_ANOVA, key=lambda pair: pair[1])
+        for row, result in pairs
     ]
-    drawn = _drawn(trials, MOST_FANOVA, key=lambda trial: trial.value or 0.0)
-    made: dict[str, optuna.importance.BaseImportanceEvaluator] = {
-        "ped_anova": PedAnovaImportanceEvaluator(target_quantile=best),
-        "fanova": FanovaImportanceEvaluator(seed=_SEED),
-    }
-    study = _study(trials)
-    of_study = {"ped_anova": study, "fanova": study if drawn is trials else _study(drawn)}
-    return {name: _shares(of_study[name], made[name], list(distributions)) for name in EVALUATORS}
+    return {"ped_anova": _ped_anova(trials, best, list(distributions)), "fanova": _fanova(parameters, pairs)}
+
+
+def _fanova(parameters: Sequence[Parameter], pairs: list[tuple[Mapping[str, Any], float]]) -> dict[str, float] | None:
+    columns: list[list[float]] = []
+    used, places = sorted((each for each in parameters if not each.is_single), key=lambda each: each.name), []
+    drawn = _drawn(pairs, MOST_FANOVA, key=lambda pair: pair[1])
+    for parameter in used:
+        found = parameter.columns([row[parameter.name] for row, _ in drawn])
+        places.append(range(len(columns), len(columns) + len(found)))
+        columns += found
+    results = np.array([result for _, result in drawn])
+    shares = variance_shares(np.array(columns).T, results, places, _SEED) if used else None
+    if shares is None or not sum(shares) > 0:
+        return None
+    known = {parameter.name: share / sum(shares) for parameter, share in zip(used, shares, strict=True)}
+    return {parameter.name: known.get(parameter.name, 0.0) for parameter in parameters}
 
 
 def _drawn(items: list[_Item], most: int, key: Callable[[_Item], float]) -> list[_Item]:
@@ -232,27 +255,19 @@ def _drawn(items: list[_Item], most: int, key: Callable[[_Item], float]) -> list
     return [min(items, key=key), max(items, key=key), *random.Random(_SEED).sample(items, most - 2)]
 
 
-def _study(trials: Sequence[optuna.trial.FrozenTrial]) -> optuna.Study:
-    import optuna
-
-    study = optuna.create_study()
-    study.add_trials(trials)
-    return study
-
-
-def _shares(
-    study: optuna.Study, evaluator: optuna.importance.BaseImportanceEvaluator, names: Sequence[str]
+def _ped_anova(
+    trials: Sequence[optuna.trial.FrozenTrial], best: float, names: Sequence[str]
 ) -> dict[str, float] | None:
     """Return the importances, which add up to one. Optuna itself gives equal shares if all are zero."""
     import optuna
 
+    study = optuna.create_study()
+    study.add_trials(trials)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        # PED-ANOVA warns if the best trials are all trials.
+        # It warns if the best trials are all trials.
         warnings.filterwarnings("ignore", "Target and region quantiles select the same set")
-        try:
-            importance = optuna.importance.get_param_importances(study, evaluator=evaluator, normalize=False)
-        except RuntimeError:  # from fANOVA, if its trees see no variance
-            return None
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=best)
+        importance = optuna.importance.get_param_importances(study, evaluator=evaluator, normalize=False)
     total = sum(importance.values())
     return {name: float(importance[name] / total) for name in names} if total > 0 else None

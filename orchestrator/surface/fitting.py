@@ -67,10 +67,13 @@ class _Cells:
         return self._where(is_kept_N)
 
     def growing(self) -> Iterator[_Cells]:
-        """Yield more and more cells, drawn at random: first ``_MORE`` times as many as ``few``, in the end all."""
+        """Yield more and more cells, drawn at random: first ``_MORE`` times as many as ``few``, in the end all.
+
+        A round with more than half of the cells costs what all cost, and is left out.
+        """
         order = np.random.default_rng(1).permutation(len(self.points_ND))
         num = _MORE * len(self.points_KD)
-        while num < len(self.points_ND):
+        while 2 * num < len(self.points_ND):
             yield self._where(np.sort(order[:num]))
             num *= _MORE
         yield self
@@ -93,32 +96,47 @@ class _Cells:
         basis_KN = solve_triangular(factor_KK, cross_KN, lower=True, check_finite=False)
         return basis_KN.T, field.mean(self.points_ND), factor_KK
 
-    def mode(self, field: Field) -> Mode:
+    def mode(self, field: Field, start_K: np.ndarray | None = None) -> Mode:
         basis_NK, mean_N, _ = self.prior(field)
-        return find_mode(basis_NK, mean_N, self.counts, np.zeros(basis_NK.shape[1]))
+        return find_mode(basis_NK, mean_N, self.counts, np.zeros(basis_NK.shape[1]) if start_K is None else start_K)
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A field that may be the true one, with the logarithms of its prior probability and of its evidence."""
+    """A field that may be the true one, with its mode given some cells and the logarithm of its prior probability."""
 
     field: Field
-    evidence: float
+    mode: Mode
     log_prior: float
     jump: Jump | None = None
+
+    @classmethod
+    def among(
+        cls, cells: _Cells, field: Field, log_prior: float, alike: dict[float, _Candidate], jump: Jump | None = None
+    ) -> _Candidate:
+        """The candidate given cells, kept by its steepness in ``alike``, whose modes are near each other."""
+        steepness = field.shape.steepness
+        nearest = min(alike, key=lambda other: abs(math.log(other / steepness)), default=None)
+        start_K = None if nearest is None else alike[nearest].mode.coefficient_K
+        alike[steepness] = cls(field, cells.lifted(jump).mode(field, start_K), log_prior, jump)
+        return alike[steepness]
+
+    @property
+    def evidence(self) -> float:
+        return self.mode.evidence
 
     @property
     def log_weight(self) -> float:
         return self.evidence + self.log_prior
 
     def given(self, cells: _Cells) -> _Candidate:
-        """The candidate with the evidence of other cells."""
-        return replace(self, evidence=cells.lifted(self.jump).mode(self.field).evidence)
+        """The candidate given other cells, whose values the same cells express."""
+        return replace(self, mode=cells.lifted(self.jump).mode(self.field, self.mode.coefficient_K))
 
     def fit(self, cells: _Cells) -> Fit:
         lifted = cells.lifted(self.jump)
         basis_NK, mean_N, factor_KK = lifted.prior(self.field)
-        mode = find_mode(basis_NK, mean_N, lifted.counts, np.zeros(basis_NK.shape[1]))
+        mode = find_mode(basis_NK, mean_N, lifted.counts, self.mode.coefficient_K)
         posterior = matched(mode, basis_NK, mean_N, lifted.counts)
         whitening_KK = solve_triangular(factor_KK, np.eye(len(factor_KK)), lower=True, check_finite=False)
         weight_K = whitening_KK.T @ posterior.coefficient_K
@@ -157,7 +175,7 @@ def _fitted(cells: _Cells, layout: Layout, resolution: float, has_one_edge: bool
     if layout.along is None or not has_one_edge:
         prior = Field(replace(layout, along=None), Shape(lengths, 1.0, _PLAIN_SPREAD, 0.0), 0)
         learned = _learned(prior, few, math.inf)
-        any_edges = _Candidate(learned, few.mode(learned).evidence, 0.0)
+        any_edges = _Candidate.among(few, learned, 0.0, {})
         if layout.along is None or has_one_edge is False:
             return Surface(layout, np.ones(1), (any_edges.fit(cells),))
     shape = Shape(lengths, _STEEPNESS, _SPREAD, _ROUGHNESS)
@@ -190,13 +208,14 @@ def _smooth(prior: Field, cells: _Cells, steepest: float) -> Iterator[_Candidate
     learned = _learned(prior, cells, steepest)
     is_across = np.array([column != prior.layout.along for column in prior.layout.numeric])
     steps = _LENGTH_STEPS if is_across.any() else (0.0,)
+    alike: dict[float, _Candidate] = {}
     for step in steps:
         lengths = np.array(learned.shape.lengths) * np.exp(step * is_across)
         for steepness in _steepnesses(steepest):
             shape = replace(learned.shape, lengths=tuple(lengths.tolist()), steepness=steepness)
             field = replace(learned, shape=shape)
             log_prior = _log_prior(field, prior) + math.log((1 - _JUMP) / len(steps))
-            yield _Candidate(field, cells.mode(field).evidence, log_prior)
+            yield _Candidate.among(cells, field, log_prior, alike)
 
 
 def _jumping(prior: Field, cells: _Cells, steepest: float) -> Iterator[_Candidate]:
@@ -209,10 +228,12 @@ def _jumping(prior: Field, cells: _Cells, steepest: float) -> Iterator[_Candidat
         for place, width in _gaps(cells.points_ND[:, column])
     ]
 
+    alike: dict[float, _Candidate] = {}
+
     def candidate(jump: Jump, log_prior: float, steepness: float) -> _Candidate:
         field = replace(prior, shape=replace(prior.shape, steepness=steepness))
-        jumping = _Candidate(replace(field, layout=layout), 0.0, _log_prior(field, prior) + log_prior, jump)
-        return jumping.given(cells)
+        log_prior += _log_prior(field, prior)
+        return _Candidate.among(cells, replace(field, layout=layout), log_prior, alike, jump)
 
     def screened(place: tuple[Jump, float]) -> float:
         tried = (candidate(*place, steepness) for steepness in _SCREENED if steepness <= steepest)

@@ -1,6 +1,6 @@
 """A Gaussian process over the unit cube: the prior of a surface of stability, whose values are logits of P(stable).
 
-Letters of shapes: N points, M points, D columns of a point.
+Letters of shapes: N points, M points, D columns of a point, C of them numeric.
 """
 
 from __future__ import annotations
@@ -77,12 +77,13 @@ class Field:
 
     def kernel(self, points_ND: np.ndarray, others_MD: np.ndarray) -> np.ndarray:
         """Return the prior covariance of points, (N, M)."""
-        squares = self._squares(points_ND, others_MD)
-        kernel, _ = _matern(_sum([squares[i] for i in self._across], (len(points_ND), len(others_MD))))
+        columns, lengths = self.layout.numeric, np.array(self.shape.lengths)
+        units_NC, others_MC = points_ND[:, columns] / lengths, others_MD[:, columns] / lengths
+        kernel, _ = _matern(_square_distances(units_NC[:, self._across], others_MC[:, self._across]))
         kernel += self._constant
         kernel *= self._edge_variance
         if self.layout.along is not None:
-            rough, _ = _matern(_sum(squares, kernel.shape))
+            rough, _ = _matern(_square_distances(units_NC, others_MC))
             rough *= self.shape.roughness**2
             kernel += rough
         return kernel * self._category_correlation(points_ND, others_MD) if self.layout.categorical else kernel
@@ -147,6 +148,14 @@ class Field:
         for column in self.layout.categorical:
             kin *= np.where(points_ND[:, column][:, None] == others_MD[:, column], 1.0, _CATEGORY_CORRELATION)
         return kin
+
+
+def _square_distances(points_NC: np.ndarray, others_MC: np.ndarray) -> np.ndarray:
+    """Return the squared distance of each point to each other, (N, M), by a product of matrices: no column apart."""
+    square = points_NC @ (-2 * others_MC).T
+    square += np.einsum("nc,nc->n", points_NC, points_NC)[:, None]
+    square += np.einsum("mc,mc->m", others_MC, others_MC)
+    return np.maximum(square, 0, out=square)
 
 
 def _sum(squares: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:

@@ -30,6 +30,8 @@ _DAMPING = 0.7  # the part of a round's change that is made
 _MOMENT_TOLERANCE = 0.01  # a change of a mean or a deviation, in deviations, after which the moments are matched
 _REACH, _NUM_POINTS = 6.0, 301  # of the quadrature, in standard deviations about a cell's mean without its outcomes
 _MIN_PRECISION = 1e-10  # of a precision
+_CERTAIN = 25.0  # logits
+_NO_PRECISION = 2e-10  # that changes the precision of no coefficient
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ def find_mode(basis_NK: np.ndarray, mean_N: np.ndarray, counts: Counts, start_K:
                 break
             size /= 2
         if better < density + _TOLERANCE:
-            break
+            return Mode(latent_N, coefficient_K, density - float(np.sum(np.log(np.diag(factor_KK)))))
         coefficient_K = coefficient_K + size * step_K
         latent_N = latent_N + size * latent_step_N
         density = better
@@ -146,8 +148,13 @@ def evidence_gradient(
 
 
 def precision_factor(basis_NK: np.ndarray, precision_N: np.ndarray) -> np.ndarray:
-    """Return the Cholesky factor of the precision of the coefficients given outcomes of ``precision_N``."""
-    system_KK = basis_NK.T @ (precision_N[:, None] * basis_NK)
+    """Return the Cholesky factor of the precision of the coefficients given outcomes of ``precision_N``.
+
+    Cells far from an edge have no precision, and are left out of the product.
+    """
+    tells_N = precision_N > _NO_PRECISION
+    scaled_NK = np.sqrt(precision_N[tells_N])[:, None] * basis_NK[tells_N]
+    system_KK = scaled_NK.T @ scaled_NK
     system_KK.flat[:: len(system_KK) + 1] += 1
     return cholesky(system_KK, lower=True, check_finite=False, overwrite_a=True)
 
@@ -188,12 +195,20 @@ def _given(basis_NK: np.ndarray, precision_N: np.ndarray, shift_N: np.ndarray) -
 
 
 def _tilted(mean_N: np.ndarray, sd_N: np.ndarray, counts: Counts, nodes_Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return means and variances of normal distributions times the likelihood of counts."""
-    latent_NQ = mean_N[:, None] + sd_N[:, None] * nodes_Q
-    log_NQ = counts.stable_N[:, None] * latent_NQ - counts.trials_N[:, None] * np.logaddexp(0, latent_NQ)
+    """Return means and variances of normal distributions times the likelihood of counts.
+
+    Where all outcomes are what every node expects, the likelihood is one, and changes nothing.
+    """
+    all_stable_N, all_unstable_N = counts.stable_N == counts.trials_N, counts.stable_N == 0
+    far_N = np.where(all_stable_N, mean_N, np.where(all_unstable_N, -mean_N, 0.0)) - _REACH * sd_N
+    told_N = np.flatnonzero(far_N < _CERTAIN)
+    stable_N, trials_N = counts.stable_N[told_N, None], counts.trials_N[told_N, None]
+    latent_NQ = mean_N[told_N, None] + sd_N[told_N, None] * nodes_Q
+    log_NQ = stable_N * latent_NQ - trials_N * np.logaddexp(0, latent_NQ)
     log_NQ -= 0.5 * nodes_Q**2
     weight_NQ = np.exp(log_NQ - log_NQ.max(axis=1, keepdims=True))
     weight_NQ /= weight_NQ.sum(axis=1, keepdims=True)
-    first_N = weight_NQ @ nodes_Q
-    second_N = weight_NQ @ nodes_Q**2 - first_N**2
+    first_N, second_N = np.zeros(len(mean_N)), np.ones(len(mean_N))
+    first_N[told_N] = weight_NQ @ nodes_Q
+    second_N[told_N] = weight_NQ @ nodes_Q**2 - first_N[told_N] ** 2
     return mean_N + sd_N * first_N, sd_N**2 * np.maximum(second_N, _MIN_PRECISION)

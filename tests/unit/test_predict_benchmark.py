@@ -3,6 +3,7 @@
 import csv
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,10 +41,13 @@ def test_the_largest_width_is_predicted_and_naive_rules_stand_next_to_it(table: 
     assert len(predict.report(rows)) == 7
 
 
-def test_an_exponent_that_is_assumed_rightly_narrows_the_interval(table: Path, tmp_path: Path) -> None:
+def test_an_exponent_that_too_few_sizes_show_is_assumed_unless_it_is_free(table: Path, tmp_path: Path) -> None:
     ladder = predict.imported(table, tmp_path)
-    free, assumed = (predict.predicted(ladder, 512, assume)[0] for assume in (None, -1.0))
+    few = replace(ladder, sizes=tuple(size for size in ladder.sizes if size.setting["width"] > 64))
+    free, assumed = (predict.predicted(few, 512, is_free=is_free)[0] for is_free in (True, False))
     assert assumed.high - assumed.low < free.high - free.low
+    whole = [predict.predicted(ladder, 512, is_free=is_free)[0] for is_free in (True, False)]
+    assert whole[0] == whole[1]
 
 
 def test_a_table_without_a_column_is_refused(tmp_path: Path) -> None:

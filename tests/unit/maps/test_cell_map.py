@@ -118,7 +118,7 @@ def test_a_third_axis_is_reduced_to_one_of_its_cells_and_named(three, reduce: st
 
 def test_facets_are_one_map_for_each_value_of_an_axis(three) -> None:
     maps = facet_maps(read_table(three), "beta1", {})
-    assert [stability.facet for stability in maps] == [("beta1", "0"), ("beta1", "0.5"), ("beta1", "0.9")]
+    assert [stability.facet for stability in maps] == [(("beta1", value),) for value in ("0", "0.5", "0.9")]
     assert [stability.cells[(0.1, None)].state for stability in maps] == ["stable", "diverged", "spiked"]
     assert {stability.note for stability in maps} == {""}
     (one,) = {stability.note for stability in facet_maps(read_table(three), "clip", {"lr": "0.1"}, x="beta1")}
@@ -202,7 +202,8 @@ def test_cells_next_to_one_are_cells_of_their_own(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         record(ledger, sweep_of(NEXT_TO_ONE), [*["stable"] * 2, *["diverged"] * 2, *["stable"] * 2])
         facets = {
-            m.facet[1]: [cell.state for cell in m.cells.values()] for m in facet_maps(read_table(ledger), "beta2", {})
+            m.facet[0][1]: [cell.state for cell in m.cells.values()]
+            for m in facet_maps(read_table(ledger), "beta2", {})
         }
         one = cell_map(read_table(ledger), where={"beta2": 0.9999})
     assert facets == {"0.9999": ["stable"] * 2, "0.99999": ["diverged"] * 2, "0.999999": ["stable"] * 2}

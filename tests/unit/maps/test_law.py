@@ -162,3 +162,17 @@ def test_an_exponent_that_changes_with_size_is_found_if_it_may_bend() -> None:
     assert bent.exponent(0, end)[0] == pytest.approx(0.04, abs=0.1)
     assert straight.exponent(0, end)[0] > 0.3
     assert abs(bent.interval(end)[0] - centre_R[-1]) < abs(straight.interval(end)[0] - centre_R[-1])
+
+
+def test_two_axes_that_bend_bend_together() -> None:
+    """The batch at which the best rate stops growing grows with the tokens, as a critical batch does."""
+    batch_R, tokens_R = (grid.ravel() for grid in np.meshgrid(np.linspace(0, 4, 6), np.linspace(0, 3, 4)))
+    size_RK = np.column_stack([batch_R, tokens_R])
+
+    def centre(size_RK: np.ndarray) -> np.ndarray:
+        return 0.5 * size_RK[:, 0] - 0.1 * (size_RK[:, 0] - size_RK[:, 1]) ** 2
+
+    law = fit_centres(size_RK, centre(size_RK), np.full(len(size_RK), 0.05), np.zeros(len(size_RK)), bent=(0, 1))
+    ends = np.array([[4.0, 0.0], [4.0, 3.0]])
+    assert [law.interval(end)[0] for end in ends] == pytest.approx(list(centre(ends)), abs=0.1)
+    assert [law.exponent(0, end)[0] for end in ends] == pytest.approx([-0.3, 0.3], abs=0.1)

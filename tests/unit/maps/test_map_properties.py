@@ -35,7 +35,7 @@ from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.table import read_table
 from orchestrator.maps.tables import map_table
 from orchestrator.pages.data import report_data
-from orchestrator.render.maps import _draw_edges
+from orchestrator.render.maps import draw_edges
 from orchestrator.render.text_map import text_map
 from orchestrator.sweepfile.spec import Sweep
 
@@ -210,10 +210,12 @@ def test_where_and_facet_take_the_cells_of_the_value_and_no_other(written, case:
     folder, last = written(case), len(case.sweep.axes) - 1
     name = case.sweep.axes[last].name
     with opened(folder) as ledger:
-        maps = {stability.facet[1]: stability for stability in facet_maps(read_table(ledger), name, {})} if last else {}
+        maps = (
+            {stability.facet[0][1]: stability for stability in facet_maps(read_table(ledger), name, {})} if last else {}
+        )
         for value, facet in itertools.zip_longest(in_order(case, last), maps.values()):
             wanted = [label for cell, seeds in case.seeds_of.items() if cell[last] == value for label, _ in seeds]
-            for spelling in (value, repr(value), *([facet.facet[1]] if facet else [])):
+            for spelling in (value, repr(value), *([facet.facet[0][1]] if facet else [])):
                 found = cell_map(read_table(ledger), where={name: spelling})
                 cells = [found] if facet is None else [found, facet]
                 for one in cells:
@@ -324,7 +326,7 @@ MARKS = {
 def lines_drawn(stability: Any) -> set[tuple[float, float]]:
     """Places where the figure's line crosses the middle of two neighbouring cells' common side."""
     figure, axes = matplotlib.pyplot.subplots()
-    _draw_edges(axes, stability)
+    draw_edges(axes, stability)
     found = set()
     for line in axes.lines:
         x, y = line.get_data()

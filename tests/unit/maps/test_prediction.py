@@ -9,7 +9,7 @@ import pytest
 from sweep_cases import table_with, trial_row
 
 from orchestrator.base.errors import InputError
-from orchestrator.base.space import Axis
+from orchestrator.base.space import Axis, Cell
 from orchestrator.maps.ladder import bracket, read_ladder
 from orchestrator.maps.prediction import predict
 from orchestrator.maps.table import SweepTable
@@ -92,8 +92,8 @@ def test_a_naive_rule_that_is_nearer_is_a_doubt() -> None:
 @pytest.mark.parametrize(
     ("widths", "at", "remedy"),
     [
-        ([16, 64], {"width": 128}, "--assume"),
-        ([16, 24, 32], {"width": 64}, "--assume"),
+        ([16, 64], {"width": 128}, "--assume -1"),
+        ([16, 24, 32], {"width": 64}, "--assume -1"),
         ([16, 32, 64], {"width": 512}, "--far"),
         ([16, 32, 64], {"depth": 8}, "axes: lr, width"),
         ([16, 32, 64], {"lr": 8}, "--at width"),
@@ -105,6 +105,15 @@ def test_what_sizes_cannot_carry_is_refused_with_the_remedy(
     with pytest.raises(InputError) as refused:
         predict(table_of(widths), at)
     assert remedy in str(refused.value)
+
+
+def test_axes_that_grow_together_share_the_exponent_that_the_remedy_assumes() -> None:
+    plain = table_of([16, 24, 32])
+    depth = Axis("depth", "log", (2, 3, 4))
+    trials = [replace(trial, cell=Cell({**trial.cell, "depth": trial.cell["width"] // 8})) for trial in plain.trials]
+    with pytest.raises(InputError) as refused:
+        predict(table_with(trials, [*plain.axes, depth]), {"width": 64, "depth": 8})
+    assert [problem.remedy.endswith("--assume -0.5") for problem in refused.value.problems] == [True, True]
 
 
 def test_an_assumed_exponent_and_far_lift_the_refusals() -> None:

@@ -16,7 +16,7 @@ from orchestrator.maps.edges import StableRule
 from orchestrator.maps.table import read_table
 from orchestrator.render.comparison import comparison_picture
 from orchestrator.render.labels import short_number, tick_labels
-from orchestrator.render.maps import _draw_edges, heatmap
+from orchestrator.render.maps import draw_edges, heatmap
 from orchestrator.render.style import EDGE_LABEL, RISE_LABEL, RISE_SIGN, STATES
 
 ALL = ["stable", "spiked", "diverged", "stalled", "errored", "planned", "degraded"]
@@ -165,7 +165,7 @@ def test_the_edge_is_drawn_between_known_cells_alone(tmp_path: Path) -> None:
     stability = map_of(tmp_path, "axes: {lr: {values: [1, 2, 3, 4]}}\n", labels)
     figure = Figure()
     axes = figure.add_subplot()
-    _draw_edges(axes, stability)
+    draw_edges(axes, stability)
     (line,) = axes.lines
     assert list(line.get_xdata()[:2]) == [0.5, 0.5]
     assert np.isnan(line.get_xdata()[2:]).all()

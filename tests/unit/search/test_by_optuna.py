@@ -286,6 +286,22 @@ def test_an_idle_parameter_has_the_lowest_share_and_the_strongest_the_highest(se
         assert sum(shares.values()) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("kinds", [("idle", "strong"), ("weak",), ("idle", "many", "strong", "weak")])
+def test_shares_of_the_variance_are_those_of_optuna(kinds: tuple[str, ...]) -> None:
+    rows, results = planted(80)
+    parameters = [*PARAMETERS, Parameter("many", choices=tuple(f"choice {i}" for i in range(4)))]
+    used = [each for each in parameters if each.name in kinds]
+    rows = [{**row, "many": f"choice {i % 4}"} for i, row in enumerate(rows)]
+    rows = [{each.name: row[each.name] for each in used} for row in rows]
+    distributions = {each.name: study.distribution(each) for each in used}
+    theirs = optuna.create_study()
+    for row, result in sorted(zip(rows, results, strict=True), key=lambda pair: (*map(str, pair[0].values()), pair[1])):
+        theirs.add_trial(optuna.trial.create_trial(params=row, distributions=distributions, value=result))
+    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+    expected = optuna.importance.get_param_importances(theirs, evaluator=evaluator)
+    assert importances(used, rows, results, 0.2)["fanova"] == pytest.approx(expected, rel=1e-4)
+
+
 def test_the_order_of_the_trials_changes_nothing() -> None:
     rows, results = planted(40)
     order = np.random.default_rng(1).permutation(40)
