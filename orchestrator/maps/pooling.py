@@ -1,0 +1,63 @@
+"""Several sweeps of one training as one: their trials over all axes, and over the numbers in which they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.measure import SCORE
+from orchestrator.base.space import Axis, Cell, format_value, is_number, to_hashable
+from orchestrator.ledger.facts import trainer_facts
+from orchestrator.maps.axes import axis_values
+from orchestrator.maps.shared import changed_fields, unique_names, with_cell_of, with_fields_as_trained
+from orchestrator.maps.table import SweepTable
+
+_STEPS = "steps"
+
+
+def pooled_table(tables: Sequence[SweepTable]) -> SweepTable:
+    """Return the trials of several sweeps as trials of the first, each once.
+
+    A number that is constant in each sweep and differs between them is an axis, such as a width or the steps. Raises
+    InputError where anything else of the training differs.
+    """
+    names = unique_names([table.name for table in tables])
+    if untrained := [name for name, table in zip(names, tables, strict=True) if not table.runs]:
+        raise InputError(Problem(untrained[0], "", "has no trial", "leave it out, or `sweep run` it first"))
+    by_name = {axis.name: axis for table in reversed(tables) for axis in reversed(table.axes)}
+    order = list(dict.fromkeys(axis.name for table in tables for axis in table.axes))
+    lengths = {table.runs[0].steps for table in tables}
+    changed = changed_fields(tables, order)
+    sizes = [name for name, values in changed.items() if all(is_number(value) and value > 0 for value in values)]
+    sizes += [_STEPS] if len(lengths) > 1 and _STEPS not in order else []
+    differing = {**{name: values for name, values in changed.items() if name not in sizes}, **dict(_facts(tables))}
+    for name, values in differing.items():
+        i = next(i for i, value in enumerate(values) if value != values[0])
+        message = f"is {format_value(to_hashable(values[i]))}, and {format_value(to_hashable(values[0]))} in {names[0]}"
+        remedy = "pool sweeps of one objective and schedule; `sweep compare` shows how sweeps differ"
+        raise InputError(Problem(names[i], name, message, remedy))
+    runs_of = with_fields_as_trained([table.runs for table in tables], [table.ties for table in tables])
+    trials = {
+        (run.trial_id, run.steps): with_cell_of(replace(run, cell=Cell({_STEPS: run.steps, **run.cell})), [*order, *sizes])
+        for run in (run for runs in runs_of for run in runs)
+    }
+    values = axis_values([trial.cell for trial in trials.values()])
+    axes = [by_name.get(name, Axis(name, "values", ())) for name in (*order, *sizes)]
+    if lacking := [axis.name for axis in axes if None in values[axis.name] and not axis.when]:
+        raise InputError(Problem(", ".join(names), lacking[0], "is an axis of some alone", "name sweeps that have it"))
+    return replace(
+        tables[0],
+        axes=tuple(replace(axis, values=values[axis.name]) for axis in axes),
+        trials=tuple(trials.values()),
+    )
+
+
+def _facts(tables: Sequence[SweepTable]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yield what the sweeps as a whole say otherwise: facts of a custom trainer, and the score."""
+    stated = [{**trainer_facts(table.facts), SCORE: table.facts.get(SCORE)} for table in tables]
+    for name in dict.fromkeys(name for facts in stated for name in facts):
+        values = tuple(facts.get(name) for facts in stated)
+        if any(value != values[0] for value in values):
+            yield name, values
