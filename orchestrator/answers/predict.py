@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -38,11 +39,15 @@ class PredictQuery(Query["SweepTable"]):
 
     It tests itself on the largest trained size first. For example `sweep predict proxies --at width=2048 --at
     depth=16`, or with your own rate `sweep predict proxies --at width=2048 --lr 3e-4`. With `--confirm 4` it trains a
-    short run and four whole ones at the target, and says whether the prediction holds there.
+    short run and four whole ones at the target, and says whether the prediction holds there. Several sweeps of one
+    training are one ladder: `sweep predict width16 width32 width64 --at width=256`.
     """
 
     panel: ClassVar[str] = "choose"
 
+    beside: tuple[str, ...] = option(
+        (), "further sweeps, which differ in sizes alone", metavar="[NAME...]", is_argument=True
+    )
     at: tuple[str, ...] = option(
         (), "a size of the target: width=2048, or steps=9000; repeatable", metavar="AXIS=VALUE"
     )
@@ -67,12 +72,13 @@ class PredictQuery(Query["SweepTable"]):
         from orchestrator.maps.edges import StableRule
         from orchestrator.maps.prediction import predict
 
-        at = _target(self.at, subject)
+        table, names = self._pooled(subject)
+        at = _target(self.at, table)
         if self.lr is not None and not (0 < self.lr < math.inf):
             raise InputError(Problem("--lr", str(self.lr), "is not a rate", "give a positive number, e.g. 3e-4"))
         if self.assume is not None and not math.isfinite(self.assume):
             raise InputError(Problem("--assume", str(self.assume), "is not an exponent", "give a number, e.g. -1"))
-        table = subject.where("--where", self.where)
+        table = table.where("--where", self.where)
         rule = StableRule(self.degraded)
         found = predict(table, at, self.along, self.lr, self.assume, self.far, rule)
         confirming = Confirming(table, rule, self.executor, self.allow_import)
@@ -82,11 +88,27 @@ class PredictQuery(Query["SweepTable"]):
         else:
             found, code = confirming.train(found, self.confirm, say)
         can_train = imported_of(subject.facts) is None
-        return PredictAnswer(found, str(subject.ledger.path.parent), self._options(), can_train, code)
+        return PredictAnswer(found, names, str(subject.ledger.path.parent), self._options(), can_train, code)
+
+    def _pooled(self, subject: SweepTable) -> tuple[SweepTable, tuple[str, ...]]:
+        """The sweep with those beside it, names in its folder of results or folders, and their names."""
+        if not self.beside:
+            return subject, ()
+        from orchestrator.base.files import LEDGER, sweep_folder
+        from orchestrator.ledger.reader import LedgerReader
+        from orchestrator.maps.pooling import pooled_table
+        from orchestrator.maps.table import read_table
+
+        results = subject.ledger.path.parent.parent
+        with ExitStack() as stack:
+            ledgers = [stack.enter_context(LedgerReader(sweep_folder(name, results) / LEDGER)) for name in self.beside]
+            others = list(map(read_table, ledgers))
+        return pooled_table([subject, *others]), tuple(table.name for table in others)
 
     def _options(self) -> str:
         """The options that asking again with another rate needs."""
         words = [
+            *self.beside,
             *(f"--at={text}" for text in self.at),
             *(f"--where={axis}={format_value(value)}" for axis, value in self.where.items()),
             *([f"--along={self.along}"] if self.along else []),
@@ -122,6 +144,7 @@ class PredictAnswer(Answer):
     """A prediction, with the doubts about it first."""
 
     result: Prediction = flat()
+    beside: tuple[str, ...]
     folder: str = hidden()
     options: str = hidden()
     can_train: bool = hidden()
@@ -150,7 +173,8 @@ class PredictAnswer(Answer):
         judged = joined(list(map(str, result.ladder.lengths)), "and")
         when = f", judged after {judged} steps" if judged else ""
         what = f"edge and best {result.along} go" if result.best_exponents else "the edge goes"
-        yield Line(f"by a law fitted to the outcomes of {runs} at {sizes}{when}; {what} as")
+        of = f" of {joined([result.sweep, *self.beside], 'and')}" if self.beside else ""
+        yield Line(f"by a law fitted to the outcomes of {runs} at {sizes}{of}{when}; {what} as")
         for name, exponent in result.exponents.items():
             best = result.best_exponents.get(name)
             yield Line(f"{name} to the power {_power(exponent)}{'' if best is None else f', best {_power(best)}'}", 1)
@@ -222,7 +246,7 @@ class PredictAnswer(Answer):
     def _next(self) -> str:
         result, name = self.result, shlex.quote(self.folder)
         runs = [run for size in result.ladder.sizes for run in size.runs]
-        longest = int(result.target[STEPS]) if result.ladder.lengths else max(run.steps for run in runs)
+        longest = int(result.target.get(STEPS, max(run.steps for run in runs)))
         if result.is_void:
             sizes = " ".join(
                 f"--steps {longest}" if axis == STEPS else f"--axis {axis}=values:{format_value(value)}"

@@ -127,8 +127,8 @@ class Ladder:
 
     def steps_at(self, size_K: np.ndarray) -> int:
         """Return how long a whole run at a size is: the shortest run of the sweep, unless the size says."""
-        if self.lengths:
-            return round(math.exp(size_K[-1]))
+        if STEPS in self.names:
+            return round(math.exp(size_K[self.names.index(STEPS)]))
         return min(run.steps for size in self.sizes for run in size.runs)
 
     def outcomes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -11,10 +11,9 @@ from orchestrator.base.measure import SCORE
 from orchestrator.base.space import Axis, Cell, format_value, is_number, to_hashable
 from orchestrator.ledger.facts import trainer_facts
 from orchestrator.maps.axes import axis_values
+from orchestrator.maps.lengths import STEPS
 from orchestrator.maps.shared import changed_fields, unique_names, with_cell_of, with_fields_as_trained
 from orchestrator.maps.table import SweepTable
-
-_STEPS = "steps"
 
 
 def pooled_table(tables: Sequence[SweepTable]) -> SweepTable:
@@ -31,20 +30,22 @@ def pooled_table(tables: Sequence[SweepTable]) -> SweepTable:
     lengths = {table.runs[0].steps for table in tables}
     changed = changed_fields(tables, order)
     sizes = [name for name, values in changed.items() if all(is_number(value) and value > 0 for value in values)]
-    sizes += [_STEPS] if len(lengths) > 1 and _STEPS not in order else []
+    sizes += [STEPS] if len(lengths) > 1 and STEPS not in order else []
     differing = {**{name: values for name, values in changed.items() if name not in sizes}, **dict(_facts(tables))}
     for name, values in differing.items():
         i = next(i for i, value in enumerate(values) if value != values[0])
         message = f"is {format_value(to_hashable(values[i]))}, and {format_value(to_hashable(values[0]))} in {names[0]}"
         remedy = "pool sweeps of one objective and schedule; `sweep compare` shows how sweeps differ"
         raise InputError(Problem(names[i], name, message, remedy))
+    names_of_axes = [*order, *sizes]
     runs_of = with_fields_as_trained([table.runs for table in tables], [table.ties for table in tables])
     trials = {
-        (run.trial_id, run.steps): with_cell_of(replace(run, cell=Cell({_STEPS: run.steps, **run.cell})), [*order, *sizes])
-        for run in (run for runs in runs_of for run in runs)
+        (run.trial_id, run.steps): with_cell_of(replace(run, cell=Cell({STEPS: run.steps, **run.cell})), names_of_axes)
+        for runs in runs_of
+        for run in runs
     }
     values = axis_values([trial.cell for trial in trials.values()])
-    axes = [by_name.get(name, Axis(name, "values", ())) for name in (*order, *sizes)]
+    axes = [by_name.get(name, Axis(name, "values", ())) for name in names_of_axes]
     if lacking := [axis.name for axis in axes if None in values[axis.name] and not axis.when]:
         raise InputError(Problem(", ".join(names), lacking[0], "is an axis of some alone", "name sweeps that have it"))
     return replace(

@@ -192,3 +192,18 @@ def test_longer_runs_are_trained_as_long_as_the_target_says(folder: Path) -> Non
     assert [run.steps for run in answer.confirmation.runs] == [30, 320, 320]
     assert answer.edge.low < EDGE < answer.edge.high
     assert load(folder).predict(at=TARGET).confirmation is None
+
+
+def test_pooled_sweeps_are_confirmed_at_the_target(tmp_path: Path) -> None:
+    for curvature in (1.0, 4.0, 16.0):
+        fixed = {"optimizer": "sgd", "beta1": 0.0, "noise": 1.0, "dimension": 1000, "curvature": curvature}
+        axes = {"lr": {"log": [0.02, 5.0], "num": 17}}
+        sweep = {"objective": "quadratic", "steps": 80, "seeds": [3], "axes": axes, "fixed": fixed}
+        run({**sweep, "name": f"c{curvature:g}", "tracking": {"enabled": False}}, results=tmp_path, executor="inline")
+    answer = load("c1", tmp_path).predict(at=TARGET, beside=("c4", "c16"), confirm=2)
+    assert not answer.is_void
+    assert answer.edge.low < EDGE < answer.edge.high
+    advice = next(line for line in answer.lines() if line.startswith("next:"))
+    assert "c1 " in advice
+    assert "c4" in advice
+    assert "c16" in advice

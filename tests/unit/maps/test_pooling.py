@@ -75,9 +75,7 @@ def test_other_training_is_refused_with_the_key_and_both_values(
 
 def test_a_sweep_without_an_axis_of_the_others_is_refused() -> None:
     depths = replace(of_width(32), axes=(*of_width(32).axes, Axis("depth", "values", (2,))))
-    depths = replace(
-        depths, trials=tuple(replace(t, cell=type(t.cell)({**t.cell, "depth": 2})) for t in depths.trials)
-    )
+    depths = replace(depths, trials=tuple(replace(t, cell=type(t.cell)({**t.cell, "depth": 2})) for t in depths.trials))
     with pytest.raises(InputError, match="depth"):
         pooled_table([of_width(16), depths])
 
