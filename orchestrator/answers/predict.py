@@ -17,7 +17,7 @@ from orchestrator.answers._options import (
     where_option,
 )
 from orchestrator.base.errors import EXIT_OK, InputError, Problem
-from orchestrator.base.query import Query, Say, conditions, flat, hidden, option, silent
+from orchestrator.base.query import Query, Say, conditions, flat, hidden, named, option, silent
 from orchestrator.base.space import format_value, is_number, to_hashable
 from orchestrator.base.words import count, joined
 from orchestrator.render.answer import Answer
@@ -144,7 +144,7 @@ class PredictAnswer(Answer):
     """A prediction, with the doubts about it first."""
 
     result: Prediction = flat()
-    beside: tuple[str, ...]
+    beside: tuple[str, ...] = named("beside")
     folder: str = hidden()
     options: str = hidden()
     can_train: bool = hidden()

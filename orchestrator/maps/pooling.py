@@ -14,6 +14,7 @@ from orchestrator.maps.axes import axis_values
 from orchestrator.maps.lengths import STEPS
 from orchestrator.maps.shared import changed_fields, unique_names, with_cell_of, with_fields_as_trained
 from orchestrator.maps.table import SweepTable
+from orchestrator.sweepfile.settings import settings_of
 
 
 def pooled_table(tables: Sequence[SweepTable]) -> SweepTable:
@@ -23,16 +24,21 @@ def pooled_table(tables: Sequence[SweepTable]) -> SweepTable:
     InputError where anything else of the training differs.
     """
     names = unique_names([table.name for table in tables])
-    if untrained := [name for name, table in zip(names, tables, strict=True) if not table.runs]:
-        raise InputError(Problem(untrained[0], "", "has no trial", "leave it out, or `sweep run` it first"))
     by_name = {axis.name: axis for table in reversed(tables) for axis in reversed(table.axes)}
     order = list(dict.fromkeys(axis.name for table in tables for axis in table.axes))
+    for name, table in zip(names, tables, strict=True):
+        if not table.runs:
+            raise InputError(Problem(name, "", "has no trial", "leave it out, or `sweep run` it first"))
+        first = table.runs[0]
+        if lacking := by_name.keys() - settings_of(first.objective, first.config, first.cell).keys() - {STEPS}:
+            remedy = "pool sweeps with the same axes, or with the value in each sweep file"
+            raise InputError(Problem(name, min(lacking), "is an axis of another sweep, and has no value here", remedy))
     lengths = {table.runs[0].steps for table in tables}
     changed = changed_fields(tables, order)
     sizes = [name for name, values in changed.items() if all(is_number(value) and value > 0 for value in values)]
     sizes += [STEPS] if len(lengths) > 1 and STEPS not in order else []
-    differing = {**{name: values for name, values in changed.items() if name not in sizes}, **dict(_facts(tables))}
-    for name, values in differing.items():
+    differing = [*((name, values) for name, values in changed.items() if name not in sizes), *_facts(tables)]
+    for name, values in differing:
         i = next(i for i, value in enumerate(values) if value != values[0])
         message = f"is {format_value(to_hashable(values[i]))}, and {format_value(to_hashable(values[0]))} in {names[0]}"
         remedy = "pool sweeps of one objective and schedule; `sweep compare` shows how sweeps differ"
@@ -44,15 +50,10 @@ def pooled_table(tables: Sequence[SweepTable]) -> SweepTable:
         for runs in runs_of
         for run in runs
     }
-    values = axis_values([trial.cell for trial in trials.values()])
+    values_of = axis_values([trial.cell for trial in trials.values()])
     axes = [by_name.get(name, Axis(name, "values", ())) for name in names_of_axes]
-    if lacking := [axis.name for axis in axes if None in values[axis.name] and not axis.when]:
-        raise InputError(Problem(", ".join(names), lacking[0], "is an axis of some alone", "name sweeps that have it"))
-    return replace(
-        tables[0],
-        axes=tuple(replace(axis, values=values[axis.name]) for axis in axes),
-        trials=tuple(trials.values()),
-    )
+    axes = [replace(axis, values=values_of[axis.name]) for axis in axes]
+    return replace(tables[0], axes=tuple(axes), trials=tuple(trials.values()))
 
 
 def _facts(tables: Sequence[SweepTable]) -> Iterator[tuple[str, tuple[Any, ...]]]:

@@ -85,3 +85,17 @@ def test_lengths_that_differ_are_a_size_which_the_target_must_name() -> None:
     assert [axis.values for axis in pooled.axes if axis.name == "steps"] == [(20, 40)]
     with pytest.raises(InputError, match="--at steps=VALUE"):
         predict(pooled, {"width": 128})
+
+
+def test_an_axis_that_is_off_in_some_cells_pools_too() -> None:
+    clip = Axis("clip", "values", (1.0, None))
+    tables = []
+    for width in (16, 32):
+        table = of_width(width)
+        trials = [
+            replace(t, trial_id=f"{t.trial_id}{c}", cell=type(t.cell)({**t.cell, "clip": c}))
+            for t in table.trials
+            for c in clip.values
+        ]
+        tables.append(replace(table, axes=(*table.axes, clip), trials=tuple(trials)))
+    assert pooled_table(tables).axes[1].values == clip.values
