@@ -55,6 +55,11 @@ class Confirming:
         trials += self._trials(self._folder(found), found)
         return confirmed(found, trials, self.rule) if trials else found
 
+    def folders(self, found: Prediction) -> tuple[Path, ...]:
+        """The folders of the runs at the target."""
+        both = self._folder(found, is_short=True), self._folder(found)
+        return tuple(folder for folder in both if (folder / LEDGER).is_file())
+
     def train(self, found: Prediction, num: int, say: Say) -> tuple[Prediction, int]:
         """Train a short run, and ``num`` whole ones, each where the edge is as likely below as above.
 

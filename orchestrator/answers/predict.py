@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
+import os
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.answers._options import (
@@ -17,11 +20,12 @@ from orchestrator.answers._options import (
     where_option,
 )
 from orchestrator.base.errors import EXIT_OK, InputError, Problem
+from orchestrator.base.files import PREDICTION
 from orchestrator.base.query import Query, Say, conditions, flat, hidden, named, option, silent
 from orchestrator.base.space import format_value, is_number, to_hashable
 from orchestrator.base.words import count, joined
 from orchestrator.render.answer import Answer
-from orchestrator.render.blocks import Block, Caution, Figure, Line, picture_of
+from orchestrator.render.blocks import Block, Caution, Figure, File, Line, picture_of
 
 if TYPE_CHECKING:
     from orchestrator.maps.edges import Interval
@@ -31,6 +35,10 @@ if TYPE_CHECKING:
 STEPS = "steps"
 _WIDE = 2.5  # factor from the low to the high end of an interval that more runs would narrow
 _CONFIRM = 4  # runs at the target that are advised
+_NOT_KEPT = ("confirm", "executor", "allow_import")  # of a question that is asked again
+# Axes that are sizes without being asked for, and what a page may cost.
+_SIZES = ("width", "depth", "layers", "parameters", "tokens", "batch", "batch_size", "context")
+_MOST_ON_PAGE = 500  # trials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +52,7 @@ class PredictQuery(Query["SweepTable"]):
     """
 
     panel: ClassVar[str] = "choose"
+    section: ClassVar[str] = "A larger model"
 
     beside: tuple[str, ...] = option(
         (), "further sweeps, which differ in sizes alone", metavar="[NAME...]", is_argument=True
@@ -82,13 +91,30 @@ class PredictQuery(Query["SweepTable"]):
         rule = StableRule(self.degraded)
         found = predict(table, at, self.along, self.lr, self.assume, self.far, rule)
         confirming = Confirming(table, rule, self.executor, self.allow_import)
-        code = EXIT_OK
+        code, trained = EXIT_OK, tuple[Path, ...]()
         if self.confirm is None:
             found = confirming.updated(found)
         else:
             found, code = confirming.train(found, self.confirm, say)
+            trained = confirming.folders(found)
         can_train = imported_of(subject.facts) is None
-        return PredictAnswer(found, names, str(subject.ledger.path.parent), self._options(), can_train, code)
+        asked = json.dumps({name: getattr(self, name) for name in self.options() if name not in _NOT_KEPT})
+        folder = subject.ledger.path.parent
+        return PredictAnswer(found, names, folder, self._options(), asked, can_train, trained, code)
+
+    @classmethod
+    def on_page(cls, subject: SweepTable) -> PredictQuery | None:
+        """Return what was asked last, or else twice the largest size of a ladder that is trained."""
+        from pydantic import TypeAdapter
+
+        from orchestrator.maps.prediction import FEWEST_SIZES
+
+        with contextlib.suppress(OSError, ValueError):
+            return TypeAdapter(cls).validate_json((subject.ledger.path.parent / PREDICTION).read_bytes())
+        numbers = {axis.name: list(filter(is_number, axis.values)) for axis in subject.axes if axis.name in _SIZES}
+        at = tuple(f"{name}={2 * max(values)}" for name, values in numbers.items() if len(values) >= FEWEST_SIZES)
+        is_over = all(trial.outcome is not None or trial.status == "errored" for trial in subject.trials)
+        return cls(at=at) if at and is_over and len(subject.trials) <= _MOST_ON_PAGE else None
 
     def _pooled(self, subject: SweepTable) -> tuple[SweepTable, tuple[str, ...]]:
         """The sweep with those beside it, names in its folder of results or folders, and their names."""
@@ -100,7 +126,7 @@ class PredictQuery(Query["SweepTable"]):
         from orchestrator.maps.table import read_table
 
         results = subject.ledger.path.parent.parent
-        with ExitStack() as stack:
+        with contextlib.ExitStack() as stack:
             ledgers = [stack.enter_context(LedgerReader(sweep_folder(name, results) / LEDGER)) for name in self.beside]
             others = list(map(read_table, ledgers))
         return pooled_table([subject, *others]), tuple(table.name for table in others)
@@ -145,9 +171,11 @@ class PredictAnswer(Answer):
 
     result: Prediction = flat()
     beside: tuple[str, ...] = named("beside")
-    folder: str = hidden()
+    folder: Path = hidden()
     options: str = hidden()
+    asked: str = hidden()
     can_train: bool = hidden()
+    trained: tuple[Path, ...] = hidden()
     code: int = hidden(default=EXIT_OK)
 
     @property
@@ -159,6 +187,11 @@ class PredictAnswer(Answer):
     def exit_code(self) -> int:
         """The exit code of the training."""
         return self.code
+
+    @property
+    def trained_folders(self) -> tuple[Path, ...]:
+        """The folders of the runs at the target."""
+        return self.trained
 
     def blocks(self) -> Iterator[Block]:
         """Yield the doubts, the edge and the rate to take, why, and the next command."""
@@ -184,6 +217,8 @@ class PredictAnswer(Answer):
         yield from self._trained()
         yield Line(f"next: {self._next()}")
         yield Figure(picture_of("prediction:prediction_picture", self.result), "edge and best rate over size")
+        if os.access(self.folder, os.W_OK):
+            yield File(self.folder / PREDICTION, self.asked)
 
     def _void(self) -> Iterator[Block]:
         assert self.result.confirmation is not None
@@ -244,7 +279,7 @@ class PredictAnswer(Answer):
             yield Line(f"the best rate of the law leaves {test.regret:.2g} of loss there on the table", 1)
 
     def _next(self) -> str:
-        result, name = self.result, shlex.quote(self.folder)
+        result, name = self.result, shlex.quote(str(self.folder))
         runs = [run for size in result.ladder.sizes for run in size.runs]
         longest = int(result.target.get(STEPS, max(run.steps for run in runs)))
         if result.is_void:

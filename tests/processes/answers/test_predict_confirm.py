@@ -167,6 +167,20 @@ def test_the_advice_names_the_cost_and_its_command_runs(folder: Path) -> None:
     assert load(folder).predict(at=TARGET).confirmation is not None
 
 
+@pytest.mark.parametrize("is_command", [True, False])
+def test_the_sweeps_at_the_target_are_mirrored_and_reported_at_their_end(tmp_path: Path, is_command: bool) -> None:
+    folder = trained_ladder(tmp_path, tracking={"to": ["tensorboard"]})
+    if is_command:
+        done = CliRunner().invoke(app, ["predict", str(folder), "--at", *TARGET, "--confirm", "1"])
+        assert done.exit_code == 0, done.output
+    else:
+        confirm(folder, 1)
+    for end in ("", "_start"):
+        own = tmp_path / f"trained_confirm_curvature64{end}"
+        assert len(list((own / "tensorboard" / "trials").iterdir())) == 1
+        assert (own / "report.html").is_file()
+
+
 def test_what_cannot_be_trained_is_refused_with_the_remedy(folder: Path, tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text(
