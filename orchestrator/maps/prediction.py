@@ -118,7 +118,7 @@ def predict(
     ``assume`` is the exponent of axes with too few sizes. Raises InputError if the sizes cannot carry a law, or the
     target is too far away.
     """
-    along = along or _usual_rate(table)
+    along = along or usual_rate(table)
     if along in at:
         raise InputError(Problem("--at", along, "is the axis along which the edge lies", "name sizes: --at width=2048"))
     ladder = read_ladder(table, tuple(at), along, rule)
@@ -198,7 +198,8 @@ def confirmed(found: Prediction, trials: Sequence[TrialResult], rule: StableRule
     )
 
 
-def _usual_rate(table: SweepTable) -> str:
+def usual_rate(table: SweepTable) -> str:
+    """Return the axis along which the edge of a sweep lies by default. Raises InputError if it has none."""
     names = [axis.name for axis in table.axes]
     if not names:
         raise InputError(Problem(table.name, "", "has no axis", "name an import's with `--axis`"))
