@@ -140,11 +140,12 @@ def predict(
     )
     axis = next((name for name in at if _is_beyond(ladder, name, at[name])), next(iter(at)))
     target_K = log_size(at, ladder.names)
-    law, best = form.edge_law(ladder), form.best_law(ladder)
+    law = form.edge_law(ladder)
+    exponent_K = np.array([law.exponent(i, target_K)[0] for i in range(len(ladder.names))])
+    few = pooled(ladder, axis, exponent_K) if ladder.is_scattered else ladder
+    best, test = form.best_law(few), backtest(few, at, axis, form)
     edge = _interval(law, target_K)
     best_lr = None if best is None else _interval(best, target_K)
-    exponent_K = np.array([law.exponent(i, target_K)[0] for i in range(len(ladder.names))])
-    test = backtest(pooled(ladder, axis, exponent_K) if ladder.is_scattered else ladder, at, axis, form)
     return Prediction(
         sweep=table.name,
         along=along,
