@@ -23,7 +23,7 @@ from orchestrator.base.errors import EXIT_OK, InputError, Problem
 from orchestrator.base.files import PREDICTION
 from orchestrator.base.query import Query, Say, conditions, flat, hidden, named, option, silent
 from orchestrator.base.space import format_value, is_number, to_hashable
-from orchestrator.base.words import count, joined
+from orchestrator.base.words import count, format_seconds, joined
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Caution, Figure, File, Line, picture_of
 
@@ -80,6 +80,7 @@ class PredictQuery(Query["SweepTable"]):
         from orchestrator.ledger.facts import imported_of
         from orchestrator.maps.edges import StableRule
         from orchestrator.maps.prediction import predict
+        from orchestrator.maps.step_time import step_seconds
 
         table, names = self._pooled(subject)
         at = _target(self.at, table)
@@ -99,8 +100,8 @@ class PredictQuery(Query["SweepTable"]):
             trained = confirming.folders(found)
         can_train = imported_of(subject.facts) is None
         asked = json.dumps({name: getattr(self, name) for name in self.options() if name not in _NOT_KEPT})
-        folder = subject.ledger.path.parent
-        return PredictAnswer(found, names, folder, self._options(), asked, can_train, trained, code)
+        folder, seconds = subject.ledger.path.parent, step_seconds(table, found.ladder, found.target)
+        return PredictAnswer(found, names, folder, self._options(), asked, can_train, trained, seconds, code)
 
     @classmethod
     def on_page(cls, subject: SweepTable) -> PredictQuery | None:
@@ -176,6 +177,7 @@ class PredictAnswer(Answer):
     asked: str = hidden()
     can_train: bool = hidden()
     trained: tuple[Path, ...] = hidden()
+    step_seconds: tuple[float, float] | None = hidden()
     code: int = hidden(default=EXIT_OK)
 
     @property
@@ -296,7 +298,7 @@ class PredictAnswer(Answer):
         if self.can_train and (is_open or is_wide):
             known = 0 if result.confirmation is None else sum(r.steps == longest for r in result.confirmation.runs)
             why = "since a larger model may fail in a way that no smaller one shows" if not known else "to know more"
-            cost = f"{_CONFIRM} runs and {_CONFIRM * longest:,} steps"
+            cost = f"{_CONFIRM} runs and {_CONFIRM * longest:,} steps{self._time(_CONFIRM * longest)}"
             return f"{asked} --confirm {known + _CONFIRM}` trains at most {cost} there, {why}"
         if result.doubts:
             return f"`sweep boundary {name} --along {result.along}` shows the edge of each size"
@@ -306,6 +308,13 @@ class PredictAnswer(Answer):
             num = len(runs) // len(values)
             return f"a size more would narrow the interval: {size}, with {num} runs and {num * longest:,} steps"
         return f"{asked} --lr RATE` says P(stable) at a rate of your own"
+
+    def _time(self, steps: int) -> str:
+        """How long so many steps at the target take, if the packs of the sweep say."""
+        if self.step_seconds is None:
+            return ""
+        low, high = (format_seconds(steps * seconds) for seconds in self.step_seconds)
+        return f" (about {high if low == high else f'{low} to {high}'} on one worker)"
 
 
 def _interval(found: Interval) -> str:
