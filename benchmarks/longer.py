@@ -23,8 +23,8 @@ sys.path.insert(0, str(ROOT))
 from orchestrator import run  # noqa: E402
 from orchestrator.base.files import LEDGER  # noqa: E402
 from orchestrator.ledger.reader import LedgerReader  # noqa: E402
+from orchestrator.maps.lifetimes import lifetime  # noqa: E402
 from orchestrator.maps.prediction import predict  # noqa: E402
-from orchestrator.maps.survival import lifetime  # noqa: E402
 from orchestrator.maps.table import SweepTable, read_table  # noqa: E402
 
 SHORT = 300

@@ -144,7 +144,7 @@ def ledger_at(folder: Path) -> LedgerWriter:
     return LedgerWriter(folder / "ledger.db")
 
 
-def trained_ladder(results: Path) -> Path:
+def trained_ladder(results: Path, tracking: dict[str, Any] | None = None) -> Path:
     """The folder of a sweep of quadratics, whose edge is 2 / curvature."""
     from orchestrator import run
 
@@ -155,7 +155,7 @@ def trained_ladder(results: Path) -> Path:
         "seeds": [3],
         "axes": {"lr": {"log": [0.02, 5.0], "num": 17}, "curvature": {"values": [1.0, 4.0, 16.0]}},
         "fixed": {"optimizer": "sgd", "beta1": 0.0, "noise": 1.0, "dimension": 1000},
-        "tracking": {"enabled": False},
+        "tracking": tracking or {"enabled": False},
     }
     run(sweep, results=results, executor="inline")
     return results / "trained"

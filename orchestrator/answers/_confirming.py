@@ -55,6 +55,11 @@ class Confirming:
         trials += self._trials(self._folder(found), found)
         return confirmed(found, trials, self.rule) if trials else found
 
+    def folders(self, found: Prediction) -> tuple[Path, ...]:
+        """The folders of the runs at the target."""
+        both = self._folder(found, is_short=True), self._folder(found)
+        return tuple(folder for folder in both if (folder / LEDGER).is_file())
+
     def train(self, found: Prediction, num: int, say: Say) -> tuple[Prediction, int]:
         """Train a short run, and ``num`` whole ones, each where the edge is as likely below as above.
 
@@ -68,7 +73,7 @@ class Confirming:
             rates = self._rates(folder, found) or [_rounded(found.law_target().quantile(0.025))]
             code = self._run(folder, found, cell, rates, short, say)
         after, folder = self.updated(found), self._folder(found)
-        whole = int(found.target[STEPS]) if found.ladder.lengths else None
+        whole = int(found.target[STEPS]) if STEPS in found.target else None
         num_before = -1
         while code == EXIT_OK and not after.is_void and num_before < (num_done := self._num_done(folder, found)) < num:
             num_before, rates = num_done, self._rates(folder, found)
@@ -101,7 +106,7 @@ class Confirming:
             raise InputError(Problem("--confirm", self.table.name, message, remedy))
         cell: dict[str, Any] = {}
         for axis in self.table.axes:
-            if axis.name == found.along:
+            if axis.name in (found.along, STEPS):
                 continue
             values = list(dict.fromkeys(trial.cell.get(axis.name) for trial in self.table.trials))
             if axis.name in found.target:

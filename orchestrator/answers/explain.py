@@ -43,12 +43,12 @@ class ExplainQuery(Query["SweepTable"]):
         return ExplainAnswer.of(explain(subject, self.x, self.y), subject.ledger.path.parent)
 
     @classmethod
-    def is_on_page(cls, subject: SweepTable) -> bool:
-        """Whether there is something to explain, and not too much."""
+    def on_page(cls, subject: SweepTable) -> ExplainQuery | None:
+        """Return the question if there is something to explain, and not too much."""
         from orchestrator.maps.cell_map import cell_map
 
         stability = cell_map(subject)
-        return 0 < sum(map(stability.is_over_edge, stability.cells)) <= _MAX_EXPLAINED
+        return cls() if 0 < sum(map(stability.is_over_edge, stability.cells)) <= _MAX_EXPLAINED else None
 
 
 @dataclass(frozen=True, slots=True)

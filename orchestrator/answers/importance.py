@@ -36,9 +36,9 @@ class ImportanceQuery(Query["SweepTable"]):
         return ImportanceAnswer(importance(subject))
 
     @classmethod
-    def is_on_page(cls, subject: SweepTable) -> bool:
-        """Whether a page has it: not without the libraries that compute it."""
-        return all(map(is_installed, _LIBRARIES))
+    def on_page(cls, subject: SweepTable) -> ImportanceQuery | None:
+        """Return the question, unless the libraries that compute the answer are missing."""
+        return cls() if all(map(is_installed, _LIBRARIES)) else None
 
 
 @dataclass(frozen=True, slots=True)

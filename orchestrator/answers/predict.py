@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
+import os
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.answers._options import (
@@ -16,11 +20,12 @@ from orchestrator.answers._options import (
     where_option,
 )
 from orchestrator.base.errors import EXIT_OK, InputError, Problem
-from orchestrator.base.query import Query, Say, conditions, flat, hidden, option, silent
+from orchestrator.base.files import PREDICTION
+from orchestrator.base.query import Query, Say, conditions, flat, hidden, named, option, silent
 from orchestrator.base.space import format_value, is_number, to_hashable
-from orchestrator.base.words import count, joined
+from orchestrator.base.words import count, format_seconds, joined
 from orchestrator.render.answer import Answer
-from orchestrator.render.blocks import Block, Caution, Figure, Line, picture_of
+from orchestrator.render.blocks import Block, Caution, Figure, File, Line, picture_of
 
 if TYPE_CHECKING:
     from orchestrator.maps.edges import Interval
@@ -30,6 +35,10 @@ if TYPE_CHECKING:
 STEPS = "steps"
 _WIDE = 2.5  # factor from the low to the high end of an interval that more runs would narrow
 _CONFIRM = 4  # runs at the target that are advised
+_NOT_KEPT = ("confirm", "executor", "allow_import")  # of a question that is asked again
+# Axes that are sizes without being asked for, and what a page may cost.
+_SIZES = ("width", "depth", "layers", "parameters", "tokens", "batch", "batch_size", "context")
+_MOST_ON_PAGE = 500  # trials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +47,16 @@ class PredictQuery(Query["SweepTable"]):
 
     It tests itself on the largest trained size first. For example `sweep predict proxies --at width=2048 --at
     depth=16`, or with your own rate `sweep predict proxies --at width=2048 --lr 3e-4`. With `--confirm 4` it trains a
-    short run and four whole ones at the target, and says whether the prediction holds there.
+    short run and four whole ones at the target, and says whether the prediction holds there. Several sweeps of one
+    training are one ladder: `sweep predict width16 width32 width64 --at width=256`.
     """
 
     panel: ClassVar[str] = "choose"
+    section: ClassVar[str] = "A larger model"
 
+    beside: tuple[str, ...] = option(
+        (), "further sweeps, which differ in sizes alone", metavar="[NAME...]", is_argument=True
+    )
     at: tuple[str, ...] = option(
         (), "a size of the target: width=2048, or steps=9000; repeatable", metavar="AXIS=VALUE"
     )
@@ -66,27 +80,62 @@ class PredictQuery(Query["SweepTable"]):
         from orchestrator.ledger.facts import imported_of
         from orchestrator.maps.edges import StableRule
         from orchestrator.maps.prediction import predict
+        from orchestrator.maps.step_time import step_seconds
 
-        at = _target(self.at, subject)
+        table, names = self._pooled(subject)
+        at = _target(self.at, table)
         if self.lr is not None and not (0 < self.lr < math.inf):
             raise InputError(Problem("--lr", str(self.lr), "is not a rate", "give a positive number, e.g. 3e-4"))
         if self.assume is not None and not math.isfinite(self.assume):
             raise InputError(Problem("--assume", str(self.assume), "is not an exponent", "give a number, e.g. -1"))
-        table = subject.where("--where", self.where)
+        table = table.where("--where", self.where)
         rule = StableRule(self.degraded)
         found = predict(table, at, self.along, self.lr, self.assume, self.far, rule)
         confirming = Confirming(table, rule, self.executor, self.allow_import)
-        code = EXIT_OK
+        code, trained = EXIT_OK, tuple[Path, ...]()
         if self.confirm is None:
             found = confirming.updated(found)
         else:
             found, code = confirming.train(found, self.confirm, say)
+            trained = confirming.folders(found)
         can_train = imported_of(subject.facts) is None
-        return PredictAnswer(found, str(subject.ledger.path.parent), self._options(), can_train, code)
+        asked = json.dumps({name: getattr(self, name) for name in self.options() if name not in _NOT_KEPT})
+        folder, seconds = subject.ledger.path.parent, step_seconds(table, found.ladder, found.target)
+        return PredictAnswer(found, names, folder, self._options(), asked, can_train, trained, seconds, code)
+
+    @classmethod
+    def on_page(cls, subject: SweepTable) -> PredictQuery | None:
+        """Return what was asked last, or else twice the largest size of a ladder that is trained."""
+        from pydantic import TypeAdapter
+
+        from orchestrator.maps.prediction import FEWEST_SIZES
+
+        with contextlib.suppress(OSError, ValueError):
+            return TypeAdapter(cls).validate_json((subject.ledger.path.parent / PREDICTION).read_bytes())
+        numbers = {axis.name: list(filter(is_number, axis.values)) for axis in subject.axes if axis.name in _SIZES}
+        at = tuple(f"{name}={2 * max(values)}" for name, values in numbers.items() if len(values) >= FEWEST_SIZES)
+        is_over = all(trial.outcome is not None or trial.status == "errored" for trial in subject.trials)
+        return cls(at=at) if at and is_over and len(subject.trials) <= _MOST_ON_PAGE else None
+
+    def _pooled(self, subject: SweepTable) -> tuple[SweepTable, tuple[str, ...]]:
+        """The sweep with those beside it, names in its folder of results or folders, and their names."""
+        if not self.beside:
+            return subject, ()
+        from orchestrator.base.files import LEDGER, sweep_folder
+        from orchestrator.ledger.reader import LedgerReader
+        from orchestrator.maps.pooling import pooled_table
+        from orchestrator.maps.table import read_table
+
+        results = subject.ledger.path.parent.parent
+        with contextlib.ExitStack() as stack:
+            ledgers = [stack.enter_context(LedgerReader(sweep_folder(name, results) / LEDGER)) for name in self.beside]
+            others = list(map(read_table, ledgers))
+        return pooled_table([subject, *others]), tuple(table.name for table in others)
 
     def _options(self) -> str:
         """The options that asking again with another rate needs."""
         words = [
+            *self.beside,
             *(f"--at={text}" for text in self.at),
             *(f"--where={axis}={format_value(value)}" for axis, value in self.where.items()),
             *([f"--along={self.along}"] if self.along else []),
@@ -122,9 +171,13 @@ class PredictAnswer(Answer):
     """A prediction, with the doubts about it first."""
 
     result: Prediction = flat()
-    folder: str = hidden()
+    beside: tuple[str, ...] = named("beside")
+    folder: Path = hidden()
     options: str = hidden()
+    asked: str = hidden()
     can_train: bool = hidden()
+    trained: tuple[Path, ...] = hidden()
+    step_seconds: tuple[float, float] | None = hidden()
     code: int = hidden(default=EXIT_OK)
 
     @property
@@ -136,6 +189,11 @@ class PredictAnswer(Answer):
     def exit_code(self) -> int:
         """The exit code of the training."""
         return self.code
+
+    @property
+    def trained_folders(self) -> tuple[Path, ...]:
+        """The folders of the runs at the target."""
+        return self.trained
 
     def blocks(self) -> Iterator[Block]:
         """Yield the doubts, the edge and the rate to take, why, and the next command."""
@@ -150,7 +208,8 @@ class PredictAnswer(Answer):
         judged = joined(list(map(str, result.ladder.lengths)), "and")
         when = f", judged after {judged} steps" if judged else ""
         what = f"edge and best {result.along} go" if result.best_exponents else "the edge goes"
-        yield Line(f"by a law fitted to the outcomes of {runs} at {sizes}{when}; {what} as")
+        of = f" of {joined([result.sweep, *self.beside], 'and')}" if self.beside else ""
+        yield Line(f"by a law fitted to the outcomes of {runs} at {sizes}{of}{when}; {what} as")
         for name, exponent in result.exponents.items():
             best = result.best_exponents.get(name)
             yield Line(f"{name} to the power {_power(exponent)}{'' if best is None else f', best {_power(best)}'}", 1)
@@ -160,6 +219,8 @@ class PredictAnswer(Answer):
         yield from self._trained()
         yield Line(f"next: {self._next()}")
         yield Figure(picture_of("prediction:prediction_picture", self.result), "edge and best rate over size")
+        if os.access(self.folder, os.W_OK):
+            yield File(self.folder / PREDICTION, self.asked)
 
     def _void(self) -> Iterator[Block]:
         assert self.result.confirmation is not None
@@ -220,9 +281,9 @@ class PredictAnswer(Answer):
             yield Line(f"the best rate of the law leaves {test.regret:.2g} of loss there on the table", 1)
 
     def _next(self) -> str:
-        result, name = self.result, shlex.quote(self.folder)
+        result, name = self.result, shlex.quote(str(self.folder))
         runs = [run for size in result.ladder.sizes for run in size.runs]
-        longest = int(result.target[STEPS]) if result.ladder.lengths else max(run.steps for run in runs)
+        longest = int(result.target.get(STEPS, max(run.steps for run in runs)))
         if result.is_void:
             sizes = " ".join(
                 f"--steps {longest}" if axis == STEPS else f"--axis {axis}=values:{format_value(value)}"
@@ -237,7 +298,7 @@ class PredictAnswer(Answer):
         if self.can_train and (is_open or is_wide):
             known = 0 if result.confirmation is None else sum(r.steps == longest for r in result.confirmation.runs)
             why = "since a larger model may fail in a way that no smaller one shows" if not known else "to know more"
-            cost = f"{_CONFIRM} runs and {_CONFIRM * longest:,} steps"
+            cost = f"{_CONFIRM} runs and {_CONFIRM * longest:,} steps{self._time(_CONFIRM * longest)}"
             return f"{asked} --confirm {known + _CONFIRM}` trains at most {cost} there, {why}"
         if result.doubts:
             return f"`sweep boundary {name} --along {result.along}` shows the edge of each size"
@@ -247,6 +308,13 @@ class PredictAnswer(Answer):
             num = len(runs) // len(values)
             return f"a size more would narrow the interval: {size}, with {num} runs and {num * longest:,} steps"
         return f"{asked} --lr RATE` says P(stable) at a rate of your own"
+
+    def _time(self, steps: int) -> str:
+        """How long so many steps at the target take, if the packs of the sweep say."""
+        if self.step_seconds is None:
+            return ""
+        low, high = (format_seconds(steps * seconds) for seconds in self.step_seconds)
+        return f" (about {high if low == high else f'{low} to {high}'} on one worker)"
 
 
 def _interval(found: Interval) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.answers._options import by_option
+from orchestrator.answers._options import by_option, where_option
 from orchestrator.base.query import Query, Say, flat, option, silent
 from orchestrator.base.space import format_value
 from orchestrator.base.words import count
@@ -15,10 +15,13 @@ from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Caution, Line, Table
 
 if TYPE_CHECKING:
-    from orchestrator.maps.survival import Group, Share, Survival
+    from orchestrator.maps.edges import Interval
+    from orchestrator.maps.prediction import Exponent
+    from orchestrator.maps.survival import Group, RowLaw, Share, Survival
     from orchestrator.maps.table import SweepTable
 
 _FEW_ROWS, _MOST_ROWS = 4, 40  # of cells, and of values that were asked for
+_FEW_DOUBTS = 2
 _FAILS = 0.5  # a cell with a lower predicted P(stable) counts as one that would fail
 
 
@@ -26,15 +29,17 @@ _FAILS = 0.5  # a cell with a lower predicted P(stable) counts as one that would
 class SurvivalQuery(Query["SweepTable"]):
     """Show how long runs stay stable, what "stable so far" leaves open, and which cells would fail in longer runs.
 
-    For example `sweep survival fit --until 3000`, or pooled by the values of an axis `sweep survival fit --by lr`.
+    For example `sweep survival fit --until 3000`, or pooled by the values of an axis `sweep survival fit --by lr`. The
+    prediction is that of `sweep predict fit --at steps=3000`, row by row.
     """
 
     panel: ClassVar[str] = "explain"
 
     by: str | None = by_option("pool the cells of each value of this axis")
+    where: Mapping[str, Any] = where_option()
     until: int | None = option(
         None,
-        "predict to this step; ten times the longest run by default",
+        "predict to this step; four times the longest run by default",
         metavar="STEP",
         minimum=1,
         maximum=10**12,
@@ -44,7 +49,7 @@ class SurvivalQuery(Query["SweepTable"]):
         """Return the shares of stable runs over steps, and the prediction."""
         from orchestrator.maps.survival import survival
 
-        return SurvivalAnswer(survival(subject, self.by, self.until))
+        return SurvivalAnswer(survival(subject.where("--where", self.where), self.by, self.until, say))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class SurvivalAnswer(Answer):
     result: Survival = flat()
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the shares as a table, what its rows leave open, and the fit, or why there is none."""
+        """Yield the shares as a table, what its rows leave open, and the laws, or why there is none."""
         result = self.result
         left_out = f"; {result.num_left_out} left out, whose outcome says nothing" if result.num_left_out else ""
         yield Line(
@@ -63,22 +68,19 @@ class SurvivalAnswer(Answer):
         )
         yield from self._table()
         yield from self._open()
-        if result.shape is not None:
-            yield from self._fit()
-        for doubt in result.doubts:
-            yield Caution(doubt, "no prediction")
+        yield from self._laws()
 
     def _table(self) -> Iterator[Block]:
         """The values of an axis, or the cells of which it is least certain whether they last."""
         result, groups = self.result, self.result.groups
         shown = groups[:_MOST_ROWS] if result.by else sorted(groups, key=_certainty)[:_FEW_ROWS]
         rest = f"; {len(shown)} of {len(groups)}, --json FILE has all" if len(shown) < len(groups) else ""
-        yield Line(
-            f"P(stable to a step) with 95 % intervals (Kaplan-Meier{', then the fit' if result.shape else ''}){rest}:"
-        )
+        has_law = any(law.edge for law in result.laws)
+        how = f"Kaplan-Meier{', then the law of `sweep predict`' if has_law else ''}"
+        yield Line(f"P(stable to a step) with 95 % intervals ({how}){rest}:")
         head = ["", *(f"to {step}" for step in (*result.steps[1:-1], result.longest))]
         rows = [[_name(group), *map(_number, group.at_steps[1:-1]), _share(group.at_steps[-1])] for group in shown]
-        if result.shape is not None:
+        if has_law:
             head.append(f"to {result.until}")
             rows = [[*row, _share(group.predicted)] for row, group in zip(rows, shown, strict=True)]
         yield Table(tuple(head), tuple(map(tuple, rows)), indent=1)
@@ -100,20 +102,41 @@ class SurvivalAnswer(Answer):
     def _kind(self) -> str:
         return "cells" if self.result.by is None else f"values of {self.result.by}"
 
-    def _fit(self) -> Iterator[Line]:
+    def _laws(self) -> Iterator[Block]:
         result = self.result
-        at_start = result.num_failed_at_start
-        without = f" ({at_start} runs left out, which failed at the start)" if at_start else ""
-        yield Line(
-            f"the fit, a Weibull regression of shape {result.shape:.2g}{without}, multiplies the time to an onset by"
-        )
-        for effect in result.effects:
-            yield Line(f"{effect.factor:.2g} ({effect.low:.2g} to {effect.high:.2g}): {effect.change}", 1)
+        laws = [law for law in result.laws if law.edge is not None and law.exponent is not None]
+        if laws:
+            yield Line(
+                f"the edge along {result.along} at step {result.until}, and the power of the steps with which it moves"
+            )
+        for law in laws[:_FEW_ROWS]:
+            edge, power = _interval(law.edge, ".2g"), _interval(law.exponent, ".2f")
+            yield Line(_of_row(law, f"{edge}, power {power}"), 1)
+        if rest := laws[_FEW_ROWS:]:
+            yield Line(f"... and {len(rest)} more rows: --json FILE has all", 1)
         stable = [group.predicted for group in result.groups if group.num_onsets == 0 and group.predicted is not None]
         failing = sum(predicted.share < _FAILS for predicted in stable)
         if stable:
             what = f"of {len(stable)} {self._kind} without an onset, {failing} are predicted to fail"
             yield Line(f"{what} by step {result.until}")
+        doubted = [law for law in laws if law.doubts]
+        for law in doubted[:_FEW_DOUBTS]:
+            yield Caution(_of_row(law, law.doubts[0]))
+        if rest := doubted[_FEW_DOUBTS:]:
+            yield Caution(f"{len(rest)} more rows have doubts: --json FILE has them")
+        without: dict[str, list[RowLaw]] = {}
+        for law in result.laws:
+            if law.edge is None:
+                without.setdefault(law.doubts[0], []).append(law)
+        for reason, rows in without.items():
+            if len(rows) == len(result.laws):
+                yield Caution(reason, "no prediction")
+            else:
+                yield Caution(f"{len(rows)} rows: {reason}" if rows[1:] else _of_row(rows[0], reason), "no prediction")
+
+
+def _of_row(law: RowLaw, text: str) -> str:
+    return f"{_name(law)}: {text}" if law.setting else text
 
 
 def _certainty(group: Group) -> float:
@@ -122,7 +145,11 @@ def _certainty(group: Group) -> float:
     return 1.0 if share is None else abs(share.share - 0.5)
 
 
-def _name(group: Group) -> str:
+def _interval(found: Interval | Exponent | None, digits: str) -> str:
+    return "" if found is None else f"{found.at:{digits}} ({found.low:{digits}} to {found.high:{digits}})"
+
+
+def _name(group: Group | RowLaw) -> str:
     return " ".join(f"{key}={format_value(value)}" for key, value in group.setting.items()) or "all"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,12 +36,21 @@ def asked(query: Query[Any], given: Mapping[str, Any]) -> int:
         subject, folders = _subject(query, given, stack)
         answer = query.ask(subject, say_progress)
     show(answer, output, json_file, () if query.says_origin else folders)
-    if query.updates_mirrors:
-        from orchestrator.api.upkeep import mirrored
-
-        for line in (line for folder in folders for line in mirrored(folder)):
-            print_text(str(line), sys.stderr if json_file == STANDARD_OUTPUT else sys.stdout)
+    for line in followed(query, answer, folders):
+        print_text(line, sys.stderr if json_file == STANDARD_OUTPUT else sys.stdout)
     return answer.exit_code
+
+
+def followed(query: Query[Any], answer: Answer, folders: Sequence[Path]) -> Iterator[str]:
+    """Bring trackers up to date where training for ``answer`` has changed sweeps; yield a line for each."""
+    if not (query.updates_mirrors or answer.trained_folders):
+        return
+    from orchestrator.api.upkeep import mirrored
+
+    for folder in answer.trained_folders:
+        yield from map(str, mirrored(folder, is_new=True))
+    for folder in folders:
+        yield from map(str, mirrored(folder))
 
 
 def _subject(query: Query[Any], given: Mapping[str, Any], stack: ExitStack) -> tuple[Any, list[Path]]:

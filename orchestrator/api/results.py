@@ -17,6 +17,7 @@ import pandas as pd
 
 from orchestrator.answers import names as query_names
 from orchestrator.answers import query_class, query_classes
+from orchestrator.api.asking import followed
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER, sweep_folder
 from orchestrator.base.query import Query
@@ -155,9 +156,12 @@ class SweepResults:
     def ask(self, query: Query[Any]) -> Any:
         """Return the answer to a question about this sweep: an instance of one of ``orchestrator.answers``.
 
-        Raises InputError.
+        Trackers follow what it trained. Raises InputError.
         """
-        return self._of_table(lambda table: query.ask(table, print))
+        answer = self._of_table(lambda table: query.ask(table, print))
+        for line in followed(query, answer, [self.folder]):
+            print(line)
+        return answer
 
     def compare(self, *others: SweepResults | str | Path, **options: Any) -> Any:
         """Return how other sweeps differ from this one, or how the values of an axis of this one differ.

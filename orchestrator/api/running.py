@@ -147,13 +147,13 @@ def run_lines(
         yield f"trained for {summary.seconds:.0f} s"
     elif summary.used_up is None:
         yield "nothing to train: every trial has run"
+    from orchestrator.answers._tracked import tracked_answers
     from orchestrator.pages.report import are_current, existing_exports, export_all  # by now ahead in a thread
-    from orchestrator.render.tags import trial_answers
 
     check_in_place(folder)
     written = existing_exports(folder) if are_current(folder) else export_all(folder)
     warnings = []
-    answers = [] if all(mirror.is_current() for mirror in mirrors) else trial_answers(folder)
+    answers = [] if all(mirror.is_current() for mirror in mirrors) else tracked_answers(folder)
     for tracker, mirror in zip(trackers, mirrors, strict=True):
         if not mirror.is_current():
             yield f"mirroring to {tracker.title} ..."

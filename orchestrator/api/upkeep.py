@@ -13,6 +13,7 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator.answers._tracked import tracked_answers
 from orchestrator.base.environment import install_command
 from orchestrator.base.errors import EXIT_OK, InputError, Problem, SweepError
 from orchestrator.base.files import (
@@ -36,7 +37,6 @@ from orchestrator.mirrors.mirror import Mirror, has_been_mirrored
 from orchestrator.mirrors.mlflow_store import STORE, rehome, run_pages, server_command, tracking_uri
 from orchestrator.mirrors.tracker import TrackingError, tracker_class
 from orchestrator.render.optuna_study import export_study
-from orchestrator.render.tags import trial_answers
 from orchestrator.render.text import Lines, say_progress
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.sweepfile.spec import load_sections
@@ -58,7 +58,7 @@ def sync(folder: Path, tracking_uri: str | None, to: Sequence[str] = ()) -> Line
     failures: list[str] = []
     with sweep_lock(folder):
         artifacts = [*([frozen] if has_file else []), *export_all(folder)]
-        answers = trial_answers(folder)
+        answers = tracked_answers(folder)
         for tracker in trackers:
             try:
                 with Mirror(folder, tracking, tracker=tracker) as mirror:
@@ -88,11 +88,11 @@ def export_optuna(folder: Path) -> Lines:
     return EXIT_OK
 
 
-def mirrored(folder: Path) -> Lines:
-    """Bring the trackers that have the sweep up to date, so that they have the answer too."""
+def mirrored(folder: Path, is_new: bool = False) -> Lines:
+    """Bring the trackers that have the sweep up to date, so that they have the answer too; all of a new sweep's."""
     frozen = folder / FROZEN_SWEEP
     tracking = load_sections(frozen).tracking if frozen.is_file() else TrackingConfig(enabled=False)
-    names = [name for name in tracking.to if tracking.enabled and has_been_mirrored(folder, name)]
+    names = [name for name in tracking.to if tracking.enabled and (is_new or has_been_mirrored(folder, name))]
     if names:
         try:
             yield from sync(folder, None, names)

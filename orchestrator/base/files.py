@@ -32,6 +32,7 @@ TRIALS = "trials"  # folder of a custom trainer's trials
 PICTURES = ("png", "svg", "pdf")
 COMPARISONS, REPLAYS = "compare", "replay"  # folders of pictures next to the sweeps
 DIAGNOSES, EXPLANATION = "diagnosis", "explanation.png"  # pictures: a folder, a file
+PREDICTION = "prediction.json"  # the question of the last `sweep predict`
 REMEDIES, REMEDIES_PICTURE = "remedies", "remedies.png"  # in it a folder for a trial's forks, and their picture
 REMEDY_MAP, REMEDY_TABLE = "remedies.png", "remedies.csv"  # the remedies of all unstable cells
 FORKS_OF_EACH = f"{REMEDIES}/*/ledger.db"  # the ledgers of trials' forks

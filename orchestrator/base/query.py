@@ -65,9 +65,9 @@ class Query(ABC, Generic[_Asked]):
     updates_mirrors: ClassVar[bool] = False  # so that trackers have the answer too
 
     @classmethod
-    def is_on_page(cls, subject: _Asked) -> bool:
-        """Return whether a page has the section: not if the answer would take long."""
-        return True
+    def on_page(cls, subject: _Asked) -> Query[_Asked] | None:
+        """Return the question whose answer is a page's section; None without one, as if the answer would take long."""
+        return cls()
 
     @abstractmethod
     def ask(self, subject: _Asked, say: Say = silent) -> Any:

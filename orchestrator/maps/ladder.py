@@ -17,41 +17,12 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.words import listed
 from orchestrator.maps.edges import STABLE, StableRule
 from orchestrator.maps.lengths import STEPS, judged_lengths, stable_lengths
+from orchestrator.maps.optimum import FLAT, Optimum, fitted_optimum
 from orchestrator.maps.table import SweepTable
 
-FLAT = 0.003  # rates whose loss exceeds the best by less than this share of it are as good as the best
 _FEWEST_RATES = 3  # stable, with a loss, that show an optimum
 _SHOWN = 4
 _RUNS_OF_GROUP, _MOST_GROUPS = 12, 6  # of sizes that are scattered
-
-
-@dataclass(frozen=True, slots=True)
-class Optimum:
-    """Logs of the rates between which the loss is as good as the best. ``beyond`` is +1 or -1 if it leaves the axis.
-
-    ``rates`` and ``costs`` are the stable cells, by ascending log rate.
-    """
-
-    low: float
-    high: float
-    beyond: int
-    rates: tuple[float, ...]
-    costs: tuple[float, ...]
-
-    @property
-    def centre(self) -> float:
-        """The middle of the region."""
-        return (self.low + self.high) / 2
-
-    @property
-    def spread(self) -> float:
-        """How uncertain the centre is: half of the region is about two deviations, and so is the grid's spacing."""
-        spacing = (self.rates[-1] - self.rates[0]) / (len(self.rates) - 1)
-        return max(self.high - self.low, spacing) / 4
-
-    def regret(self, log_rate: float) -> float:
-        """Return the loss that a rate leaves on the table, interpolated between stable cells."""
-        return float(np.interp(log_rate, self.rates, self.costs)) - min(self.costs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +98,8 @@ class Ladder:
 
     def steps_at(self, size_K: np.ndarray) -> int:
         """Return how long a whole run at a size is: the shortest run of the sweep, unless the size says."""
-        if self.lengths:
-            return round(math.exp(size_K[-1]))
+        if STEPS in self.names:
+            return round(math.exp(size_K[self.names.index(STEPS)]))
         return min(run.steps for size in self.sizes for run in size.runs)
 
     def outcomes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -198,7 +169,7 @@ def _with_steps(setting: Cell, steps: int) -> Cell:
 def pooled(ladder: Ladder, name: str, exponent_K: np.ndarray) -> Ladder:
     """Return scattered sizes as a few that hold many runs each, neighbours along the axis ``name``.
 
-    Rates are moved to the middle of their group by the exponents of a law; optima are left out.
+    Rates are moved to the middle of their group by the exponents of a law, and optima are those of a fitted loss.
     """
     runs = sorted(
         (
@@ -222,7 +193,13 @@ def pooled(ladder: Ladder, name: str, exponent_K: np.ndarray) -> Ladder:
         rates = tuple(moved[i] for i in order)
         unstable, num_stable, trials = (tuple(group[i][place] for i in order) for place in (2, 3, 4))
         middle = Cell(zip(ladder.names, map(float, np.exp(middle_K)), strict=True))
-        sizes.append(Size(middle, rates, unstable, num_stable, *bracket(rates, unstable), None, trials))
+        low, high = bracket(rates, unstable)
+        costs = [
+            None if is_unstable else ladder.measure.final_cost(trial)
+            for is_unstable, trial in zip(unstable, trials, strict=True)
+        ]
+        optimum = None if ladder.lengths else fitted_optimum(rates, costs, place_NK[order] - middle_K)
+        sizes.append(Size(middle, rates, unstable, num_stable, low, high, optimum, trials))
     return replace(ladder, sizes=tuple(sizes))
 
 

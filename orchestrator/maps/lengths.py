@@ -10,7 +10,7 @@ from orchestrator.base.space import is_number
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.facts import trainer_facts
 from orchestrator.ledger.reader import check_has_curves
-from orchestrator.maps.survival import lifetime
+from orchestrator.maps.lifetimes import lifetime
 from orchestrator.maps.table import SweepTable
 
 STEPS = "steps"

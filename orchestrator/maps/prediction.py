@@ -118,7 +118,7 @@ def predict(
     ``assume`` is the exponent of axes with too few sizes. Raises InputError if the sizes cannot carry a law, or the
     target is too far away.
     """
-    along = along or _usual_rate(table)
+    along = along or usual_rate(table)
     if along in at:
         raise InputError(Problem("--at", along, "is the axis along which the edge lies", "name sizes: --at width=2048"))
     ladder = read_ladder(table, tuple(at), along, rule)
@@ -140,11 +140,12 @@ def predict(
     )
     axis = next((name for name in at if _is_beyond(ladder, name, at[name])), next(iter(at)))
     target_K = log_size(at, ladder.names)
-    law, best = form.edge_law(ladder), form.best_law(ladder)
+    law = form.edge_law(ladder)
+    exponent_K = np.array([law.exponent(i, target_K)[0] for i in range(len(ladder.names))])
+    few = pooled(ladder, axis, exponent_K) if ladder.is_scattered else ladder
+    best, test = form.best_law(few), backtest(few, at, axis, form)
     edge = _interval(law, target_K)
     best_lr = None if best is None else _interval(best, target_K)
-    exponent_K = np.array([law.exponent(i, target_K)[0] for i in range(len(ladder.names))])
-    test = backtest(pooled(ladder, axis, exponent_K) if ladder.is_scattered else ladder, at, axis, form)
     return Prediction(
         sweep=table.name,
         along=along,
@@ -198,7 +199,8 @@ def confirmed(found: Prediction, trials: Sequence[TrialResult], rule: StableRule
     )
 
 
-def _usual_rate(table: SweepTable) -> str:
+def usual_rate(table: SweepTable) -> str:
+    """Return the axis along which the edge of a sweep lies by default. Raises InputError if it has none."""
     names = [axis.name for axis in table.axes]
     if not names:
         raise InputError(Problem(table.name, "", "has no axis", "name an import's with `--axis`"))

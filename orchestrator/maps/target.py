@@ -33,6 +33,13 @@ class Target:
         """Return the probability that a run is stable at this rate."""
         return float(np.average(expit((self.log_edge_S - log_rate) / self.width_S), weights=self.weight_S))
 
+    def p_stable_interval(self, log_rate: float, level: float = 0.95) -> tuple[float, float]:
+        """Return the ends of its interval: how much of the doubt is about the edge, and not about one run."""
+        tail = (1 - level) / 2
+        share_S = expit((self.log_edge_S - log_rate) / self.width_S)
+        low, high = np.quantile(share_S, [tail, 1 - tail], weights=self.weight_S, method="inverted_cdf")
+        return float(low), float(high)
+
     def after(self, log_rates: Sequence[float], unstable: Sequence[bool]) -> Target:
         """Return the target once runs there ended: the law is the prior, their outcomes are the evidence."""
         sign_N = np.where(unstable, 1.0, -1.0)

@@ -26,7 +26,15 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import axes_of, read_table
 from orchestrator.mirrors.records import LogColumns, log_columns, running_record, trial_record, version_of
 from orchestrator.mirrors.sweep_records import sweep_record
-from orchestrator.mirrors.tracker import Tracker, TrackingError, TrialAnswer, import_library, tracker_class
+from orchestrator.mirrors.tracker import (
+    SweepAnswer,
+    SweepRecord,
+    Tracker,
+    TrackingError,
+    TrialAnswer,
+    import_library,
+    tracker_class,
+)
 from orchestrator.sweepfile.sections import TrackingConfig
 
 PATIENCE_S = 30.0  # how long the end of a run waits for a silent store, or for another process that writes
@@ -112,14 +120,16 @@ class Mirror:
                 self.tracker.write_running(record)
                 self._num_shown[trial_id, row.pack_id] = num_rows
 
-    def mirror_sweep(self, artifacts: Sequence[Path], answers: Sequence[TrialAnswer] = (), say: Say = silent) -> None:
+    def mirror_sweep(
+        self, artifacts: Sequence[Path], answers: Sequence[TrialAnswer | SweepAnswer] = (), say: Say = silent
+    ) -> None:
         """Write all missing trials, and the sweep with its ``artifacts`` and ``answers``. Raises TrackingError."""
         with LedgerReader(self.folder / LEDGER) as ledger:
             statuses, known = ledger.statuses(removed=True), self.tracker.known
             # A tracker gets planned trials only if an earlier run has put them there.
             begun = [trial for trial, (status, _) in statuses.items() if status != "planned" or trial in known]
             table = read_table(ledger)
-            sweep = replace(sweep_record(table), answers=answers)
+            sweep = _with_answers(sweep_record(table), answers)
             judged = {row.trial_id: row for row in table.trials}
             self.mirror_trials(ledger, begun, sweep.shares, judged, say)
             self.tracker.write_sweep(sweep, artifacts)
@@ -131,6 +141,17 @@ class Mirror:
         if self._logs is None:
             self._logs = log_columns(axes_of(ledger.facts(), ledger.trials()))
         return self._logs
+
+
+def _with_answers(sweep: SweepRecord, answers: Sequence[TrialAnswer | SweepAnswer]) -> SweepRecord:
+    own = [answer for answer in answers if isinstance(answer, SweepAnswer)]
+    return replace(
+        sweep,
+        answers=[answer for answer in answers if isinstance(answer, TrialAnswer)],
+        tags={**sweep.tags, **{name: text for answer in own for name, text in answer.tags.items()}},
+        metrics={**sweep.metrics, **{name: value for answer in own for name, value in answer.metrics.items()}},
+        description=[*sweep.description, *(answer.sentence for answer in own)],
+    )
 
 
 class BackgroundMirror:
@@ -177,7 +198,9 @@ class BackgroundMirror:
         """Return whether the store has everything in the ledger."""
         return is_current(self.folder, self.tracking, self._tracker)
 
-    def finish(self, artifacts: Sequence[Path], answers: Sequence[TrialAnswer] = ()) -> TrackingError | None:
+    def finish(
+        self, artifacts: Sequence[Path], answers: Sequence[TrialAnswer | SweepAnswer] = ()
+    ) -> TrackingError | None:
         """Write everything that is missing and the parent run, and return the error, or None.
 
         A silent store blocks the caller for ``patience_s`` at most.
@@ -240,7 +263,7 @@ class BackgroundMirror:
                     return
                 self._mirror.mirror_trials(ledger, [trial_id])
 
-    def _complete(self, artifacts: Sequence[Path], answers: Sequence[TrialAnswer]) -> None:
+    def _complete(self, artifacts: Sequence[Path], answers: Sequence[TrialAnswer | SweepAnswer]) -> None:
         self._mirror = self._mirror or self._new_mirror()
         self._mirror.mirror_sweep(artifacts, answers)
         self._mirror.close()

@@ -98,6 +98,15 @@ class TrialAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class SweepAnswer:
+    """A finding about the sweep as a whole, which joins its record; ``sentence`` says it in its description."""
+
+    tags: Mapping[str, str]
+    metrics: Mapping[str, float]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class SweepRecord:
     """A sweep as a whole, with its cells.
 

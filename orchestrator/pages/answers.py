@@ -76,11 +76,11 @@ def _answers(table: SweepTable, stability: CellMap | None) -> str:
 
 
 def _section(kind: type[Query[Any]], table: SweepTable) -> str:
-    """The answer to a question with its usual options; empty if the sweep lacks what it needs."""
+    """The answer to a question as a page asks it; empty if the sweep lacks what it needs."""
     try:
-        if not kind.is_on_page(table):
+        if (query := kind.on_page(table)) is None:
             return ""
-        answer = kind().ask(table)
+        answer = query.ask(table)
     except InputError:
         return ""
     if not answer.is_worth_showing:

@@ -56,6 +56,11 @@ class Answer(ABC):
         return EXIT_OK
 
     @property
+    def trained_folders(self) -> Sequence[Path]:
+        """The folders of sweeps that were trained for it, which trackers get as those of any run."""
+        return ()
+
+    @property
     def is_worth_showing(self) -> bool:
         """Whether a page shows it: not if it has nothing to say."""
         return True

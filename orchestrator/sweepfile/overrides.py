@@ -163,6 +163,7 @@ def at_cell(
         data.pop(key, None)
     (data.get("stopping") or {}).pop("slow", None)
     data["name"], data["seeds"] = name, [seed]
+    data["fixed"] = {key: value for key, value in (data.get("fixed") or {}).items() if key not in cell}
     data["axes"] = {along: {"values": sorted(rates)}, **{key: {"values": [value]} for key, value in cell.items()}}
     if steps is not None:
         data.pop("tokens", None)

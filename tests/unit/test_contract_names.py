@@ -95,7 +95,7 @@ QUESTIONS = {
     | {"--set", "--faint", "--figures", "--no-figures", "--norm-rises", "--no-norm-rises", "--pattern", "--format"},
     "sensitivity": {"--along", "--range"},
     "status": {"--watch"},
-    "survival": {"--by", "--until"},
+    "survival": {"--by", "--until", "--where"},
     "warn": set(),
 }
 ACTIONS = {

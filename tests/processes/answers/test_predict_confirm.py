@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -161,10 +162,24 @@ def assert_void(answer: PredictAnswer, num_runs: int) -> None:
 def test_the_advice_names_the_cost_and_its_command_runs(folder: Path) -> None:
     answer = load(folder).predict(at=TARGET)
     advice = next(line for line in answer.lines() if line.startswith("next:"))
-    assert "320 steps" in advice
+    assert re.search(r"320 steps \(about [\d:]+( to [\d:]+)? on one worker\)", advice)
     done = CliRunner().invoke(app, shlex.split(advice.split("`")[1])[1:])
     assert done.exit_code == 0, done.output
     assert load(folder).predict(at=TARGET).confirmation is not None
+
+
+@pytest.mark.parametrize("is_command", [True, False])
+def test_the_sweeps_at_the_target_are_mirrored_and_reported_at_their_end(tmp_path: Path, is_command: bool) -> None:
+    folder = trained_ladder(tmp_path, tracking={"to": ["tensorboard"]})
+    if is_command:
+        done = CliRunner().invoke(app, ["predict", str(folder), "--at", *TARGET, "--confirm", "1"])
+        assert done.exit_code == 0, done.output
+    else:
+        confirm(folder, 1)
+    for end in ("", "_start"):
+        own = tmp_path / f"trained_confirm_curvature64{end}"
+        assert len(list((own / "tensorboard" / "trials").iterdir())) == 1
+        assert (own / "report.html").is_file()
 
 
 def test_what_cannot_be_trained_is_refused_with_the_remedy(folder: Path, tmp_path: Path) -> None:
@@ -192,3 +207,18 @@ def test_longer_runs_are_trained_as_long_as_the_target_says(folder: Path) -> Non
     assert [run.steps for run in answer.confirmation.runs] == [30, 320, 320]
     assert answer.edge.low < EDGE < answer.edge.high
     assert load(folder).predict(at=TARGET).confirmation is None
+
+
+def test_pooled_sweeps_are_confirmed_at_the_target(tmp_path: Path) -> None:
+    for curvature in (1.0, 4.0, 16.0):
+        fixed = {"optimizer": "sgd", "beta1": 0.0, "noise": 1.0, "dimension": 1000, "curvature": curvature}
+        axes = {"lr": {"log": [0.02, 5.0], "num": 17}}
+        sweep = {"objective": "quadratic", "steps": 80, "seeds": [3], "axes": axes, "fixed": fixed}
+        run({**sweep, "name": f"c{curvature:g}", "tracking": {"enabled": False}}, results=tmp_path, executor="inline")
+    answer = load("c1", tmp_path).predict(at=TARGET, beside=("c4", "c16"), confirm=2)
+    assert not answer.is_void
+    assert answer.edge.low < EDGE < answer.edge.high
+    advice = next(line for line in answer.lines() if line.startswith("next:"))
+    assert "c1 " in advice
+    assert "c4" in advice
+    assert "c16" in advice

@@ -72,3 +72,28 @@ def test_the_command_that_comes_next_asks_the_same_with_a_rate(folder: Path, mon
     again = json.loads(done.stdout)
     assert again["edge"] == answer.to_plain()["edge"]
     assert again["rate"] == 1e-4
+
+
+def imported(folder: Path, width: int, name: str) -> None:
+    """A table of one width, with an edge at 0.3 / width."""
+    lines = [f"{lr},{width},{'nan' if lr * width > 0.3 else 2}" for lr in (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)]
+    (folder / f"{name}.csv").write_text("\n".join(["lr,width,loss", *lines]))
+    arguments = ["import", str(folder / f"{name}.csv"), "--name", name, "--axis", "lr", "--axis", "width"]
+    done = CliRunner().invoke(app, [*arguments, "--outcome", "loss", "--results", str(folder)])
+    assert done.exit_code == 0, done.output
+
+
+def test_sweeps_of_one_size_each_pool_from_the_command_and_from_python(tmp_path: Path) -> None:
+    for width in (16, 32, 64):
+        imported(tmp_path, width, f"w{width}")
+    arguments = ["predict", "w16", "w32", "w64", "--at", "width=128", "--results", str(tmp_path), "--json", "-"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    answer = load("w16", tmp_path).predict(at=("width=128",), beside=("w32", str(tmp_path / "w64")))
+    plain = answer.to_plain()
+    assert json.loads(done.stdout) == plain
+    assert plain["edge"]["low"] < 0.3 / 128 < plain["edge"]["high"]
+    assert (plain["sweep"], plain["beside"], plain["num_sizes"]) == ("w16", ["w32", "w64"], 3)
+    assert any("at 3 sizes of w16, w32 and w64" in line for line in answer.lines())
+    with pytest.raises(InputError, match="holds no sweep"):
+        load("w16", tmp_path).predict(at=("width=128",), beside=("missing",))

@@ -142,9 +142,9 @@ def test_an_axis_that_varies_and_is_no_size_is_refused() -> None:
         predict(table_with(trials, [*plain.axes, other]), {"width": 128})
 
 
-def scattered(num: int, edge: Callable[[float], float]) -> SweepTable:
-    """Runs at sizes and rates that are all different."""
-    rng = np.random.default_rng(0)
+def scattered(num: int, edge: Callable[[float], float], curvature: float | None = None, seed: int = 0) -> SweepTable:
+    """Runs at sizes and rates that are all different; the best rate is a fourth of the edge where loss is curved."""
+    rng = np.random.default_rng(seed)
     cells = zip(10 ** rng.uniform(-3.5, -1.5, num), 2 ** rng.uniform(4, 7, num), strict=True)
     trials = [
         trial_row(
@@ -152,11 +152,36 @@ def scattered(num: int, edge: Callable[[float], float]) -> SweepTable:
             cell={"lr": rate, "width": width},
             status="finished",
             outcome="stable" if rate < edge(width) else "diverged",
+            final_loss=None if curvature is None else loss_at(4 * rate / edge(width), width, curvature, rng),
         )
         for i, (rate, width) in enumerate(cells)
     ]
     axes = [Axis(name, "log", (), ends) for name, ends in (("lr", (1e-4, 0.1)), ("width", (16.0, 128.0)))]
     return table_with(trials, axes)
+
+
+def loss_at(factor: float, width: float, curvature: float, rng: np.random.Generator) -> float:
+    """A loss at a factor of the best rate: flat below, steeper above, and lower in larger models."""
+    distance = math.log(factor)
+    return 2 * width**-0.05 * (1 + curvature * distance**2 * (2 if distance > 0 else 1)) * (1 + 0.003 * rng.normal())
+
+
+def test_scattered_cells_have_a_best_rate_by_the_loss_that_is_fitted_to_them() -> None:
+    found = predict(scattered(120, power_law, 0.02), {"width": 256})
+    assert found.best_lr is not None
+    assert found.best_lr.low < power_law(256) / 4 < found.best_lr.high
+    assert found.best_lr.at == pytest.approx(power_law(256) / 4, rel=0.3)
+    assert found.best_exponents["width"].low < -1 < found.best_exponents["width"].high
+    assert found.take <= found.best_lr.at
+    assert found.regret is not None
+    assert found.regret < 0.05
+
+
+@pytest.mark.parametrize("curvature", [None, 0.0])
+def test_scattered_cells_without_a_curved_loss_have_no_best_rate(curvature: float | None) -> None:
+    found = predict(scattered(120, power_law, curvature), {"width": 256})
+    assert found.best_lr is None
+    assert found.take < found.edge.low
 
 
 def test_scattered_sizes_have_a_backtest_too() -> None:
