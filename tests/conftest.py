@@ -31,8 +31,9 @@ settings.load_profile("any machine")
 
 
 def pytest_configure() -> None:
-    """Undo what a shell does to its jobs in the background: they ignore Ctrl-C, and so would the processes of tests."""
+    """Undo what a shell and nohup do to jobs in the background, which the processes of tests would inherit."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_sessionstart() -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 STEPS = "steps"
 _WIDE = 2.5  # factor from the low to the high end of an interval that more runs would narrow
+_STEEPEST = 10  # exponent that may be assumed
 _CONFIRM = 4  # runs at the target that are advised
 _NOT_KEPT = ("confirm", "executor", "allow_import")  # of a question that is asked again
 # Axes that are sizes without being asked for, and what a page may cost.
@@ -86,11 +87,15 @@ class PredictQuery(Query["SweepTable"]):
         at = _target(self.at, table)
         if self.lr is not None and not (0 < self.lr < math.inf):
             raise InputError(Problem("--lr", str(self.lr), "is not a rate", "give a positive number, e.g. 3e-4"))
-        if self.assume is not None and not math.isfinite(self.assume):
-            raise InputError(Problem("--assume", str(self.assume), "is not an exponent", "give a number, e.g. -1"))
+        if self.assume is not None and not abs(self.assume) <= _STEEPEST:
+            remedy = f"give a number of at most {_STEEPEST}, e.g. -1"
+            raise InputError(Problem("--assume", str(self.assume), "is not an exponent", remedy))
         table = table.where("--where", self.where)
         rule = StableRule(self.degraded)
         found = predict(table, at, self.along, self.lr, self.assume, self.far, rule)
+        if self.assume is not None and not any(each.is_assumed for each in found.exponents.values()):
+            message = "is not needed: the sizes of each axis show its exponent, or hold the target between them"
+            raise InputError(Problem("--assume", f"{self.assume:g}", message, "leave it out"))
         confirming = Confirming(table, rule, self.executor, self.allow_import)
         code, trained = EXIT_OK, tuple[Path, ...]()
         if self.confirm is None:
@@ -148,6 +153,8 @@ class PredictQuery(Query["SweepTable"]):
 
 def _target(texts: tuple[str, ...], table: SweepTable) -> dict[str, float]:
     """The sizes of the target. Raises InputError."""
+    from orchestrator.maps.law import LARGEST
+
     if not texts:
         names = [axis.name for axis in table.axes if all(is_number(value) and value > 0 for value in axis.values)]
         numeric = f"numeric axes: {', '.join(names) or 'none'}"
@@ -158,8 +165,9 @@ def _target(texts: tuple[str, ...], table: SweepTable) -> dict[str, float]:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not 0 < value < math.inf:
-            raise InputError(Problem("--at", f"{name}={text}", "is not a size", "give a positive number"))
+        if not 1 / LARGEST <= value <= LARGEST:
+            remedy = "give a positive number, of 1e15 at most"
+            raise InputError(Problem("--at", f"{name}={text}", "is not a size", remedy))
         if name != STEPS:
             table.axis(name, "--at")
         at[name] = to_hashable(int(value) if value.is_integer() else value)

@@ -44,17 +44,13 @@ def import_results(
     check_no_links(folder)
     is_new = record(folder, name, collected, replaces=replaces)
     yield from _summary(name, collected, is_new=is_new)
-    with LedgerReader(folder / LEDGER) as ledger:
-        rows, facts = read_table(ledger).trials, ledger.facts()
-    yield counts_line(Counter(row.label for row in rows))
-    if drawing := text_map(rows, ()):
-        yield drawing
-    yield f"note: {long_note(facts)}"
-    yield from (f"note: {note}" for note in collected.notes)
-    yield from _left_out(collected)
+    content = to_json(_content(name, collected, is_new=is_new))
+    notes, left_out = [f"note: {note}" for note in collected.notes], list(_left_out(collected))
+    del collected  # a long table and what is read of it below would need their memory together
+    yield from _map(folder)
+    yield from (*notes, *left_out)
     if not are_current(folder):
         yield from (f"wrote {path}" for path in export_all(folder))
-    content = to_json(_content(name, collected, is_new=is_new))
     if json_file == STANDARD_OUTPUT:
         yield Document(content)
     elif json_file is not None:
@@ -76,6 +72,16 @@ def _summary(name: str, collected: Collected, *, is_new: bool) -> Iterator[str]:
 
 def _axis_text(axis: Axis) -> str:
     return f"{axis.name} ({len(axis.values)} values, {'a list' if axis.scale == 'values' else axis.scale})"
+
+
+def _map(folder: Path) -> Iterator[str]:
+    """Yield the outcomes, the map, and what judged them."""
+    with LedgerReader(folder / LEDGER) as ledger:
+        rows, facts = read_table(ledger).trials, ledger.facts()
+    yield counts_line(Counter(row.label for row in rows))
+    if drawing := text_map(rows, ()):
+        yield drawing
+    yield f"note: {long_note(facts)}"
 
 
 def _left_out(collected: Collected) -> Iterator[str]:

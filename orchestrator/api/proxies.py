@@ -7,12 +7,14 @@ from dataclasses import replace
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.query import conditions
+from orchestrator.detection.relative import is_learning_rate, lr_axis
+from orchestrator.maps.law import LARGEST
 from orchestrator.maps.planned_ladder import PlannedLadder, plan_ladder
 from orchestrator.sweepfile.overrides import Overrides
 
 NUM_TRIALS = 60
 _SHORTER = 4  # proxies than the target
-_RATES = "lr=log:1e-5,1"
+_RATE, _RATES = "lr", "log:1e-5,1"
 _LENGTH = "steps"
 
 
@@ -23,6 +25,9 @@ def proxies_for(target: str, num_trials: int, changes: Overrides) -> tuple[Overr
     """
     sizes = _sizes(target)
     steps = sizes.pop(_LENGTH, None)
+    given = dict(axis.split("=", 1) for axis in changes.axes if "=" in axis)
+    rate = lr_axis(given) or _RATE
+    _check_axes(sizes, given, rate)
     if not sizes:
         raise InputError(Problem("--for", target, "names no size besides steps", "write e.g. width=4096,steps=100000"))
     plan = plan_ladder(sizes, num_trials)
@@ -31,27 +36,39 @@ def proxies_for(target: str, num_trials: int, changes: Overrides) -> tuple[Overr
         raise InputError(Problem("--for", target, "is too small, or has too many sizes, for a ladder below it", remedy))
     if changes.steps is None and steps is not None:
         changes = replace(changes, steps=max(1, steps // _SHORTER))
-    has_rate = any(axis.startswith("lr=") for axis in changes.axes)
     axes = [f"{name}=values:{','.join(map(str, values))}" for name, values in plan.values.items()]
-    search = ("search.method=edge", "search.along=lr", f"search.trials={num_trials}")
+    search = ("search.method=edge", f"search.along={rate}", f"search.trials={num_trials}")
     changes = replace(
         changes,
-        axes=(*([] if has_rate else [_RATES]), *changes.axes, *axes),
+        axes=(*([] if rate in given else [f"{rate}={_RATES}"]), *changes.axes, *axes),
         sets=(*search, *changes.sets),
         seeds=changes.seeds or "0",
     )
     return changes, _said(sizes, steps, plan, num_trials, changes)
 
 
+def _check_axes(sizes: Mapping[str, int], given: Mapping[str, str], rate: str) -> None:
+    """Refuse a rate as a size, axes that are sizes already, and rates that leave nothing to search."""
+    for name in sizes:
+        if is_learning_rate(name):
+            raise InputError(Problem("--for", name, "is a rate, not a size", "name sizes: width=4096,depth=32"))
+        if name in given:
+            raise InputError(Problem("--axis", name, "is a size of --for, which chooses its values", "leave it out"))
+    scale, _, ends = given.get(rate, _RATES).partition(":")
+    if scale == "values" or ends.count(",") != 1:
+        raise InputError(Problem("--axis", rate, "is searched, so it needs a range", f"write {rate}={_RATES}"))
+
+
 def _sizes(target: str) -> dict[str, int]:
     sizes = {}
     for name, text in conditions(target.split(","), "--for").items():
         try:
-            sizes[name] = int(float(text))
-        except (ValueError, OverflowError):
-            sizes[name] = 0
-        if sizes[name] < 1:
-            raise InputError(Problem("--for", f"{name}={text}", "is not a size", "give a positive number"))
+            size = float(text)
+        except ValueError:
+            size = 0.0
+        if not (1 <= size <= LARGEST and size.is_integer()):
+            raise InputError(Problem("--for", f"{name}={text}", "is not a size", "give a whole number from 1 to 1e15"))
+        sizes[name] = int(size)
     return sizes
 
 

@@ -117,7 +117,8 @@ def conditions(texts: Sequence[str], option: str = "--where") -> dict[str, str]:
         key, equals, value = text.partition("=")
         if not equals:
             raise InputError(Problem(option, text, "is not AXIS=VALUE", "write e.g. clip=none"))
-        pairs[key.strip()] = value.strip()
+        if pairs.setdefault(key.strip(), value.strip()) != value.strip():
+            raise InputError(Problem(option, text, "is a second value of the axis", "give one"))
     return pairs
 
 

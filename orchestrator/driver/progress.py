@@ -231,11 +231,12 @@ class FailFast:
 
 @contextlib.contextmanager
 def stop_signals(request_stop: Callable[[int], None]) -> Iterator[None]:
-    """Turn SIGINT, SIGTERM and SIGHUP into a request to stop; a no-op outside the main thread."""
+    """Turn SIGINT, SIGTERM and SIGHUP into a request to stop, but no SIGHUP under nohup; a no-op in other threads."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+    numbers = (signal.SIGINT, signal.SIGTERM, *hang_up)
     previous = {number: signal.signal(number, lambda received, _: request_stop(received)) for number in numbers}
     try:
         yield

@@ -218,12 +218,16 @@ class AxisColumn:
 
 
 def near_values(values: Iterable[Any]) -> dict[Any, Any]:
-    """Return the numbers that lie within half a percent above another one, with that other one."""
+    """Return the numbers that lie within half a percent above another one, with that other one.
+
+    Below 1 the same holds for 1 minus the number, or decays such as 0.995 and 0.999 would be near.
+    """
     numbers = sorted({value for value in values if is_number(value) and isfinite(value)})
     near: dict[Any, Any] = {}
     for low, high in itertools.pairwise(numbers):
         first = near.get(low, low)
-        if first > 0 and high <= first * (1 + _ROUNDED):
+        pairs = [(first, high), *([(1 - high, 1 - first)] if high < 1 else [])]
+        if first > 0 and all(more <= less * (1 + _ROUNDED) for less, more in pairs):
             near[high] = first
     return near
 

@@ -240,12 +240,27 @@ def bracket(rates: Sequence[float], unstable: Sequence[bool]) -> tuple[float | N
     ``rates`` ascend.
     """
     values = sorted(set(rates))
-    errors = [
+    errors = _errors(values, rates, unstable)
+    place = errors.index(min(errors))
+    return values[place - 1] if place else None, values[place] if place < len(values) else None
+
+
+def is_stable_above(sizes: Iterable[Size]) -> bool:
+    """Whether edges with the stable side above them explain more outcomes than edges with it below."""
+    below = above = 0
+    for size in sizes:
+        values = sorted(set(size.log_rates))
+        errors = _errors(values, size.log_rates, size.unstable)
+        below, above = below + min(errors), above + len(size.log_rates) - max(errors)
+    return above < below
+
+
+def _errors(values: Sequence[float], rates: Sequence[float], unstable: Sequence[bool]) -> list[int]:
+    """The outcomes that an edge below each of ``values``, or above all, does not explain."""
+    return [
         sum(is_unstable == (rate < high) for rate, is_unstable in zip(rates, unstable, strict=True))
         for high in (*values, math.inf)
     ]
-    place = errors.index(min(errors))
-    return values[place - 1] if place else None, values[place] if place < len(values) else None
 
 
 def _optimum(runs: Sequence[_Run], edge: float | None, measure: Measure) -> Optimum | None:

@@ -50,6 +50,7 @@ _MOST_GROUPS = 12  # more are told apart well enough by single sizes
 _UNLIKELY = 12.0  # log likelihood below the best one at which a hypothesis is not looked at
 _LEAST_DROP = 1e-12  # of the edge between two steps, so that no outcome is impossible
 _LOST = -600.0  # a log likelihood below it has no digits left once it is smoothed
+LARGEST = 1e15  # size, and its inverse the smallest, so that no rate overflows
 SEED = 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from statistics import median
@@ -118,7 +118,7 @@ def locate(table: SweepTable, run: RunSettings, rule: StableRule = STABLE) -> Lo
     run = run.in_whole_steps(table.runs)
     place = place_of(run, table.axes, table.is_grid, list(_settings(table.runs[0])))
     cells = table.by_cell()
-    ranked = sorted(cells, key=lambda cell: _distance(cell, table, place.setting))
+    ranked = sorted(cells, key=_distance_from(place.setting, table))
     nearest = cells[ranked[0]][0]
     located = Located(
         sweep=table.name,
@@ -204,24 +204,32 @@ def _near_cell(cell: Cell, rows: Sequence[TrialResult]) -> NearCell:
     )
 
 
-def _distance(cell: Cell, table: SweepTable, setting: Mapping[str, Any]) -> float:
+def _distance_from(setting: Mapping[str, Any], table: SweepTable) -> Callable[[Cell], float]:
     """The distance of a cell from the run: in steps of a grid, or in lengths of the axes if cells are scattered."""
     followers = led(table.axes)
-    free = [axis for axis in table.axes if axis.name not in followers]
-    return math.hypot(*(_apart(axis, cell[axis.name], setting[axis.name], table.is_grid) for axis in free))
+    free = [on_natural_scale(axis) for axis in table.axes if axis.name not in followers]
+    units = [_unit(axis, table.is_grid) for axis in free]
+
+    def distance(cell: Cell) -> float:
+        parts = zip(free, units, strict=True)
+        return math.hypot(*(_apart(axis, unit, cell[axis.name], setting[axis.name]) for axis, unit in parts))
+
+    return distance
 
 
-def _apart(axis: Axis, a: Any, b: Any, is_grid: bool) -> float:
-    """The distance of two values on the axis's scale, in mean steps or as a part of its length; 1 between words."""
-    if a == b:
-        return 0.0
-    axis = on_natural_scale(axis)
+def _unit(axis: Axis, is_grid: bool) -> float:
+    """The mean step of an axis on its scale, or its length; 0 for words."""
     places = [_position(axis, value) for value in axis.values or axis.ends or ()]
-    numbers = [place for place in places if place is not None]
+    numbers = [place for place in places if place is not None] or [0.0]
+    return (max(numbers) - min(numbers)) / (max(1, len(numbers) - 1) if is_grid else 1)
+
+
+def _apart(axis: Axis, unit: float, a: Any, b: Any) -> float:
+    """The distance of two values on the axis's scale, in units; 1 between words."""
     here, there = _position(axis, a), _position(axis, b)
-    if here is None or there is None or not numbers or max(numbers) == min(numbers):
-        return 1.0
-    return abs(here - there) / (max(numbers) - min(numbers)) * (len(numbers) - 1 if is_grid else 1)
+    if a == b or here is None or there is None or unit == 0:
+        return float(a != b)
+    return abs(here - there) / unit
 
 
 def _position(axis: Axis, value: Any) -> float | None:

@@ -18,7 +18,7 @@ from orchestrator.maps.backtest import MOST_OFF, Backtest, backtest
 from orchestrator.maps.confirmation import Confirmation, judged
 from orchestrator.maps.edges import STABLE, Interval, StableRule
 from orchestrator.maps.form import Form, usual_prior
-from orchestrator.maps.ladder import Ladder, log_size, pooled, read_ladder
+from orchestrator.maps.ladder import Ladder, is_stable_above, log_size, pooled, read_ladder
 from orchestrator.maps.law import Law
 from orchestrator.maps.lengths import STEPS
 from orchestrator.maps.table import SweepTable
@@ -218,6 +218,9 @@ def _check_has_both_sides(sweep: str, ladder: Ladder) -> None:
         side, other = ("lower", "not stable") if all(unstable) else ("higher", "stable")
         remedy = f"the edge lies beyond the axis: add {side} values of {ladder.along}"
         raise InputError(Problem(sweep, ladder.along, f"each run is {other}", remedy))
+    if is_stable_above(ladder.sizes):
+        remedy = "name an axis of which too much breaks a run: --along lr"
+        raise InputError(Problem(sweep, ladder.along, "is stable above its edge, and a law has it below", remedy))
 
 
 def _is_beyond(ladder: Ladder, name: str, value: float) -> bool:

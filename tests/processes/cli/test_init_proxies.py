@@ -32,6 +32,13 @@ def test_a_trainer_gets_sizes_below_the_target_and_a_search_along_the_rate(tmp_p
     assert "--at width=4096 --at depth=32" in said
 
 
+def test_the_rate_has_the_name_that_the_trainer_gives_it(tmp_path: Path) -> None:
+    trainer = ["--trainer", "python train.py --learning_rate={learning_rate} --width={width}"]
+    written, _ = init(tmp_path, "--for", "width=4096", *trainer, "--axis", "learning_rate=log:1e-5,1e-1")
+    assert written["search"]["along"] == "learning_rate"
+    assert list(written["axes"]) == ["learning_rate", "width"]
+
+
 def test_more_trials_make_a_narrower_interval(tmp_path: Path) -> None:
     def width(trials: int) -> float:
         (tmp_path / "proxies.yaml").unlink(missing_ok=True)
@@ -63,6 +70,12 @@ def test_the_written_sweep_runs_and_its_prediction_can_be_confirmed(tmp_path: Pa
         ["--for", "width"],
         ["--for", "width=-4"],
         ["--for", "width=inf"],
+        ["--for", "width=4096.7"],
+        ["--for", "width=1e300"],
+        ["--for", "width=4096,width=512"],
+        ["--for", "width=4096", "--axis", "width=values:16,32"],
+        ["--for", "lr=4096"],
+        ["--for", "width=4096", "--axis", "lr=values:0.1,0.2"],
         ["--for", "width=4096,depth=32", "--trials", "4"],
         ["--trials", "4"],
         ["--for", "width=4096", "--from", "lr_warmup"],

@@ -41,6 +41,24 @@ def test_ten_thousand_scattered_cells_are_imported_and_exported_in_a_gigabyte(tm
     assert (tmp_path / "results/case/report.html").is_file()
 
 
+RUNS_AT_EXPORT = """
+import gc
+from pathlib import Path
+from orchestrator.api import importing
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.importing.options import import_options
+from orchestrator.importing.runs import Run
+importing.export_all = lambda folder: [print(sum(isinstance(o, Run | TrialResult) for o in gc.get_objects()))] * 0
+list(importing.import_results(["table.csv"], "made", import_options(axis=["lr"], outcome="loss"), Path()))
+"""
+
+
+def test_what_was_read_of_a_table_is_gone_when_it_is_read_again_for_the_exports(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("lr,loss\n" + "".join(f"{lr},2\n" for lr in range(1, 9)))
+    done = subprocess.run([sys.executable, "-c", RUNS_AT_EXPORT], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "0\n", done.stderr
+
+
 # --- long tables -------------------------------------------------------------------------------------------
 
 COLLECTED = """

@@ -51,13 +51,28 @@ def test_an_axis_can_be_kept_at_one_value_and_is_asked_for_otherwise(folder: Pat
         results.predict(at=("width=256",))
 
 
-@pytest.mark.parametrize("at", [(), ("width",), ("width=wide",), ("width=-1",), ("width=inf",), ("size=2",)])
+@pytest.mark.parametrize(
+    "at",
+    [
+        (),
+        ("width",),
+        ("width=wide",),
+        ("width=-1",),
+        ("width=inf",),
+        ("size=2",),
+        ("width=1e300", "batch=8"),
+        ("width=1e-300", "batch=8"),
+        ("width=256", "batch=8", "width=512"),
+    ],
+)
 def test_a_target_that_is_no_size_is_refused(folder: Path, at: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match="remedy"):
-        load(folder).predict(at=at)
+        load(folder).predict(at=at, far=True)
 
 
-@pytest.mark.parametrize("options", [{"lr": 0.0}, {"lr": float("nan")}, {"assume": float("inf")}])
+@pytest.mark.parametrize(
+    "options", [{"lr": 0.0}, {"lr": float("nan")}, {"assume": float("inf")}, {"assume": 1e3}, {"assume": -1.0}]
+)
 def test_numbers_without_a_meaning_are_refused(folder: Path, options: dict[str, float]) -> None:
     with pytest.raises(InputError, match="remedy"):
         load(folder).predict(at=("width=256", "batch=8"), **options)
@@ -65,7 +80,7 @@ def test_numbers_without_a_meaning_are_refused(folder: Path, options: dict[str, 
 
 def test_the_command_that_comes_next_asks_the_same_with_a_rate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.answers.predict._WIDE", 1e9)
-    answer = load(folder).predict(at=("width=192",), where={"batch": "8"}, assume=-1.0, far=True)
+    answer = load(folder).predict(at=("width=192",), where={"batch": "8"}, along="lr", far=True)
     command = next(line for line in answer.lines() if "--lr RATE" in line).split("`")[1].replace("RATE", "1e-4")
     done = CliRunner().invoke(app, [*shlex.split(command)[1:], "--json", "-"])
     assert done.exit_code == 0, done.output

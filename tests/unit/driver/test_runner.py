@@ -280,6 +280,16 @@ def test_a_signal_stops_the_run_and_the_next_one_goes_on(train, rows, number, co
     assert numbers(rows("edge")) == numbers(rows("calm"))
 
 
+def test_a_run_under_nohup_outlives_its_terminal(train, quadratic_sweep) -> None:
+    hang_up = Observer(lambda *_: os.kill(os.getpid(), signal.SIGHUP))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert train(quadratic_sweep, observers=[hang_up]).exit_code == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_sweep_that_another_driver_holds_is_refused(train, tmp_path: Path, quadratic_sweep) -> None:
     with sweep_lock(tmp_path / "edge"), pytest.raises(InputError, match=f"pid {os.getpid()}"):
         train(quadratic_sweep)

@@ -37,3 +37,7 @@ def test_only_an_axis_can_be_merged(tmp_path: Path) -> None:
 
 def test_values_are_near_the_first_of_their_kind_and_not_each_other_in_a_chain() -> None:
     assert near_values([1.0, 1.004, 1.008, 2, -1.0, -1.001, 0]) == {1.004: 1.0}
+
+
+def test_decays_near_one_are_apart_as_their_memories_are() -> None:
+    assert near_values([0.9, 0.95, 0.99, 0.995, 0.999, 0.9999, 0.99990001]) == {0.99990001: 0.9999}

@@ -9,6 +9,7 @@ from sweep_cases import ledger_at, map_ledger, record, sweep_of
 
 from orchestrator.answers.locate import LocateAnswer
 from orchestrator.base.errors import InputError
+from orchestrator.maps import located as module
 from orchestrator.maps.edges import StableRule
 from orchestrator.maps.located import Located, locate
 from orchestrator.maps.recommendation import recommend
@@ -197,3 +198,11 @@ def test_where_cells_are_scattered_a_fitted_surface_answers(tmp_path: Path, lr: 
         assert ways[0].stable_from == pytest.approx(0.05, rel=0.5)
     assert found.is_fitted
     assert "by a fitted surface" in "\n".join(lines_of(found))
+
+
+def test_the_axes_are_measured_once_for_all_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand scattered cells have as many values, so each cell's distance may not look at all of them."""
+    asked, position = [], module._position
+    monkeypatch.setattr(module, "_position", lambda axis, value: asked.append(value) or position(axis, value))
+    located(tmp_path, SCATTERED, ["stable"] * 48, lr=0.01, beta2=0.95)
+    assert len(asked) <= 2 * 48 * 3

@@ -130,6 +130,15 @@ def test_outcomes_that_are_all_alike_are_refused(edge: float) -> None:
         predict(table_of([16, 32, 64], lambda width: edge), {"width": 128})
 
 
+def test_an_axis_whose_high_values_are_stable_is_refused() -> None:
+    """Such as a warmup: the law knows no edge with the stable side above it."""
+    turned = {"stable": "diverged", "diverged": "stable"}
+    table = table_of([16, 32, 64])
+    trials = [replace(trial, outcome=turned[trial.outcome]) for trial in table.trials]
+    with pytest.raises(InputError, match="above its edge"):
+        predict(table_with(trials, table.axes), {"width": 128})
+
+
 def test_an_axis_that_varies_and_is_no_size_is_refused() -> None:
     plain = table_of([16, 32, 64])
     other = Axis("optimizer", "categorical", ("adam", "sgd"))
