@@ -23,11 +23,11 @@ _MAX_ITERATIONS = 15  # of the fit of the field's shape
 # The prior of a field's shape: medians and standard deviations of logarithms.
 _LENGTH, _LENGTH_SD = 0.4, 0.6
 _SPREAD, _PLAIN_SPREAD, _SPREAD_SD = 0.25, 3.0, 0.3
-_STEEPNESS, _STEEPNESS_SD = 25.0, 1.3  # logits per axis
+_STEEPNESS, _STEEPNESS_SD = 12.0, 1.3  # logits per axis; a steeper median covers wide transitions too seldom
 _MAX_STEEPNESS = 6.0  # logits per step of the resolution: nothing says how steep the edge between two cells is
-_MIN_STEEPNESS = 2.0  # logits per axis
+_MIN_STEEPNESS = 1.0  # logits per axis
 _ROUGHNESS, _ROUGHNESS_SD = 0.7, 0.5
-_NUM_STEEPNESSES = 10
+_NUM_STEEPNESSES = 11
 _LENGTH_STEPS = (-0.7, 0.0, 0.7)  # of the logarithms of the lengths across
 _JUMP = 0.3  # the prior probability that the edge jumps somewhere
 _MAX_GAPS = 64  # of an axis, that a jump may lie in
