@@ -23,17 +23,18 @@ _MAX_ITERATIONS = 15  # of the fit of the field's shape
 # The prior of a field's shape: medians and standard deviations of logarithms.
 _LENGTH, _LENGTH_SD = 0.4, 0.6
 _SPREAD, _PLAIN_SPREAD, _SPREAD_SD = 0.25, 3.0, 0.3
-_STEEPNESS, _STEEPNESS_SD = 25.0, 1.3  # logits per axis
+_STEEPNESS, _STEEPNESS_SD = 12.0, 1.3  # logits per axis; a steeper median covers wide transitions too seldom
 _MAX_STEEPNESS = 6.0  # logits per step of the resolution: nothing says how steep the edge between two cells is
-_MIN_STEEPNESS = 2.0  # logits per axis
+_MIN_STEEPNESS = 1.0  # logits per axis
 _ROUGHNESS, _ROUGHNESS_SD = 0.7, 0.5
-_NUM_STEEPNESSES = 10
+_NUM_STEEPNESSES = 11
 _LENGTH_STEPS = (-0.7, 0.0, 0.7)  # of the logarithms of the lengths across
 _JUMP = 0.3  # the prior probability that the edge jumps somewhere
 _MAX_GAPS = 64  # of an axis, that a jump may lie in
 _LIKELY_PLACES = 6  # of a jump, that are tried with every steepness
 _SCREENED = (20.0, 100.0)  # steepnesses by which these places are chosen
 _NEGLIGIBLE = 0.004  # a weight
+_TIE = 1e-6  # of evidence: cells that are all unstable say nothing of the direction
 _MOST_EXACT = 256  # cells by which the latent values of all are expressed
 _HOPELESS = 12.0  # a logarithm of weights: less likely by a part of many cells than the likeliest
 _MORE = 4  # times as many cells in each round of judging
@@ -179,7 +180,8 @@ def _fitted(cells: _Cells, layout: Layout, resolution: float, has_one_edge: bool
         if layout.along is None or has_one_edge is False:
             return Surface(layout, np.ones(1), (any_edges.fit(cells),))
     shape = Shape(lengths, _STEEPNESS, _SPREAD, _ROUGHNESS)
-    prior = max((Field(layout, shape, sign) for sign in (-1, 1)), key=lambda field: few.mode(field).evidence)
+    falling, rising = (Field(layout, shape, sign) for sign in (-1, 1))
+    prior = rising if few.mode(rising).evidence > few.mode(falling).evidence + _TIE else falling
     steepest = _MAX_STEEPNESS / resolution
     candidates = [*_smooth(prior, few, steepest), *_jumping(prior, few, steepest)]
     if not has_one_edge and max(one.evidence for one in candidates) < any_edges.evidence:

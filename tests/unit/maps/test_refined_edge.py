@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 from scipy.special import expit
-from scipy.stats import binom
 from sweep_cases import table_with, trial_row
 
 from orchestrator.answers._refined import edge_sentence
@@ -99,24 +98,23 @@ def test_the_sentence_has_edge_interval_setting_and_the_next_command() -> None:
     wide = edge_sentence(table_of(cells, [log]), "lr", 1.2)
     assert wide.startswith("the edge: stable up to lr ")
     assert wide.endswith("; take lr=0.001; next: `sweep run fine --refine`")
-    assert edge_sentence(table_of(cells, [log]), "lr", 20.0).endswith("next: `sweep recommend fine`")
+    assert edge_sentence(table_of(cells, [log]), "lr", 30.0).endswith("next: `sweep recommend fine`")
     none: Cells = {cell: [False] * 2 for cell in cells}
     assert "may lie at lr below the axis .. 0.003" in edge_sentence(table_of(none, [log]), "lr", 1.2)
 
 
 # --- coverage; docs/edge.md has the figures -------------------------------------------------------
 
-WIDTHS = {0.005: 0.97, 0.02: 0.97, 0.04: 0.95, 0.1: 0.91}
+NUM_EDGES = {0.005: 60, 0.02: 60, 0.04: 60, 0.1: 300}  # by width; the widest is covered least
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NUM_EDGES)
 def test_the_interval_of_a_refined_grid_contains_the_planted_edge(width: float) -> None:
     """P(stable) is the logistic function of the distance to the edge in units of ``width``, a part of the axis."""
-    num = 60
-    covered = sum(is_covered(seed, width) for seed in range(9000, 9000 + num))
-    assert covered >= binom.ppf(0.001, num, WIDTHS[width])
+    covered = [is_covered(seed, width) for seed in range(9000, 9000 + NUM_EDGES[width])]
+    assert np.mean(covered) >= 0.93
 
 
 def is_covered(seed: int, width: float) -> bool:

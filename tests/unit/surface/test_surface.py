@@ -318,13 +318,17 @@ def test_probabilities_are_drawn_to_a_half_by_doubt() -> None:
 
 
 def test_the_interval_of_a_row_beside_a_jump_holds_the_edge_of_its_own_side() -> None:
-    """The edge jumps from 0.25 to 0.75. Of the last row before it only a trial halfway is known, which is unstable."""
+    """The edge jumps from 0.25 to 0.75. Of the last row before it only a trial halfway is known, which is unstable.
+
+    Some trials far from the edge show, as the first of a search do, that it is steep.
+    """
     rows, step, last = np.linspace(0, 1, 17), 1 / 32, 7
     edges = np.where(rows < 0.5, 0.25, 0.75)
     below, above = (np.column_stack([rows, edges + side * step / 2]) for side in (-1, 1))
-    points = np.vstack([np.delete(below, last, axis=0), np.delete(above, last, axis=0), [[rows[last], 0.5]]])
-    stable = np.concatenate([np.ones(16), np.zeros(17)])
-    surface = fit_surface(points, stable, np.ones(33), ALONG_Y, step, has_one_edge=True)
+    near = np.vstack([np.delete(below, last, axis=0), np.delete(above, last, axis=0), [[rows[last], 0.5]]])
+    far = np.array([[row, place] for place in (0.0, 1.0) for row in rows[::4]])
+    stable = np.concatenate([np.ones(16), np.zeros(17), np.ones(5), np.zeros(5)])
+    surface = fit_surface(np.vstack([near, far]), stable, np.ones(43), ALONG_Y, step, has_one_edge=True)
     (last_row,), (row_after,) = surface.crossings(np.array([[rows[last], 0.0], [rows[last + 1], 0.0]]), PLACES)
     assert last_row.low < 0.25 < last_row.high
     assert row_after.at == pytest.approx(0.75, abs=step)
