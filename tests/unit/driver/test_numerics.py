@@ -75,6 +75,7 @@ def trained(folder: Path, sweep: Sweep) -> tuple[dict, set[str]]:
 def test_one_sweep_in_many_folders_is_the_same_to_the_bit_whatever_the_clock_and_the_cache_say(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str
 ) -> None:
+    monkeypatch.setitem(machine._WIDTHS, "native", machine._WIDTHS["cpu"])
     sweep, found, plans = sweep_of(body, HEAD), [], []
     for number, (clock, is_cached) in enumerate([(steady, False), (moody, True), (moody, False), (steady, True)]):
         if not is_cached:
