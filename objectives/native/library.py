@@ -22,6 +22,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from objectives.native.cache import kernel_folder
+
 _SOURCES = Path(__file__).parent
 # No flag lets the compiler reorder a sum or assume that numbers are finite.
 _FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", "-fno-math-errno", "-fno-trapping-math")
@@ -71,6 +73,13 @@ def built(name: str, folder: Path, real: str = "float", *options: str) -> Path:
         atexit.register(shutil.rmtree, private, ignore_errors=True)
         _compile(name, Path(private, path.name), real, options)
         return Path(private, path.name)
+
+
+def compile_kernels() -> None:
+    """Compile what the folder of kernels lacks; whoever loads a kernel that fails to compile gets the error."""
+    with suppress(RuntimeError):
+        for name in _ROUNDED:
+            built(name, kernel_folder())
 
 
 def _compile(name: str, path: Path, real: str, options: Sequence[str]) -> None:

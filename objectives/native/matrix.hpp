@@ -25,7 +25,7 @@ constexpr int LANES = BYTES_OF_VECTOR / static_cast<int>(sizeof(real));
 constexpr int NUM_COLUMNS = 2 * LANES;  // of a panel
 constexpr int DEPTH_OF_BLOCK = 256;     // terms of a sum at a time, so that a panel stays in the first-level cache
 
-typedef real vector_t __attribute__((vector_size(BYTES_OF_VECTOR), aligned(sizeof(real))));
+typedef real vector_t __attribute__((vector_size(BYTES_OF_VECTOR), aligned(sizeof(real)), may_alias));
 
 inline vector_t load(const real* from) { return *reinterpret_cast<const vector_t*>(from); }
 inline void store(real* to, vector_t value) { *reinterpret_cast<vector_t*>(to) = value; }

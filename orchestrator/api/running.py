@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from objectives.native.library import compile_kernels
 from orchestrator.api.live_view import LiveView
 from orchestrator.api.results import SweepResults
 from orchestrator.api.sweep_files import overrides, read_sweep
@@ -19,6 +20,7 @@ from orchestrator.base.environment import check_installed
 from orchestrator.base.errors import EXIT_INTERRUPTED, EXIT_OK, InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER, check_in_place
 from orchestrator.base.words import count, counts_line, length_text
+from orchestrator.driver.packing import compiles_kernels
 from orchestrator.driver.planning import check_runnable, refining_sweep
 from orchestrator.driver.progress import Observer, Summary
 from orchestrator.driver.runner import run_sweep
@@ -126,6 +128,10 @@ def run_lines(
         listener = listening_socket(port)
         beside = page_beside(listener, results)
         yield f"page at {address_of(listener, sweep.name)}"
+
+    if compiles_kernels(sweep) and executor != INLINE:
+        # While workers start; they wait for it, or find it done.
+        threading.Thread(target=compile_kernels, daemon=True).start()
 
     def announced() -> Executor:
         with view.starting():

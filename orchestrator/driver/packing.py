@@ -127,6 +127,13 @@ def rounding_of(sweep: Sweep, trial: Trial | Member) -> Rounding:
     return replace(rounding, is_alone=rounding.is_alone or (rounding.compiled and not config.can_be_stacked))
 
 
+def compiles_kernels(sweep: Sweep) -> bool:
+    """Whether a new sweep like this one trains by native kernels."""
+    if isinstance(sweep.objective, CustomTrainer) or not sweep.trials:
+        return False
+    return rounding_of(sweep, sweep.trials[0]).kernels == "native"
+
+
 def compile_note(sweep: Sweep) -> str | None:
     """Say that a sweep that began eager is not compiled because its file says so now, or return None."""
     if not sweep.resources.compile or sweep.roundings.get("", Rounding()).compiled:

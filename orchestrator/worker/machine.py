@@ -30,7 +30,8 @@ from orchestrator.base.errors import StorageError
 from orchestrator.base.files import atomic_write, waiting_lock
 from orchestrator.base.space import canonical_text
 
-_WIDTHS = {"cpu": (1, 4, 16, 32, 64, 128, 256, 512), "cuda": (1, 4, 16, 64, 256, 512)}
+# Native kernels compute one member after the other: more at a time save only Python's share of a step.
+_WIDTHS = {"cpu": (1, 4, 16, 32, 64, 128, 256, 512), "cuda": (1, 4, 16, 64, 256, 512), "native": (1, 16)}
 # Stop after this many widths in a row without a gain; a single one may have been disturbed.
 _PATIENCE = 2
 # A wider plan must be this much faster, since measurements are noisy.
@@ -239,7 +240,7 @@ def measure_widths(
     Only width 1 is measured if members cannot be stacked.
     """
     known = list(known)
-    for width in _WIDTHS[device] if config.can_be_stacked else (1,):
+    for width in _WIDTHS["native" if kernels == "native" else device] if config.can_be_stacked else (1,):
         if known:
             if width <= known[-1].width:
                 continue

@@ -13,7 +13,7 @@ from objectives.base import Rounding
 from orchestrator.answers.plan import PlanQuery
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
-from orchestrator.driver.packing import compile_note, make_packs, rounding_of, with_numerics
+from orchestrator.driver.packing import compile_note, compiles_kernels, make_packs, rounding_of, with_numerics
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.facts import NUMERICS_FACT
@@ -75,6 +75,7 @@ def trained(folder: Path, sweep: Sweep) -> tuple[dict, set[str]]:
 def test_one_sweep_in_many_folders_is_the_same_to_the_bit_whatever_the_clock_and_the_cache_say(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str
 ) -> None:
+    monkeypatch.setitem(machine._WIDTHS, "native", machine._WIDTHS["cpu"])
     sweep, found, plans = sweep_of(body, HEAD), [], []
     for number, (clock, is_cached) in enumerate([(steady, False), (moody, True), (moody, False), (steady, True)]):
         if not is_cached:
@@ -142,3 +143,10 @@ def test_an_older_ledger_keeps_what_its_trials_recorded_by_structure(tmp_path: P
         frozen = with_numerics(longer, ledger)
     assert {rounding_of(frozen, trial).compiled for trial in frozen.trials} == {False}, "written at its next run"
     assert rounding_of(frozen, frozen.trials[0]) == Rounding(kernels="onednn")
+
+
+def test_kernels_are_compiled_ahead_for_sweeps_that_train_by_them_alone() -> None:
+    custom = sweep_of("axes: {lr: {values: [0.1]}}\n", "name: c\nobjective: {command: [train, '{lr}']}\nsteps: 9\n")
+    assert compiles_kernels(sweep_of(BODY, HEAD))
+    for sweep in (sweep_of(BODY + EAGER, HEAD), sweep_of(BODY + COMPILE, HEAD), sweep_of(QUADRATIC, ""), custom):
+        assert not compiles_kernels(sweep)
