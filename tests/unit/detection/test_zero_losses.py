@@ -6,6 +6,7 @@ import pytest
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.outcomes import judge
 from orchestrator.detection.run_monitor import RunMonitor
+from orchestrator.maps.replay import Curve, detect
 
 DESCENT = 2 + 8 * np.exp(-np.arange(60) / 15)
 ZEROS = np.zeros(20)
@@ -51,3 +52,10 @@ def test_a_gradient_norm_shows_whether_a_zero_is_a_loss() -> None:
 
 def test_squared_errors_may_vanish_in_one_step() -> None:
     assert outcome_of(np.r_[DESCENT[:1], ZEROS], rise=2.0) == "stable"
+
+
+def test_curves_that_are_judged_together_have_or_lack_a_gradient_norm_each_for_itself() -> None:
+    stopping, losses = StoppingConfig().resolved(0.1, 20), np.r_[DESCENT, ZEROS]
+    step_N = np.arange(len(losses))
+    curves = [Curve(step_N, {"loss": losses}), Curve(step_N, {"loss": losses, "grad_norm": np.ones(len(losses))})]
+    assert [judge(record, stopping).outcome for record in detect(curves, stopping)] == ["diverged", "stable"]
