@@ -28,6 +28,10 @@ def test_a_loss_that_becomes_exactly_0_at_once_and_stays_so_has_diverged() -> No
     assert outcome_of(np.r_[DESCENT, ZEROS]) == "diverged"
 
 
+def test_a_log_with_a_line_in_ten_steps_has_few_of_them() -> None:
+    assert outcome_of(np.r_[DESCENT[:48:4], ZEROS[:5]]) == "diverged"
+
+
 def test_where_the_first_losses_are_too_few_to_know_a_level_the_outcome_is_unknown() -> None:
     assert outcome_of(np.r_[DESCENT[:3], ZEROS]) == "unknown"
 
@@ -35,7 +39,8 @@ def test_where_the_first_losses_are_too_few_to_know_a_level_the_outcome_is_unkno
 @pytest.mark.parametrize(
     "losses",
     [
-        pytest.param(np.r_[DESCENT, ZEROS[:9]], id="a few"),
+        pytest.param(np.r_[DESCENT, ZEROS[:4]], id="a few"),
+        pytest.param(np.r_[DESCENT[:30], 0.0, DESCENT[30:], ZEROS[:9]], id="a few, and one before"),
         pytest.param(np.r_[np.round(10 * np.exp(-np.arange(80) / 8), 4), ZEROS], id="it fell there"),
         pytest.param(np.r_[DESCENT, np.where(np.arange(40) % 3, 0.0, 2.0)], id="batches without a target"),
     ],
