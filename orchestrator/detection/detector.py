@@ -72,7 +72,7 @@ class MemberRecord:
 
 
 _ZEROED = 0.1  # of the initial loss: one that was higher, and then exactly 0, did not fall there
-_STAYED = 10  # zeros in a row
+_STAYED, _STAYED_AGAIN = 5, 10  # zeros in a row; where a loss came after zeros before
 
 
 @dataclass(slots=True)
@@ -82,11 +82,12 @@ class _Zeros:
     num: int = 0
     since: int = -1
     level: float = math.nan  # of the losses before them
+    came_back: bool = False
 
     def follow(self, loss: float, norm: float | None, step: int, level: float) -> None:
         """Take a loss; ``level`` is the one before it."""
         if loss != 0 or norm is not None:
-            self.num = 0
+            self.num, self.came_back = 0, self.came_back or self.num > 0
             return
         if not self.num:
             self.since, self.level = step, level
@@ -94,7 +95,7 @@ class _Zeros:
 
     def are_told(self, initial: float) -> bool:
         """Whether the losses before them were so high that the run did not come down to 0."""
-        return self.num >= _STAYED and self.level > _ZEROED * initial
+        return self.num >= (_STAYED_AGAIN if self.came_back else _STAYED) and self.level > _ZEROED * initial
 
 
 class _Member:

@@ -286,11 +286,13 @@ def detect(
     Curves are padded to equal length in pieces of ``points_at_once``, so that a long one costs the others little.
     """
     records: dict[int, MemberRecord] = {}
-    longest_first = sorted(range(len(curves)), key=lambda i: -len(curves[i].step_N))
-    for start in range(0, len(curves), _AT_ONCE):
-        chosen = longest_first[start : start + _AT_ONCE]
-        there = [curves[i] for i in chosen]
-        records |= zip(chosen, _detect_together(there, config, points_at_once, wants_norm_rises), strict=True)
+    for has_norms in (True, False):  # a norm that was not measured says nothing, so they are not judged together
+        alike = [i for i, curve in enumerate(curves) if ("grad_norm" in curve.columns) == has_norms]
+        longest_first = sorted(alike, key=lambda i: -len(curves[i].step_N))
+        for start in range(0, len(alike), _AT_ONCE):
+            chosen = longest_first[start : start + _AT_ONCE]
+            there = [curves[i] for i in chosen]
+            records |= zip(chosen, _detect_together(there, config, points_at_once, wants_norm_rises), strict=True)
     return [records[i] for i in range(len(curves))]
 
 

@@ -6,6 +6,7 @@ import pytest
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.outcomes import judge
 from orchestrator.detection.run_monitor import RunMonitor
+from orchestrator.maps.replay import Curve, detect
 
 DESCENT = 2 + 8 * np.exp(-np.arange(60) / 15)
 ZEROS = np.zeros(20)
@@ -27,6 +28,10 @@ def test_a_loss_that_becomes_exactly_0_at_once_and_stays_so_has_diverged() -> No
     assert outcome_of(np.r_[DESCENT, ZEROS]) == "diverged"
 
 
+def test_a_log_with_a_line_in_ten_steps_has_few_of_them() -> None:
+    assert outcome_of(np.r_[DESCENT[:48:4], ZEROS[:5]]) == "diverged"
+
+
 def test_where_the_first_losses_are_too_few_to_know_a_level_the_outcome_is_unknown() -> None:
     assert outcome_of(np.r_[DESCENT[:3], ZEROS]) == "unknown"
 
@@ -34,7 +39,8 @@ def test_where_the_first_losses_are_too_few_to_know_a_level_the_outcome_is_unkno
 @pytest.mark.parametrize(
     "losses",
     [
-        pytest.param(np.r_[DESCENT, ZEROS[:9]], id="a few"),
+        pytest.param(np.r_[DESCENT, ZEROS[:4]], id="a few"),
+        pytest.param(np.r_[DESCENT[:30], 0.0, DESCENT[30:], ZEROS[:9]], id="a few, and one before"),
         pytest.param(np.r_[np.round(10 * np.exp(-np.arange(80) / 8), 4), ZEROS], id="it fell there"),
         pytest.param(np.r_[DESCENT, np.where(np.arange(40) % 3, 0.0, 2.0)], id="batches without a target"),
     ],
@@ -51,3 +57,10 @@ def test_a_gradient_norm_shows_whether_a_zero_is_a_loss() -> None:
 
 def test_squared_errors_may_vanish_in_one_step() -> None:
     assert outcome_of(np.r_[DESCENT[:1], ZEROS], rise=2.0) == "stable"
+
+
+def test_curves_that_are_judged_together_have_or_lack_a_gradient_norm_each_for_itself() -> None:
+    stopping, losses = StoppingConfig().resolved(0.1, 20), np.r_[DESCENT, ZEROS]
+    step_N = np.arange(len(losses))
+    curves = [Curve(step_N, {"loss": losses}), Curve(step_N, {"loss": losses, "grad_norm": np.ones(len(losses))})]
+    assert [judge(record, stopping).outcome for record in detect(curves, stopping)] == ["diverged", "stable"]
