@@ -1,14 +1,14 @@
 """How well smaller sizes predict the edge and the best rate of a larger one, on a table of finished runs.
 
-    python benchmarks/predict.py FILE [--leave-out WIDTH] [--assume EXPONENT | --free]
+    python benchmarks/predict.py FILE [--leave-out WIDTH | --each-grid] [--assume EXPONENT | --free]
 
 FILE is a CSV with the columns width, depth, tokens, batch, lr and smooth_loss, such as the table of Step Law (arXiv
 2503.04715); a loss above 5 is a run that diverged. It is imported as a sweep with axes lr, batch, width, depth and
-tokens. The runs of the largest width, or of WIDTH and above, are predicted from the others, row by row: a row is one
-size, token count and batch. Where widths or depths span less than a factor of 4, `sweep predict` refuses them without
-an exponent, and the one that it proposes is assumed here, unless --free says to fit it nevertheless. Two naive rules
-stand next to the law: no scaling (the edge of the nearest row of the largest smaller size), and one constant (the mean
-edge of all other rows).
+tokens. The runs of the largest width, or of WIDTH and above, or of one grid after another, are predicted from the
+others, row by row: a row is one size, token count and batch. Where widths or depths span less than a factor of 4,
+`sweep predict` refuses them without an exponent, and the one that it proposes is assumed here, unless --free says to
+fit it nevertheless. Two naive rules stand next to the law: no scaling (the edge of the nearest row of the largest
+smaller size), and one constant (the mean edge of all other rows).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import csv
 import math
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -30,9 +31,9 @@ sys.path.insert(0, str(ROOT))
 from orchestrator.base.files import LEDGER  # noqa: E402
 from orchestrator.cli.app import app  # noqa: E402
 from orchestrator.ledger.reader import LedgerReader  # noqa: E402
-from orchestrator.maps.form import Form, usual_prior  # noqa: E402
 from orchestrator.maps.ladder import Ladder, Size, log_size, read_ladder  # noqa: E402
-from orchestrator.maps.prediction import carries, usual_assumption  # noqa: E402
+from orchestrator.maps.law import Law  # noqa: E402
+from orchestrator.maps.prediction import carries, usual_assumption, usual_form  # noqa: E402
 from orchestrator.maps.table import read_table  # noqa: E402
 
 SIZES = ("width", "depth", "tokens", "batch")
@@ -88,25 +89,36 @@ def imported(path: Path, folder: Path) -> Ladder:
 
 def predicted(ladder: Ladder, from_width: float, assume: float | None = None, is_free: bool = False) -> list[Row]:
     """The rows of ``from_width`` and above, from the others; ``is_free`` assumes no exponent."""
-    rest = replace(ladder, sizes=tuple(size for size in ladder.sizes if size.setting["width"] < from_width))
-    shared = (SIZES.index("width"), SIZES.index("depth"))
-    largest_of = {name: ladder.values(name)[-1] for name in SIZES}
-    assumed = [i for i in shared if not carries(rest, SIZES[i], largest_of[SIZES[i]]) and not is_free]
-    form = Form(
-        usual_prior(len(SIZES), assumed, usual_assumption(max(1, len(assumed))) if assume is None else assume),
-        shared,
-        bent=(SIZES.index("tokens"), SIZES.index("batch")),
-    )
-    edges, best = form.edge_law(rest), form.best_law(rest)
-    if best is None:
-        raise SystemExit("no row shows a best rate")
+    return _of_others(ladder, lambda size: size.setting["width"] >= from_width, assume, is_free)
+
+
+def each_grid(ladder: Ladder, assume: float | None = None, is_free: bool = False) -> list[Row]:
+    """The rows of each width, depth and token count, from those of all others."""
+
+    def grid(size: Size) -> tuple[float, ...]:
+        return tuple(size.setting[name] for name in SIZES[:-1])
+
+    grids = sorted({grid(size) for size in ladder.sizes})
+    return [row for one in grids for row in _of_others(ladder, lambda size: grid(size) == one, assume, is_free)]  # noqa: B023
+
+
+def _of_others(ladder: Ladder, is_target: Callable[[Size], bool], assume: float | None, is_free: bool) -> list[Row]:
+    rest = replace(ladder, sizes=tuple(size for size in ladder.sizes if not is_target(size)))
     constant = fmean(size.edge_or_bound for size in rest.sizes)
     top = rest.values("width")[-1]
     largest = [size for size in rest.sizes if size.setting["width"] == top]
+    laws: dict[tuple[tuple[int, ...], ...], tuple[Law, Law | None]] = {}
     found = []
-    for size in ladder.sizes:
-        if size.setting["width"] < from_width:
-            continue
+    for size in filter(is_target, ladder.sizes):
+        assumed = [name for name in SIZES if not carries(rest, name, size.setting[name]) and not is_free]
+        exponent = usual_assumption(max(1, len(assumed))) if assume is None else assume
+        form = usual_form(rest, size.setting, assumed, exponent)
+        key = (form.shared, form.bent, tuple(map(SIZES.index, assumed)))
+        if key not in laws:
+            laws[key] = form.edge_law(rest), form.best_law(rest)
+        edges, best = laws[key]
+        if best is None:
+            raise SystemExit("no row shows a best rate")
         place = log_size(size.setting, SIZES)
         near = min(largest, key=lambda other: abs(log_size(other.setting, SIZES) - place).sum())
         at, low, high = edges.interval(place)
@@ -143,12 +155,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="predict the largest width of a table from the others")
     parser.add_argument("file", type=Path)
     parser.add_argument("--leave-out", type=float, metavar="WIDTH", help="predict this width and above")
+    parser.add_argument("--each-grid", action="store_true", help="predict each width and token count from all others")
     parser.add_argument("--assume", type=float, metavar="EXPONENT", help="in place of what `sweep predict` proposes")
     parser.add_argument("--free", action="store_true", help="assume no exponent of width and depth")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         ladder = imported(arguments.file, Path(folder))
-    rows = predicted(ladder, arguments.leave_out or ladder.values("width")[-1], arguments.assume, arguments.free)
+    if arguments.each_grid:
+        rows = each_grid(ladder, arguments.assume, arguments.free)
+    else:
+        from_width = arguments.leave_out or ladder.values("width")[-1]
+        rows = predicted(ladder, from_width, arguments.assume, arguments.free)
     print("\n".join(report(rows)))
 
 

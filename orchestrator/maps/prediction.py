@@ -129,15 +129,7 @@ def predict(
         raise InputError(*(_too_few(ladder, name, usual_assumption(len(assumed))) for name in assumed))
     if not is_far:
         _check_is_near(ladder, at)
-    form = Form(
-        usual_prior(len(at), [ladder.names.index(name) for name in assumed], assume),
-        tuple(i for i, name in enumerate(at) if _is_beyond(ladder, name, at[name])),
-        tuple(
-            i
-            for i, name in enumerate(at)
-            if not _is_beyond(ladder, name, at[name]) and len(ladder.values(name)) >= _BENDS_FROM
-        ),
-    )
+    form = usual_form(ladder, at, assumed, assume)
     axis = next((name for name in at if _is_beyond(ladder, name, at[name])), next(iter(at)))
     target_K = log_size(at, ladder.names)
     law = form.edge_law(ladder)
@@ -168,6 +160,18 @@ def predict(
         law=law,
         edge_curve=_curve(ladder, law, at, axis),
         best_curve=() if best is None else _curve(ladder, best, at, axis),
+    )
+
+
+def usual_form(ladder: Ladder, at: Mapping[str, float], assumed: Sequence[str], assume: float | None) -> Form:
+    """Return the form of a law for a target: sizes share what lies beyond them, and bend along what they enclose."""
+    is_beyond = [_is_beyond(ladder, name, at[name]) for name in ladder.names]
+    may_bend = [len(ladder.values(name)) >= _BENDS_FROM for name in ladder.names]
+    places = range(len(ladder.names))
+    return Form(
+        usual_prior(len(ladder.names), [ladder.names.index(name) for name in assumed], assume),
+        tuple(i for i in places if is_beyond[i]),
+        tuple(i for i in places if may_bend[i] and not is_beyond[i]),
     )
 
 

@@ -50,6 +50,14 @@ def test_an_exponent_that_too_few_sizes_show_is_assumed_unless_it_is_free(table:
     assert whole[0] == whole[1]
 
 
+def test_each_grid_is_predicted_from_all_others(table: Path, tmp_path: Path) -> None:
+    ladder = predict.imported(table, tmp_path)
+    rows = predict.each_grid(ladder)
+    assert [row.size.setting for row in rows] == [size.setting for size in ladder.sizes]
+    assert all(row.meets for row in rows)
+    assert rows[-1] == predict.predicted(ladder, 512)[-1]
+
+
 def test_a_table_without_a_column_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs.csv").write_text("width,lr\n1,2\n")
     with pytest.raises(SystemExit, match="no column"):
