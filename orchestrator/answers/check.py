@@ -63,6 +63,7 @@ class CheckQuery(Query["tuple[Sweep, Path]"]):
     def ask(self, subject: tuple[Sweep, Path], say: Say = silent) -> CheckAnswer:
         """Train the first trial until ``losses`` losses were read, in a folder that is then removed."""
         from orchestrator.base.packs import Completed, LaunchedPack, Member, Paused
+        from orchestrator.base.processes import inherited
         from orchestrator.driver.packing import pack_of
         from orchestrator.driver.planning import check_runnable
         from orchestrator.sweepfile.custom_trainer import CustomTrainer
@@ -75,7 +76,7 @@ class CheckQuery(Query["tuple[Sweep, Path]"]):
             message = "is not a custom trainer, so there is nothing to check"
             raise InputError(Problem(sweep.name, "objective", message, remedy))
         trial = sweep.trials[0]
-        with tempfile.TemporaryDirectory(prefix="sweep-check-") as folder:
+        with inherited(sweep.receiver, None), tempfile.TemporaryDirectory(prefix="sweep-check-") as folder:
             check_runnable(sweep, Path(folder) / sweep.name)
             pack = pack_of(sweep, [Member(trial.trial_id, trial.config, trial.seed)], 0)
             assert isinstance(pack, LaunchedPack), "it is of a custom trainer"

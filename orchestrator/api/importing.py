@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.errors import EXIT_OK
 from orchestrator.base.files import LEDGER, STANDARD_OUTPUT, check_no_links, check_output, write_output
@@ -20,6 +20,9 @@ from orchestrator.pages.report import are_current, export_all
 from orchestrator.render.answer import to_json
 from orchestrator.render.text import Document, Lines
 from orchestrator.render.text_map import text_map
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 _MAX_LEFT_OUT = 8  # rows that are printed
 
@@ -74,7 +77,7 @@ def _axis_text(axis: Axis) -> str:
     return f"{axis.name} ({len(axis.values)} values, {'a list' if axis.scale == 'values' else axis.scale})"
 
 
-def _map(folder: Path) -> Iterator[str]:
+def _map(folder: Path) -> Iterator[str | Text]:
     """Yield the outcomes, the map, and what judged them."""
     with LedgerReader(folder / LEDGER) as ledger:
         rows, facts = read_table(ledger).trials, ledger.facts()

@@ -112,7 +112,7 @@ def _value(value: Any, read: Callable[[Any], Any] | None) -> Any:
 
 def conditions(texts: Sequence[str], option: str = "--where") -> dict[str, str]:
     """Return AXIS=VALUE ``texts`` of an option as a mapping. Raises InputError."""
-    pairs = {}
+    pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals:

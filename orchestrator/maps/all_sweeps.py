@@ -21,7 +21,7 @@ from orchestrator.sweepfile.strict_yaml import question_of
 
 @dataclass(frozen=True, slots=True)
 class EdgeRange:
-    """Where the edge along ``axis`` lies: from the lowest to the highest of all rows."""
+    """Where the edge along ``axis`` lies: from the lowest to the highest row with one edge, or of all rows."""
 
     axis: str
     low: float
@@ -108,7 +108,9 @@ def _edge(table: SweepTable) -> EdgeRange | None:
         return None
     try:
         stability = GridMap(table).steepest
-        places = [edge.at for row in stability.rows() for edge in row.edges if edge.at is not None]
+        rows = [row.edges for row in stability.rows()]
+        clear = [edges for edges in rows if len(edges) == 1] or rows  # a row with an island has three
+        places = [edge.at for edges in clear for edge in edges if edge.at is not None]
     except InputError:
         return None
     return EdgeRange(stability.along.name, min(places), max(places)) if places else None

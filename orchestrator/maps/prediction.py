@@ -223,7 +223,7 @@ def _check_has_both_sides(sweep: str, ladder: Ladder) -> None:
         remedy = f"the edge lies beyond the axis: add {side} values of {ladder.along}"
         raise InputError(Problem(sweep, ladder.along, f"each run is {other}", remedy))
     if is_stable_above(ladder.sizes):
-        remedy = "name an axis of which too much breaks a run: --along lr"
+        remedy = "name an axis whose high values break a run: --along lr"
         raise InputError(Problem(sweep, ladder.along, "is stable above its edge, and a law has it below", remedy))
 
 

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,18 @@ import pytest
 from page_cases import run_commands
 from sweep_cases import table_with, trial_row
 
+from orchestrator.base.files import LEDGER
 from orchestrator.base.space import Axis
 from orchestrator.base.vocabulary import OUTCOMES
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.confirmation import judged
+from orchestrator.maps.form import Form, usual_prior
+from orchestrator.maps.ladder import log_size, read_ladder
 from orchestrator.maps.prediction import Prediction, predict
+from orchestrator.maps.table import read_table
+from orchestrator.sweepfile.overrides import Overrides
+from orchestrator.sweepfile.spec import build_sweep
+from orchestrator.sweepfile.strict_yaml import read_document
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "predict.md").read_text()
@@ -84,3 +94,21 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     printed = run_commands(short, tmp_path)
     assert re.search(r"width=128: the edge lies at lr [\d.e-]+ \(", printed)
     assert (tmp_path / "larger.png").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("name", "axis"), [("lr_width", "width"), ("lr_depth", "depth")])
+def test_no_run_of_a_ladder_is_void_to_the_other_sizes(
+    train: Callable[..., Any], tmp_path: Path, name: str, axis: str
+) -> None:
+    """The 180 runs of docs/predict.md, each as a first run at the target."""
+    overrides = Overrides(sets=("tracking.enabled=false",))
+    train(build_sweep(read_document(ROOT / "sweeps" / f"{name}.yaml"), overrides))
+    with LedgerReader(tmp_path / name / LEDGER) as ledger:
+        ladder = read_ladder(read_table(ledger), (axis,), "lr")
+    assert ladder.num_runs == 90
+    for size in ladder.sizes:
+        others, target_K = ladder.without(axis, size.setting[axis]), log_size(size.setting, (axis,))
+        edge = Form(usual_prior(1, [], None), (0,), ()).edge_law(others).at(target_K, 16)
+        assert not [run.cell for run in size.runs if judged(others, edge, target_K, [run]).is_void]

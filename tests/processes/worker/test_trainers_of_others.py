@@ -365,6 +365,12 @@ open(path, "w").write(str(first + steps))
 """
 
 
+def test_a_checked_trainer_does_not_inherit_the_url_of_the_receiver(tmp_path: Path, monkeypatch) -> None:
+    sweep_in(tmp_path, "import os\nassert 'TO' not in os.environ\n" + TRAIN, ONE_SEED + "notify: {url_from: TO}\n")
+    monkeypatch.setenv("TO", "json://secret")
+    assert "its losses are read: 60 losses" in checked(tmp_path)[1]
+
+
 def test_trials_that_continue_each_other_through_a_shared_checkpoint_are_said(tmp_path: Path, monkeypatch) -> None:
     trials = trained(sweep_in(tmp_path, SHARING, ONE_SEED), tmp_path)
     assert [STARTED_LATER in trial.reason for trial in trials] == [False, True, True]

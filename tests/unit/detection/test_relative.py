@@ -1,5 +1,5 @@
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -194,34 +194,46 @@ def drawn(random: np.random.Generator, place_Nd: np.ndarray, rate_N: np.ndarray,
     return [Training(rate, 0, "stable", first, final) for rate, first, final in zip(*columns, strict=True)]
 
 
-@pytest.mark.parametrize("num_others", [1, 2, 3])
-@pytest.mark.parametrize("steep", [0.03, 1.0, 2.0])
-def test_no_healthy_scattered_training_has_blown_up_unseen(num_others: int, steep: float) -> None:
+def share_found(draws: Iterable[tuple[list[Training], dict]]) -> float:
+    """The share of planted blow-ups that is found, among draws of healthy trainings, none of which is."""
     num_planted = num_found = 0
-    for seed in range(20):
-        random = np.random.default_rng(seed)
-        place_Nd, rate_N = random.uniform(-1, 1, (60, num_others)), 10 ** random.uniform(-4, 0, 60)
-        healthy = drawn(random, place_Nd, rate_N, steep)
-        assert unseen_blow_ups(healthy, StoppingConfig(), place_Nd.tolist()) == {}
+    for healthy, how in draws:
+        assert unseen_blow_ups(healthy, StoppingConfig(), **how) == {}
         blown = [
             run._replace(initial_loss=10 * run.initial_loss, final_loss=9 * run.initial_loss) if run.rate > 0.1 else run
             for run in healthy
         ]
-        found = unseen_blow_ups(blown, StoppingConfig(), place_Nd.tolist())
+        found = unseen_blow_ups(blown, StoppingConfig(), **how)
         assert all(blown[i].rate > 0.1 for i in found)
         num_planted += sum(run.rate > 0.1 for run in blown)
         num_found += len(found)
-    assert num_found > 0
-    assert num_others > 1 or steep > 0.1 or num_found > 0.8 * num_planted
+    return num_found / num_planted
 
 
-@pytest.mark.parametrize("steep", [0.03, 1.0, 2.0])
-def test_no_healthy_training_has_blown_up_where_another_setting_advances_with_the_rate(steep: float) -> None:
-    for seed in range(100):
+def scattered(num_others: int, steep: float) -> Iterator[tuple[list[Training], dict]]:
+    for seed in range(20):
         random = np.random.default_rng(seed)
+        place_Nd, rate_N = random.uniform(-1, 1, (60, num_others)), 10 ** random.uniform(-4, 0, 60)
+        yield drawn(random, place_Nd, rate_N, steep), {"places": place_Nd.tolist()}
+
+
+def zipped(steep: float) -> Iterator[tuple[list[Training], dict]]:
+    for seed in range(100):
         place_Nd, rate_N = np.linspace(-1, 1, 8)[:, None], 10 ** np.linspace(-4, 0, 8)
-        healthy = drawn(random, place_Nd, rate_N, steep)
-        assert unseen_blow_ups(healthy, StoppingConfig(), is_zipped=True) == {}
-    *lower, last = drawn(np.random.default_rng(0), place_Nd, rate_N, 0.03)
-    blown = [*lower, last._replace(initial_loss=60.0, final_loss=50.0)]
-    assert list(unseen_blow_ups(blown, StoppingConfig(), is_zipped=True)) == [7]
+        yield drawn(np.random.default_rng(seed), place_Nd, rate_N, steep), {"is_zipped": True}
+
+
+@pytest.mark.parametrize(
+    ("steep", "expected"), [(0.03, [0.95, 0.70, 0.22]), (1.0, [0.63, 0.30, 0.06]), (2.0, [0.39, 0.18, 0.02])]
+)
+def test_no_healthy_scattered_training_has_blown_up_unseen(steep: float, expected: list[float]) -> None:
+    """The figures of docs/detection.md, with one, two and three other axes."""
+    assert [share_found(scattered(num, steep)) for num in (1, 2, 3)] == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize(("steep", "expected"), [(0.03, 1.0), (1.0, 0.5), (2.0, 0.32)])
+def test_no_healthy_training_has_blown_up_where_another_setting_advances_with_the_rate(
+    steep: float, expected: float
+) -> None:
+    """The figures of docs/detection.md."""
+    assert share_found(zipped(steep)) == pytest.approx(expected, abs=0.01)

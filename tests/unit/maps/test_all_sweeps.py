@@ -38,6 +38,16 @@ def test_the_edge_of_a_list_goes_from_the_lowest_to_the_highest_row(tmp_path: Pa
     assert found.edge.text == "lr 0.0316 .. 0.316"
 
 
+def test_the_edges_of_an_island_are_left_out_where_other_rows_have_one_edge(tmp_path: Path) -> None:
+    sweep = sweep_of("axes: {beta1: {values: [0.0, 0.5]}, lr: {log: [1e-3, 10], num: 5}}\n")
+    assert [trial.cell["lr"] for trial in sweep.trials[:5]] == [1e-3, 1e-2, 1e-1, 1, 10]
+    with ledger_at(tmp_path / "case") as ledger:
+        one_edge, island = ["stable"] * 2 + ["diverged"] * 3, ["stable"] * 2 + ["diverged", "stable", "diverged"]
+        map_ledger(ledger, sweep, [*one_edge, *island])
+    (found,) = all_sweeps(tmp_path)
+    assert found.edge.text == "lr 0.0316"
+
+
 def test_trials_that_learned_too_little_are_counted_apart_from_stable_ones(tmp_path: Path) -> None:
     sweep = sweep_of(AXES)
     num = len(sweep.trials)
