@@ -134,9 +134,10 @@ def _json_object(text: str) -> dict | None:
 
 
 def _row_of(values: dict, text: str, series: SeriesOfText) -> Row:
-    """Return the numbers of an object, or of the message in it if that alone has a loss: loggers write such lines."""
+    """Return the numbers of an object, or of the message in it if losses come in messages, as loggers write them."""
     row = row_of_object(values)
-    if any("loss" in name.lower() or may_be_loss(name, None) for name in row) or "loss" not in text.lower():
+    series.is_of_objects = series.is_of_objects or any(may_be_loss(name, None) for name in row)
+    if series.is_of_objects or "loss" not in text.lower() or any("loss" in name.lower() for name in row):
         return row
     said = series.row(text)
     return said if any(may_be_loss(name, None) for name in said) else row

@@ -148,6 +148,7 @@ class SeriesOfText:
         self._last = ""  # line with a loss
         self._num_in_a_row = 0  # lines of other kinds since the last line of the first kind
         self.num_left_out = 0  # lines with a loss that have another kind or rank
+        self.is_of_objects = False  # JSON objects have losses, so that messages in others have none of the series
 
     def row(self, text: str) -> Mapping[str, float]:
         """Return names and numbers of one line, empty if the line does not count."""

@@ -94,3 +94,12 @@ def test_a_few_losses_do_not_say_how_often_one_comes(tmp_path: Path) -> None:
     rows = [{"step": t, **({"loss": 3.0 - t / 10} if t < 3 else {"lr": 0.1})} for t in range(90)]
     live, whole, *_ = both("".join(json.dumps(row) + "\n" for row in rows), tmp_path)
     assert live == whole == [3.0, 2.9, 2.8]
+
+
+def test_a_message_with_a_loss_among_objects_with_losses_is_none_of_them(tmp_path: Path) -> None:
+    rows = [{"step": t, "loss": 3 - t / 100} for t in range(100)]
+    lines = [
+        f"{json.dumps(row)}\n" + ('{"msg": "epoch over, loss 2.5"}\n' if row["step"] % 5 == 4 else "") for row in rows
+    ]
+    live, whole, *_ = both("".join(lines), tmp_path)
+    assert live == whole == [row["loss"] for row in rows]
