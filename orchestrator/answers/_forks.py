@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.base.query import Say
 from orchestrator.base.trial_result import MemberResult
-from orchestrator.base.words import format_seconds, plural
+from orchestrator.base.words import count, format_seconds, plural
 from orchestrator.causes.remedies.results import Difference, Remedies
 from orchestrator.driver.progress import Progress
 from orchestrator.render.blocks import Block, Caution, Line
@@ -27,7 +27,7 @@ class ProgressLines:
     def began(self, progress: Progress) -> None:
         """Say how many forks will be trained."""
         self._next = progress.seconds + _SECONDS_PER_LINE
-        self._say(f"{self._what}training {progress.to_train} runs")
+        self._say(f"{self._what}training {count(progress.to_train, 'run')}")
 
     def changed(self, progress: Progress, finished: Sequence[MemberResult]) -> None:
         """Say how many have ended, at most every ten seconds."""

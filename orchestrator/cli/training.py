@@ -51,7 +51,7 @@ def init_command(
         str | None,
         typer.Option("--for", metavar="SIZE=N,...", help="small models that predict one of width=4096,steps=100000"),
     ] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="their number; 60 by default")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, max=10_000, help="their number; 60 by default")] = None,
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="the file to write instead")] = None,
 ) -> None:
     """Write a commented sweep file as a starting point.

@@ -86,3 +86,8 @@ def test_what_cannot_be_planned_is_refused_with_the_remedy(tmp_path: Path, argum
     assert done.exit_code != 0
     assert "remedy" in str(done.exception)
     assert not (tmp_path / "proxies.yaml").exists()
+
+
+def test_more_trials_than_a_sweep_may_have_are_refused_before_any_simulation(tmp_path: Path) -> None:
+    arguments = ["--for", "width=4096", "--trials", "1000000", "--output", str(tmp_path / "proxies.yaml")]
+    assert CliRunner().invoke(app, ["init", "proxies", *arguments]).exit_code == 2

@@ -44,6 +44,11 @@ def test_the_first_line_has_edge_and_rate_and_json_has_the_same(folder: Path) ->
         assert answer.rendered(ending).startswith(begins)
 
 
+def test_a_size_that_would_help_is_named_without_steps_that_an_import_does_not_know(folder: Path) -> None:
+    (line,) = [line for line in load(folder).predict(at=("width=512", "batch=32")).lines() if "next:" in line]
+    assert line.endswith("width between 128 and 512, with 12 runs")
+
+
 def test_an_axis_can_be_kept_at_one_value_and_is_asked_for_otherwise(folder: Path) -> None:
     results = load(folder)
     assert results.predict(at=("width=256",), where={"batch": "8"}).to_plain()["num_sizes"] == 4
