@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -84,6 +85,39 @@ def test_depth_8_is_void_by_its_first_run() -> None:
     assert len(found["confirmation"]["reasons"]) == 2
     assert f"the loss begins at {run['initial_loss']:.0f}" in PAGE.replace("\n", " ")
     assert f"the run breaks at step {run['onset']}" in PAGE.replace("\n", " ")
+
+
+def ladder(name: str) -> dict[str, Any]:
+    """The answer of a ladder of reference, as it was given."""
+    return json.loads((ROOT / "results" / "reference" / "ladders" / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high", "most_off"),
+    # What was trained at the target: the rates between which the edge lies.
+    [("width128", 0.0064, 0.0111, 1.4), ("steps1200", 0.0127, 0.0202, 1.3)],
+)
+def test_the_ladders_of_reference_find_the_edge_of_their_targets(
+    name: str, low: float, high: float, most_off: float
+) -> None:
+    edge, truth = ladder(name)["edge"], math.sqrt(low * high)
+    assert max(edge["at"] / truth, truth / edge["at"]) < most_off
+    assert edge["low"] < high
+    assert low < edge["high"]
+
+
+def test_a_rate_that_is_tied_to_the_width_as_in_mup_is_found_flat() -> None:
+    found = ladder("tied128")
+    assert 0.0 in found["exponents"]["width"]["theories"]
+    assert -1.0 not in found["exponents"]["width"]["theories"]
+
+
+def test_the_table_of_the_ladders_has_their_numbers() -> None:
+    table = (ROOT / "results" / "reference" / "ladders" / "README.md").read_text()
+    for name in ("width128", "steps1200", "tied128"):
+        found = ladder(name)
+        assert "{at:.2g} ({low:.2g} to {high:.2g})".format(**found["edge"]) in table
+        assert f"| {found['num_runs']} |" in table
 
 
 @pytest.mark.slow
