@@ -11,7 +11,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
-from orchestrator.mirrors.tracker import SweepAnswer, TrialAnswer
+from orchestrator.mirrors.tracker import PREDICTED, SweepAnswer, TrialAnswer
 from orchestrator.render.tags import trial_answers
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ def _answer(found: Prediction) -> SweepAnswer:
     return SweepAnswer(
         {**tags, "predicted.edge": edge},
         {
-            "predicted_edge": found.edge.at,
-            "predicted_edge_low": found.edge.low,
-            "predicted_edge_high": found.edge.high,
-            f"predicted_{found.along}": found.take,
+            f"{PREDICTED}edge": found.edge.at,
+            f"{PREDICTED}edge_low": found.edge.low,
+            f"{PREDICTED}edge_high": found.edge.high,
+            f"{PREDICTED}{found.along}": found.take,
         },
         f"Predicted edge at {found.target_name}: {found.along} {edge}; take {found.take:.2g}.",
     )

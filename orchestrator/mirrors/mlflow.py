@@ -43,6 +43,7 @@ from orchestrator.mirrors.mlflow_store import (
 )
 from orchestrator.mirrors.records import attempt_of, shown_value
 from orchestrator.mirrors.tracker import (
+    PREDICTED,
     CellKey,
     CellRecord,
     Point,
@@ -293,8 +294,7 @@ class MlflowTracker:
     def _write_cell(self, cell: CellRecord) -> None:
         run_id, ended_ms = self._cell_run(cell.key), int(1000 * cell.finished_s)
         self._write_metrics(run_id, cell.metrics, ended_ms)
-        status = "FINISHED" if cell.is_over else "KILLED"
-        if self._runs.status.get(run_id) != status:
+        if self._runs.status.get(run_id) != (status := "FINISHED" if cell.is_over else "KILLED"):
             self._client.set_terminated(run_id, status=status, end_time=ended_ms or None)
             self._runs.status[run_id] = status
         self._on_response()
@@ -308,10 +308,11 @@ class MlflowTracker:
     def _log_changed(
         self, run_id: str, metrics: Mapping[str, float], known: Mapping[str, float], now_ms: int
     ) -> dict[str, float]:
-        """Log the metrics that differ from ``known``, and return them."""
+        """Log the metrics that differ from ``known``, and return them; of equal times MLflow shows the highest."""
         changed = {name: float(value) for name, value in metrics.items() if known.get(name) != value}
         if changed:
-            entries = [self._entities.Metric(name, value, now_ms, 0) for name, value in changed.items()]
+            asked_ms = dict.fromkeys((n for n in changed if n.startswith(PREDICTED)), int(1000 * time.time()))
+            entries = [self._entities.Metric(n, value, asked_ms.get(n, now_ms), 0) for n, value in changed.items()]
             self._client.log_batch(run_id, metrics=entries)
         return changed
 
@@ -349,8 +350,7 @@ class MlflowTracker:
         if any(wanted.get(key) != value for key, value in known.items()):
             self._replace_parent()  # the user has edited the sweep, and params cannot change
         tags = {**sweep.tags, "sweep.level": "sweep", "mlflow.source.type": "LOCAL"}
-        source = f"sweep run {self.folder / FROZEN_SWEEP}"  # includes changes by the command line
-        run_id = self._runs.parent_id
+        run_id, source = self._runs.parent_id, f"sweep run {self.folder / FROZEN_SWEEP}"  # with all overrides
         tags |= {"mlflow.source.name": source, **sweep_note(sweep, run_id, artifacts)}
         tags |= {"mlflow.source.git.commit": sweep.git_commit} if sweep.git_commit else {}
         run_tags = [self._entities.RunTag(key, value[:5000]) for key, value in tags.items()]

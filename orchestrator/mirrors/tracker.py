@@ -80,6 +80,7 @@ class Text(NamedTuple):
     num_bytes: int
 
 
+PREDICTED = "predicted_"  # begins the names of metrics that change with the question
 DIAGNOSIS, NO_CAUSE = "diagnosis", "no cause"  # the tag of a trial with its cause, and what it says without one
 
 

@@ -26,6 +26,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.columns import Columns
 from orchestrator.mirrors.mirror import BackgroundMirror, Mirror
 from orchestrator.mirrors.mlflow_store import folder_tag, read_run, rehome, server_command
+from orchestrator.mirrors.tracker import SweepAnswer
 from orchestrator.render.text import show
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
@@ -365,6 +366,19 @@ def test_results_are_mirrored_while_others_train_once_it_has_started(results: Pa
     assert mirror.finish([]) is None
     _, _, children = all_runs(results)
     assert len(children) == 12
+
+
+def test_a_later_prediction_replaces_the_earlier_one_also_where_it_is_lower(results: Path) -> None:
+    sweep = tracked_sweep()
+    train_and_mirror(sweep, results)
+    for at, edge in (("width=64", 2.0), ("width=128", 1.0)):
+        answer = SweepAnswer({"predicted.at": at}, {"predicted_edge": edge}, f"at {at}")
+        with Mirror(results / "edge", sweep.tracking) as mirror:
+            mirror.mirror_sweep([], [answer])
+    _, (parent,), _ = all_runs(results)
+    assert parent.data.tags["predicted.at"] == "width=128"
+    assert "at width=128" in parent.data.tags["mlflow.note.content"]
+    assert parent.data.metrics["predicted_edge"] == 1.0
 
 
 # --- logs from runs ------------------------------------------------------------------------------
