@@ -1,4 +1,4 @@
-// Seconds in the parts of a step, for benchmarks/profile.py; nothing unless compiled with -DPROFILE.
+// Seconds in the parts of a step, for benchmarks/step_profile.py; nothing unless compiled with -DPROFILE.
 #pragma once
 
 #ifdef PROFILE

@@ -1,4 +1,4 @@
-"""Where the time of a training step goes, by size and width of a pack: `python benchmarks/profile.py`."""
+"""Where the time of a training step goes, by size and width of a pack: `python benchmarks/step_profile.py`."""
 
 from __future__ import annotations
 
