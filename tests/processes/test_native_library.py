@@ -3,6 +3,7 @@
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ from objectives.native import library
 
 
 @pytest.fixture(autouse=True)
-def forgets_versions() -> None:
-    library._hash.cache_clear()
-    library.load.cache_clear()
+def forgets_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel of a false compiler is loaded by a test that runs later in this process."""
+    for name in ("_hash", "load"):
+        monkeypatch.setattr(library, name, cache(getattr(library, name).__wrapped__))
 
 
 def compiler_that(folder: Path, does: str) -> str:
