@@ -20,7 +20,7 @@ def is_partial_sum(first: float, first_step: int, second: float, every: int) -> 
 
     The ``second`` loss, ``every`` steps later, is then as many times as high, or lower, since a training falls.
     """
-    counts = [count for count in (first_step, first_step + 1) if 0 < 2 * count <= every]
+    counts = [count for count in (first_step, first_step + 1) if 0 < 5 * count <= every]
     return first > 0 and any(_LEAST_PART < second / first * count / every < _MOST_PART for count in counts)
 
 
