@@ -37,7 +37,7 @@ class Rounding:
     @classmethod
     def of_new_results(cls, compiled: bool, kernels: Literal["auto", "default"], gpus: float) -> Self:
         """Return the rounding of a new sweep: compiled if asked for, else native on a CPU with a C++ compiler."""
-        if compiled or gpus or kernels == "default" or compiler() is None:
+        if compiled or gpus or kernels == "default" or not compiler():
             return cls(compiled)
         return cls(kernels="native")
 

@@ -34,11 +34,11 @@ _CAPABILITIES = {"default": "x86-64", "avx2": "x86-64-v3"}
 _TIMEOUT_S = 600
 
 
-def compiler() -> str | None:
-    """Return the path of the C++ compiler, ``$CXX`` if set, or None without one."""
+def compiler() -> list[str]:
+    """Return the words that begin a call of the C++ compiler, ``$CXX`` if set; none without one."""
     named = shlex.split(os.environ.get("CXX", ""))
-    found = (shutil.which(name) for name in named[:1] or ("c++", "g++", "clang++"))
-    return next((path for path in found if path), None)
+    calls = [named] if named else [["c++"], ["g++"], ["clang++"]]
+    return next(([path, *rest] for name, *rest in calls if (path := shutil.which(name))), [])
 
 
 @cache
@@ -83,21 +83,21 @@ def compile_kernels() -> None:
 
 
 def _compile(name: str, path: Path, real: str, options: Sequence[str]) -> None:
-    program = compiler()
-    if program is None:
+    call = compiler()
+    if not call:
         raise RuntimeError("no C++ compiler was found (install g++ or clang++, or set resources.kernels: default)")
     # Compiled beside its place and moved there, so that a killed compiler leaves no half kernel.
     with tempfile.TemporaryDirectory(dir=path.parent) as beside:
         made = Path(beside, path.name)
         flags = [*_flags(), _ROUNDED[name], f"-DREAL={real}", *options]
-        command = [program, *flags, str(_SOURCES / f"{name}.cpp"), "-o", str(made)]
+        command = [*call, *flags, str(_SOURCES / f"{name}.cpp"), "-o", str(made)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise RuntimeError(f"{program} failed: {error} (resources.kernels: default trains without)") from None
+            raise RuntimeError(f"{call[0]} failed: {error} (resources.kernels: default trains without)") from None
         if done.returncode:
             said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[0]
-            raise RuntimeError(f"{program} failed: {said} (resources.kernels: default trains without)")
+            raise RuntimeError(f"{call[0]} failed: {said} (resources.kernels: default trains without)")
         os.replace(made, path)
 
 
@@ -119,13 +119,10 @@ def _hash(name: str, real: str, options: Sequence[str]) -> str:
     return hashlib.sha256(b"\0".join(content)).hexdigest()[:16]
 
 
-def _identity(program: str | None) -> str:
-    """What changes with the compiler's version: its real name, size and date; empty without a compiler."""
-    with suppress(OSError):
-        if program is not None:
-            facts = os.stat(program)
-            return f"{os.path.realpath(program)} {facts.st_size} {facts.st_mtime_ns}"
-    return ""
+def _identity(call: Sequence[str]) -> str:
+    """What changes with the compiler or its version: its words, and the size and date of each that is a program."""
+    paths = [os.path.realpath(path) for word in call if (path := shutil.which(word))]
+    return " ".join([*call, *(f"{path} {os.stat(path).st_size} {os.stat(path).st_mtime_ns}" for path in paths)])
 
 
 def _processor() -> str:

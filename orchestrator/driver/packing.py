@@ -122,7 +122,8 @@ def rounding_of(sweep: Sweep, trial: Trial | Member) -> Rounding:
     """Return what fixes the results of ``trial`` bit for bit, in every pack and on every machine."""
     rounding = sweep.roundings.get(_key(structure_of(sweep, trial))) or sweep.roundings.get("", Rounding())
     config = _stacked(sweep).config_of(trial.config)
-    if rounding.kernels == "native" and not config.has_native_kernels:
+    # A sweep that began on a CPU may go on with a GPU.
+    if rounding.kernels == "native" and (sweep.resources.gpus or not config.has_native_kernels):
         rounding = replace(rounding, kernels="default")
     return replace(rounding, is_alone=rounding.is_alone or (rounding.compiled and not config.can_be_stacked))
 

@@ -18,14 +18,18 @@ from objectives.optimizers.rules.rule import Numbers, States
 class NativeAdamW(AdamW):
     """``AdamW``, faster on a CPU; float32 and float64."""
 
+    _kernel: ctypes.CDLL | None = None  # loaded at the first step, which shows the type of numbers
+
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
         """Return lr * m / (sqrt(v) + eps) in the memory of the gradient."""
-        kernel = library.load("adamw", kernel_folder(), "double" if grad_Kn.dtype == torch.float64 else "float")
+        if self._kernel is None:
+            real = "double" if grad_Kn.dtype == torch.float64 else "float"
+            self._kernel = library.load("adamw", kernel_folder(), real)
         numbers = [scalars_K1[name].contiguous() for name in ("first_weight", "second_weight", "eps", "step_size")]
         buffers = [grad_Kn, states["first_moment"], states["second_moment"], *numbers]
         assert all(buffer.is_contiguous() for buffer in buffers)
         sizes = (ctypes.c_int64(size) for size in grad_Kn.shape)
-        kernel.adamw_update(*sizes, *(ctypes.c_void_p(buffer.data_ptr()) for buffer in buffers))
+        self._kernel.adamw_update(*sizes, *(ctypes.c_void_p(buffer.data_ptr()) for buffer in buffers))
         return grad_Kn

@@ -4,6 +4,7 @@ import itertools
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,11 @@ def test_an_older_ledger_keeps_what_its_trials_recorded_by_structure(tmp_path: P
         frozen = with_numerics(longer, ledger)
     assert {rounding_of(frozen, trial).compiled for trial in frozen.trials} == {False}, "written at its next run"
     assert rounding_of(frozen, frozen.trials[0]) == Rounding(kernels="onednn")
+
+
+def test_a_sweep_that_began_by_native_kernels_goes_on_with_a_gpu_by_torchs() -> None:
+    sweep = replace(sweep_of(BODY + "resources: {gpus: 1}\n", HEAD), roundings={"": NATIVE})
+    assert {rounding_of(sweep, trial) for trial in sweep.trials} == {Rounding()}
 
 
 def test_kernels_are_compiled_ahead_for_sweeps_that_train_by_them_alone() -> None:
