@@ -1,6 +1,6 @@
 """AdamW by the C++ kernel: one pass over memory in place of seven.
 
-The moments have torch's bits. The root is rounded correctly; torch's differs in the last bit of one root in 150.
+The moments have torch's bits. The root is rounded correctly, which torch's is not everywhere.
 """
 
 from __future__ import annotations
