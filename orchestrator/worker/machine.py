@@ -31,7 +31,7 @@ from orchestrator.base.files import atomic_write, waiting_lock
 from orchestrator.base.space import canonical_text
 
 # Native kernels compute one member after the other: more at a time save only Python's share of a step.
-_WIDTHS = {"cpu": (1, 4, 16, 32, 64, 128, 256, 512), "cuda": (1, 4, 16, 64, 256, 512), "native": (1, 16)}
+_WIDTHS = {"cpu": (1, 4, 16, 32, 64, 128, 256, 512), "cuda": (1, 4, 16, 64, 256, 512), "native": (1, 16, 64)}
 # Stop after this many widths in a row without a gain; a single one may have been disturbed.
 _PATIENCE = 2
 # A wider plan must be this much faster, since measurements are noisy.

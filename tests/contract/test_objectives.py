@@ -56,7 +56,6 @@ class TestGpt(ObjectiveConformance):
         self.assert_same_readings_alone([2, 3, 5, 8], {"precision": precision, "accumulate": 4, "batch_size": 8})
 
 
-@pytest.mark.slow
 class TestGptWithNativeKernels(TestGpt):
     kernels = "native"
 

@@ -162,14 +162,14 @@ NARROW = {1: 100, 4: 300, 16: 310}
 
 
 def test_native_packs_are_measured_for_themselves() -> None:
-    eager, native = Known({1: 100, 4: 300, 16: 310, 32: 310}), Known({1: 500, 16: 510, 32: 900})
+    eager, native = Known({1: 100, 4: 300, 16: 310, 32: 310}), Known({1: 500, 16: 510, 64: 515, 128: 900})
     rounding = Rounding(kernels="native")
     assert eager.chosen(GPT, TINY) == ExecutionPlan(4)
     choice = native.choice(GPT, TINY, rounding=rounding)
     assert choice.plan == ExecutionPlan(1, kernels="native")
     assert choice.member_steps_per_second == 500
     assert (eager.kernels, native.kernels) == ({"default"}, {"native"})
-    assert native.measured == [1, 16], "beyond, nothing is left to gain"
+    assert native.measured == [1, 16, 64]
     assert cached_choice(GPT, TINY, "cpu", 1, 1000, rounding) == choice
 
 
