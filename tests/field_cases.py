@@ -18,6 +18,9 @@ VALUES: dict[str, list[Any]] = {
     "rollback_every": [1, 2],
     "depth": [1, 2], "width": [8, 16], "heads": [1, 2], "context": [8, 16], "precision": ["float32", "bfloat16"],
     "loss_scale": [1.0, 8.0], "loss_scale_growth": [1, 2], "qk_norm": [False, True], "norm": ["layer", "rms"],
+    "kv_heads": [None, 1], "position": ["learned", "rope"], "rope_theta": [20.0, 100.0], "mlp": ["gelu", "swiglu"],
+    "bias": [False, True], "tie_embeddings": [False, True], "embedding_scale": [1.0, 2.0],
+    "logit_softcap": [None, 1.0], "attention_softcap": [None, 1.0], "residual_depth": [None, "inverse"],
     "norm_place": ["pre", "post"], "residual_scale": [0.5, 1.0], "init": ["gpt2", "he"],
     "init_deviation": [0.02, 0.1], "dropout": [0.0, 0.5],
     "z_loss": [0.0, 1e-4], "embedding_grad": [0.1, 1.0], "embedding_lr": [0.0, 1.0], "attention_lr": [0.0, 1.0],
@@ -39,7 +42,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "loss_scale": {"precision": "float16"}, "loss_scale_growth": {"precision": "float16"},
     "context_start": {"context_steps": 2}, "context_steps": {"context_start": 2}, "burst_length": {"burst_at": 2},
     "shift_at": {"shift_text": ["en.txt"]}, "shift_text": {"shift_at": 2},
-    "micro_batches": {"accumulate": 2},
+    "micro_batches": {"accumulate": 2}, "rope_theta": {"position": "rope"},
 }  # fmt: skip
 
 

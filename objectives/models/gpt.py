@@ -42,7 +42,7 @@ def batch_text(config: GptConfig, seed: int, step: int) -> str:
 
 
 class GptTrainer(PackedTrainer[GptConfig]):
-    """A transformer with learned positions, GELU, no biases and an untied head.
+    """A transformer: by default that of GPT-2 without biases and with an untied head.
 
     The loss is the mean next-byte cross-entropy of the batch in nats, plus z_loss * mean(log^2 Z). With ``accumulate``,
     loss and gradient are means over that many micro-batches or fewer, equal up to rounding. In float16 a member's loss
@@ -102,7 +102,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         """Read the hyperparameters of the current members."""
         self._fixed = Knobs(
             z_loss_K=self._numbers_of("z_loss", 0.0),
-            residual_scale_K=self._numbers_of("residual_scale", 1.0),
+            residual_scale_K=self._numbers_of("branch_scale", 1.0),
             dropout_K=self._numbers_of("dropout", 0.0),
         )
         context = self.structure.context

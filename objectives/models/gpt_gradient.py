@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from objectives.base import GptConfig, Kernels
 from objectives.models.gpt_knobs import NEUTRAL, Knobs, block_positions, branch_factor, may_attend, with_z_loss
 from objectives.models.gpt_model import NORM_EPS
-from objectives.stacking import rows_of_blocks
+from objectives.models.gpt_parts import Rotation, grouped_heads, rotated, rotation, silu_backward, softcapped
+from objectives.stacking import in_blocks, rows_of_blocks
 
 # Shapes: K members, B sequences, T positions, N = B * T, D width, H heads, C channels per head, V bytes,
 # G = K * B * H groups of attention. d_x is the gradient of the summed losses with respect to x.
@@ -34,27 +35,41 @@ def losses_and_gradient(
     ``tokens_KBS`` has S = T + 1 bytes per sequence: inputs, and targets shifted by one.
     """
     K, B, S = tokens_KBS.shape
-    N, D, V = B * (S - 1), structure.width, weights["head"].shape[-1]
+    (V, D), N = weights["embedding"].shape[1:], B * (S - 1)
     members_K11 = torch.arange(K, device=tokens_KBS.device)[:, None, None]
     rows = (tokens_KBS[..., :-1] + members_K11 * V).reshape(-1)
-    embedded = weights["embedding"].reshape(K * V, D)[rows].view(K, B, S - 1, D)
-    x_KND = (embedded + _positions(weights["position"], S - 1, knobs)[:, None]).view(K, N, D)
-    blocks = [_Block(_Layer(weights, number, structure, B, kernels, knobs)) for number in range(structure.depth)]
+    x_KBTD = weights["embedding"].reshape(K * V, D)[rows].view(K, B, S - 1, D)
+    if structure.embedding_scale != 1:
+        x_KBTD = x_KBTD * structure.embedding_scale
+    if structure.position == "learned":
+        x_KBTD = x_KBTD + _positions(weights["position"], S - 1, knobs)[:, None]
+    x_KND = x_KBTD.view(K, N, D)
+    turn = rotation(structure, knobs, S - 1, B, x_KND)
+    blocks = [_Block(_Layer(weights, number, structure, B, kernels, knobs, turn)) for number in range(structure.depth)]
     for block in blocks:
         x_KND = block.forward(x_KND)
-    final = _NORMS[structure.norm](x_KND, weights["final_norm"]) if structure.has_final_norm else None
+    final = _norm_of(structure, x_KND, weights, "final_norm") if structure.has_final_norm else None
     out_KND = x_KND if final is None else final.out
-    logits = _product(out_KND, weights["head"], kernels)
-    loss_K, d_logits = _cross_entropy(logits, tokens_KBS[..., 1:].reshape(K * N, 1), knobs.z_loss_K)
+    head_KDV = weights["embedding"].transpose(1, 2) if structure.tie_embeddings else weights["head"]
+    logits, cap = _product(out_KND, head_KDV, kernels), structure.logit_softcap
+    capped = logits if cap is None else softcapped(logits, cap)
+    loss_K, d_logits = _cross_entropy(capped, tokens_KBS[..., 1:].reshape(K * N, 1), knobs.z_loss_K)
+    if cap is not None:
+        d_logits = d_logits.mul_(1 - (capped / cap).square())
 
     gradient: Tensors = {}
-    d_x = _into_inputs(d_logits, weights["head"], out_KND, "head", gradient, kernels)
+    d_x = _into_inputs(d_logits, head_KDV, out_KND, "head", gradient, kernels)
     if final is not None:
         d_x = final.backward(d_x, "final_norm", gradient)
     while blocks:
         d_x = blocks.pop().backward(d_x, gradient)
-    gradient["position"] = _into_positions(d_x.view(K, B, S - 1, D).sum(1), weights["position"], knobs)
-    gradient["embedding"] = torch.zeros_like(weights["embedding"]).view(K * V, D).index_add_(0, rows, d_x.view(-1, D))
+    if structure.position == "learned":
+        gradient["position"] = _into_positions(d_x.view(K, B, S - 1, D).sum(1), weights["position"], knobs)
+    if structure.embedding_scale != 1:
+        d_x = d_x * structure.embedding_scale
+    d_embedding = gradient["head"].transpose(1, 2).contiguous() if structure.tie_embeddings else None
+    d_embedding = torch.zeros_like(weights["embedding"]) if d_embedding is None else d_embedding
+    gradient["embedding"] = d_embedding.view(K * V, D).index_add_(0, rows, d_x.view(-1, D))
     return loss_K, rows_of_blocks(gradient[name].reshape(K, -1) for name in weights)
 
 
@@ -92,18 +107,22 @@ class _Layer:
     num_sequences: int
     kernels: Kernels
     knobs: Knobs
+    turn: Rotation | None
 
     def weight(self, name: str) -> torch.Tensor:
         return self.weights[f"{self.number}.{name}"]
 
     def product(self, x_KNI: torch.Tensor, name: str) -> torch.Tensor:
-        return _product(x_KNI, self.weight(name), self.kernels)
+        out_KNO = _product(x_KNI, self.weight(name), self.kernels)
+        return out_KNO.add_(self.weight(f"{name}_bias")[:, None]) if self.structure.bias else out_KNO
 
     def back(self, d_out: torch.Tensor, x_KNI: torch.Tensor, name: str, gradient: Tensors) -> torch.Tensor:
+        if self.structure.bias:
+            gradient[f"{self.number}.{name}_bias"] = d_out.sum(1)
         return _into_inputs(d_out, self.weight(name), x_KNI, f"{self.number}.{name}", gradient, self.kernels)
 
     def norm(self, x: torch.Tensor, name: str) -> _Norm:
-        return _NORMS[self.structure.norm](x, self.weight(name))
+        return _norm_of(self.structure, x, self.weights, f"{self.number}.{name}")
 
 
 class _Block:
@@ -136,7 +155,8 @@ class _Branch:
 
     def __init__(self, layer: _Layer, which: Literal[0, 1]) -> None:
         self.layer, self.norm_place, self.number = layer, layer.structure.place_of_norms, 2 * layer.number + which
-        self.inner = (_Attention, _Mlp)[which](layer)
+        mlp = _Swiglu if layer.structure.mlp == "swiglu" else _Mlp
+        self.inner = (_Attention, mlp)[which](layer)
         self.name = ("attention_norm", "mlp_norm")[which]
 
     def forward(self, x_KND: torch.Tensor) -> torch.Tensor:
@@ -174,30 +194,44 @@ class _Attention:
 
     def forward(self, x_KND: torch.Tensor) -> torch.Tensor:
         K, N, D = x_KND.shape
-        layer = self.layer
-        B, H = layer.num_sequences, layer.structure.heads
+        layer, structure = self.layer, self.layer.structure
+        B, H, kv_heads = layer.num_sequences, structure.heads, structure.num_kv_heads
         T, C = N // B, D // H
         self.x = x_KND
-        qkv = layer.product(x_KND, "qkv").view(K * B, T, 3, H, C)
-        q, k, self.v = qkv.permute(2, 0, 3, 1, 4).reshape(3, K, B * H * T, C).unbind(0)
-        if layer.structure.qk_norm:
+        heads = layer.product(x_KND, "qkv").view(K * B, T, H + 2 * kv_heads, C).transpose(1, 2)
+        # Copied, so that products read whole rows.
+        q, k, v = (z.reshape(K, -1, C) for z in heads.split((H, kv_heads, kv_heads), dim=1))
+        if structure.qk_norm:
             self.q_norm, self.k_norm = layer.norm(q, "q_norm"), layer.norm(k, "k_norm")
             q, k = self.q_norm.out, self.k_norm.out
-        self.q, self.k, self.v = (z.view(K * B * H, T, C) for z in (q, k, self.v))
-        later_TT = torch.full((T, T), -math.inf, dtype=q.dtype, device=q.device).triu(1)
-        score_GTT = torch.baddbmm(later_TT, self.q, self.k.transpose(1, 2), alpha=1 / math.sqrt(C))
-        if layer.knobs.context_K is not None:
-            is_beyond_K1TT = ~may_attend(layer.knobs.context_K, T)[:, None]
-            score_GTT.view(K, B * H, T, T).masked_fill_(is_beyond_K1TT, -math.inf)
+        q, k, v = (z.view(K * B, -1, T, C) for z in (q, k, v))
+        if layer.turn is not None:
+            q, k = rotated(q, layer.turn), rotated(k, layer.turn)
+        self.q, self.k, self.v = (grouped_heads(z, H).view(K * B * H, T, C) for z in (q, k, v))
+        score_GTT = self.scores(K, B, T, C)
         self.share_GTT = torch.softmax(score_GTT, dim=-1)
         self.mixed_GTC = torch.bmm(self.share_GTT, self.v)
         self.mixed = self.mixed_GTC.view(K * B, H, T, C).transpose(1, 2).reshape(K, N, D)
         return layer.product(self.mixed, "attention_out")
 
+    def scores(self, K: int, B: int, T: int, C: int) -> torch.Tensor:
+        """Return the logits of attention, with -inf for positions that are not attended to."""
+        knobs, cap = self.layer.knobs, self.layer.structure.attention_softcap
+        later_TT = torch.full((T, T), -math.inf, dtype=self.q.dtype, device=self.q.device).triu(1)
+        if cap is None:
+            score_GTT = torch.baddbmm(later_TT, self.q, self.k.transpose(1, 2), alpha=1 / math.sqrt(C))
+        else:
+            self.capped_GTT = softcapped(torch.bmm(self.q, self.k.transpose(1, 2)) / math.sqrt(C), cap)
+            score_GTT = self.capped_GTT + later_TT
+        if knobs.context_K is not None:
+            is_beyond_K1TT = ~may_attend(knobs.context_K, T)[:, None]
+            score_GTT.view(K, -1, T, T).masked_fill_(is_beyond_K1TT, -math.inf)
+        return score_GTT
+
     def backward(self, d_out: torch.Tensor, gradient: Tensors) -> torch.Tensor:
         K, N, D = d_out.shape
-        layer = self.layer
-        B, H = layer.num_sequences, layer.structure.heads
+        layer, structure = self.layer, self.layer.structure
+        B, H, kv_heads = layer.num_sequences, structure.heads, structure.num_kv_heads
         T, C = N // B, D // H
         d_mixed = layer.back(d_out, self.mixed, "attention_out", gradient)
         d_mixed_GTC = d_mixed.view(K * B, T, H, C).transpose(1, 2).reshape(K * B * H, T, C)
@@ -205,13 +239,21 @@ class _Attention:
         # The derivative of softmax: share * (incoming gradient - its mean over the row, weighted by the shares).
         row_mean = (d_mixed_GTC * self.mixed_GTC).sum(-1, keepdim=True)
         d_score = torch.bmm(d_mixed_GTC, self.v.transpose(1, 2)).sub_(row_mean).mul_(self.share_GTT)
+        if structure.attention_softcap is not None:
+            d_score = d_score.mul_(1 - (self.capped_GTT / structure.attention_softcap).square())
         d_score = d_score.mul_(1 / math.sqrt(C))
         d_q, d_k = torch.bmm(d_score, self.k), torch.bmm(d_score.transpose(1, 2), self.q)
-        if layer.structure.qk_norm:
+        d_q, d_k, d_v = (z.view(K * B, H, T, C) for z in (d_q, d_k, d_v))
+        if kv_heads < H:
+            d_k, d_v = (z.view(K * B, kv_heads, -1, T, C).sum(2) for z in (d_k, d_v))
+        if layer.turn is not None:
+            cosine, sine = layer.turn
+            d_q, d_k = rotated(d_q, (cosine, -sine)), rotated(d_k, (cosine, -sine))
+        if structure.qk_norm:
             d_q = self.q_norm.backward(d_q.view(K, -1, C), f"{layer.number}.q_norm", gradient)
             d_k = self.k_norm.backward(d_k.view(K, -1, C), f"{layer.number}.k_norm", gradient)
-        d_qkv = torch.stack([z.view(K * B, H, T, C) for z in (d_q, d_k, d_v)])
-        d_qkv = d_qkv.permute(1, 3, 0, 2, 4).reshape(K, N, 3 * D)
+        d_qkv = torch.cat([z.view(K * B, -1, T, C) for z in (d_q, d_k, d_v)], dim=1)
+        d_qkv = d_qkv.transpose(1, 2).reshape(K, N, -1)
         return layer.back(d_qkv, self.x, "qkv", gradient)
 
 
@@ -233,16 +275,40 @@ class _Mlp:
         return self.layer.back(d_hidden, self.x, "mlp_in", gradient)
 
 
-class _Norm:
-    """Layer norm with a gain per member and no offset; x is (K, rows, channels), the gain (K, channels)."""
+class _Swiglu:
+    """A product, gated by SiLU of another, and a third (Shazeer, arXiv 2002.05202)."""
 
-    def __init__(self, x: torch.Tensor, gain: torch.Tensor) -> None:
-        self.x, self.gain = x, gain[:, None]
+    def __init__(self, layer: _Layer) -> None:
+        self.layer = layer
+
+    def forward(self, x_KND: torch.Tensor) -> torch.Tensor:
+        self.x = x_KND
+        self.gate, self.value = self.layer.product(x_KND, "mlp_gate"), self.layer.product(x_KND, "mlp_in")
+        self.open = in_blocks(F.silu, self.gate)
+        self.hidden = self.open * self.value
+        return self.layer.product(self.hidden, "mlp_out")
+
+    def backward(self, d_out: torch.Tensor, gradient: Tensors) -> torch.Tensor:
+        d_hidden = self.layer.back(d_out, self.hidden, "mlp_out", gradient)
+        d_gate = silu_backward(d_hidden * self.value, self.gate)
+        d_x = self.layer.back(d_gate, self.x, "mlp_gate", gradient)
+        return d_x + self.layer.back(d_hidden * self.open, self.x, "mlp_in", gradient)
+
+
+class _Norm:
+    """Layer norm with gain and, if any, offset per member; x is (K, rows, channels), they are (K, channels)."""
+
+    def __init__(self, x: torch.Tensor, gain: torch.Tensor, offset: torch.Tensor | None = None) -> None:
+        self.x, self.gain, self.has_offset = x, gain[:, None], offset is not None
         self.normed, self.mean, self.inverse = torch.ops.aten.native_layer_norm(x, x.shape[-1:], None, None, NORM_EPS)
         self.out = self.normed * self.gain
+        if offset is not None:
+            self.out += offset[:, None]
 
     def backward(self, d_out: torch.Tensor, name: str, gradient: Tensors) -> torch.Tensor:
         gradient[name] = (d_out * self.normed).sum(1)
+        if self.has_offset:
+            gradient[f"{name}_bias"] = d_out.sum(1)
         return torch.ops.aten.native_layer_norm_backward(
             d_out * self.gain, self.x, self.x.shape[-1:], self.mean, self.inverse, None, None, [True, False, False]
         )[0]
@@ -251,7 +317,7 @@ class _Norm:
 class _RmsNorm(_Norm):
     """x / sqrt(mean(x^2) + eps) with a gain per member (Zhang & Sennrich, arXiv 1910.07467)."""
 
-    def __init__(self, x: torch.Tensor, gain: torch.Tensor) -> None:
+    def __init__(self, x: torch.Tensor, gain: torch.Tensor, offset: None = None) -> None:
         self.gain = gain[:, None]
         self.inverse = 1 / (x.square().mean(-1, keepdim=True) + NORM_EPS).sqrt()
         self.normed = x * self.inverse
@@ -267,6 +333,11 @@ class _RmsNorm(_Norm):
 
 # None is for queries and keys in a model without other norms.
 _NORMS = {"layer": _Norm, "rms": _RmsNorm, None: _RmsNorm}
+
+
+def _norm_of(structure: GptConfig, x: torch.Tensor, weights: Tensors, name: str) -> _Norm:
+    """Return the norm ``name`` of x; those of queries and keys have no offset."""
+    return _NORMS[structure.norm](x, weights[name], weights.get(f"{name}_bias"))
 
 
 def _cross_entropy(

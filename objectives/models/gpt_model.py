@@ -26,6 +26,7 @@ from objectives.models.gpt_knobs import (
     mean_of_tokens,
     with_z_loss,
 )
+from objectives.models.gpt_parts import Rotation, grouped_heads, rotated, rotation, softcapped
 from objectives.stacking import autocast_product, in_blocks, seeded_generator, third_of_depth
 from objectives.training.packed import WEIGHT_PURPOSE, Weights
 
@@ -42,7 +43,7 @@ Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | N
 
 def group_of(name: str) -> str:
     """Return the layer group of the weight ``name``: embedding, attention, mlp, norm or head."""
-    part = name.split(".")[-1]
+    part = name.split(".")[-1].removesuffix("_bias")
     if part in ("embedding", "position"):
         return "embedding"
     if part.endswith("norm"):
@@ -64,8 +65,10 @@ def cross_entropy(
     """Return mean next-byte cross-entropy plus z-loss of each member, (K,), in nats; S = T + 1 bytes per sequence."""
     dtype, device = AUTOCAST.get(structure.precision), tokens_KBS.device.type
     with torch.autocast(device, dtype, enabled=dtype is not None):
-        logits_KNV = _logits(structure, weights, tokens_KBS[..., :-1], knobs, _fused_attention)
-        logits_KNV = logits_KNV.to(weights["head"].dtype)
+        logits_KNV = _logits(structure, weights, tokens_KBS[..., :-1], knobs, _attention_of(structure))
+        logits_KNV = logits_KNV.to(weights["embedding"].dtype)
+    if structure.logit_softcap is not None:
+        logits_KNV = softcapped(logits_KNV, structure.logit_softcap)
     targets = tokens_KBS[..., 1:].reshape(-1)
     losses = F.cross_entropy(logits_KNV.reshape(-1, NUM_BYTES), targets, reduction="none")
     share_KB = knobs.sequence_share_KB
@@ -82,8 +85,8 @@ def forward_readings(
     """Return ``attention_logit`` and ``log_z`` of each member on these sequences, (K,) each, without autocast.
 
     ``attention_logit`` is the largest |q.k| / sqrt(C) between a position and one it attends to, over all layers and
-    heads. ``log_z`` is the mean of |log Z| over the logits. Wortsman et al. (arXiv 2309.14322): runs whose attention
-    logits exceed 1e4 diverge, and logits far from log Z = 0 precede a late divergence.
+    heads, before a softcap. ``log_z`` is the mean of |log Z| over the logits. Wortsman et al. (arXiv 2309.14322): runs
+    whose attention logits exceed 1e4 diverge, and logits far from log Z = 0 precede a late divergence.
     """
     largest_K = []
 
@@ -95,9 +98,13 @@ def forward_readings(
             may_attend_1TT = torch.ones(score.shape[-2:], dtype=torch.bool, device=score.device).tril()
         seen = score.abs().masked_fill(~may_attend_1TT, 0.0)
         largest_K.append(seen.view(len(tokens_KBS), -1).amax(1))
+        if structure.attention_softcap is not None:
+            score = softcapped(score, structure.attention_softcap)
         return score.masked_fill(~may_attend_1TT, -math.inf).softmax(-1) @ v
 
     logits_KNV = _logits(structure, weights, tokens_KBS[..., :-1], knobs, attention)
+    if structure.logit_softcap is not None:
+        logits_KNV = softcapped(logits_KNV, structure.logit_softcap)
     return {
         "attention_logit": torch.stack(largest_K).amax(0),
         "log_z": logits_KNV.logsumexp(-1).abs().mean(1),
@@ -107,27 +114,39 @@ def forward_readings(
 def _logits(
     structure: GptConfig, weights: Weights, tokens_KBT: torch.Tensor, knobs: Knobs, attention: Attention
 ) -> torch.Tensor:
-    """Return the logits of the next byte, (K, N, V)."""
+    """Return the logits of the next byte before a softcap, (K, N, V)."""
     (K, B, T), D = tokens_KBT.shape, structure.width
     member_K11 = torch.arange(K, device=tokens_KBT.device)[:, None, None]
     embedding = weights["embedding"].reshape(K * NUM_BYTES, D)
     x_KBTD = F.embedding(tokens_KBT + member_K11 * NUM_BYTES, embedding)
-    if knobs.context_K is None:
-        position_KTD, may_attend_1TT = weights["position"][:, :T], None
-    else:
-        position_KTD = weights["position"][member_K11[..., 0], block_positions(knobs.context_K, T)]
+    if structure.embedding_scale != 1:
+        x_KBTD = x_KBTD * structure.embedding_scale
+    may_attend_1TT = None
+    if knobs.context_K is not None:
         # Members are folded into the batch of one fused attention call.
         may_attend_1TT = may_attend(knobs.context_K, T).repeat_interleave(B, dim=0)[:, None]
-    x_KND = (x_KBTD + position_KTD[:, None]).view(K, B * T, D)
+    if structure.position == "learned":
+        x_KBTD = x_KBTD + _positions(weights["position"], T, knobs)[:, None]
+    x_KND = x_KBTD.view(K, B * T, D)
+    turn = rotation(structure, knobs, T, B, x_KND)
     for layer in range(structure.depth):
-        block = functools.partial(_block, structure, weights, layer, B, knobs, attention, may_attend_1TT)
+        block = functools.partial(_block, structure, weights, layer, B, knobs, attention, may_attend_1TT, turn)
         if structure.recompute and torch.is_grad_enabled():
             x_KND = checkpoint(block, x_KND, use_reentrant=False, preserve_rng_state=False)
         else:
             x_KND = block(x_KND)
     if structure.has_final_norm:
-        x_KND = _norm(structure, x_KND) * weights["final_norm"][:, None]
-    return autocast_product(x_KND, weights["head"])
+        x_KND = _normed(structure, weights, x_KND, "final_norm")
+    head_KDV = weights["embedding"].transpose(1, 2) if structure.tie_embeddings else weights["head"]
+    return autocast_product(x_KND, head_KDV)
+
+
+def _positions(position_KTD: torch.Tensor, num_positions: int, knobs: Knobs) -> torch.Tensor:
+    """Return the learned table's rows of the first positions, counted within blocks of context, (K, T, D)."""
+    if knobs.context_K is None:
+        return position_KTD[:, :num_positions]
+    member_K1 = torch.arange(len(position_KTD), device=position_KTD.device)[:, None]
+    return position_KTD[member_K1, block_positions(knobs.context_K, num_positions)]
 
 
 def _block(
@@ -138,28 +157,38 @@ def _block(
     knobs: Knobs,
     attention: Attention,
     may_attend_1TT: torch.Tensor | None,
+    turn: Rotation | None,
     x_KND: torch.Tensor,
 ) -> torch.Tensor:
     """Return the residual stream after one transformer block."""
-    (K, N, D), B, H = x_KND.shape, num_sequences, structure.heads
-    T, norm_place = N // B, structure.place_of_norms
+    (K, N, D), B, H, G = x_KND.shape, num_sequences, structure.heads, structure.num_kv_heads
+    T, C, norm_place = N // B, D // H, structure.place_of_norms
 
     def norm(x_KND: torch.Tensor, name: str) -> torch.Tensor:
-        return _norm(structure, x_KND) * weights[f"{layer}.{name}"][:, None]
+        return _normed(structure, weights, x_KND, f"{layer}.{name}")
+
+    def product(x_KNI: torch.Tensor, name: str) -> torch.Tensor:
+        out_KNO = autocast_product(x_KNI, weights[f"{layer}.{name}"])
+        return out_KNO + weights[f"{layer}.{name}_bias"].to(out_KNO.dtype)[:, None] if structure.bias else out_KNO
 
     def attended(x_KND: torch.Tensor) -> torch.Tensor:
         # Heads split the channels.
-        qkv = autocast_product(x_KND, weights[f"{layer}.qkv"])
-        q, k, v = qkv.view(K * B, T, 3, H, D // H).permute(2, 0, 3, 1, 4)
+        heads = product(x_KND, "qkv").view(K * B, T, H + 2 * G, C).transpose(1, 2)
+        q, k, v = heads.split((H, G, G), dim=1)
         if structure.qk_norm:
             q, k = (_head_norm(structure, z, weights[f"{layer}.{name}_norm"]) for z, name in ((q, "q"), (k, "k")))
             q, k = q.to(v.dtype), k.to(v.dtype)
-        mixed = attention(q, k, v, may_attend_1TT)
-        return autocast_product(mixed.transpose(1, 2).reshape(K, N, D), weights[f"{layer}.attention_out"])
+        if turn is not None:
+            q, k = rotated(q, turn), rotated(k, turn)
+        mixed = attention(q, grouped_heads(k, H), grouped_heads(v, H), may_attend_1TT)
+        return product(mixed.transpose(1, 2).reshape(K, N, D), "attention_out")
 
     def mlp(x_KND: torch.Tensor) -> torch.Tensor:
-        hidden = in_blocks(F.gelu, autocast_product(x_KND, weights[f"{layer}.mlp_in"]))
-        return autocast_product(hidden, weights[f"{layer}.mlp_out"])
+        if structure.mlp == "swiglu":
+            hidden = in_blocks(F.silu, product(x_KND, "mlp_gate")) * product(x_KND, "mlp_in")
+        else:
+            hidden = in_blocks(F.gelu, product(x_KND, "mlp_in"))
+        return product(hidden, "mlp_out")
 
     for branch, sublayer, name in ((2 * layer, attended, "attention_norm"), (2 * layer + 1, mlp, "mlp_norm")):
         out_KND = sublayer(norm(x_KND, name) if norm_place == "pre" else x_KND)
@@ -171,6 +200,22 @@ def _block(
     return x_KND
 
 
+def _attention_of(structure: GptConfig) -> Attention:
+    """Return torch's fused attention, or one with a softcap."""
+    cap = structure.attention_softcap
+    return _fused_attention if cap is None else functools.partial(_capped_attention, cap)
+
+
+def _capped_attention(
+    cap: float, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, may_attend_1TT: torch.Tensor | None
+) -> torch.Tensor:
+    """Apply causal attention whose logits are capped."""
+    score = softcapped(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), cap)
+    if may_attend_1TT is None:
+        may_attend_1TT = torch.ones(score.shape[-2:], dtype=torch.bool, device=score.device).tril()
+    return score.masked_fill(~may_attend_1TT, -math.inf).softmax(-1) @ v
+
+
 def _fused_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, may_attend_1TT: torch.Tensor | None
 ) -> torch.Tensor:
@@ -178,6 +223,12 @@ def _fused_attention(
     if may_attend_1TT is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=may_attend_1TT)
+
+
+def _normed(structure: GptConfig, weights: Weights, x_KND: torch.Tensor, name: str) -> torch.Tensor:
+    """Apply the norm ``name`` with its gain, and its offset if it has one."""
+    out_KND = _norm(structure, x_KND) * weights[name][:, None]
+    return out_KND + weights[f"{name}_bias"][:, None] if structure.has_norm_offsets else out_KND
 
 
 def _norm(structure: GptConfig, x: torch.Tensor) -> torch.Tensor:
@@ -198,36 +249,50 @@ def _head_norm(structure: GptConfig, z: torch.Tensor, gain_KC: torch.Tensor) -> 
 
 def initial_weights(structure: GptConfig, seed: int) -> Weights:
     """Return one member's weights for any ``init``: deviation 0.02, residual outputs 0.02 / sqrt(2 depth), gains 1."""
-    D, generator = structure.width, seeded_generator(seed, WEIGHT_PURPOSE)
-    has_norms = structure.norm is not None
+    D, C, generator = structure.width, structure.width // structure.heads, seeded_generator(seed, WEIGHT_PURPOSE)
+    has_norms, weights = structure.norm is not None, dict[str, torch.Tensor]()
 
-    def normal(name: str, *size: int) -> torch.Tensor:
-        return torch.randn(size, generator=generator) * _drawn_deviation(name, structure.depth)
+    def normal(name: str, *size: int) -> None:
+        weights[name] = torch.randn(size, generator=generator) * _drawn_deviation(name, structure.depth)
 
-    weights = {"embedding": normal("embedding", NUM_BYTES, D), "position": normal("position", structure.context, D)}
+    def matrix(name: str, num_rows: int, num_columns: int) -> None:
+        normal(name, num_rows, num_columns)
+        if structure.bias:
+            weights[f"{name}_bias"] = torch.zeros(num_columns)
+
+    def gain(name: str) -> None:
+        weights[name] = torch.ones(D)
+        if structure.has_norm_offsets:
+            weights[f"{name}_bias"] = torch.zeros(D)
+
+    normal("embedding", NUM_BYTES, D)
+    if structure.position == "learned":
+        normal("position", structure.context, D)
     for layer in range(structure.depth):
         if has_norms:
-            weights[f"{layer}.attention_norm"] = torch.ones(D)
-        weights[f"{layer}.qkv"] = normal("qkv", D, 3 * D)
+            gain(f"{layer}.attention_norm")
+        matrix(f"{layer}.qkv", D, D + 2 * structure.num_kv_heads * C)
         if structure.qk_norm:
-            weights[f"{layer}.q_norm"] = torch.ones(D // structure.heads)
-            weights[f"{layer}.k_norm"] = torch.ones(D // structure.heads)
-        weights[f"{layer}.attention_out"] = normal("attention_out", D, D)
+            weights[f"{layer}.q_norm"] = torch.ones(C)
+            weights[f"{layer}.k_norm"] = torch.ones(C)
+        matrix(f"{layer}.attention_out", D, D)
         if has_norms:
-            weights[f"{layer}.mlp_norm"] = torch.ones(D)
-        weights[f"{layer}.mlp_in"] = normal("mlp_in", D, 4 * D)
-        weights[f"{layer}.mlp_out"] = normal("mlp_out", 4 * D, D)
+            gain(f"{layer}.mlp_norm")
+        if structure.mlp == "swiglu":
+            matrix(f"{layer}.mlp_gate", D, structure.mlp_width)
+        matrix(f"{layer}.mlp_in", D, structure.mlp_width)
+        matrix(f"{layer}.mlp_out", structure.mlp_width, D)
     if structure.has_final_norm:
-        weights["final_norm"] = torch.ones(D)
-    weights["head"] = normal("head", D, NUM_BYTES)
+        gain("final_norm")
+    if not structure.tie_embeddings:
+        normal("head", D, NUM_BYTES)
     return weights
 
 
 def with_init(drawn: Weights, config: GptConfig) -> Weights:
     """Scale the weights of ``initial_weights`` to a member's ``init``; by default the bits stay the same."""
     return {
-        name: weight if group_of(name) == "norm" else weight * _factor(config, name, weight)
-        for name, weight in drawn.items()
+        name: weight if weight.dim() == 1 else weight * _factor(config, name, weight) for name, weight in drawn.items()
     }
 
 
@@ -235,7 +300,7 @@ def _factor(config: GptConfig, name: str, drawn: torch.Tensor) -> float:
     """Return the factor on a drawn matrix."""
     if config.init == "gpt2":
         return config.init_deviation / _DEVIATION
-    return math.sqrt(_variance(config.init, name, *drawn.shape)) / _drawn_deviation(name, config.depth)
+    return math.sqrt(_variance(config, name, *drawn.shape)) / _drawn_deviation(name, config.depth)
 
 
 def _drawn_deviation(name: str, depth: int) -> float:
@@ -243,15 +308,19 @@ def _drawn_deviation(name: str, depth: int) -> float:
     return _DEVIATION / math.sqrt(2 * depth) if name.endswith("_out") else _DEVIATION
 
 
-def _variance(init: str, name: str, num_rows: int, num_columns: int) -> float:
+def _variance(config: GptConfig, name: str, num_rows: int, num_columns: int) -> float:
     """Return the variance of a matrix for an ``init`` that keeps the scale of activations at any width.
 
-    fan_in: 1 / fan_in (LeCun et al., Efficient BackProp, 1998). he: 2 / fan_in for ``mlp_in``, which a nonlinearity
-    follows, 1 / fan_in for the others (He et al., arXiv 1502.01852; derived for ReLU, here GELU). xavier: 2 / (fan_in +
-    fan_out) (Glorot & Bengio, AISTATS 2010, equation 12). Embeddings and positions are looked up and have no fan: 1.
+    fan_in: 1 / fan_in (LeCun et al., Efficient BackProp, 1998). he: 2 / fan_in where a nonlinearity follows
+    (``mlp_in``, SwiGLU's ``mlp_gate``), 1 / fan_in for the others (He et al., arXiv 1502.01852; derived for ReLU, here
+    GELU). xavier: 2 / (fan_in + fan_out) (Glorot & Bengio, AISTATS 2010, equation 12), for queries, keys and values
+    each. Embeddings and positions are looked up and have no fan: 1, but 1 / width for a table that is also the head.
     """
+    if name == "embedding" and config.tie_embeddings:
+        return 1 / num_columns
     if group_of(name) == "embedding":
         return 1.0
-    if init == "xavier":
-        return 2 / (num_rows + (num_columns // 3 if name.endswith("qkv") else num_columns))
-    return (2 if init == "he" and name.endswith("mlp_in") else 1) / num_rows
+    if config.init == "xavier":
+        return 2 / (num_rows + (config.width if name.endswith("qkv") else num_columns))
+    activated = "mlp_gate" if config.mlp == "swiglu" else "mlp_in"
+    return (2 if config.init == "he" and name.endswith(activated) else 1) / num_rows

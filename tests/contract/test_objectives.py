@@ -27,6 +27,7 @@ class TestGpt(ObjectiveConformance):
         "loss_scale": [1.0, 1e3, 2.0**40],
         "loss_scale_growth": [1, 3, 100],
         "residual_scale": [0.0, 1.0, 3.0],
+        "residual_depth": [None, "inverse_sqrt", "inverse"],
         "init": ["gpt2", "fan_in", "xavier"],
         "init_deviation": [1e-3, 0.02, 0.3],
         "dropout": [0.0, 0.1, 0.9],
@@ -45,6 +46,7 @@ class TestGpt(ObjectiveConformance):
         "context_steps": {"context_start": 2},
         "loss_scale": {"precision": "float16"},
         "micro_batches": {"accumulate": 4, "batch_size": 4},
+        "residual_depth": {"depth": 3},
         # The text is Python's own: here norms rise with that of every version.
         "zclip": {"zclip_warmup": 2, "lr": 30.0},
         "zclip_warmup": {"zclip": 1e-2, "lr": 30.0},
@@ -74,6 +76,17 @@ class TestGptWithoutNorms(ObjectiveConformance):
         # Gradients are larger than with norms: of the usual scale, two values skip the same steps.
         "loss_scale_growth": {"precision": "float16", "loss_scale": 2.0**15},
     }
+
+
+@pytest.mark.slow
+class TestGptOfToday(ObjectiveConformance):
+    objective = OBJECTIVES["gpt"]
+    small = {
+        **TestGpt.small, "norm": "rms", "position": "rope", "mlp": "swiglu", "kv_heads": 1, "tie_embeddings": True,
+        "bias": True, "embedding_scale": 2.0, "logit_softcap": 5.0, "attention_softcap": 5.0,
+    }  # fmt: skip
+    values = {name: values for name, values in TestGpt.values.items() if name != "head_lr"}
+    needs = TestGpt.needs
 
 
 class TestFunctionFit(ObjectiveConformance):

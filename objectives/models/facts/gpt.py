@@ -11,6 +11,8 @@ from objectives.protocol import Objective
 from objectives.training_config import TrainingConfig
 
 _IN_FLOAT16 = when("precision", "float16")
+_HAS_HEAD = when("tie_embeddings", False)
+_ROTATES = when("position", "rope")
 _HAS_GAINS = Condition(
     "norm is not null or qk_norm is true", lambda settings: settings["norm"] is not None or settings["qk_norm"]
 )
@@ -23,7 +25,35 @@ class GptConfig(TrainingConfig):
     depth: int = structural(2, "layers", "number of transformer blocks", ge=1, le=256)
     width: int = structural(32, "channels", "width of the residual stream; a multiple of heads", ge=2, le=16_384)
     heads: int = structural(2, "heads", "attention heads", ge=1, le=256)
+    kv_heads: int | None = structural(
+        None,
+        "heads",
+        "heads of keys and values, each shared by heads / kv_heads queries (Ainslie et al. 2023); null for heads",
+        off=True,
+        ge=1,
+        le=256,
+    )
     context: int = structural(32, "bytes", "length of a training sequence", ge=2, le=65_536)
+    position: Literal["learned", "rope", "none"] = structural(
+        "learned", "kind", "learned table of positions, rotated queries and keys (Su et al. 2021), or none", off=True
+    )
+    rope_theta: float = structural(10_000.0, "1", "base of the rotations' wavelengths", acts=_ROTATES, gt=1)
+    mlp: Literal["gelu", "swiglu"] = structural(
+        "gelu", "kind", "GELU of 4 widths, or SwiGLU (Shazeer 2020) of 8/3 widths with as many parameters", off=True
+    )
+    bias: bool = structural(
+        False, "switch", "offsets in the matrices and layer norms of the blocks, as in GPT-2", off=True
+    )
+    tie_embeddings: bool = structural(False, "switch", "use the embedding table as the output head", off=True)
+    embedding_scale: float = structural(
+        1.0, "1", "factor on the embeddings of bytes; Gemma uses sqrt(width)", off=True, gt=0
+    )
+    logit_softcap: float | None = structural(
+        None, "logits", "c of c tanh(x / c) on the output logits (Gemma 2: 30); null for none", off=True, gt=0
+    )
+    attention_softcap: float | None = structural(
+        None, "logits", "c of c tanh(x / c) on the attention logits (Gemma 2: 50); null for none", off=True, gt=0
+    )
     precision: Literal["float32", "tf32", "bfloat16", "float16"] = structural(
         "float32", "kind", "precision of matrix products; tf32 acts on GPUs only, bfloat16 and float16 use autocast"
     )
@@ -51,6 +81,12 @@ class GptConfig(TrainingConfig):
     residual_scale: float = per_member(
         1.0, "1", "factor on each sublayer's output before it is added to the residual stream", off=True, ge=0
     )
+    residual_depth: Literal["inverse_sqrt", "inverse"] | None = per_member(
+        None,
+        "kind",
+        "further factor on each sublayer's output: 1 / sqrt(2 depth), or 1 / depth as in depth-muP; null for none",
+        off=True,
+    )
     init: Literal["gpt2", "fan_in", "he", "xavier"] = per_member(
         "gpt2",
         "kind",
@@ -75,7 +111,7 @@ class GptConfig(TrainingConfig):
     attention_lr: float = per_member(1.0, "of lr", "learning rate of the attention matrices", off=True, ge=0)
     mlp_lr: float = per_member(1.0, "of lr", "learning rate of the MLP matrices", off=True, ge=0)
     norm_lr: float = per_member(1.0, "of lr", "learning rate of the norms' gains", acts=_HAS_GAINS, off=True, ge=0)
-    head_lr: float = per_member(1.0, "of lr", "learning rate of the output head", off=True, ge=0)
+    head_lr: float = per_member(1.0, "of lr", "learning rate of the output head", acts=_HAS_HEAD, off=True, ge=0)
     accumulate: int = structural(
         1,
         "batches",
@@ -123,6 +159,12 @@ class GptConfig(TrainingConfig):
     def _sizes_fit_together(self) -> GptConfig:
         if self.width % self.heads:
             raise ValueError(f"width = {self.width} is not a multiple of heads = {self.heads}")
+        if self.heads % self.num_kv_heads:
+            raise ValueError(f"heads = {self.heads} is not a multiple of kv_heads = {self.kv_heads}")
+        if self.position == "rope" and self.width // self.heads % 2:
+            raise ValueError(
+                f"position = rope needs an even width / heads, not {self.width} / {self.heads}: it rotates pairs"
+            )
         if self.batch_size % self.accumulate:
             raise ValueError(f"batch_size = {self.batch_size} is not a multiple of accumulate = {self.accumulate}")
         if self.micro_batches is not None and 1 < self.accumulate < self.micro_batches:
@@ -146,9 +188,39 @@ class GptConfig(TrainingConfig):
         return self.place_of_norms in ("pre", "output")
 
     @property
+    def has_norm_offsets(self) -> bool:
+        """Whether norms have an offset beside their gain: layer norms with ``bias``."""
+        return self.bias and self.norm == "layer"
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+    @property
+    def mlp_width(self) -> int:
+        """Hidden channels of the MLP. SwiGLU's are a multiple of 4 near 8/3 widths: about 8 width^2 weights in all."""
+        return 4 * self.width if self.mlp == "gelu" else 4 * round(2 * self.width / 3)
+
+    @property
+    def branch_scale(self) -> float:
+        """The factor on each sublayer's output: ``residual_scale`` times that of ``residual_depth``."""
+        by_depth = {None: 1.0, "inverse_sqrt": (2 * self.depth) ** -0.5, "inverse": 1 / self.depth}
+        return self.residual_scale * by_depth[self.residual_depth]
+
+    @property
     def has_native_kernels(self) -> bool:
-        """Whether the C++ kernel has the precision: float32, which a CPU also uses for tf32."""
-        return self.precision in ("float32", "tf32")
+        """Whether the C++ kernel has the model, and float32, which a CPU also uses for tf32."""
+        has_model = (
+            self.position == "learned"
+            and self.mlp == "gelu"
+            and self.num_kv_heads == self.heads
+            and self.embedding_scale == 1
+            and self.logit_softcap is self.attention_softcap is None
+            and not self.bias
+            and not self.tie_embeddings
+        )
+        return has_model and self.precision in ("float32", "tf32")
 
     @property
     def signals(self) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ SHARED = {
 }  # fmt: skip
 OWN = {
     "gpt": {
-        "loss_scale", "loss_scale_growth", "residual_scale", "init", "init_deviation", "dropout", "z_loss",
+        "loss_scale", "loss_scale_growth", "residual_scale", "residual_depth", "init", "init_deviation", "dropout",
+        "z_loss",
         "embedding_grad", "embedding_lr", "attention_lr", "mlp_lr", "norm_lr", "head_lr", "micro_batches", "corrupted",
         "context_start", "context_steps", "burst_at", "burst_length", "shift_at",
     },

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from curve_cases import assert_same, curves, of_member, trained_as_alone
-from gpt_cases import INITS, KNOBS, NUM_BYTES, SEEDS, PlainGpt, plain_keys, plain_model
+from gpt_cases import DENSE, INITS, KNOBS, NUM_BYTES, SEEDS, PlainGpt, plain_keys, plain_model
 from pack_cases import everyone, trainer_of
 
 from objectives.base import GptConfig
@@ -29,6 +29,7 @@ MODELS = [
     {"norm": "rms", "norm_place": "post", "recompute": True},
     {"norm": None, "init": "fan_in"},
     {"norm": None, "init": "he", "qk_norm": True, "recompute": True},
+    *DENSE,
 ]
 METRICS = ("loss", "grad_norm", "update_norm", "lr")
 
@@ -88,7 +89,9 @@ def test_neighbours_with_knobs_change_no_bit_of_a_member_without(text, precision
     [{"width": 12, "heads": 3, "context": 7, "batch_size": 1, "depth": 1},
      {"width": 8, "heads": 2, "context": 8, "batch_size": 1, "depth": 2},
      {"width": 4, "heads": 1, "context": 2, "batch_size": 1, "depth": 2, "norm": "rms", "qk_norm": True},
-     {"width": 8, "heads": 2, "context": 8, "batch_size": 1, "depth": 2, "norm": None, "init": "fan_in"}],
+     {"width": 8, "heads": 2, "context": 8, "batch_size": 1, "depth": 2, "norm": None, "init": "fan_in"},
+     {"width": 12, "heads": 3, "context": 7, "batch_size": 1, "depth": 1, "position": "rope", "mlp": "swiglu",
+      "kv_heads": 1, "logit_softcap": 2.0, "attention_softcap": 1.0, "bias": True, "tie_embeddings": True}],
     ids=lambda sizes: f"width {sizes['width']} {sizes.get('norm', '')}",
 )  # fmt: skip
 def test_who_shares_a_pack_changes_no_bit_in_any_precision(text, precision: str, sizes: dict) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 import torch
 from gpt_cases import COMPILED_SHAPE as SHAPE
-from gpt_cases import INITS, KNOBS, assert_compiled_is_eager
+from gpt_cases import DENSE, INITS, KNOBS, LLAMA, assert_compiled_is_eager
 from gpt_cases import SEEDS as SEEDS_OF_KNOBS
 from pack_cases import trainer_of
 
@@ -71,6 +71,7 @@ NORMS += [
     {"norm": None, "init": init, "qk_norm": qk_norm, "recompute": recompute}
     for init, qk_norm, recompute in itertools.product(INITS, [False, True], [False, True])
 ]
+NORMS += DENSE
 
 
 @pytest.mark.parametrize("model", NORMS, ids=lambda model: " ".join(map(str, model.values())))
@@ -155,7 +156,7 @@ def test_nothing_of_a_gradient_waits_for_the_garbage_collector(text) -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize("model", [{}, {"norm": None, "init": "fan_in"}], ids=str)
+@pytest.mark.parametrize("model", [{}, {"norm": None, "init": "fan_in"}, LLAMA], ids=str)
 def test_a_pack_that_is_captured_for_compilation_trains_as_an_eager_one(text, model: dict, monkeypatch) -> None:
     # All of torch.compile but the code generator, which takes half a minute for the whole transformer.
     torch_compile = torch.compile
@@ -166,5 +167,5 @@ def test_a_pack_that_is_captured_for_compilation_trains_as_an_eager_one(text, mo
         return torch_compile(function, fullgraph=True, backend="aot_eager", **options)
 
     monkeypatch.setattr(torch, "compile", compile_without_generator)
-    assert_compiled_is_eager(text, KNOBS[-3:], depth=1, qk_norm=True, **model)
+    assert_compiled_is_eager(text, KNOBS[-3:], depth=1, **{"qk_norm": True} | model)
     assert sorted(captured) == ["_advance", "losses_and_gradient"]
