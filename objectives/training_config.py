@@ -187,6 +187,10 @@ class TrainingConfig(_Fields):
         """Whether the objective has C++ code for this structure on a CPU."""
         return False
 
+    def weight_factor(self, purpose: str, name: str, group: str) -> float:
+        """Return the factor on ``lr``, ``grad``, ``eps`` or ``decay`` of the weight ``name`` of a layer group."""
+        return getattr(self, f"{group}_{purpose}", 1.0)
+
     def acting(self) -> dict[str, Any]:
         """Return the fields that affect training, as plain data, without other optimizers and features that are off."""
         return acting(self)

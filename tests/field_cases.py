@@ -18,6 +18,7 @@ VALUES: dict[str, list[Any]] = {
     "rollback_every": [1, 2],
     "depth": [1, 2], "width": [8, 16], "heads": [1, 2], "context": [8, 16], "precision": ["float32", "bfloat16"],
     "loss_scale": [1.0, 8.0], "loss_scale_growth": [1, 2], "qk_norm": [False, True], "norm": ["layer", "rms"],
+    "parametrisation": ["standard", "mup"], "base_width": [8, 16], "base_depth": [1, 2], "preset": [None, "llama"],
     "kv_heads": [None, 1], "position": ["learned", "rope"], "rope_theta": [20.0, 100.0], "mlp": ["gelu", "swiglu"],
     "bias": [False, True], "tie_embeddings": [False, True], "embedding_scale": [1.0, 2.0],
     "logit_softcap": [None, 1.0], "attention_softcap": [None, 1.0], "residual_depth": [None, "inverse"],
@@ -43,6 +44,8 @@ NEEDS: dict[str, dict[str, Any]] = {
     "context_start": {"context_steps": 2}, "context_steps": {"context_start": 2}, "burst_length": {"burst_at": 2},
     "shift_at": {"shift_text": ["en.txt"]}, "shift_text": {"shift_at": 2},
     "micro_batches": {"accumulate": 2}, "rope_theta": {"position": "rope"},
+    "parametrisation": {"base_width": 4}, "base_width": {"parametrisation": "mup"},
+    "base_depth": {"parametrisation": "completep", "base_width": 4},
 }  # fmt: skip
 
 

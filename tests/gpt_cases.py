@@ -43,6 +43,8 @@ DENSE = (
     {"embedding_scale": 3.0, "tie_embeddings": True},
     {"logit_softcap": 0.7},
     {"attention_softcap": 0.05},
+    {"parametrisation": "mup", "base_width": 4},
+    {"parametrisation": "completep", "base_width": 24, "base_depth": 3, "attention_softcap": 0.05},
     LLAMA,
     LLAMA | {"logit_softcap": 0.7, "attention_softcap": 0.5, "tie_embeddings": True, "qk_norm": True,
              "norm_place": "output", "embedding_scale": 2.0, "recompute": True, "bias": True},
@@ -89,7 +91,8 @@ class PlainBlock(nn.Module):
             q, k = plain_rope(q, self.config.rope_theta), plain_rope(k, self.config.rope_theta)
         shared_by = [head * k.shape[1] // self.config.heads for head in range(self.config.heads)]
         k, v = k[:, shared_by], v[:, shared_by]
-        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        is_standard = self.config.parametrisation == "standard"
+        scores = q @ k.transpose(-1, -2) / (math.sqrt(q.shape[-1]) if is_standard else q.shape[-1])
         self.scores = scores.detach()
         if (cap := self.config.attention_softcap) is not None:
             scores = cap * torch.tanh(scores / cap)
@@ -142,6 +145,8 @@ class PlainGpt(nn.Module):
         for layer, block in enumerate(self.blocks):
             x_BTD = block(x_BTD, (factors_BTD[2 * layer], factors_BTD[2 * layer + 1]))
         x_BTD = self.final_norm(x_BTD)
+        if self.config.parametrisation != "standard":
+            x_BTD = x_BTD * (self.config.base_width / self.config.width)
         logits_BTV = F.linear(x_BTD, self.embedding.weight) if self.config.tie_embeddings else self.head(x_BTD)
         cap = self.config.logit_softcap
         return logits_BTV if cap is None else cap * torch.tanh(logits_BTV.to(self.embedding.weight.dtype) / cap)
@@ -153,6 +158,8 @@ class PlainGpt(nn.Module):
         scale = config.residual_scale
         if config.residual_depth is not None:
             scale /= config.depth if config.residual_depth == "inverse" else math.sqrt(2 * config.depth)
+        if config.parametrisation == "completep":
+            scale *= config.base_depth / config.depth
         factors = [torch.full((B, T, D), scale, dtype=torch.float64) for _ in range(2 * config.depth)]
         if keys is not None and config.dropout:
             for branch, factor in enumerate(factors):

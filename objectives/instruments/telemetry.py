@@ -30,12 +30,13 @@ def group_readings(
     update_Rn: torch.Tensor,
     first_moment_Rn: torch.Tensor | None,
     second_moment_Rn: torch.Tensor | None,
-    eps_R: torch.Tensor,
+    eps: torch.Tensor,
 ) -> dict[str, torch.Tensor]:
     """Return readings named ``reading/group``, (R,) each, for every layer group and for ``all``.
 
     The gradient g is before clipping and the update u includes the learning rate. The moments m and v are
-    bias-corrected and after the step, or None if the optimizer has none; readings that need them are then NaN.
+    bias-corrected and after the step, or None if the optimizer has none; readings that need them are then NaN. ``eps``
+    is (R,), or (R, n) if it differs by weight.
 
     ``grad_norm`` |g|. ``grad_rms_over_eps`` RMS(g) / eps: near 1, eps rather than v sets the step (Wortsman et al.,
     arXiv 2309.14322, warn below 10). ``update_rms`` RMS(u). ``update_to_weight`` |u| / |weights|. ``rms_ratio``
@@ -47,9 +48,9 @@ def group_readings(
     Each part of the depth has ``grad_norm`` and ``update_rms``.
     """
     nan_RT = torch.full((len(grad_Rn), len(layout.pieces)), float("nan"), dtype=grad_Rn.dtype, device=grad_Rn.device)
+    eps_R1 = (eps if eps.dim() == 2 else eps[:, None]).to(grad_Rn.dtype)
     v_RT = relative_RT = below_RT = direction_RT = saturated_RT = nan_RT
     if second_moment_Rn is not None:
-        eps_R1 = eps_R.to(grad_Rn.dtype)[:, None]
         root_Rn = second_moment_Rn.sqrt()
         v_RT = layout.sums_per_weight(second_moment_Rn)
         below_RT = layout.sums_per_weight((root_Rn < eps_R1).to(grad_Rn.dtype))
@@ -59,6 +60,7 @@ def group_readings(
             direction_RT = layout.norms_per_weight(direction_Rn).square()
             saturated_RT = layout.sums_per_weight((direction_Rn.abs_() > _SATURATED).to(grad_Rn.dtype))
         relative_RT = layout.norms_per_weight(grad_Rn / torch.maximum(root_Rn, eps_R1, out=root_Rn)).square()
+    over_eps_RT = layout.norms_per_weight(grad_Rn / eps_R1).square() if eps.dim() == 2 else None
     of_weights = (
         *(layout.norms_per_weight(value_Rn).square() for value_Rn in (grad_Rn, update_Rn, params_Rn)),
         v_RT,
@@ -75,7 +77,7 @@ def group_readings(
         grad_R, update_R, weight_R, v_R, relative_R, below_R, direction_R, saturated_R = sums
         values = (
             grad_R.sqrt(),
-            (grad_R / size).sqrt() / eps_R,
+            (grad_R / size).sqrt() / eps if over_eps_RT is None else (over_eps_RT[:, weights].sum(1) / size).sqrt(),
             (update_R / size).sqrt(),
             (update_R / weight_R).sqrt(),
             (relative_R / size).sqrt(),

@@ -50,6 +50,8 @@ def losses_and_gradient(
         x_KND = block.forward(x_KND)
     final = _norm_of(structure, x_KND, weights, "final_norm") if structure.has_final_norm else None
     out_KND = x_KND if final is None else final.out
+    if (by_width := structure.size_factors.width) != 1:
+        out_KND = out_KND / by_width
     head_KDV = weights["embedding"].transpose(1, 2) if structure.tie_embeddings else weights["head"]
     logits, cap = _product(out_KND, head_KDV, kernels), structure.logit_softcap
     capped = logits if cap is None else softcapped(logits, cap)
@@ -59,6 +61,7 @@ def losses_and_gradient(
 
     gradient: Tensors = {}
     d_x = _into_inputs(d_logits, head_KDV, out_KND, "head", gradient, kernels)
+    d_x = d_x if by_width == 1 else d_x / by_width
     if final is not None:
         d_x = final.backward(d_x, "final_norm", gradient)
     while blocks:
@@ -208,20 +211,21 @@ class _Attention:
         if layer.turn is not None:
             q, k = rotated(q, layer.turn), rotated(k, layer.turn)
         self.q, self.k, self.v = (grouped_heads(z, H).view(K * B * H, T, C) for z in (q, k, v))
-        score_GTT = self.scores(K, B, T, C)
+        score_GTT = self.scores(K, T)
         self.share_GTT = torch.softmax(score_GTT, dim=-1)
         self.mixed_GTC = torch.bmm(self.share_GTT, self.v)
         self.mixed = self.mixed_GTC.view(K * B, H, T, C).transpose(1, 2).reshape(K, N, D)
         return layer.product(self.mixed, "attention_out")
 
-    def scores(self, K: int, B: int, T: int, C: int) -> torch.Tensor:
+    def scores(self, K: int, T: int) -> torch.Tensor:
         """Return the logits of attention, with -inf for positions that are not attended to."""
-        knobs, cap = self.layer.knobs, self.layer.structure.attention_softcap
+        knobs, structure = self.layer.knobs, self.layer.structure
+        cap, scale = structure.attention_softcap, structure.attention_scale
         later_TT = torch.full((T, T), -math.inf, dtype=self.q.dtype, device=self.q.device).triu(1)
         if cap is None:
-            score_GTT = torch.baddbmm(later_TT, self.q, self.k.transpose(1, 2), alpha=1 / math.sqrt(C))
+            score_GTT = torch.baddbmm(later_TT, self.q, self.k.transpose(1, 2), alpha=scale)
         else:
-            self.capped_GTT = softcapped(torch.bmm(self.q, self.k.transpose(1, 2)) / math.sqrt(C), cap)
+            self.capped_GTT = softcapped(torch.bmm(self.q, self.k.transpose(1, 2)) * scale, cap)
             score_GTT = self.capped_GTT + later_TT
         if knobs.context_K is not None:
             is_beyond_K1TT = ~may_attend(knobs.context_K, T)[:, None]
@@ -241,7 +245,7 @@ class _Attention:
         d_score = torch.bmm(d_mixed_GTC, self.v.transpose(1, 2)).sub_(row_mean).mul_(self.share_GTT)
         if structure.attention_softcap is not None:
             d_score = d_score.mul_(1 - (self.capped_GTT / structure.attention_softcap).square())
-        d_score = d_score.mul_(1 / math.sqrt(C))
+        d_score = d_score.mul_(structure.attention_scale)
         d_q, d_k = torch.bmm(d_score, self.k), torch.bmm(d_score.transpose(1, 2), self.q)
         d_q, d_k, d_v = (z.view(K * B, H, T, C) for z in (d_q, d_k, d_v))
         if kv_heads < H:

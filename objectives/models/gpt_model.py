@@ -84,8 +84,8 @@ def forward_readings(
 ) -> dict[str, torch.Tensor]:
     """Return ``attention_logit`` and ``log_z`` of each member on these sequences, (K,) each, without autocast.
 
-    ``attention_logit`` is the largest |q.k| / sqrt(C) between a position and one it attends to, over all layers and
-    heads, before a softcap. ``log_z`` is the mean of |log Z| over the logits. Wortsman et al. (arXiv 2309.14322): runs
+    ``attention_logit`` is the largest scaled |q.k| between a position and one it attends to, over all layers and heads,
+    before a softcap. ``log_z`` is the mean of |log Z| over the logits. Wortsman et al. (arXiv 2309.14322): runs
     whose attention logits exceed 1e4 diverge, and logits far from log Z = 0 precede a late divergence.
     """
     largest_K = []
@@ -93,7 +93,7 @@ def forward_readings(
     def attention(
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, may_attend_1TT: torch.Tensor | None
     ) -> torch.Tensor:
-        score = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        score = q @ k.transpose(-1, -2) * structure.attention_scale
         if may_attend_1TT is None:
             may_attend_1TT = torch.ones(score.shape[-2:], dtype=torch.bool, device=score.device).tril()
         seen = score.abs().masked_fill(~may_attend_1TT, 0.0)
@@ -137,6 +137,8 @@ def _logits(
             x_KND = block(x_KND)
     if structure.has_final_norm:
         x_KND = _normed(structure, weights, x_KND, "final_norm")
+    if structure.size_factors.width != 1:
+        x_KND = x_KND / structure.size_factors.width
     head_KDV = weights["embedding"].transpose(1, 2) if structure.tie_embeddings else weights["head"]
     return autocast_product(x_KND, head_KDV)
 
@@ -202,27 +204,29 @@ def _block(
 
 def _attention_of(structure: GptConfig) -> Attention:
     """Return torch's fused attention, or one with a softcap."""
-    cap = structure.attention_softcap
-    return _fused_attention if cap is None else functools.partial(_capped_attention, cap)
+    apply = _fused_attention if structure.attention_softcap is None else _capped_attention
+    return functools.partial(apply, structure)
 
 
 def _capped_attention(
-    cap: float, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, may_attend_1TT: torch.Tensor | None
+    structure: GptConfig, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, may_attend_1TT: torch.Tensor | None
 ) -> torch.Tensor:
     """Apply causal attention whose logits are capped."""
-    score = softcapped(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), cap)
+    assert structure.attention_softcap is not None
+    score = softcapped(q @ k.transpose(-1, -2) * structure.attention_scale, structure.attention_softcap)
     if may_attend_1TT is None:
         may_attend_1TT = torch.ones(score.shape[-2:], dtype=torch.bool, device=score.device).tril()
     return score.masked_fill(~may_attend_1TT, -math.inf).softmax(-1) @ v
 
 
 def _fused_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, may_attend_1TT: torch.Tensor | None
+    structure: GptConfig, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, may_attend_1TT: torch.Tensor | None
 ) -> torch.Tensor:
     """Apply attention, causal without a mask. On a CPU an explicit causal mask gives the same bits."""
+    scale = structure.attention_scale
     if may_attend_1TT is None:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=may_attend_1TT)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=may_attend_1TT, scale=scale)
 
 
 def _normed(structure: GptConfig, weights: Weights, x_KND: torch.Tensor, name: str) -> torch.Tensor:
@@ -299,7 +303,7 @@ def with_init(drawn: Weights, config: GptConfig) -> Weights:
 def _factor(config: GptConfig, name: str, drawn: torch.Tensor) -> float:
     """Return the factor on a drawn matrix."""
     if config.init == "gpt2":
-        return config.init_deviation / _DEVIATION
+        return config.init_deviation / _DEVIATION * config.size_factors.of_weight("init", name)
     return math.sqrt(_variance(config, name, *drawn.shape)) / _drawn_deviation(name, config.depth)
 
 

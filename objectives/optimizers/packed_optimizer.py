@@ -28,6 +28,7 @@ from objectives.stacking import Compiled, Layout, continued
 
 _COMMON_FIELDS = ("lr", "warmup", "weight_decay", *Clipping.fields, *SecondMomentStart.fields)
 
+_PURPOSES = ("lr", "grad", "eps", "decay")  # of the factors that may differ by weight
 
 Rows = torch.Tensor | slice  # an index of members, or a slice for all
 
@@ -80,7 +81,7 @@ class PackedOptimizer:
     A field ``<group>_lr`` of the configuration multiplies the learning rate of that layer group, in its update and its
     decoupled decay, as in a parameter group of ``torch.optim``. A field ``<group>_grad`` multiplies the group's
     gradient before clipping, and so enters ``grad_norm`` (GLM-130B does so in its backward pass: Zeng et al., arXiv
-    2210.02414).
+    2210.02414). ``TrainingConfig.weight_factor`` may also give a weight its own eps and decoupled decay.
     """
 
     def __init__(
@@ -122,16 +123,16 @@ class PackedOptimizer:
         fields = (*_COMMON_FIELDS, *self.structure.optimizer_facts.numbers)
         self.numbers = {name: self._tensor([_number(config, name) for config in configs]) for name in fields}
         self.clipping = Clipping(configs, self.layout)
-        self._lr_factor_KT, self._grad_factor_KT = (self._factors(configs, purpose) for purpose in ("lr", "grad"))
+        self._factor_KT = {purpose: self._factors(configs, purpose) for purpose in _PURPOSES}
         self._has_decay = any(config.weight_decay > 0 for config in configs)
 
     def _tensor(self, values: Sequence[Any]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float64, device=self.params_Kn.device)
 
     def _factors(self, configs: Sequence[TrainingConfig], purpose: str) -> torch.Tensor | None:
-        """Return the field of every weight's group, (K, T), or None if all are 1."""
-        names = [f"{piece.group}_{purpose}" for piece in self.layout.pieces]
-        values = [[getattr(config, name, 1.0) for name in names] for config in configs]
+        """Return the factor of every weight, (K, T), or None if all are 1."""
+        pieces = self.layout.pieces
+        values = [[config.weight_factor(purpose, piece.name, piece.group) for piece in pieces] for config in configs]
         return None if all(value == 1 for row in values for value in row) else self._tensor(values)
 
     def renew(self, rows: Sequence[int], configs: Sequence[TrainingConfig]) -> None:
@@ -143,8 +144,10 @@ class PackedOptimizer:
             name: value_K.index_copy(0, index, new_R)
             for (name, value_K), new_R in zip(self.numbers.items(), values_FR, strict=True)
         }
-        self._lr_factor_KT = self._renewed_factors(self._lr_factor_KT, index, configs, "lr")
-        self._grad_factor_KT = self._renewed_factors(self._grad_factor_KT, index, configs, "grad")
+        self._factor_KT = {
+            purpose: self._renewed_factors(factor_KT, index, configs, purpose)
+            for purpose, factor_KT in self._factor_KT.items()
+        }
         self._has_decay = self._has_decay or any(config.weight_decay > 0 for config in configs)
 
     def _renewed_factors(
@@ -221,8 +224,8 @@ class PackedOptimizer:
 
     def _weighted(self, grad_Kn: torch.Tensor) -> torch.Tensor:
         """Multiply the gradient by the factors of its layer groups, in place."""
-        if self._grad_factor_KT is not None:
-            self.layout.scale(grad_Kn, self._grad_factor_KT.to(grad_Kn.dtype))
+        if (factor_KT := self._factor_KT["grad"]) is not None:
+            self.layout.scale(grad_Kn, factor_KT.to(grad_Kn.dtype))
         return grad_Kn
 
     def _step(
@@ -253,6 +256,7 @@ class PackedOptimizer:
     def _step_numbers(self, schedule_K: torch.Tensor, lr_K: torch.Tensor, age_K: torch.Tensor) -> _StepNumbers:
         """Return the numbers of a step, computed in double precision and rounded to the parameters' type."""
         dtype, number, kind = self.params_Kn.dtype, self.numbers, self.structure.weight_decay_kind
+        lr_factor_KT, decay_factor_KT = self._factor_KT["lr"], self._factor_KT["decay"]
 
         def rows(values_K: Numbers) -> Numbers:
             return {name: value_K.to(dtype)[:, None] for name, value_K in values_K.items()}
@@ -262,15 +266,18 @@ class PackedOptimizer:
             coupled_K1 = number["weight_decay"].to(dtype)[:, None]
         elif self._has_decay:
             decay_K1 = ((lr_K if kind == "decoupled" else schedule_K) * number["weight_decay"])[:, None]
-            if kind == "decoupled" and self._lr_factor_KT is not None:
-                decay_K1 = decay_K1 * self._lr_factor_KT
+            for factor_KT in (lr_factor_KT, decay_factor_KT) if kind == "decoupled" else ():
+                decay_K1 = decay_K1 if factor_KT is None else decay_K1 * factor_KT
             kept_K1 = (1 - decay_K1).to(dtype)
+        rule_K1 = rows(self.rule.scalars(number, lr_K, age_K))
+        if (factor_KT := self._factor_KT["eps"]) is not None:
+            rule_K1 = {**rule_K1, "eps": self.layout.spread(rule_K1["eps"] * factor_KT.to(dtype))}
         return _StepNumbers(
             clip={name: number[name] for name in Clipping.fields},
             coupled_decay_K1=coupled_K1,
             start_K1=rows(self.start.scalars(number, age_K)),
-            rule_K1=rows(self.rule.scalars(number, lr_K, age_K)),
-            lr_factor_KT=None if self._lr_factor_KT is None else self._lr_factor_KT.to(dtype),
+            rule_K1=rule_K1,
+            lr_factor_KT=None if lr_factor_KT is None else lr_factor_KT.to(dtype),
             kept_K1=kept_K1,
         )
 
@@ -312,9 +319,15 @@ class PackedOptimizer:
             value.copy_(state["states"].get(name, torch.zeros_like(value)))
 
     def of_rows(self, rows: Rows) -> tuple[States, Numbers, torch.Tensor]:
-        """Return the states, numbers and ages of the members in ``rows``: the arguments of a rule's readings."""
+        """Return the states, numbers and ages of the members in ``rows``: the arguments of a rule's readings.
+
+        An eps that differs by weight is (R, n).
+        """
         states = {name: state[rows] for name, state in self.states.items()}
-        return states, {name: value[rows] for name, value in self.numbers.items()}, self.age_K[rows]
+        numbers = {name: value[rows] for name, value in self.numbers.items()}
+        if (factor_KT := self._factor_KT["eps"]) is not None and "eps" in numbers:
+            numbers["eps"] = self.layout.spread(numbers["eps"][:, None] * factor_KT[rows])
+        return states, numbers, self.age_K[rows]
 
     def divisor(self, rows: torch.Tensor) -> torch.Tensor | None:
         """Return the divisor of lr times the first moment at the last step, (R, n), or None if it is not diagonal.
@@ -322,9 +335,10 @@ class PackedOptimizer:
         It is the rule's divisor over the learning-rate factors of the layer groups; infinite if a factor is zero.
         """
         divisor_Rn = self.rule.divisor(*self.of_rows(rows))
-        if divisor_Rn is None or self._lr_factor_KT is None:
+        factor_KT = self._factor_KT["lr"]
+        if divisor_Rn is None or factor_KT is None:
             return divisor_Rn
-        return divisor_Rn / self.layout.spread(self._lr_factor_KT[rows].to(divisor_Rn.dtype))
+        return divisor_Rn / self.layout.spread(factor_KT[rows].to(divisor_Rn.dtype))
 
 
 def _number(config: TrainingConfig, name: str) -> float:

@@ -191,10 +191,14 @@ def test_fields_of_the_objectives() -> None:
     assert own == {
         "gpt": [
             *COMMON_FIELDS,
+            "preset",
             "depth",
             "width",
             "heads",
             "kv_heads",
+            "parametrisation",
+            "base_width",
+            "base_depth",
             "context",
             "position",
             "rope_theta",

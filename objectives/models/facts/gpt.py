@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Any, Literal
 
 from pydantic import model_validator
 
 from objectives.fields import Condition, per_member, structural, unless, when
+from objectives.models.facts.parametrisation import Parametrisation, SizeFactors
+from objectives.models.facts.presets import Preset, expanded
 from objectives.protocol import Objective
 from objectives.training_config import TrainingConfig
 
 _IN_FLOAT16 = when("precision", "float16")
 _HAS_HEAD = when("tie_embeddings", False)
+_FOLLOWS_SIZE = unless("parametrisation", "standard")
 _ROTATES = when("position", "rope")
 _HAS_GAINS = Condition(
     "norm is not null or qk_norm is true", lambda settings: settings["norm"] is not None or settings["qk_norm"]
@@ -22,6 +26,9 @@ class GptConfig(TrainingConfig):
     """A byte-level decoder-only transformer on real text."""
 
     batch_size: int = structural(8, "sequences", "sequences of `context` bytes per step", ge=1, le=65_536)
+    preset: Preset | None = structural(
+        None, "kind", "llama, gpt2 or small: fills norm, position, mlp, bias and ties that are not given", off=True
+    )
     depth: int = structural(2, "layers", "number of transformer blocks", ge=1, le=256)
     width: int = structural(32, "channels", "width of the residual stream; a multiple of heads", ge=2, le=16_384)
     heads: int = structural(2, "heads", "attention heads", ge=1, le=256)
@@ -32,6 +39,15 @@ class GptConfig(TrainingConfig):
         off=True,
         ge=1,
         le=256,
+    )
+    parametrisation: Parametrisation = structural(
+        "standard", "kind", "how init, lr, eps and decay follow from width (mup) and from depth (completep)", off=True
+    )
+    base_width: int | None = structural(
+        None, "channels", "width at which mup and completep change nothing", acts=_FOLLOWS_SIZE, ge=2, le=16_384
+    )
+    base_depth: int | None = structural(
+        None, "layers", "depth at which completep changes nothing", acts=when("parametrisation", "completep"), ge=1
     )
     context: int = structural(32, "bytes", "length of a training sequence", ge=2, le=65_536)
     position: Literal["learned", "rope", "none"] = structural(
@@ -155,6 +171,12 @@ class GptConfig(TrainingConfig):
     )
     validation_batches: int = structural(8, "batches", "held-out batches per validation loss", ge=1, le=10_000)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_preset(cls, values: Any) -> Any:
+        """Replace a preset by its fields, so that a trial records what was trained."""
+        return expanded(values) if isinstance(values, dict) else values
+
     @model_validator(mode="after")
     def _sizes_fit_together(self) -> GptConfig:
         if self.width % self.heads:
@@ -165,6 +187,8 @@ class GptConfig(TrainingConfig):
             raise ValueError(
                 f"position = rope needs an even width / heads, not {self.width} / {self.heads}: it rotates pairs"
             )
+        if self.parametrisation != "standard":
+            self._check_parametrisation()
         if self.batch_size % self.accumulate:
             raise ValueError(f"batch_size = {self.batch_size} is not a multiple of accumulate = {self.accumulate}")
         if self.micro_batches is not None and 1 < self.accumulate < self.micro_batches:
@@ -176,6 +200,35 @@ class GptConfig(TrainingConfig):
         if self.shift_at is not None and self.shift_text == self.text:
             raise ValueError(f"shift_at = {self.shift_at} needs a shift_text other than text")
         return self
+
+    def _check_parametrisation(self) -> None:
+        """Raise ValueError where the table of factors does not hold."""
+        kind = f"parametrisation = {self.parametrisation}"
+        if self.base_width is None:
+            raise ValueError(f"{kind} needs base_width: the width at which it changes nothing, such as the smallest")
+        if self.parametrisation == "completep" and self.base_depth is None:
+            raise ValueError(f"{kind} needs base_depth: the depth at which it changes nothing, such as the smallest")
+        for name, needed in (("optimizer", "adamw"), ("init", "gpt2"), ("weight_decay_kind", "decoupled")):
+            if getattr(self, name) != needed:
+                raise ValueError(f"{kind} is defined for {name} {needed}, not {getattr(self, name)}")
+
+    def weight_factor(self, purpose: str, name: str, group: str) -> float:
+        """Return also the factor of ``parametrisation``."""
+        return super().weight_factor(purpose, name, group) * self.size_factors.of_weight(purpose, name)
+
+    @property
+    def size_factors(self) -> SizeFactors:
+        """The size over the base, as far as ``parametrisation`` goes by it."""
+        if self.base_width is None or self.parametrisation == "standard":
+            return SizeFactors()
+        base_depth = self.base_depth if self.parametrisation == "completep" else None
+        return SizeFactors(self.width / self.base_width, 1.0 if base_depth is None else self.depth / base_depth)
+
+    @property
+    def attention_scale(self) -> float:
+        """The factor on products of queries and keys: 1 / sqrt(C), or 1 / C in mup and completep."""
+        num_channels = self.width // self.heads
+        return 1 / (math.sqrt(num_channels) if self.parametrisation == "standard" else num_channels)
 
     @property
     def place_of_norms(self) -> Literal["pre", "post", "output"] | None:
@@ -204,15 +257,16 @@ class GptConfig(TrainingConfig):
 
     @property
     def branch_scale(self) -> float:
-        """The factor on each sublayer's output: ``residual_scale`` times that of ``residual_depth``."""
+        """The factor on each sublayer's output, by ``residual_scale``, ``residual_depth`` and ``parametrisation``."""
         by_depth = {None: 1.0, "inverse_sqrt": (2 * self.depth) ** -0.5, "inverse": 1 / self.depth}
-        return self.residual_scale * by_depth[self.residual_depth]
+        return self.residual_scale * by_depth[self.residual_depth] / self.size_factors.depth
 
     @property
     def has_native_kernels(self) -> bool:
         """Whether the C++ kernel has the model, and float32, which a CPU also uses for tf32."""
         has_model = (
             self.position == "learned"
+            and self.parametrisation == "standard"
             and self.mlp == "gelu"
             and self.num_kv_heads == self.heads
             and self.embedding_scale == 1

@@ -52,7 +52,8 @@ class AdamW(UpdateRule):
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
         """Return sqrt(v) + eps with v bias-corrected."""
         second_Kn = self.second_moment(states, numbers, age_K)
-        return second_Kn.sqrt().add_(numbers["eps"].to(second_Kn.dtype)[:, None])
+        eps = numbers["eps"].to(second_Kn.dtype)
+        return second_Kn.sqrt().add_(eps if eps.dim() == 2 else eps[:, None])
 
     def second_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
         """Return v / (1 - beta2^t)."""

@@ -24,6 +24,8 @@ class NativeAdamW(AdamW):
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
         """Return lr * m / (sqrt(v) + eps) in the memory of the gradient."""
+        if scalars_K1["eps"].shape[1] > 1:  # differs by weight
+            return super().update(states, grad_Kn, params_Kn, scalars_K1)
         if self._kernel is None:
             real = "double" if grad_Kn.dtype == torch.float64 else "float"
             self._kernel = library.load("adamw", kernel_folder(), real)
