@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel
 
 from objectives.fields import Settings, per_member, structural, unless, when
@@ -239,7 +241,39 @@ ADAM8BIT = Optimizer(
     examples={"adam8bit_block": (32, 64, 256), "adam8bit_smallest": (0, 100, 4096)},
 )
 
+_MUON = when("optimizer", "muon")
+
+
+class MuonFields(BaseModel):
+    """Momentum and scale of Muon (Jordan et al. 2024), which trains the matrices; AdamW trains the rest."""
+
+    muon_momentum: float = per_member(0.95, "1", "Muon: decay of the matrices' momentum", acts=_MUON, ge=0, lt=1)
+    muon_nesterov: bool = structural(True, "switch", "Muon: Nesterov's momentum", acts=_MUON)
+    muon_steps: int = structural(5, "steps", "Muon: Newton-Schulz steps per update", acts=_MUON, ge=1, le=20)
+    muon_scale: Literal["match_rms_adamw", "original"] = structural(
+        "match_rms_adamw",
+        "kind",
+        "Muon: factor on a matrix's update; 0.2 sqrt(larger side) as in Moonlight, or sqrt(max(1, out / in))",
+        acts=_MUON,
+    )
+
+
+MUON = Optimizer(
+    "muon",
+    f"{_RULES}.muon:Muon",
+    MuonFields,
+    has_divisor=False,
+    has_v=False,
+    divides_by_root=never,
+    examples={
+        "muon_momentum": (0.0, 0.8, 0.95),
+        "muon_nesterov": (True, False, True),
+        "muon_steps": (5, 3, 1),
+        "muon_scale": ("match_rms_adamw", "original", "match_rms_adamw"),
+    },
+)
+
 OPTIMIZERS: dict[str, Optimizer] = {
     optimizer.name: optimizer
-    for optimizer in (ADAMW, SGD, RADAM, ADABELIEF, ADAFACTOR, LION, STABLEADAMW, SPAM, SOPHIA, ADAM8BIT)
+    for optimizer in (ADAMW, SGD, RADAM, ADABELIEF, ADAFACTOR, LION, STABLEADAMW, SPAM, SOPHIA, ADAM8BIT, MUON)
 }

@@ -39,6 +39,37 @@ def adafactor(params: list, config: TrainingConfig) -> torch.optim.Optimizer:
     return torch.optim.Adafactor(params, config.lr, -config.adafactor_decay, eps, clip, config.weight_decay)
 
 
+class MuonAndAdamW:
+    """torch's Muon for matrices, which it stores output by input, and torch's AdamW for the rest."""
+
+    def __init__(self, params: list, config: TrainingConfig) -> None:
+        self.config, self.matrices = config, [p for p in params if p.dim() >= 2]
+        self.stored = [[torch.nn.Parameter(m.T.clone()) for m in p.detach()] for p in self._stacks()]
+        scale = {"lr": config.lr, "weight_decay": 0.0, "momentum": config.muon_momentum, "ns_steps": config.muon_steps,
+                 "nesterov": config.muon_nesterov, "adjust_lr_fn": config.muon_scale}  # fmt: skip
+        self.muon = torch.optim.Muon([m for stack in self.stored for m in stack], **scale)
+        others = [p for p in params if p.dim() < 2]
+        self.adamw = torch.optim.AdamW(others, config.lr, betas(config), config.eps, weight_decay=0.0)
+        self.param_groups = [{"lr": config.lr}]
+
+    def _stacks(self) -> list[torch.Tensor]:
+        return [p if p.dim() == 3 else p[None] for p in self.matrices]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for optimizer in (self.muon, self.adamw):
+            optimizer.param_groups[0]["lr"] = self.param_groups[0]["lr"]
+        for own, stored in zip(self.matrices, self.stored, strict=True):
+            grads, values = (z if z.dim() == 3 else z[None] for z in (own.grad, own))
+            for parameter, grad, value in zip(stored, grads, values, strict=True):
+                parameter.copy_(value.T)
+                parameter.grad = grad.T.clone()
+        self.muon.step()
+        self.adamw.step()
+        for own, stored in zip(self.matrices, self.stored, strict=True):
+            own.copy_(torch.stack([parameter.T for parameter in stored]).view_as(own))
+
+
 # The optimizer of each new rule, and what the libraries are told whose optimizers train here themselves.
 LIBRARIES: Mapping[str, Callable[[list, TrainingConfig], torch.optim.Optimizer]] = {
     "radam": lambda params, c: torch.optim.RAdam(params, c.lr, betas(c), c.eps),
@@ -53,6 +84,7 @@ LIBRARIES: Mapping[str, Callable[[list, TrainingConfig], torch.optim.Optimizer]]
     "adam8bit": lambda params, c: bitsandbytes.optim.AdamW8bit(
         params, c.lr, betas(c), c.eps, weight_decay=0.0, min_8bit_size=c.adam8bit_smallest
     ),
+    "muon": MuonAndAdamW,
     "torch.optim.NAdam": lambda params, c: torch.optim.NAdam(params, c.lr, betas(c), c.eps),
     "torch.optim.RMSprop": lambda params, c: torch.optim.RMSprop(params, c.lr, eps=c.eps, momentum=c.beta1),
     "torch.optim.Adagrad": lambda params, c: torch.optim.Adagrad(params, c.lr, eps=c.eps),
@@ -90,6 +122,8 @@ def _libraries_as_documented(monkeypatch) -> None:
     monkeypatch.setattr(spam_module, "CosineDecay", AuthorsWarmup)
     # The CPU kernel of bitsandbytes 0.50 looks codes up in a table that is too coarse for small numbers.
     monkeypatch.setattr(cpu_kernels, "_quant_blockwise_fp32_direct", nearest_in_blocks)
+    # torch's Muon rounds its products to 16 bits.
+    monkeypatch.setattr(torch.Tensor, "bfloat16", lambda value: value.clone())
 
 
 def test_there_is_a_rule_for_every_packed_optimizer() -> None:

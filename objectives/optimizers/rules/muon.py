@@ -1,0 +1,107 @@
+"""Muon (Jordan et al. 2024): momentum whose matrices are orthogonalised, and AdamW for everything else."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from objectives.base import TrainingConfig
+from objectives.optimizers.rules.adamw import AdamW
+from objectives.optimizers.rules.rule import Numbers, States
+from objectives.stacking import Layout, Piece
+
+# Shapes: K members, n parameters per member, R rows, C columns.
+
+_COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of the quintic; its steepest slope at zero that keeps 0.7 to 1.2
+_SMALLEST_NORM = 1e-7
+_NO_MATRICES = ("embedding", "head")  # layer groups whose tables are looked up or face the loss
+
+
+class Muon(AdamW):
+    """Momentum m with decay ``muon_momentum``, and for each matrix of the model the update
+
+        lr * scale * NS(mu m + (1 - mu) g)
+
+    where NS divides by the Frobenius norm and takes ``muon_steps`` Newton-Schulz steps, in the precision of the
+    weights. ``muon_scale`` original: sqrt(max(1, out / in)). match_rms_adamw: 0.2 sqrt(max(in, out)), so that learning
+    rates of AdamW carry over (Moonlight: Liu et al., arXiv 2502.16982). Weights are stored input by output; of more
+    than two axes the last two make the matrices. Embeddings, head, norms and other vectors train by AdamW with
+    ``beta1``, ``beta2`` and ``eps``. Equal to ``torch.optim.Muon`` on the matrices, but for its 16-bit products.
+    """
+
+    def __init__(self, structure: TrainingConfig, layout: Layout) -> None:
+        super().__init__(structure, layout)
+        self._steps: int = structure.muon_steps
+        self._matrices = [piece for piece in layout.pieces if _is_matrix(piece)]
+        self._scale = {piece.name: _scale(piece, structure.muon_scale) for piece in self._matrices}
+
+    def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
+        """Return AdamW's numbers, the momentum and the learning rate."""
+        momentum_K = numbers["muon_momentum"]
+        return {**super().scalars(numbers, lr_K, age_K), "momentum": momentum_K, "lr": lr_K}
+
+    def update(
+        self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
+    ) -> torch.Tensor:
+        """Return both optimizers' updates in the memory of the gradient."""
+        directions = {piece.name: self._direction(piece, states, grad_Kn, scalars_K1) for piece in self._matrices}
+        # AdamW goes over whole rows, which costs less than its parts, and leaves the matrices' moments alone.
+        momenta = {piece.name: _columns(states["first_moment"], piece).clone() for piece in self._matrices}
+        update_Kn = super().update(states, grad_Kn, params_Kn, scalars_K1)
+        for piece in self._matrices:
+            _columns(states["first_moment"], piece).copy_(momenta[piece.name])
+            _columns(states["second_moment"], piece).zero_()
+            step_K1 = scalars_K1["lr"] * self._scale[piece.name]
+            torch.mul(directions[piece.name], step_K1, out=_columns(update_Kn, piece))
+        return update_Kn
+
+    def _direction(self, piece: Piece, states: States, grad_Kn: torch.Tensor, scalars_K1: Numbers) -> torch.Tensor:
+        """Add the gradient to the momentum of ``piece``; return its orthogonalised direction, (K, size)."""
+        grad_Ks, momentum_Ks = _columns(grad_Kn, piece), _columns(states["first_moment"], piece)
+        momentum_K1 = scalars_K1["momentum"]
+        momentum_Ks.lerp_(grad_Ks, 1 - momentum_K1)
+        ahead_Ks = grad_Ks.lerp(momentum_Ks, momentum_K1) if self.structure.muon_nesterov else momentum_Ks
+        matrices = ahead_Ks.reshape(-1, *piece.shape[-2:])
+        return orthogonalised(matrices, self._steps).reshape(len(grad_Ks), -1)
+
+    def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> None:
+        """Return None: the preconditioner of a matrix is not diagonal."""
+        return None
+
+    def second_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> None:
+        """Return None: matrices have none."""
+        return None
+
+    def first_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
+        """Return the momentum, which is not corrected for its start."""
+        return states["first_moment"]
+
+
+def orthogonalised(x_KRC: torch.Tensor, num_steps: int) -> torch.Tensor:
+    """Return an approximation of U V^T of each matrix U S V^T: singular values go to 0.7 to 1.2."""
+    a, b, c = _COEFFICIENTS
+    is_tall = x_KRC.shape[1] > x_KRC.shape[2]
+    x_KRC = x_KRC.transpose(1, 2) if is_tall else x_KRC
+    norm_K = torch.linalg.vector_norm(x_KRC.reshape(len(x_KRC), -1), dim=1)
+    x_KRC = x_KRC / norm_K.clamp(min=_SMALLEST_NORM)[:, None, None]
+    for _ in range(num_steps):
+        gram_KRR = torch.bmm(x_KRC, x_KRC.transpose(1, 2))
+        x_KRC = torch.baddbmm(x_KRC, torch.baddbmm(gram_KRR, gram_KRR, gram_KRR, beta=b, alpha=c), x_KRC, beta=a)
+    return x_KRC.transpose(1, 2) if is_tall else x_KRC
+
+
+def _is_matrix(piece: Piece) -> bool:
+    """Whether Muon trains the weight."""
+    return len(piece.shape) >= 2 and piece.group not in _NO_MATRICES
+
+
+def _scale(piece: Piece, kind: str) -> float:
+    num_inputs, num_outputs = piece.shape[-2:]
+    if kind == "original":
+        return math.sqrt(max(1, num_outputs / num_inputs))
+    return 0.2 * math.sqrt(max(num_inputs, num_outputs))
+
+
+def _columns(value_Kn: torch.Tensor, piece: Piece) -> torch.Tensor:
+    return value_Kn[:, piece.start : piece.end]
