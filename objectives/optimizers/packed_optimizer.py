@@ -27,9 +27,7 @@ from objectives.stacking import Compiled, Layout, continued
 # Shapes: K members, R observed ones, n parameters per member, T weights.
 
 _COMMON_FIELDS = ("lr", "warmup", "weight_decay", *Clipping.fields, *SecondMomentStart.fields)
-
 _PURPOSES = ("lr", "grad", "eps", "decay")  # of the factors that may differ by weight
-
 Rows = torch.Tensor | slice  # an index of members, or a slice for all
 
 
@@ -131,8 +129,8 @@ class PackedOptimizer:
 
     def _factors(self, configs: Sequence[TrainingConfig], purpose: str) -> torch.Tensor | None:
         """Return the factor of every weight, (K, T), or None if all are 1."""
-        pieces = self.layout.pieces
-        values = [[config.weight_factor(purpose, piece.name, piece.group) for piece in pieces] for config in configs]
+        names = [(purpose, piece.name, piece.group) for piece in self.layout.pieces]
+        values = [[config.weight_factor(*name) for name in names] for config in configs]
         return None if all(value == 1 for row in values for value in row) else self._tensor(values)
 
     def renew(self, rows: Sequence[int], configs: Sequence[TrainingConfig]) -> None:
@@ -144,10 +142,8 @@ class PackedOptimizer:
             name: value_K.index_copy(0, index, new_R)
             for (name, value_K), new_R in zip(self.numbers.items(), values_FR, strict=True)
         }
-        self._factor_KT = {
-            purpose: self._renewed_factors(factor_KT, index, configs, purpose)
-            for purpose, factor_KT in self._factor_KT.items()
-        }
+        old = self._factor_KT
+        self._factor_KT = {purpose: self._renewed_factors(old[purpose], index, configs, purpose) for purpose in old}
         self._has_decay = self._has_decay or any(config.weight_decay > 0 for config in configs)
 
     def _renewed_factors(
@@ -335,8 +331,7 @@ class PackedOptimizer:
         It is the rule's divisor over the learning-rate factors of the layer groups; infinite if a factor is zero.
         """
         divisor_Rn = self.rule.divisor(*self.of_rows(rows))
-        factor_KT = self._factor_KT["lr"]
-        if divisor_Rn is None or factor_KT is None:
+        if divisor_Rn is None or (factor_KT := self._factor_KT["lr"]) is None:
             return divisor_Rn
         return divisor_Rn / self.layout.spread(factor_KT[rows].to(divisor_Rn.dtype))
 

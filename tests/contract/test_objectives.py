@@ -100,6 +100,7 @@ class TestQuadratic(ObjectiveConformance):
     small = {"noise": 0.1}
     values = {"curvature": [0.5, 1.0, 4.0], "noise": [0.0, 0.1, 1.0]}
     learning = {"noise": 0.0}
+    idle = ("muon_momentum",)  # it has no matrix
 
 
 class TestSuperquadratic(ObjectiveConformance):
@@ -107,6 +108,7 @@ class TestSuperquadratic(ObjectiveConformance):
     small = {"noise": 0.1, "power": 3.0}
     values = TestQuadratic.values
     learning = TestQuadratic.learning
+    idle = TestQuadratic.idle
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -60,7 +60,7 @@ COMMON_FIELDS = [
     "warmup_shape", "rollback", "rollback_every", "interventions", "control", "radam_threshold", "adabelief_eps",
     "adafactor_decay", "adafactor_clip", "adafactor_eps", "adafactor_smallest", "stableadamw_clip", "spam_threshold",
     "spam_interval", "spam_warmup", "spam_grace", "sophia_clip", "sophia_eps", "sophia_interval", "adam8bit_block",
-    "adam8bit_smallest",
+    "adam8bit_smallest", "muon_momentum", "muon_nesterov", "muon_steps", "muon_scale",
 ]  # fmt: skip
 
 

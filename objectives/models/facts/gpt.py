@@ -44,10 +44,19 @@ class GptConfig(TrainingConfig):
         "standard", "kind", "how init, lr, eps and decay follow from width (mup) and from depth (completep)", off=True
     )
     base_width: int | None = structural(
-        None, "channels", "width at which mup and completep change nothing", acts=_FOLLOWS_SIZE, ge=2, le=16_384
+        None,
+        "channels",
+        "width of the base model, which mup and completep leave alone",
+        acts=_FOLLOWS_SIZE,
+        ge=2,
+        le=16_384,
     )
     base_depth: int | None = structural(
-        None, "layers", "depth at which completep changes nothing", acts=when("parametrisation", "completep"), ge=1
+        None,
+        "layers",
+        "depth of the base model, which completep leaves alone",
+        acts=when("parametrisation", "completep"),
+        ge=1,
     )
     context: int = structural(32, "bytes", "length of a training sequence", ge=2, le=65_536)
     position: Literal["learned", "rope", "none"] = structural(
@@ -205,9 +214,9 @@ class GptConfig(TrainingConfig):
         """Raise ValueError where the table of factors does not hold."""
         kind = f"parametrisation = {self.parametrisation}"
         if self.base_width is None:
-            raise ValueError(f"{kind} needs base_width: the width at which it changes nothing, such as the smallest")
+            raise ValueError(f"{kind} needs base_width: the width that it leaves alone, such as the smallest")
         if self.parametrisation == "completep" and self.base_depth is None:
-            raise ValueError(f"{kind} needs base_depth: the depth at which it changes nothing, such as the smallest")
+            raise ValueError(f"{kind} needs base_depth: the depth that it leaves alone, such as the smallest")
         for name, needed in (("optimizer", "adamw"), ("init", "gpt2"), ("weight_decay_kind", "decoupled")):
             if getattr(self, name) != needed:
                 raise ValueError(f"{kind} is defined for {name} {needed}, not {getattr(self, name)}")

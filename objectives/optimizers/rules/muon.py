@@ -8,7 +8,7 @@ import torch
 
 from objectives.base import TrainingConfig
 from objectives.optimizers.rules.adamw import AdamW
-from objectives.optimizers.rules.rule import Numbers, States
+from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
 from objectives.stacking import Layout, Piece
 
 # Shapes: K members, n parameters per member, R rows, C columns.
@@ -18,7 +18,7 @@ _SMALLEST_NORM = 1e-7
 _NO_MATRICES = ("embedding", "head")  # layer groups whose tables are looked up or face the loss
 
 
-class Muon(AdamW):
+class Muon(UpdateRule):
     """Momentum m with decay ``muon_momentum``, and for each matrix of the model the update
 
         lr * scale * NS(mu m + (1 - mu) g)
@@ -30,8 +30,11 @@ class Muon(AdamW):
     ``beta1``, ``beta2`` and ``eps``. Equal to ``torch.optim.Muon`` on the matrices, but for its 16-bit products.
     """
 
+    moments = AdamW.moments
+
     def __init__(self, structure: TrainingConfig, layout: Layout) -> None:
         super().__init__(structure, layout)
+        self._adamw = AdamW(structure, layout)
         self._steps: int = structure.muon_steps
         self._matrices = [piece for piece in layout.pieces if _is_matrix(piece)]
         self._scale = {piece.name: _scale(piece, structure.muon_scale) for piece in self._matrices}
@@ -39,7 +42,7 @@ class Muon(AdamW):
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
         """Return AdamW's numbers, the momentum and the learning rate."""
         momentum_K = numbers["muon_momentum"]
-        return {**super().scalars(numbers, lr_K, age_K), "momentum": momentum_K, "lr": lr_K}
+        return {**self._adamw.scalars(numbers, lr_K, age_K), "momentum": momentum_K, "lr": lr_K}
 
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
@@ -48,7 +51,7 @@ class Muon(AdamW):
         directions = {piece.name: self._direction(piece, states, grad_Kn, scalars_K1) for piece in self._matrices}
         # AdamW goes over whole rows, which costs less than its parts, and leaves the matrices' moments alone.
         momenta = {piece.name: _columns(states["first_moment"], piece).clone() for piece in self._matrices}
-        update_Kn = super().update(states, grad_Kn, params_Kn, scalars_K1)
+        update_Kn = self._adamw.update(states, grad_Kn, params_Kn, scalars_K1)
         for piece in self._matrices:
             _columns(states["first_moment"], piece).copy_(momenta[piece.name])
             _columns(states["second_moment"], piece).zero_()
@@ -64,18 +67,6 @@ class Muon(AdamW):
         ahead_Ks = grad_Ks.lerp(momentum_Ks, momentum_K1) if self.structure.muon_nesterov else momentum_Ks
         matrices = ahead_Ks.reshape(-1, *piece.shape[-2:])
         return orthogonalised(matrices, self._steps).reshape(len(grad_Ks), -1)
-
-    def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> None:
-        """Return None: the preconditioner of a matrix is not diagonal."""
-        return None
-
-    def second_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> None:
-        """Return None: matrices have none."""
-        return None
-
-    def first_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """Return the momentum, which is not corrected for its start."""
-        return states["first_moment"]
 
 
 def orthogonalised(x_KRC: torch.Tensor, num_steps: int) -> torch.Tensor:
