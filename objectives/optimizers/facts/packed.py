@@ -262,6 +262,7 @@ MUON = Optimizer(
     "muon",
     f"{_RULES}.muon:Muon",
     MuonFields,
+    second_moments=("vector_moment",),
     has_divisor=False,
     has_v=False,
     divides_by_root=never,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 
 from objectives.base import TrainingConfig
+from objectives.optimizers.facts.packed import MuonFields
 from objectives.optimizers.rules.adamw import AdamW
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
 from objectives.stacking import Layout, Piece
@@ -30,14 +32,15 @@ class Muon(UpdateRule):
     ``beta1``, ``beta2`` and ``eps``. Equal to ``torch.optim.Muon`` on the matrices, but for its 16-bit products.
     """
 
-    moments = AdamW.moments
+    moments = ("first_moment", "vector_moment")  # the latter AdamW's v, zero for matrices
 
     def __init__(self, structure: TrainingConfig, layout: Layout) -> None:
         super().__init__(structure, layout)
         self._adamw = AdamW(structure, layout)
-        self._steps: int = structure.muon_steps
+        fields = cast(MuonFields, structure)
+        self._steps, self._looks_ahead = fields.muon_steps, fields.muon_nesterov
         self._matrices = [piece for piece in layout.pieces if _is_matrix(piece)]
-        self._scale = {piece.name: _scale(piece, structure.muon_scale) for piece in self._matrices}
+        self._scale = {piece.name: _scale(piece, fields.muon_scale) for piece in self._matrices}
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
         """Return AdamW's numbers, the momentum and the learning rate."""
@@ -51,10 +54,11 @@ class Muon(UpdateRule):
         directions = {piece.name: self._direction(piece, states, grad_Kn, scalars_K1) for piece in self._matrices}
         # AdamW goes over whole rows, which costs less than its parts, and leaves the matrices' moments alone.
         momenta = {piece.name: _columns(states["first_moment"], piece).clone() for piece in self._matrices}
-        update_Kn = self._adamw.update(states, grad_Kn, params_Kn, scalars_K1)
+        moments = {"first_moment": states["first_moment"], "second_moment": states["vector_moment"]}
+        update_Kn = self._adamw.update(moments, grad_Kn, params_Kn, scalars_K1)
         for piece in self._matrices:
             _columns(states["first_moment"], piece).copy_(momenta[piece.name])
-            _columns(states["second_moment"], piece).zero_()
+            _columns(states["vector_moment"], piece).zero_()
             step_K1 = scalars_K1["lr"] * self._scale[piece.name]
             torch.mul(directions[piece.name], step_K1, out=_columns(update_Kn, piece))
         return update_Kn
@@ -64,7 +68,7 @@ class Muon(UpdateRule):
         grad_Ks, momentum_Ks = _columns(grad_Kn, piece), _columns(states["first_moment"], piece)
         momentum_K1 = scalars_K1["momentum"]
         momentum_Ks.lerp_(grad_Ks, 1 - momentum_K1)
-        ahead_Ks = grad_Ks.lerp(momentum_Ks, momentum_K1) if self.structure.muon_nesterov else momentum_Ks
+        ahead_Ks = grad_Ks.lerp(momentum_Ks, momentum_K1) if self._looks_ahead else momentum_Ks
         matrices = ahead_Ks.reshape(-1, *piece.shape[-2:])
         return orthogonalised(matrices, self._steps).reshape(len(grad_Ks), -1)
 
