@@ -41,6 +41,11 @@ class Piece:
         """Number of parameters in one member."""
         return self.end - self.start
 
+    @property
+    def is_hidden_matrix(self) -> bool:
+        """Whether Muon and its relatives train it: tables that are looked up or face the loss are not theirs."""
+        return len(self.shape) >= 2 and self.group not in ("embedding", "head")
+
 
 class Layout:
     """The weights of one member in column order; ``groups`` are their layer groups in order.

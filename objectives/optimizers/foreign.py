@@ -11,6 +11,7 @@ A library handles one model at a time, so these packs train one member at a time
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
@@ -181,12 +182,20 @@ class LibraryOptimizer:
         self._class = getattr(importlib.import_module(module), class_name)
         self._given = _arguments(self._class, values)
         with self._randomness(0):
-            self._optimizer: torch.optim.Optimizer = self._class(self._params, **self._given)
+            self._optimizer: torch.optim.Optimizer = self._class(self._groups(), **self._given)
 
     def give(self, values: Mapping[str, float]) -> None:
         """Change lr, beta1, beta2 and eps during training, as a user would in ``param_groups``."""
         self._given = _arguments(self._class, values)
         self._write_given()
+
+    def _groups(self) -> list[Any]:
+        """Return the parameters; for a relative of Muon, which asks for it, in groups of matrices and of the others."""
+        if "use_muon" not in _source(self._class):
+            return self._params
+        of_muon = [piece.is_hidden_matrix for piece in self._pieces]
+        groups = [[p for p, own in zip(self._params, of_muon, strict=True) if own == kind] for kind in (True, False)]
+        return [{"params": group, "use_muon": kind} for group, kind in zip(groups, (True, False), strict=True) if group]
 
     def _write_given(self) -> None:
         for group in self._optimizer.param_groups:
@@ -249,6 +258,14 @@ class LibraryOptimizer:
             yield
 
 
+def _source(optimizer_class: type) -> str:
+    """Return the source of a class, or "" for one that is made at run time."""
+    try:
+        return inspect.getsource(optimizer_class)
+    except OSError:
+        return ""
+
+
 def _values(numbers: Numbers, k: int) -> dict[str, float]:
     """Return the hyperparameters of member k."""
     return {name: float(numbers[name][k]) for name in ("lr", *LIBRARY.numbers)}
@@ -273,6 +290,17 @@ def _arguments(optimizer_class: type, values: Mapping[str, float]) -> dict[str, 
     if isinstance(defaults.get("betas"), tuple) and len(defaults["betas"]) == 2:
         taken["betas"] = (values["beta1"], values["beta2"])
     return taken
+
+
+@functools.cache
+def rehearsal_problem(name: str) -> str | None:
+    """Return what goes wrong with the library's optimizer ``name`` on a table, a matrix and a vector, or None."""
+    layout = Layout({"table": (16, 8), "matrix": (8, 24), "vector": (8,)}, {"table": "embedding"})
+    try:
+        _rehearse(name, torch.zeros(layout.size), layout)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _rehearse(name: str, params_n: torch.Tensor, layout: Layout) -> None:

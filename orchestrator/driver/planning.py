@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import math
 import os
@@ -170,8 +171,14 @@ def library_optimizers(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
 
 
 def check_optimizers(sweep: Sweep) -> None:
-    """Raise InputError if a library is not installed, or if its optimizer needs more than gradients."""
-    problems = [problem for name in library_optimizers(sweep, sweep.trials) if (problem := problem_with(name))]
+    """Raise InputError if a library is not installed, or if its optimizer fails with a few steps of a small model."""
+    names = library_optimizers(sweep, sweep.trials)
+    problems = [problem for name in names if (problem := problem_with(name))]
+    if names and not problems:
+        # Imports torch, which a plan of the own optimizers does not need.
+        foreign = importlib.import_module("objectives.optimizers.foreign")
+        failures = [foreign.rehearsal_problem(name) for name in names]
+        problems = [failure.rpartition("; ")[::2] for failure in failures if failure is not None]
     if problems:
         raise InputError(*(Problem("", "optimizer", *problem) for problem in problems))
 

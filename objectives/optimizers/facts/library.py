@@ -63,6 +63,11 @@ def problem_with(name: str) -> tuple[str, str] | None:
     if class_name not in classes:
         return f"{library} has no optimizer {name}", f"there are: {', '.join(_nearest(class_name, classes))}"
     source = package.joinpath(*classes[class_name].split(".")[1:])
+    if name == "torch.optim.Muon":
+        return (
+            f"{name} takes matrices alone",
+            "choose another one, such as muon, which trains the other weights by AdamW",
+        )
     methods = _methods(source.with_suffix(".py"), class_name)
     needed = [argument for argument in _required(methods.get("__init__")) if argument not in _GIVEN]
     if needed:

@@ -17,7 +17,6 @@ from objectives.stacking import Layout, Piece
 
 _COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of the quintic; its steepest slope at zero that keeps 0.7 to 1.2
 _SMALLEST_NORM = 1e-7
-_NO_MATRICES = ("embedding", "head")  # layer groups whose tables are looked up or face the loss
 
 
 class Muon(UpdateRule):
@@ -39,7 +38,7 @@ class Muon(UpdateRule):
         self._adamw = AdamW(structure, layout)
         fields = cast(MuonFields, structure)
         self._steps, self._looks_ahead = fields.muon_steps, fields.muon_nesterov
-        self._matrices = [piece for piece in layout.pieces if _is_matrix(piece)]
+        self._matrices = [piece for piece in layout.pieces if piece.is_hidden_matrix]
         self._scale = {piece.name: _scale(piece, fields.muon_scale) for piece in self._matrices}
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
@@ -84,11 +83,6 @@ def orthogonalised(x_KRC: torch.Tensor, num_steps: int) -> torch.Tensor:
         gram_KRR = torch.bmm(x_KRC, x_KRC.transpose(1, 2))
         x_KRC = torch.baddbmm(x_KRC, torch.baddbmm(gram_KRR, gram_KRR, gram_KRR, beta=b, alpha=c), x_KRC, beta=a)
     return x_KRC.transpose(1, 2) if is_tall else x_KRC
-
-
-def _is_matrix(piece: Piece) -> bool:
-    """Whether Muon trains the weight."""
-    return len(piece.shape) >= 2 and piece.group not in _NO_MATRICES
 
 
 def _scale(piece: Piece, kind: str) -> float:

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import pytorch_optimizer
 import torch
@@ -6,8 +8,9 @@ from sweep_cases import sweep_of
 
 from objectives.base import OBJECTIVES, TrainingConfig
 from objectives.optimizers.facts.library import problem_with
-from objectives.optimizers.foreign import ForeignOptimizer
+from objectives.optimizers.foreign import ForeignOptimizer, rehearsal_problem
 from objectives.optimizers.packed_optimizer import PackedOptimizer
+from objectives.stacking import Layout
 from orchestrator.answers.plan import PlanQuery
 from orchestrator.base.errors import InputError
 from orchestrator.driver.packing import expected_width, make_packs
@@ -105,7 +108,7 @@ def test_what_a_library_draws_is_a_function_of_seed_and_age(monkeypatch) -> None
     ("pytorch_optimizer.AliG", "AliG cannot be used here: AliG requires closure"),
     ("pytorch_optimizer.SophiaH", "SophiaH cannot be used here: element 0 of tensors does not require grad"),
     ("torch.optim.SparseAdam", "SparseAdam cannot be used here: SparseAdam does not support dense gradients"),
-    ("torch.optim.Muon", "Muon cannot be used here: Muon only supports 2D parameters"),
+    ("torch.optim.Muon", "Muon takes matrices alone"),
     ("pytorch_optimizer.AdaShift", "AdaShift cannot be used here: it keeps a deque, which a checkpoint cannot hold"),
 ])  # fmt: skip
 def test_what_cannot_be_used_is_told_in_one_line_with_a_remedy(name, message) -> None:
@@ -189,3 +192,38 @@ def test_only_members_of_the_packed_optimizers_can_be_stacked() -> None:
     assert not TrainingConfig(steps=1, optimizer="torch.optim.RAdam").can_be_stacked
     assert type(Members("adamw").packed()) is PackedOptimizer
     assert type(Members("torch.optim.RAdam").packed()) is ForeignOptimizer
+
+
+def every_name() -> list[str]:
+    """Every optimizer of both libraries, as a sweep file names it."""
+    of_torch = [name for name, kind in vars(torch.optim).items() if isinstance(kind, type) and name != "Optimizer"]
+    theirs = [pytorch_optimizer.load_optimizer(name) for name in pytorch_optimizer.get_supported_optimizers()]
+    of_library = {kind.__name__ for kind in theirs if kind.__module__.startswith("pytorch_optimizer")}
+    return [f"torch.optim.{name}" for name in of_torch] + [f"pytorch_optimizer.{name}" for name in sorted(of_library)]
+
+
+@pytest.mark.slow
+def test_every_optimizer_of_a_library_trains_or_is_refused_before_training_as_the_page_says() -> None:
+    names = every_name()
+    refused = [name for name in names if problem_with(name) or rehearsal_problem(name)]
+    page = " ".join((Path(__file__).parents[4] / "docs" / "knobs.md").read_text().split())
+    assert f"{len(names) - len(refused)} of their {len(names)} optimizers train here" in page
+    listed = page.split("refuses the others before anything is trained: ")[1].split(". ")[0]
+    assert sorted(listed.replace("`", "").split(", ")) == sorted(name.rpartition(".")[2] for name in refused)
+
+
+def test_relatives_of_muon_get_the_matrices_and_the_rest_in_groups_of_their_own() -> None:
+    layout = Layout({"table": (16, 8), "matrix": (8, 24), "vector": (8,)}, {"table": "embedding"})
+    config = TrainingConfig(steps=9, optimizer="pytorch_optimizer.Muon")
+    packed = ForeignOptimizer(torch.zeros(1, layout.size), [config], layout, seeds=[0])
+    groups = packed.rule.members[0]._optimizer.param_groups
+    shapes = {group["use_muon"]: [tuple(weight.shape) for weight in group["params"]] for group in groups}
+    assert shapes == {True: [(8, 24)], False: [(16, 8), (8,)]}
+
+
+@pytest.mark.parametrize("name", ["torch.optim.Muon", "pytorch_optimizer.SpectralSphere", "torch.optim.SparseAdam"])
+def test_an_optimizer_that_fails_with_a_small_model_is_refused_when_it_is_planned(name: str) -> None:
+    sweep = sweep_of(f"axes: {{optimizer: {{values: [adamw, {name}]}}}}\n")
+    with pytest.raises(InputError) as refused:
+        check_optimizers(sweep)
+    assert [(problem.key, name in problem.message) for problem in refused.value.problems] == [("optimizer", True)]
