@@ -126,6 +126,12 @@ public:
         take_norm(final_, shape_.final_norm);
     }
 
+    // Memory for the gradient of a member that needs it for one step only.
+    real* own_gradient() {
+        gradient_of_step_.resize(shape_.parameters);
+        return gradient_of_step_.data();
+    }
+
     // Return the mean loss on ``tokens``, positions + 1 bytes a sequence, and write the gradient.
     real loss_and_gradient(const std::int64_t* tokens, int sequences) {
         TIMED(WHOLE);
@@ -341,7 +347,7 @@ private:
     const real* params_ = nullptr;
     real* gradient_ = nullptr;
     BranchFactor factor_;
-    Buffer x_, d_, out_, d_out_, d_in_, d_wide_, d_mixed_, normed_, logits_, gathered_;
+    Buffer x_, d_, out_, d_out_, d_in_, d_wide_, d_mixed_, normed_, logits_, gathered_, gradient_of_step_;
     Panels panels_;
 };
 
@@ -373,34 +379,66 @@ extern "C" void* gpt_create(const sweep::Shape* shape) try {
 
 extern "C" void gpt_destroy(void* crew) { delete static_cast<Crew*>(crew); }
 
-// params and gradient are (K, parameters), tokens (K, sequences, positions + 1), losses (K). Returns 0, or 1 without
-// memory. Each thread takes one member after the other.
-extern "C" int gpt_losses_and_gradient(
-    void* handle, const sweep::Numbers* numbers, int members, int sequences, int threads, const sweep::real* params,
-    const std::int64_t* tokens, sweep::real* losses, sweep::real* gradient) try {
-    Crew& crew = *static_cast<Crew*>(handle);
-    const std::size_t size = crew.shape.parameters;
-    const std::size_t bytes = static_cast<std::size_t>(sequences) * (crew.shape.positions + 1);
+// What follows from a member's loss and gradient at step t.
+typedef void Optimizer(const void* state, std::int64_t t, std::int64_t k, sweep::real loss, sweep::real* gradient);
+
+namespace {
+
+// Let each thread take one member after the other. Returns 0, or 1 without memory.
+template <typename Work>
+int for_members(Crew& crew, int members, int threads, Work work) try {
     threads = std::max(1, std::min(threads, members));
     while (static_cast<int>(crew.models.size()) < threads)
         crew.models.push_back(std::make_unique<sweep::Model>(crew.shape));
     std::atomic<int> next{0};
     std::atomic<bool> failed{false};
-    const auto work = [&](int thread) {
+    const auto of_thread = [&](int thread) {
         try {
-            for (int k = next++; k < members; k = next++) {
-                crew.models[thread]->take(params + k * size, gradient + k * size, *numbers, k, sequences);
-                losses[k] = crew.models[thread]->loss_and_gradient(tokens + k * bytes, sequences);
-            }
+            for (int k = next++; k < members; k = next++) work(*crew.models[thread], k);
         } catch (const std::bad_alloc&) {
             failed = true;
         }
     };
     std::vector<std::thread> others;
-    for (int thread = 1; thread < threads; ++thread) others.emplace_back(work, thread);
-    work(0);
+    for (int thread = 1; thread < threads; ++thread) others.emplace_back(of_thread, thread);
+    of_thread(0);
     for (std::thread& other : others) other.join();
     return failed;
 } catch (const std::exception&) {
     return 1;
+}
+
+}  // namespace
+
+// params and gradient are (K, parameters), tokens (K, sequences, positions + 1), losses (K). Returns 0, or 1 without
+// memory.
+extern "C" int gpt_losses_and_gradient(
+    void* handle, const sweep::Numbers* numbers, int members, int sequences, int threads, const sweep::real* params,
+    const std::int64_t* tokens, sweep::real* losses, sweep::real* gradient) {
+    Crew& crew = *static_cast<Crew*>(handle);
+    const std::size_t size = crew.shape.parameters;
+    const std::size_t bytes = static_cast<std::size_t>(sequences) * (crew.shape.positions + 1);
+    return for_members(crew, members, threads, [&](sweep::Model& model, int k) {
+        model.take(params + k * size, gradient + k * size, *numbers, k, sequences);
+        losses[k] = model.loss_and_gradient(tokens + k * bytes, sequences);
+    });
+}
+
+// Train every member for some steps before the next one, while it is in the cache: tokens are (steps, K, sequences,
+// positions + 1), numbers (steps). The optimizer changes params. Returns 0, or 1 without memory.
+extern "C" int gpt_train(
+    void* handle, const sweep::Numbers* numbers, int members, int sequences, int threads, int steps,
+    const sweep::real* params, const std::int64_t* tokens, Optimizer* optimizer, const void* state) {
+    Crew& crew = *static_cast<Crew*>(handle);
+    const std::size_t size = crew.shape.parameters;
+    const std::size_t bytes = static_cast<std::size_t>(sequences) * (crew.shape.positions + 1);
+    return for_members(crew, members, threads, [&](sweep::Model& model, int k) {
+        for (int t = 0; t < steps; ++t) {
+            sweep::real* gradient = model.own_gradient();
+            model.take(params + k * size, gradient, numbers[t], k, sequences);
+            const sweep::real loss =
+                model.loss_and_gradient(tokens + (static_cast<std::size_t>(t) * members + k) * bytes, sequences);
+            optimizer(state, t, k, loss, gradient);
+        }
+    });
 }

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from objectives.base import TrainingConfig
-from objectives.instruments.telemetry import norm_per_member
 from objectives.optimizers.clipping import Clipping
 from objectives.optimizers.rules import rule_of
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
@@ -112,6 +111,15 @@ class PackedOptimizer:
         # On a CPU, reading a flag costs nothing and saves useless passes over memory.
         self._may_look = device.type == "cpu" and not compiled
         self.lr_K = self.numbers["lr"]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether only the clipping of whole gradients and uncoupled decay come on top of the rule."""
+        has_factors = self._lr_factor_KT is not None or self._grad_factor_KT is not None
+        is_coupled = self.structure.weight_decay_kind == "coupled"
+        return not (
+            has_factors or is_coupled or self.clipping.has_zclip or self.clipping.has_adagc or self.start.learns
+        )
 
     def _make_rule(self) -> UpdateRule:
         return rule_of(self.structure.optimizer, native=self._is_native)(self.structure, self.layout)
@@ -235,7 +243,7 @@ class PackedOptimizer:
         age_K = self.age_K + 1
         self.alive_K, grad_norm_K, update_norm_K, update_Kn, clip_factor_K = self._advance(
             _Stages(self.layout, self.clipping, self.start, self.rule, self._may_look),
-            self._step_numbers(schedule_K, lr_K, age_K),
+            self._step_numbers(schedule_K, lr_K, age_K, self.numbers),
             self.states,
             self.params_Kn,
             grad_Kn,
@@ -250,9 +258,11 @@ class PackedOptimizer:
         metrics = {name: value.masked_fill(~was_alive_K, float("nan")) for name, value in metrics.items()}
         return metrics, update_Kn, clip_factor_K
 
-    def _step_numbers(self, schedule_K: torch.Tensor, lr_K: torch.Tensor, age_K: torch.Tensor) -> _StepNumbers:
+    def _step_numbers(
+        self, schedule_K: torch.Tensor, lr_K: torch.Tensor, age_K: torch.Tensor, number: Numbers
+    ) -> _StepNumbers:
         """Return the numbers of a step, computed in double precision and rounded to the parameters' type."""
-        dtype, number, kind = self.params_Kn.dtype, self.numbers, self.structure.weight_decay_kind
+        dtype, kind = self.params_Kn.dtype, self.structure.weight_decay_kind
 
         def rows(values_K: Numbers) -> Numbers:
             return {name: value_K.to(dtype)[:, None] for name, value_K in values_K.items()}
@@ -273,6 +283,25 @@ class PackedOptimizer:
             lr_factor_KT=None if self._lr_factor_KT is None else self._lr_factor_KT.to(dtype),
             kept_K1=kept_K1,
         )
+
+    def numbers_ahead(self, count: int) -> dict[str, torch.Tensor]:
+        """Return the numbers of the next ``count`` steps if all members are updated, (T, K) each; of a plain optimizer.
+
+        These are ``clip``, the rule's numbers, ``kept`` with weight decay, and ``lr`` in double precision.
+        """
+        ahead_T1 = torch.arange(count, dtype=torch.float64, device=self.step_K.device)[:, None]
+        numbers = {name: value_K.repeat(count) for name, value_K in self.numbers.items()}
+        schedule_N = schedule_factor(self.structure, (self.step_K + ahead_T1).view(-1), numbers["warmup"])
+        lr_N = numbers["lr"] * schedule_N
+        step = self._step_numbers(schedule_N, lr_N, (self.age_K + 1 + ahead_T1).view(-1), numbers)
+        found = {"clip": numbers["clip"].to(self.params_Kn.dtype), "lr": lr_N, **step.rule_K1}
+        found |= {} if step.kept_K1 is None else {"kept": step.kept_K1}
+        return {name: value.reshape(count, -1).contiguous() for name, value in found.items()}
+
+    def count(self, num_steps: int, lr_TK: torch.Tensor) -> None:
+        """Count ``num_steps`` updates of all members, whose learning rates were ``lr_TK``."""
+        self.step_K, self.age_K = self.step_K + num_steps, self.age_K + num_steps
+        self.lr_K = lr_TK[-1]
 
     def arrange(
         self,
@@ -345,7 +374,7 @@ def _advance(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Do one step in place; return the mask, both norms, the update, and the share that clipping left."""
     may_look = stages.may_look
-    norm_K = norm_per_member(grad_Kn)
+    norm_K = stages.rule.norms(grad_Kn)
     is_sound_K = torch.isfinite(norm_K)
     if held_K is not None:
         is_sound_K = is_sound_K | held_K
@@ -372,7 +401,7 @@ def _advance(
     for name, state in before.items():
         assert held_K is not None  # without it, `before` is empty
         states[name][held_rows] = torch.where(held_K[held_rows][:, None], state, states[name][held_rows])
-    return alive_K, norm_K, norm_per_member(update_Kn), update_Kn, clip_factor_K
+    return alive_K, norm_K, stages.rule.norms(update_Kn), update_Kn, clip_factor_K
 
 
 def _of_the_held(states: States, held_K: torch.Tensor | None, may_look: bool) -> tuple[torch.Tensor | slice, States]:
