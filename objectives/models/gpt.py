@@ -25,7 +25,7 @@ from objectives.models.gpt_model import (
 )
 from objectives.models.gpt_native import NativeGpt
 from objectives.native.cache import kernel_folder
-from objectives.optimizers.native_steps import NativeSteps, can_step_ahead
+from objectives.optimizers.native_optimizer import NativeOptimizer
 from objectives.optimizers.packed_optimizer import Rows
 from objectives.stacking import Compiled, rows_of_blocks, seeded_generator
 from objectives.training.packed import PackedTrainer, Weights
@@ -164,16 +164,18 @@ class GptTrainer(PackedTrainer[GptConfig]):
 
     def _num_alike(self) -> int:
         """Return how many of the next steps the kernel can take at once: none may need more than it has."""
-        is_plain = self._native is not None and self._parts is None and can_step_ahead(self.optimizer)
-        return self.num_plain_steps() if is_plain and type(self) is GptTrainer else 0
+        optimizer, is_whole = self.optimizer, self._native is not None and self._parts is None
+        can_step = is_whole and isinstance(optimizer, NativeOptimizer) and optimizer.can_step_ahead
+        return self.num_plain_steps() if can_step and type(self) is GptTrainer else 0
 
     def _by_kernel(self, count: int) -> list[dict[str, torch.Tensor]]:
         assert self._native is not None
+        assert isinstance(self.optimizer, NativeOptimizer)
         tokens_TKBS, knobs = self._tokens(count), [self._knobs(ahead) for ahead in range(count)]
-        steps = NativeSteps.of(self.optimizer, count)
+        steps = self.optimizer.begin_steps(count)
         self._native.train(self._params_Kn, tokens_TKBS, knobs, steps)
         self.num_steps += count
-        return steps.finish()
+        return self.optimizer.end_steps(steps)
 
     def own_metrics(self) -> dict[str, torch.Tensor]:
         """Return, in float16, the step's ``loss_scale``, and ``is_skipped`` (0 or 1)."""
@@ -193,17 +195,23 @@ class GptTrainer(PackedTrainer[GptConfig]):
         tokens_KBS, knobs = self._batch()
         tokens_RBS = tokens_KBS[rows, :_MOST_SEQUENCES_READ]
         knobs = knobs.of_rows(rows).of_sequences(0, tokens_RBS.shape[1])
-        weights = {name: weight.detach()[rows] for name, weight in self.weights.items()}
         noise = {} if self._parts is None else {"noise_scale": self._parts.noise_scale()[rows]}
+        if self._native is not None:
+            _, logit_R, log_z_R = self._native.readings(self._params_Kn[rows], tokens_RBS, knobs)
+            return {"attention_logit": logit_R, "log_z": log_z_R} | noise
+        weights = {name: weight.detach()[rows] for name, weight in self.weights.items()}
         return forward_readings(self.structure, weights, tokens_RBS, knobs) | noise
 
     @torch.no_grad()
     def validate(self, rows: Sequence[int]) -> torch.Tensor:
         """Return the mean next-byte cross-entropy on held-out text, in nats, for ``rows``; no dropout, no z-loss."""
         structure, index = self.structure, torch.tensor(rows, device=self.device)
-        weights = {name: weight[index] for name, weight in self.weights.items()}
         knobs = self._fixed.of_validation().of_rows(index)
         batches = held_out_batches(self.corpus, structure.validation_batches, structure.batch_size, structure.context)
+        if self._native is not None:
+            tokens_RBS = batches.flatten(0, 1).expand(len(rows), -1, -1)
+            return self._native.readings(self._params_Kn[index], tokens_RBS, knobs)[0]
+        weights = {name: weight[index] for name, weight in self.weights.items()}
         tokens = (tokens_BS.to(self.device).expand(len(rows), -1, -1) for tokens_BS in batches)
         losses = (cross_entropy(structure, weights, tokens_KBS, knobs) for tokens_KBS in tokens)
         # One by one: torch's sum over a stack orders batches by how many members there are.

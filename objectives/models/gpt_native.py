@@ -18,7 +18,7 @@ import torch
 from objectives.base import GptConfig
 from objectives.models.gpt_knobs import NEUTRAL, Knobs
 from objectives.native import library
-from objectives.optimizers.native_steps import NativeSteps
+from objectives.optimizers.native_optimizer import NativeSteps
 from objectives.stacking import Layout
 
 # Shapes: K members, B sequences, S bytes per sequence, n parameters per member.
@@ -86,6 +86,18 @@ class NativeGpt:
         )
         return loss_K, grad_Kn
 
+    def readings(
+        self, params_Kn: torch.Tensor, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return loss without z-loss, ``attention_logit`` and ``log_z`` of a pass forward, (K,). Raises MemoryError.
+
+        The last two are those of objectives.models.gpt_model.forward_readings.
+        """
+        found_3K = params_Kn.new_empty(3, len(params_Kn))
+        self._run("gpt_readings", params_Kn, tokens_KBS[None], [knobs], [], [_address(row_K) for row_K in found_3K])
+        loss_K, logit_K, log_z_K = found_3K
+        return loss_K, logit_K, log_z_K
+
     def train(
         self, params_Kn: torch.Tensor, tokens_TKBS: torch.Tensor, knobs: Sequence[Knobs], steps: NativeSteps
     ) -> None:
@@ -102,7 +114,7 @@ class NativeGpt:
         counts: Sequence[Any],
         places: Sequence[Any],
     ) -> None:
-        tokens_TKBS, num_members = tokens_TKBS.contiguous(), len(params_Kn)
+        params_Kn, tokens_TKBS, num_members = params_Kn.contiguous(), tokens_TKBS.contiguous(), len(params_Kn)
         values = [
             {name: value.contiguous() for name in _KNOBS if (value := getattr(one, name)) is not None} for one in knobs
         ]

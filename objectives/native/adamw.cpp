@@ -39,7 +39,7 @@ inline void update(
 
 }  // namespace
 
-// The members of a pack and their numbers in the next steps; the fields are in objectives/optimizers/native_steps.py,
+// The members of a pack and their numbers in the next steps; the fields are in objectives/optimizers/native_optimizer.py,
 // too. The first four are (K, n), alive is (K), the others are (T, K). kept is null without weight decay.
 struct Steps {
     std::int64_t members, n;
@@ -91,4 +91,9 @@ extern "C" void adamw_step(
         std::fill(gradient, gradient + n, real(0));
     }
     steps->update_norms[at] = sweep::norm_of(gradient, n);
+}
+
+// The only step of all members, whose losses are (K) and gradients (K, n).
+extern "C" void adamw_step_of_all(const sweep::Steps* steps, const sweep::real* losses, sweep::real* gradient) {
+    for (std::int64_t k = 0; k < steps->members; ++k) adamw_step(steps, 0, k, losses[k], gradient + k * steps->n);
 }

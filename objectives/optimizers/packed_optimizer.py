@@ -112,15 +112,6 @@ class PackedOptimizer:
         self._may_look = device.type == "cpu" and not compiled
         self.lr_K = self.numbers["lr"]
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether only the clipping of whole gradients and uncoupled decay come on top of the rule."""
-        has_factors = self._lr_factor_KT is not None or self._grad_factor_KT is not None
-        is_coupled = self.structure.weight_decay_kind == "coupled"
-        return not (
-            has_factors or is_coupled or self.clipping.has_zclip or self.clipping.has_adagc or self.start.learns
-        )
-
     def _make_rule(self) -> UpdateRule:
         return rule_of(self.structure.optimizer, native=self._is_native)(self.structure, self.layout)
 
@@ -283,25 +274,6 @@ class PackedOptimizer:
             lr_factor_KT=None if self._lr_factor_KT is None else self._lr_factor_KT.to(dtype),
             kept_K1=kept_K1,
         )
-
-    def numbers_ahead(self, count: int) -> dict[str, torch.Tensor]:
-        """Return the numbers of the next ``count`` steps if all members are updated, (T, K) each; of a plain optimizer.
-
-        These are ``clip``, the rule's numbers, ``kept`` with weight decay, and ``lr`` in double precision.
-        """
-        ahead_T1 = torch.arange(count, dtype=torch.float64, device=self.step_K.device)[:, None]
-        numbers = {name: value_K.repeat(count) for name, value_K in self.numbers.items()}
-        schedule_N = schedule_factor(self.structure, (self.step_K + ahead_T1).view(-1), numbers["warmup"])
-        lr_N = numbers["lr"] * schedule_N
-        step = self._step_numbers(schedule_N, lr_N, (self.age_K + 1 + ahead_T1).view(-1), numbers)
-        found = {"clip": numbers["clip"].to(self.params_Kn.dtype), "lr": lr_N, **step.rule_K1}
-        found |= {} if step.kept_K1 is None else {"kept": step.kept_K1}
-        return {name: value.reshape(count, -1).contiguous() for name, value in found.items()}
-
-    def count(self, num_steps: int, lr_TK: torch.Tensor) -> None:
-        """Count ``num_steps`` updates of all members, whose learning rates were ``lr_TK``."""
-        self.step_K, self.age_K = self.step_K + num_steps, self.age_K + num_steps
-        self.lr_K = lr_TK[-1]
 
     def arrange(
         self,

@@ -203,6 +203,7 @@ class PackedTrainer(ABC, Generic[Config]):
             rule.first_moment(states, numbers, age_R),
             rule.second_moment(states, numbers, age_R),
             numbers.get("eps", nan_R),
+            native=self.plan.kernels == "native",
         )
         readings["clip_factor"] = observed.clip_factor_R
         if curved:

@@ -9,7 +9,7 @@ from pack_cases import trainer_of
 
 from objectives.base import ExecutionPlan, GptConfig, RowSpec
 from objectives.models.gpt import GptTrainer
-from objectives.optimizers.native_steps import can_step_ahead
+from objectives.optimizers.packed_optimizer import PackedOptimizer
 
 SHAPE = {"steps": 60, "width": 20, "heads": 2, "context": 24, "batch_size": 3, "depth": 2}
 METRICS = ("loss", "grad_norm", "update_norm", "lr")
@@ -50,7 +50,7 @@ def test_steps_at_once_are_steps_one_by_one(text, name, kind) -> None:
     shared = {"schedule": "cosine", "weight_decay_kind": kind}
     shared |= {"shift_text": (argparse.__file__,)} if name == "other data" else {}
     at_once, one_by_one = (pack_of(text, *CASES[name], **shared) for _ in range(2))
-    assert can_step_ahead(at_once.optimizer)
+    assert at_once.optimizer.can_step_ahead
     # 35 steps need a second draw of positions in the middle.
     found = [metrics for count in (1, 35, 7) for metrics in at_once.steps_ahead(count)]
     assert_alike(at_once, one_by_one, found, [one_by_one.step() for _ in range(43)])
@@ -66,6 +66,18 @@ def test_readings_and_new_members_in_between_change_nothing(text) -> None:
         trainer.arrange(rows)
     found = at_once.steps_ahead(9)
     assert_alike(at_once, one_by_one, found, [one_by_one.step() for _ in range(9)])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_whole_step_of_the_kernel_is_the_step_in_parts(text, name) -> None:
+    shared = {"shift_text": (argparse.__file__,)} if name == "other data" else {}
+    whole, in_parts = (pack_of(text, *CASES[name], **shared) for _ in range(2))
+    in_parts.optimizer.__class__ = PackedOptimizer
+    assert_alike(whole, in_parts, whole.steps_ahead(15), [in_parts.step() for _ in range(15)])
+    (found, observed), (expected, of_parts) = (trainer.observed_step([0, 1], [], 1) for trainer in (whole, in_parts))
+    assert_alike(whole, in_parts, [found], [expected])
+    for name, value in of_parts.items():
+        assert torch.equal(observed[name].nan_to_num(7.0), value.nan_to_num(7.0)), name
 
 
 def test_the_number_of_threads_changes_nothing(text) -> None:
