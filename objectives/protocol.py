@@ -120,6 +120,9 @@ class Trainer(Protocol):
         that the reader decides when to wait for them.
         """
 
+    def steps_ahead(self, count: int) -> Sequence[Mapping[str, Any]]:
+        """Do ``count`` times a ``step``, and return what each returns; optional, for a trainer with a faster way."""
+
     def observed_step(
         self, rows: Sequence[int], curved: Sequence[int], num_products: int
     ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

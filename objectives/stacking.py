@@ -130,7 +130,8 @@ def check_prefixes(groups: Collection[str], blocks: Collection[str], names: Coll
 
 def alike(function: Callable[..., torch.Tensor], *values_K: torch.Tensor) -> torch.Tensor:
     """Apply an elementwise ``function`` to numbers of shape (K,); each result depends only on its own inputs."""
-    return function(*(value_K[:, None].repeat(1, BLOCK) for value_K in values_K))[:, 0]
+    missing = -len(values_K[0]) % BLOCK
+    return function(*(F.pad(value_K, (0, missing)) for value_K in values_K))[: len(values_K[0])]
 
 
 def in_blocks(function: Callable[[torch.Tensor], torch.Tensor], value: torch.Tensor) -> torch.Tensor:

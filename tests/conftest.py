@@ -13,7 +13,7 @@ from hypothesis import settings
 from sweep_cases import QUADRATIC
 
 from objectives.native.cache import kernel_folder
-from objectives.native.library import built
+from objectives.native.library import KERNELS, built
 from orchestrator import cli
 from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult
@@ -39,7 +39,7 @@ def pytest_configure() -> None:
 def pytest_sessionstart() -> None:
     """Compile the kernels once for all tests, where the user keeps them: no unit test starts a process."""
     os.environ["SWEEP_KERNELS"] = str(kernel_folder())
-    for name, real in itertools.product(("gpt", "adamw"), ("float", "double")):
+    for name, real in itertools.product(KERNELS, ("float", "double")):
         built(name, kernel_folder(), real)
 
 

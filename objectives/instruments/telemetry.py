@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from objectives.instruments.native_sums import native_sums
 from objectives.stacking import Layout
 
 # Shapes: R observed members, n parameters per member, T weights, G groups, Q quantities.
@@ -31,6 +32,8 @@ def group_readings(
     first_moment_Rn: torch.Tensor | None,
     second_moment_Rn: torch.Tensor | None,
     eps: torch.Tensor,
+    *,
+    native: bool = False,
 ) -> dict[str, torch.Tensor]:
     """Return readings named ``reading/group``, (R,) each, for every layer group and for ``all``.
 
@@ -45,31 +48,11 @@ def group_readings(
     share of coordinates with sqrt(v) < eps. ``direction_rms`` RMS of m / sqrt(v). ``share_saturated`` share of
     coordinates with |m| / sqrt(v) above 0.9: 1 is sign descent (Molybog et al., arXiv 2304.09871).
 
-    Each part of the depth has ``grad_norm`` and ``update_rms``.
+    Each part of the depth has ``grad_norm`` and ``update_rms``. ``native`` sums are by the C++ kernel.
     """
-    nan_RT = torch.full((len(grad_Rn), len(layout.pieces)), float("nan"), dtype=grad_Rn.dtype, device=grad_Rn.device)
-    eps_R1 = (eps if eps.dim() == 2 else eps[:, None]).to(grad_Rn.dtype)
-    v_RT = relative_RT = below_RT = direction_RT = saturated_RT = nan_RT
-    if second_moment_Rn is not None:
-        root_Rn = second_moment_Rn.sqrt()
-        v_RT = layout.sums_per_weight(second_moment_Rn)
-        below_RT = layout.sums_per_weight((root_Rn < eps_R1).to(grad_Rn.dtype))
-        if first_moment_Rn is not None:
-            # v and m are both zero in a coordinate without a gradient so far.
-            direction_Rn = (first_moment_Rn / root_Rn).nan_to_num_(nan=0.0)
-            direction_RT = layout.norms_per_weight(direction_Rn).square()
-            saturated_RT = layout.sums_per_weight((direction_Rn.abs_() > _SATURATED).to(grad_Rn.dtype))
-        relative_RT = layout.norms_per_weight(grad_Rn / torch.maximum(root_Rn, eps_R1, out=root_Rn)).square()
-    over_eps_RT = layout.norms_per_weight(grad_Rn / eps_R1).square() if eps.dim() == 2 else None
-    of_weights = (
-        *(layout.norms_per_weight(value_Rn).square() for value_Rn in (grad_Rn, update_Rn, params_Rn)),
-        v_RT,
-        relative_RT,
-        below_RT,
-        direction_RT,
-        saturated_RT,
-    )
-    sums_QRT = torch.stack(of_weights)
+    over_eps_RT = layout.norms_per_weight(grad_Rn / eps.to(grad_Rn.dtype)).square() if eps.dim() == 2 else None
+    sum_up = native_sums if native and over_eps_RT is None else sums_per_weight
+    sums_QRT = sum_up(layout, grad_Rn, update_Rn, params_Rn, first_moment_Rn, second_moment_Rn, eps.to(grad_Rn.dtype))
     readings: dict[str, torch.Tensor] = {}
     for group, weights in layout.weights_of_groups().items():
         size = sum(layout.pieces[t].size for t in weights)
@@ -92,3 +75,41 @@ def group_readings(
         grad_R, update_R = sums_QRT[:2, :, weights].sum(2)
         readings |= {f"grad_norm/{depth}": grad_R.sqrt(), f"update_rms/{depth}": (update_R / size).sqrt()}
     return readings
+
+
+def sums_per_weight(
+    layout: Layout,
+    grad_Rn: torch.Tensor,
+    update_Rn: torch.Tensor,
+    weight_Rn: torch.Tensor,
+    first_moment_Rn: torch.Tensor | None,
+    second_moment_Rn: torch.Tensor | None,
+    eps: torch.Tensor,
+) -> torch.Tensor:
+    """Return the sums of g^2, u^2, weights^2, v, g^2 / max(v, eps^2), sqrt(v) < eps, m^2 / v and |m| / sqrt(v) > 0.9.
+
+    They are over the columns of each weight, (Q, R, T).
+    """
+    nan_RT = torch.full((len(grad_Rn), len(layout.pieces)), float("nan"), dtype=grad_Rn.dtype, device=grad_Rn.device)
+    v_RT = relative_RT = below_RT = direction_RT = saturated_RT = nan_RT
+    if second_moment_Rn is not None:
+        eps_R1 = eps if eps.dim() == 2 else eps[:, None]
+        root_Rn = second_moment_Rn.sqrt()
+        v_RT = layout.sums_per_weight(second_moment_Rn)
+        below_RT = layout.sums_per_weight((root_Rn < eps_R1).to(grad_Rn.dtype))
+        if first_moment_Rn is not None:
+            # v and m are both zero in a coordinate without a gradient so far.
+            direction_Rn = (first_moment_Rn / root_Rn).nan_to_num_(nan=0.0)
+            direction_RT = layout.norms_per_weight(direction_Rn).square()
+            saturated_RT = layout.sums_per_weight((direction_Rn.abs_() > _SATURATED).to(grad_Rn.dtype))
+        relative_RT = layout.norms_per_weight(grad_Rn / torch.maximum(root_Rn, eps_R1, out=root_Rn)).square()
+    return torch.stack(
+        [
+            *(layout.norms_per_weight(value_Rn).square() for value_Rn in (grad_Rn, update_Rn, weight_Rn)),
+            v_RT,
+            relative_RT,
+            below_RT,
+            direction_RT,
+            saturated_RT,
+        ]
+    )

@@ -114,13 +114,26 @@ class BatchStream:
 
     def batch(self, cohorts: Sequence[tuple[int, int]]) -> torch.Tensor:
         """Return the bytes for each (seed, step), int64 of shape (S, B, T + 1): inputs, and targets shifted by one."""
+        return self.batches(cohorts, 1)[0]
+
+    def batches(self, cohorts: Sequence[tuple[int, int]], count: int) -> torch.Tensor:
+        """Return the bytes for each (seed, step) and the steps after it, int64 of shape (``count``, S, B, T + 1)."""
+        positions, missing = [], count
+        while missing:
+            first = self._offset([(seed, step + count - missing) for seed, step in cohorts])
+            positions.append(self._positions_SNB[:, first : first + missing])
+            missing -= positions[-1].shape[1]
+        positions_NSB = (positions[0] if len(positions) == 1 else torch.cat(positions, dim=1)).transpose(0, 1)
+        return self._tokens[positions_NSB[..., None] + self._span_T].long()
+
+    def _offset(self, cohorts: Sequence[tuple[int, int]]) -> int:
+        """Return where the positions of ``cohorts`` are among the drawn ones, after drawing them if they are not."""
         first = cohorts[0][1] - self._drawn_for[0][1] if self._drawn_for else -1
         expected = [(seed, step + first) for seed, step in self._drawn_for]
         if not 0 <= first < _STEPS_PER_DRAW or expected != list(cohorts):
             self._draw(cohorts)
             first = 0
-        positions_SB = self._positions_SNB[:, first]
-        return self._tokens[positions_SB[..., None] + self._span_T].long()
+        return first
 
     def _draw(self, cohorts: Sequence[tuple[int, int]]) -> None:
         """Draw positions for the next steps of all cohorts and move them to the device in one transfer."""
@@ -167,6 +180,7 @@ class Corruption:
         self._share_K = torch.tensor(shares, dtype=torch.float64, device=device)
         bursts = bursts or [range(0)] * len(shares)
         self._bursts = [burst for burst in dict.fromkeys(bursts) if len(burst)]
+        self.is_possible = self._largest_share > 0 or bool(self._bursts)
         ends = [(burst.start, burst.stop) for burst in bursts]
         self._burst_K2 = torch.tensor(ends, dtype=torch.int64, device=device)
 

@@ -25,6 +25,7 @@ from objectives.models.gpt_model import (
 )
 from objectives.models.gpt_native import NativeGpt
 from objectives.native.cache import kernel_folder
+from objectives.optimizers.native_optimizer import NativeOptimizer
 from objectives.optimizers.packed_optimizer import Rows
 from objectives.stacking import Compiled, rows_of_blocks, seeded_generator
 from objectives.training.packed import PackedTrainer, Weights
@@ -153,6 +154,29 @@ class GptTrainer(PackedTrainer[GptConfig]):
             self.held_K = self._scaler.update(loss_K, grad_Kn)
         return loss_K, grad_Kn
 
+    def steps_ahead(self, count: int) -> list[dict[str, torch.Tensor]]:
+        """Do ``count`` steps, and return the metrics of each; where it can, the kernel trains one member at a time."""
+        metrics: list[dict[str, torch.Tensor]] = []
+        while (left := count - len(metrics)) > 0:
+            ahead = min(left, self._num_alike())
+            metrics += self._by_kernel(ahead) if ahead > 1 else [self.step()]
+        return metrics
+
+    def _num_alike(self) -> int:
+        """Return how many of the next steps the kernel can take at once: none may need more than it has."""
+        optimizer, is_whole = self.optimizer, self._native is not None and self._parts is None
+        can_step = is_whole and isinstance(optimizer, NativeOptimizer) and optimizer.can_step_ahead
+        return self.num_plain_steps() if can_step and type(self) is GptTrainer else 0
+
+    def _by_kernel(self, count: int) -> list[dict[str, torch.Tensor]]:
+        assert self._native is not None
+        assert isinstance(self.optimizer, NativeOptimizer)
+        tokens_TKBS, knobs = self._tokens(count), [self._knobs(ahead) for ahead in range(count)]
+        steps = self.optimizer.begin_steps(count)
+        self._native.train(self._params_Kn, tokens_TKBS, knobs, steps)
+        self.num_steps += count
+        return self.optimizer.end_steps(steps)
+
     def own_metrics(self) -> dict[str, torch.Tensor]:
         """Return, in float16, the step's ``loss_scale``, and ``is_skipped`` (0 or 1)."""
         if self._scaler is None or self.held_K is None:
@@ -171,17 +195,23 @@ class GptTrainer(PackedTrainer[GptConfig]):
         tokens_KBS, knobs = self._batch()
         tokens_RBS = tokens_KBS[rows, :_MOST_SEQUENCES_READ]
         knobs = knobs.of_rows(rows).of_sequences(0, tokens_RBS.shape[1])
-        weights = {name: weight.detach()[rows] for name, weight in self.weights.items()}
         noise = {} if self._parts is None else {"noise_scale": self._parts.noise_scale()[rows]}
+        if self._native is not None:
+            _, logit_R, log_z_R = self._native.readings(self._params_Kn[rows], tokens_RBS, knobs)
+            return {"attention_logit": logit_R, "log_z": log_z_R} | noise
+        weights = {name: weight.detach()[rows] for name, weight in self.weights.items()}
         return forward_readings(self.structure, weights, tokens_RBS, knobs) | noise
 
     @torch.no_grad()
     def validate(self, rows: Sequence[int]) -> torch.Tensor:
         """Return the mean next-byte cross-entropy on held-out text, in nats, for ``rows``; no dropout, no z-loss."""
         structure, index = self.structure, torch.tensor(rows, device=self.device)
-        weights = {name: weight[index] for name, weight in self.weights.items()}
         knobs = self._fixed.of_validation().of_rows(index)
         batches = held_out_batches(self.corpus, structure.validation_batches, structure.batch_size, structure.context)
+        if self._native is not None:
+            tokens_RBS = batches.flatten(0, 1).expand(len(rows), -1, -1)
+            return self._native.readings(self._params_Kn[index], tokens_RBS, knobs)[0]
+        weights = {name: weight[index] for name, weight in self.weights.items()}
         tokens = (tokens_BS.to(self.device).expand(len(rows), -1, -1) for tokens_BS in batches)
         losses = (cross_entropy(structure, weights, tokens_KBS, knobs) for tokens_KBS in tokens)
         # One by one: torch's sum over a stack orders batches by how many members there are.
@@ -215,41 +245,45 @@ class GptTrainer(PackedTrainer[GptConfig]):
     def _batch(self) -> tuple[torch.Tensor, Knobs]:
         """Return this step's bytes and knobs, even after the optimizer's step counter has advanced."""
         if self._drawn is None or self._drawn[0] != self.num_steps:
-            self._drawn = self.num_steps, self._tokens(), self._knobs()
+            self._drawn = self.num_steps, self._tokens(1)[0], self._knobs()
         _, tokens_KBS, knobs = self._drawn
         return tokens_KBS, knobs
 
-    def _tokens(self) -> torch.Tensor:
-        """Return this step's bytes of each member, (K, B, T + 1)."""
-        cohorts = self.cohorts()
-        tokens_KBS = self._text(cohorts)
-        return self._corruption.apply(tokens_KBS, cohorts, self.cohort_of_member_K)
+    def _tokens(self, count: int) -> torch.Tensor:
+        """Return the bytes of each member in the next ``count`` steps, (T, K, B, S) with S = context + 1."""
+        tokens_TKBS = self.batches.batches(self.cohorts(), count)[:, self.cohort_of_member_K]
+        if max(step for _, step in self.cohorts(count - 1)) >= min(self._shifts):
+            tokens_TKBS = self._shifted(tokens_TKBS)
+        if not self._corruption.is_possible:
+            return tokens_TKBS
+        parts = [
+            self._corruption.apply(tokens_KBS, self.cohorts(ahead), self.cohort_of_member_K)
+            for ahead, tokens_KBS in enumerate(tokens_TKBS)
+        ]
+        return torch.stack(parts)
 
-    def _text(self, cohorts: Sequence[tuple[int, int]]) -> torch.Tensor:
-        """Return this step's bytes of each member before corruption, of ``shift_text`` once it is due."""
-        steps = [step for _, step in cohorts]
-        if max(steps) < min(self._shifts):
-            return self.batches.batch(cohorts)[self.cohort_of_member_K]
+    def _shifted(self, tokens_TKBS: torch.Tensor) -> torch.Tensor:
+        """Replace the bytes of members whose text has shifted."""
         if self._later_batches is None:
             later = load_corpus(self.structure.shift_text)
             self._later_batches = BatchStream(later, self.structure.batch_size, self.structure.context, self.device)
-        later_KBS = self._later_batches.batch(cohorts)[self.cohort_of_member_K]
-        if min(steps) >= max(self._shifts):
-            return later_KBS
-        step_K = torch.tensor(steps).to(self.device, non_blocking=True)[self.cohort_of_member_K]
-        is_later_K11 = (step_K >= self._shift_K)[:, None, None]
-        return torch.where(is_later_K11, later_KBS, self.batches.batch(cohorts)[self.cohort_of_member_K])
+        count = len(tokens_TKBS)
+        later_TKBS = self._later_batches.batches(self.cohorts(), count)[:, self.cohort_of_member_K]
+        steps = [[step for _, step in self.cohorts(ahead)] for ahead in range(count)]
+        step_TK = torch.tensor(steps).to(self.device, non_blocking=True)[:, self.cohort_of_member_K]
+        return torch.where((step_TK >= self._shift_K)[..., None, None], later_TKBS, tokens_TKBS)
 
-    def _knobs(self) -> Knobs:
-        """Return this step's knobs of each member."""
+    def _knobs(self, ahead: int = 0) -> Knobs:
+        """Return the knobs of each member ``ahead`` steps after this one."""
         knobs = self._fixed
         if knobs.dropout_K is not None:
-            keys = [seeded_generator(seed, _DROPOUT_PURPOSE, step).initial_seed() for seed, step in self.cohorts()]
+            cohorts = self.cohorts(ahead)
+            keys = [seeded_generator(seed, _DROPOUT_PURPOSE, step).initial_seed() for seed, step in cohorts]
             key_S = torch.tensor([key % 2**32 for key in keys]).to(self.device, non_blocking=True)
             key_KB = dropout_keys(key_S[self.cohort_of_member_K], self.structure.batch_size)
             knobs = replace(knobs, dropout_key_KB=key_KB)
         if self._context_start_K is not None:
-            step_K, context = self.optimizer.step_K, self.structure.context
+            step_K, context = self.optimizer.step_K + ahead, self.structure.context
             context_K = context_lengths(self._context_start_K, self._context_steps_K, step_K, context)
             knobs = replace(knobs, context_K=context_K)
         if self._parts is not None:

@@ -11,12 +11,14 @@ import ctypes
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from objectives.base import GptConfig
 from objectives.models.gpt_knobs import NEUTRAL, Knobs
 from objectives.native import library
+from objectives.optimizers.native_optimizer import NativeSteps
 from objectives.stacking import Layout
 
 # Shapes: K members, B sequences, S bytes per sequence, n parameters per member.
@@ -78,14 +80,52 @@ class NativeGpt:
         self, params_Kn: torch.Tensor, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return each member's loss, (K,), and gradient, (K, n), zero in the padding. Raises MemoryError."""
-        tokens_KBS, num_sequences = tokens_KBS.contiguous(), tokens_KBS.shape[1]
         loss_K, grad_Kn = params_Kn.new_empty(len(params_Kn)), torch.empty_like(params_Kn)
-        values = {name: value.contiguous() for name in _KNOBS if (value := getattr(knobs, name)) is not None}
-        numbers = _Numbers(**{name: value.data_ptr() for name, value in values.items()})
-        places = (ctypes.c_void_p(value.data_ptr()) for value in (params_Kn, tokens_KBS, loss_K, grad_Kn))
-        failed = self._kernel.gpt_losses_and_gradient(
-            self._crew, ctypes.byref(numbers), len(params_Kn), num_sequences, torch.get_num_threads(), *places
+        self._run(
+            "gpt_losses_and_gradient", params_Kn, tokens_KBS[None], [knobs], [], [_address(loss_K), _address(grad_Kn)]
         )
-        if failed:
-            raise MemoryError("bad_alloc in the native kernel")
         return loss_K, grad_Kn
+
+    def readings(
+        self, params_Kn: torch.Tensor, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return loss without z-loss, ``attention_logit`` and ``log_z`` of a pass forward, (K,). Raises MemoryError.
+
+        The last two are those of objectives.models.gpt_model.forward_readings.
+        """
+        found_3K = params_Kn.new_empty(3, len(params_Kn))
+        self._run("gpt_readings", params_Kn, tokens_KBS[None], [knobs], [], [_address(row_K) for row_K in found_3K])
+        loss_K, logit_K, log_z_K = found_3K
+        return loss_K, logit_K, log_z_K
+
+    def train(
+        self, params_Kn: torch.Tensor, tokens_TKBS: torch.Tensor, knobs: Sequence[Knobs], steps: NativeSteps
+    ) -> None:
+        """Train T steps on these batches, with the knobs of each; ``steps`` are the optimizer's. Raises MemoryError."""
+        count = ctypes.c_int(len(tokens_TKBS))
+        self._run("gpt_train", params_Kn, tokens_TKBS, knobs, [count], [steps.function, ctypes.byref(steps.arguments)])
+
+    def _run(
+        self,
+        name: str,
+        params_Kn: torch.Tensor,
+        tokens_TKBS: torch.Tensor,
+        knobs: Sequence[Knobs],
+        counts: Sequence[Any],
+        places: Sequence[Any],
+    ) -> None:
+        params_Kn, tokens_TKBS, num_members = params_Kn.contiguous(), tokens_TKBS.contiguous(), len(params_Kn)
+        values = [
+            {name: value.contiguous() for name in _KNOBS if (value := getattr(one, name)) is not None} for one in knobs
+        ]
+        numbers = (_Numbers * len(knobs))(
+            *(_Numbers(**{name: value.data_ptr() for name, value in one.items()}) for one in values)
+        )
+        sizes = (num_members, tokens_TKBS.shape[2], torch.get_num_threads(), *counts)
+        call = getattr(self._kernel, name)
+        if call(self._crew, numbers, *sizes, _address(params_Kn), _address(tokens_TKBS), *places):
+            raise MemoryError("bad_alloc in the native kernel")
+
+
+def _address(value: torch.Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(value.data_ptr())

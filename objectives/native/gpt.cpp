@@ -95,7 +95,7 @@ class Model {
 public:
     explicit Model(const Shape& shape) : shape_(shape), layers_(shape.depth) {}
 
-    // Take a member whose step has the knobs number ``k``.
+    // Take a member whose step has the knobs number ``k``; gradient is null for passes forward.
     void take(const real* params, real* gradient, const Numbers& numbers, int k, int sequences) {
         const int D = shape_.width;
         params_ = params, gradient_ = gradient;
@@ -103,12 +103,12 @@ public:
         z_loss_ = numbers.z_loss ? static_cast<real>(numbers.z_loss[k]) : 0;
         context_ = numbers.context ? static_cast<int>(std::min<std::int64_t>(numbers.context[k], shape_.positions))
                                    : shape_.positions;
-        std::memset(gradient, 0, shape_.parameters * sizeof(real));
+        if (gradient) std::memset(gradient, 0, shape_.parameters * sizeof(real));
         for (int l = 0; l < shape_.depth; ++l) {
             Layer& layer = layers_[l];
             const std::int64_t* at = shape_.parts + l * NUM_PARTS;
             const auto weight = [&](Weight& taken, Part part, int inputs, int outputs) {
-                taken.take(params + at[part], gradient + at[part], inputs, outputs);
+                taken.take(params + at[part], gradient ? gradient + at[part] : nullptr, inputs, outputs);
             };
             const auto norm = [&](Norm& taken, Part part) { take_norm(taken, at[part]); };
             weight(layer.qkv, QKV, D, 3 * D);
@@ -122,39 +122,80 @@ public:
             layer.attention.positions = shape_.positions, layer.attention.heads = shape_.heads;
             layer.attention.channels = D / shape_.heads, layer.attention.context = context_;
         }
-        head_.take(params + shape_.head, gradient + shape_.head, D, NUM_BYTES);
+        head_.take(params + shape_.head, gradient ? gradient + shape_.head : nullptr, D, NUM_BYTES);
         take_norm(final_, shape_.final_norm);
+    }
+
+    // Memory for the gradient of a member that needs it for one step only.
+    real* own_gradient() {
+        gradient_of_step_.resize(shape_.parameters);
+        return gradient_of_step_.data();
     }
 
     // Return the mean loss on ``tokens``, positions + 1 bytes a sequence, and write the gradient.
     real loss_and_gradient(const std::int64_t* tokens, int sequences) {
         TIMED(WHOLE);
-        const int T = shape_.positions, D = shape_.width, chunk = std::max(1, ROWS_OF_CHUNK / T);
+        const int T = shape_.positions, D = shape_.width;
         double sum = 0;
-        for (first_ = 0; first_ < sequences; first_ += chunk) {
-            sequences_ = std::min(chunk, sequences - first_), rows_ = sequences_ * T;
-            const std::int64_t* bytes = tokens + static_cast<std::size_t>(first_) * (T + 1);
-            x_.resize(static_cast<std::size_t>(rows_) * D), d_.resize(x_.size());
-            embed(bytes);
-            for (int l = 0; l < shape_.depth; ++l) forward(layers_[l], l);
-            const real* out = x_.data();
-            if (shape_.final_norm >= 0) {
-                normed_.resize(x_.size());
-                final_.forward(x_.data(), D, rows_, D, normed_.data(), D);
-                out = normed_.data();
-            }
-            sum += head(bytes, out, real(1) / (static_cast<real>(sequences) * T));
+        for_chunks(tokens, sequences, [&](const std::int64_t* bytes) {
+            d_.resize(x_.size());
+            sum += head(bytes, forward(bytes), real(1) / (static_cast<real>(sequences) * T));
             if (shape_.final_norm >= 0) final_.backward(d_.data(), D, rows_, D, d_.data(), D);
             for (int l = shape_.depth - 1; l >= 0; --l) backward(layers_[l], l);
             embed_back(bytes);
-        }
+        });
         return static_cast<real>(sum / (static_cast<double>(sequences) * T));
+    }
+
+    // What a pass forward shows: mean loss without z-loss, largest |q.k| / sqrt(C), and mean |log Z|.
+    struct Readings {
+        real loss, attention_logit, log_z;
+    };
+    Readings readings(const std::int64_t* tokens, int sequences) {
+        const double count = static_cast<double>(sequences) * shape_.positions;
+        double loss = 0, log_z = 0;
+        real largest = 0;
+        largest_ = &largest;
+        for_chunks(tokens, sequences, [&](const std::int64_t* bytes) {
+            for_rows_of_head(forward(bytes), [&](int first, int rows, const real*) {
+                for (int r = 0; r < rows; ++r) {
+                    real* logits = logits_.data() + r * NUM_BYTES;
+                    const real chosen = logits[target_of(bytes, first + r)], of_row = partition(logits).log_z;
+                    loss += of_row - chosen, log_z += std::fabs(of_row);
+                }
+            });
+        });
+        largest_ = nullptr;
+        return {static_cast<real>(loss / count), largest, static_cast<real>(log_z / count)};
     }
 
 private:
     void take_norm(Norm& norm, std::int64_t start) {
         if (start < 0) return;
-        norm.has_mean = shape_.norm == LAYER, norm.gain = params_ + start, norm.gradient = gradient_ + start;
+        norm.has_mean = shape_.norm == LAYER, norm.gain = params_ + start;
+        norm.gradient = gradient_ ? gradient_ + start : nullptr;
+    }
+
+    // Call ``work`` with the bytes of each chunk of sequences.
+    template <typename Work>
+    void for_chunks(const std::int64_t* tokens, int sequences, Work work) {
+        const int T = shape_.positions, chunk = std::max(1, ROWS_OF_CHUNK / T);
+        for (first_ = 0; first_ < sequences; first_ += chunk) {
+            sequences_ = std::min(chunk, sequences - first_), rows_ = sequences_ * T;
+            x_.resize(static_cast<std::size_t>(rows_) * shape_.width);
+            work(tokens + static_cast<std::size_t>(first_) * (T + 1));
+        }
+    }
+
+    // Return what enters the head.
+    const real* forward(const std::int64_t* bytes) {
+        const int D = shape_.width;
+        embed(bytes);
+        for (int l = 0; l < shape_.depth; ++l) forward(layers_[l], l);
+        if (shape_.final_norm < 0) return x_.data();
+        normed_.resize(x_.size());
+        final_.forward(x_.data(), D, rows_, D, normed_.data(), D);
+        return normed_.data();
     }
 
     void embed(const std::int64_t* bytes) {
@@ -250,7 +291,8 @@ private:
         layer.attention.resize(sequences_);
         for (int s = 0; s < sequences_; ++s) {
             const Heads at = heads(layer, s);
-            layer.attention.forward(s, at.q, at.k, at.v, layer.mixed.data() + static_cast<std::size_t>(s) * T * D, D);
+            real* mixed = layer.mixed.data() + static_cast<std::size_t>(s) * T * D;
+            layer.attention.forward(s, at.q, at.k, at.v, mixed, D, largest_);
         }
         layer.attention_out.product(layer.mixed.data(), rows_, out_.data());
     }
@@ -286,34 +328,54 @@ private:
         layer.qkv.back(layer.in[0].data(), d_wide_.data(), rows_, d_in_.data(), panels_);
     }
 
-    // Write the gradient at the rows of ``out`` to d_, and return the sum of their losses.
-    double head(const std::int64_t* bytes, const real* out, real per_token) {
-        const int D = shape_.width;
-        double sum = 0;
+    // Compute the logits of some rows of ``out`` at a time, and call ``work`` with their number and place in ``out``.
+    template <typename Work>
+    void for_rows_of_head(const real* out, Work work) {
         logits_.resize(static_cast<std::size_t>(ROWS_OF_HEAD) * NUM_BYTES);
         for (int first = 0; first < rows_; first += ROWS_OF_HEAD) {
             const int rows = std::min(ROWS_OF_HEAD, rows_ - first);
-            head_.product(out + static_cast<std::size_t>(first) * D, rows, logits_.data());
-            sum += cross_entropy(bytes, first, rows, per_token);
-            head_.back(
-                out + static_cast<std::size_t>(first) * D, logits_.data(), rows,
-                d_.data() + static_cast<std::size_t>(first) * D, panels_);
+            const real* at = out + static_cast<std::size_t>(first) * shape_.width;
+            head_.product(at, rows, logits_.data());
+            work(first, rows, at);
         }
+    }
+    int target_of(const std::int64_t* bytes, int row) const {
+        return static_cast<int>(bytes[row + row / shape_.positions + 1]);
+    }
+
+    // Write the gradient at the rows of ``out`` to d_, and return the sum of their losses.
+    double head(const std::int64_t* bytes, const real* out, real per_token) {
+        double sum = 0;
+        for_rows_of_head(out, [&](int first, int rows, const real* at) {
+            sum += cross_entropy(bytes, first, rows, per_token);
+            real* d = d_.data() + static_cast<std::size_t>(first) * shape_.width;
+            head_.back(at, logits_.data(), rows, d, panels_);
+        });
         return sum;
     }
     // Replace the logits of the rows by the gradient there, and return the sum of their losses.
     double cross_entropy(const std::int64_t* bytes, int first, int rows, real per_token) {
         TIMED(CROSS_ENTROPY);
         double sum = 0;
-        for (int r = 0; r < rows; ++r) {
-            const int target = static_cast<int>(bytes[(first + r) + (first + r) / shape_.positions + 1]);
-            sum += cross_entropy(logits_.data() + r * NUM_BYTES, target, per_token, z_loss_);
-        }
+        for (int r = 0; r < rows; ++r)
+            sum += cross_entropy(logits_.data() + r * NUM_BYTES, target_of(bytes, first + r), per_token, z_loss_);
         return sum;
     }
     // Replace the logits of a row by the gradient, and return its loss.
     static real cross_entropy(real* logits, int target, real per_token, real z_loss) {
         const real chosen = logits[target];
+        const Partition of_row = partition(logits);
+        // The softmax share of a logit is also the derivative of log Z.
+        const real factor = per_token / of_row.total * (1 + 2 * z_loss * of_row.log_z);
+        for (int i = 0; i < NUM_BYTES; ++i) logits[i] *= factor;
+        logits[target] -= per_token;
+        return of_row.log_z - chosen + (z_loss > 0 ? z_loss * of_row.log_z * of_row.log_z : 0);
+    }
+    struct Partition {
+        real total, log_z;
+    };
+    // Replace the logits of a row by their exponentials, divided by the largest one, and return their sum and log Z.
+    static Partition partition(real* logits) {
         vector_t largest = load(logits);
         for (int i = LANES; i < NUM_BYTES; i += LANES) {
             const vector_t next = load(logits + i);
@@ -323,12 +385,7 @@ private:
         for (int lane = 1; lane < LANES; ++lane) highest = largest[lane] > highest ? largest[lane] : highest;
         for (int i = 0; i < NUM_BYTES; ++i) logits[i] = exponential(logits[i] - highest);
         const real total = sum_of(NUM_BYTES, [&](int i) { return logits[i]; });
-        const real log_z = std::log(total) + highest;
-        // The softmax share of a logit is also the derivative of log Z.
-        const real factor = per_token / total * (1 + 2 * z_loss * log_z);
-        for (int i = 0; i < NUM_BYTES; ++i) logits[i] *= factor;
-        logits[target] -= per_token;
-        return log_z - chosen + (z_loss > 0 ? z_loss * log_z * log_z : 0);
+        return {total, std::log(total) + highest};
     }
 
     Shape shape_;
@@ -337,11 +394,12 @@ private:
     Norm final_;
     int context_ = 0;
     real z_loss_ = 0;
+    real* largest_ = nullptr;  // attention logit, while it is read
     int first_ = 0, sequences_ = 0, rows_ = 0;  // of the chunk
     const real* params_ = nullptr;
     real* gradient_ = nullptr;
     BranchFactor factor_;
-    Buffer x_, d_, out_, d_out_, d_in_, d_wide_, d_mixed_, normed_, logits_, gathered_;
+    Buffer x_, d_, out_, d_out_, d_in_, d_wide_, d_mixed_, normed_, logits_, gathered_, gradient_of_step_;
     Panels panels_;
 };
 
@@ -373,34 +431,79 @@ extern "C" void* gpt_create(const sweep::Shape* shape) try {
 
 extern "C" void gpt_destroy(void* crew) { delete static_cast<Crew*>(crew); }
 
-// params and gradient are (K, parameters), tokens (K, sequences, positions + 1), losses (K). Returns 0, or 1 without
-// memory. Each thread takes one member after the other.
-extern "C" int gpt_losses_and_gradient(
-    void* handle, const sweep::Numbers* numbers, int members, int sequences, int threads, const sweep::real* params,
-    const std::int64_t* tokens, sweep::real* losses, sweep::real* gradient) try {
-    Crew& crew = *static_cast<Crew*>(handle);
-    const std::size_t size = crew.shape.parameters;
-    const std::size_t bytes = static_cast<std::size_t>(sequences) * (crew.shape.positions + 1);
+// What follows from a member's loss and gradient at step t.
+typedef void Optimizer(const void* state, std::int64_t t, std::int64_t k, sweep::real loss, sweep::real* gradient);
+
+namespace {
+
+// Let each thread take one member after the other. Returns 0, or 1 without memory.
+template <typename Work>
+int for_members(Crew& crew, int members, int threads, Work work) try {
     threads = std::max(1, std::min(threads, members));
     while (static_cast<int>(crew.models.size()) < threads)
         crew.models.push_back(std::make_unique<sweep::Model>(crew.shape));
     std::atomic<int> next{0};
     std::atomic<bool> failed{false};
-    const auto work = [&](int thread) {
+    const auto of_thread = [&](int thread) {
         try {
-            for (int k = next++; k < members; k = next++) {
-                crew.models[thread]->take(params + k * size, gradient + k * size, *numbers, k, sequences);
-                losses[k] = crew.models[thread]->loss_and_gradient(tokens + k * bytes, sequences);
-            }
+            for (int k = next++; k < members; k = next++) work(*crew.models[thread], k);
         } catch (const std::bad_alloc&) {
             failed = true;
         }
     };
     std::vector<std::thread> others;
-    for (int thread = 1; thread < threads; ++thread) others.emplace_back(work, thread);
-    work(0);
+    for (int thread = 1; thread < threads; ++thread) others.emplace_back(of_thread, thread);
+    of_thread(0);
     for (std::thread& other : others) other.join();
     return failed;
 } catch (const std::exception&) {
     return 1;
+}
+
+}  // namespace
+
+// params and gradient are (K, parameters), tokens (K, sequences, positions + 1), losses (K). Returns 0, or 1 without
+// memory.
+extern "C" int gpt_losses_and_gradient(
+    void* handle, const sweep::Numbers* numbers, int members, int sequences, int threads, const sweep::real* params,
+    const std::int64_t* tokens, sweep::real* losses, sweep::real* gradient) {
+    Crew& crew = *static_cast<Crew*>(handle);
+    const std::size_t size = crew.shape.parameters;
+    const std::size_t bytes = static_cast<std::size_t>(sequences) * (crew.shape.positions + 1);
+    return for_members(crew, members, threads, [&](sweep::Model& model, int k) {
+        model.take(params + k * size, gradient + k * size, *numbers, k, sequences);
+        losses[k] = model.loss_and_gradient(tokens + k * bytes, sequences);
+    });
+}
+
+// Train every member for some steps before the next one, while it is in the cache: tokens are (steps, K, sequences,
+// positions + 1), numbers (steps). The optimizer changes params. Returns 0, or 1 without memory.
+extern "C" int gpt_train(
+    void* handle, const sweep::Numbers* numbers, int members, int sequences, int threads, int steps,
+    const sweep::real* params, const std::int64_t* tokens, Optimizer* optimizer, const void* state) {
+    Crew& crew = *static_cast<Crew*>(handle);
+    const std::size_t size = crew.shape.parameters;
+    const std::size_t bytes = static_cast<std::size_t>(sequences) * (crew.shape.positions + 1);
+    return for_members(crew, members, threads, [&](sweep::Model& model, int k) {
+        for (int t = 0; t < steps; ++t) {
+            sweep::real* gradient = model.own_gradient();
+            model.take(params + k * size, gradient, numbers[t], k, sequences);
+            const sweep::real loss =
+                model.loss_and_gradient(tokens + (static_cast<std::size_t>(t) * members + k) * bytes, sequences);
+            optimizer(state, t, k, loss, gradient);
+        }
+    });
+}
+
+// Passes forward: loss, attention_logit and log_z are (K) each, the rest as above.
+extern "C" int gpt_readings(
+    void* handle, const sweep::Numbers* numbers, int members, int sequences, int threads, const sweep::real* params,
+    const std::int64_t* tokens, sweep::real* loss, sweep::real* attention_logit, sweep::real* log_z) {
+    Crew& crew = *static_cast<Crew*>(handle);
+    const std::size_t bytes = static_cast<std::size_t>(sequences) * (crew.shape.positions + 1);
+    return for_members(crew, members, threads, [&](sweep::Model& model, int k) {
+        model.take(params + k * crew.shape.parameters, nullptr, *numbers, k, sequences);
+        const sweep::Model::Readings found = model.readings(tokens + k * bytes, sequences);
+        loss[k] = found.loss, attention_logit[k] = found.attention_logit, log_z[k] = found.log_z;
+    });
 }

@@ -27,8 +27,8 @@ from objectives.native.cache import kernel_folder
 _SOURCES = Path(__file__).parent
 # No flag lets the compiler reorder a sum or assume that numbers are finite.
 _FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", "-fno-math-errno", "-fno-trapping-math")
-# Whether a product and a sum are rounded once, or twice as torch's elementwise operations are.
-_ROUNDED = {"gpt": "-ffp-contract=fast", "adamw": "-ffp-contract=off"}
+# By kernel, whether a product and a sum are rounded once, or twice as torch's elementwise operations are.
+KERNELS = {"gpt": "-ffp-contract=fast", "adamw": "-ffp-contract=off", "telemetry": "-ffp-contract=fast"}
 # The variable by which torch's own kernels are restricted restricts these, too.
 _CAPABILITIES = {"default": "x86-64", "avx2": "x86-64-v3"}
 _TIMEOUT_S = 600
@@ -78,7 +78,7 @@ def built(name: str, folder: Path, real: str = "float", *options: str) -> Path:
 def compile_kernels() -> None:
     """Compile what the folder of kernels lacks; whoever loads a kernel that fails to compile gets the error."""
     with suppress(RuntimeError):
-        for name in _ROUNDED:
+        for name in KERNELS:
             built(name, kernel_folder())
 
 
@@ -89,7 +89,7 @@ def _compile(name: str, path: Path, real: str, options: Sequence[str]) -> None:
     # Compiled beside its place and moved there, so that a killed compiler leaves no half kernel.
     with tempfile.TemporaryDirectory(dir=path.parent) as beside:
         made = Path(beside, path.name)
-        flags = [*_flags(), _ROUNDED[name], f"-DREAL={real}", *options]
+        flags = [*_flags(), KERNELS[name], f"-DREAL={real}", *options]
         command = [*call, *flags, str(_SOURCES / f"{name}.cpp"), "-o", str(made)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)

@@ -20,7 +20,7 @@ struct Weight {
         TIMED(PRODUCTS);
         gradient = new_gradient, inputs = new_inputs, outputs = new_outputs;
         forward.pack({data, outputs, 1}, inputs, outputs);
-        backward.pack({data, 1, outputs}, outputs, inputs);
+        if (gradient) backward.pack({data, 1, outputs}, outputs, inputs);
     }
     void product(const real* in, int rows, real* out) const {
         TIMED(PRODUCTS);
@@ -83,9 +83,9 @@ struct Attention {
     Buffer highest, total, d_share;
     Panels panels;
 
-    // q, k, v and out are (T, heads * channels) with rows q_step, k_step, v_step and out_step apart.
-    void forward(
-        int sequence, View q, View k, View v, real* out, std::ptrdiff_t out_step) {
+    // q, k, v and out are (T, heads * channels) with rows q_step, k_step, v_step and out_step apart. The largest score
+    // is raised to what is seen here, unless it is null.
+    void forward(int sequence, View q, View k, View v, real* out, std::ptrdiff_t out_step, real* largest) {
         const int T = positions, C = channels;
         const real scale = 1 / std::sqrt(real(C));
         TIMED(ATTENTION);
@@ -94,6 +94,7 @@ struct Attention {
             real* share = of(sequence, h);
             panels.pack({q.data + h * C, 1, q.row_step}, C, T);
             multiply<Needed::UPPER>({k.data + h * C, k.row_step, 1}, T, panels, share, T, false);
+            if (largest) raise(*largest, share, scale);
             std::fill(highest.begin(), highest.end(), -std::numeric_limits<real>::infinity());
             std::fill(total.begin(), total.end(), real(0));
             for (int s = 0; s < T; ++s) {
@@ -160,6 +161,13 @@ struct Attention {
 private:
     real* of(int sequence, int head) {
         return shares.data() + (static_cast<std::size_t>(sequence) * heads + head) * positions * positions;
+    }
+    void raise(real& largest, const real* scores, real scale) const {
+        for (int s = 0; s < positions; ++s)
+            for (int t = s, end = end_of(s); t < end; ++t) {
+                const real size = std::fabs(scores[static_cast<std::size_t>(s) * positions + t]) * scale;
+                largest = size > largest || size != size ? size : largest;
+            }
     }
     int end_of(int s) const { return std::min(positions, (s / context + 1) * context); }
 };

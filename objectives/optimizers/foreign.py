@@ -21,6 +21,7 @@ import torch
 
 from objectives.base import TrainingConfig
 from objectives.optimizers.facts.library import LIBRARY, REMEDY, problem_with
+from objectives.optimizers.native_optimizer import NativeOptimizer
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
 from objectives.stacking import Layout, seeded_generator
@@ -48,7 +49,8 @@ def make_optimizer(
     in one line, if a library's optimizer does not exist, is not installed or needs more than gradients.
     """
     if configs[0].can_be_stacked:
-        return PackedOptimizer(params_Kn, configs, layout, compiled=compiled, native=native, seeds=seeds)
+        kind = NativeOptimizer if native else PackedOptimizer
+        return kind(params_Kn, configs, layout, compiled=compiled, native=native, seeds=seeds)
     return ForeignOptimizer(params_Kn, configs, layout, seeds=seeds)
 
 

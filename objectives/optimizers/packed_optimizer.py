@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from objectives.base import TrainingConfig
-from objectives.instruments.telemetry import norm_per_member
 from objectives.optimizers.clipping import Clipping
 from objectives.optimizers.rules import rule_of
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
@@ -234,7 +233,7 @@ class PackedOptimizer:
         age_K = self.age_K + 1
         self.alive_K, grad_norm_K, update_norm_K, update_Kn, clip_factor_K = self._advance(
             _Stages(self.layout, self.clipping, self.start, self.rule, self._may_look),
-            self._step_numbers(schedule_K, lr_K, age_K),
+            self._step_numbers(schedule_K, lr_K, age_K, self.numbers),
             self.states,
             self.params_Kn,
             grad_Kn,
@@ -249,9 +248,11 @@ class PackedOptimizer:
         metrics = {name: value.masked_fill(~was_alive_K, float("nan")) for name, value in metrics.items()}
         return metrics, update_Kn, clip_factor_K
 
-    def _step_numbers(self, schedule_K: torch.Tensor, lr_K: torch.Tensor, age_K: torch.Tensor) -> _StepNumbers:
+    def _step_numbers(
+        self, schedule_K: torch.Tensor, lr_K: torch.Tensor, age_K: torch.Tensor, number: Numbers
+    ) -> _StepNumbers:
         """Return the numbers of a step, computed in double precision and rounded to the parameters' type."""
-        dtype, number, kind = self.params_Kn.dtype, self.numbers, self.structure.weight_decay_kind
+        dtype, kind = self.params_Kn.dtype, self.structure.weight_decay_kind
         lr_factor_KT, decay_factor_KT = self._factor_KT["lr"], self._factor_KT["decay"]
 
         def rows(values_K: Numbers) -> Numbers:
@@ -354,7 +355,7 @@ def _advance(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Do one step in place; return the mask, both norms, the update, and the share that clipping left."""
     may_look = stages.may_look
-    norm_K = norm_per_member(grad_Kn)
+    norm_K = stages.rule.norms(grad_Kn)
     is_sound_K = torch.isfinite(norm_K)
     if held_K is not None:
         is_sound_K = is_sound_K | held_K
@@ -381,7 +382,7 @@ def _advance(
     for name, state in before.items():
         assert held_K is not None  # without it, `before` is empty
         states[name][held_rows] = torch.where(held_K[held_rows][:, None], state, states[name][held_rows])
-    return alive_K, norm_K, norm_per_member(update_Kn), update_Kn, clip_factor_K
+    return alive_K, norm_K, stages.rule.norms(update_Kn), update_Kn, clip_factor_K
 
 
 def _of_the_held(states: States, held_K: torch.Tensor | None, may_look: bool) -> tuple[torch.Tensor | slice, States]:

@@ -45,6 +45,11 @@ class SecondMomentStart:
     def __init__(self, kind: str, layout: Layout) -> None:
         self.kind, self.layout = kind, layout
 
+    @property
+    def learns(self) -> bool:
+        """Whether gradients change the start."""
+        return self.kind in ("data", "first_gradient")
+
     def states(self, params_Kn: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return states of zeros: for ``data``, the mean square of the gradients so far."""
         return {"mean_square": torch.zeros_like(params_Kn)} if self.kind == "data" else {}
@@ -67,7 +72,7 @@ class SecondMomentStart:
 
     def scalars(self, numbers_K: Numbers, age_K: torch.Tensor) -> Numbers:
         """Return the weights of this step's gradient in v0, (K,) in double precision; ``age_K`` includes this step."""
-        if self.kind not in ("data", "first_gradient"):
+        if not self.learns:
             return {}
         num_gradients = _NUM_GRADIENTS if self.kind == "data" else 1
         is_new_K = age_K <= num_gradients

@@ -17,6 +17,7 @@ OWN = frozenset({
     "cohort_of_member_K", "_params_Kn", "weights", "layout", "optimizer", "memory", "held_K", "_warm_Kn", "_rollback",
     "_changes", "_control",
 })  # fmt: skip
+_FOREVER = 2**31
 _checked: set[type] = set()
 
 
@@ -55,6 +56,10 @@ class Changes:
         self._next = {row: due for row, due in self._next.items() if due >= 0}
         self._soonest = min(self._next.values(), default=math.inf)
         return dict(zip(rows, acting, strict=True))
+
+    def num_steps_before(self, num_steps: int) -> int:
+        """Return how many steps from ``num_steps`` on change no member."""
+        return int(min(max(0, self._soonest - num_steps), _FOREVER))
 
     def wake(self, rows: Iterable[int], num_steps: int) -> None:
         """Note that the members ``rows`` have new interventions, which begin before the step ``num_steps``."""

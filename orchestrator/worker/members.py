@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from objectives.base import RowSpec, TrainingConfig
+from objectives.base import RowSpec, Trainer, TrainingConfig
 from objectives.control import first_reading
 from orchestrator.base.packs import Trace
 
@@ -188,6 +188,12 @@ def closely_due(age_R: np.ndarray, left_R: np.ndarray, num_steps: int, every: in
 
 def _ages(age_R: np.ndarray, num_steps: int) -> np.ndarray:
     return age_R + np.arange(num_steps)[:, None]
+
+
+def unread_steps(trainer: Trainer, count: int) -> Sequence[Mapping[str, Any]]:
+    """Train ``count`` steps, at once if the trainer can, and return the metrics of each."""
+    at_once = getattr(trainer, "steps_ahead", None)
+    return [trainer.step() for _ in range(count)] if at_once is None else at_once(count)
 
 
 def metrics_on_host(steps: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:

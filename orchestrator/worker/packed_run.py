@@ -31,6 +31,7 @@ from orchestrator.worker.members import (
     metrics_on_host,
     readings_of_row,
     readings_on_host,
+    unread_steps,
 )
 
 # Shapes: T steps between two updates of the members, K members, R rows of the trainer.
@@ -251,16 +252,16 @@ class PackedRun:
         is_curved_TR = due(age_R, num_steps, curvature)
         is_close_TR = closely_due(age_R, self.monitor.left_step_K, num_steps, every)
         is_read_TR = due(age_R, num_steps, every) | is_close_TR | is_curved_TR
-        metrics, readings = [], []
-        for offset in range(num_steps):
+        metrics: list[Mapping[str, Any]] = []
+        readings = []
+        for offset in np.flatnonzero(is_read_TR.any(axis=1)).tolist():
+            metrics += unread_steps(trainer, offset - len(metrics))
             rows = np.flatnonzero(is_read_TR[offset]).tolist()
-            if not rows:
-                metrics.append(trainer.step())
-                continue
             curved = np.flatnonzero(is_curved_TR[offset]).tolist()
             step_metrics, values = trainer.observed_step(rows, curved, wanted.products)
             metrics.append(step_metrics)
             readings.append((offset, rows, values))
+        metrics += unread_steps(trainer, num_steps - len(metrics))
         return metrics_on_host(metrics), readings_on_host(readings)
 
     def _update(self, metrics: Mapping[str, np.ndarray], readings: Sequence[RowReadings], num_steps: int) -> None:

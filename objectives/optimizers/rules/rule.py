@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from objectives.base import TrainingConfig
+from objectives.instruments.telemetry import norm_per_member
 from objectives.stacking import Layout
 
 # Shapes: K members, R observed ones, n parameters per member.
@@ -57,6 +58,10 @@ class UpdateRule(ABC):
 
         ``params_Kn`` is read-only. Only plain tensor operations, so that torch.compile can fuse them.
         """
+
+    def norms(self, value_Kn: torch.Tensor) -> torch.Tensor:
+        """Return the Euclidean norm of each member's gradient or update, (K,)."""
+        return norm_per_member(value_Kn)
 
     def hessian_is_due(self, num_steps: int) -> bool:
         """Return whether a member that has completed ``num_steps`` steps needs a Hessian for the next one."""

@@ -8,7 +8,8 @@ from pack_cases import trainer_of
 from tiers import thinned
 
 from objectives.base import OBJECTIVES, FunctionFitConfig, GptConfig, QuadraticConfig
-from objectives.instruments.telemetry import READINGS_OF_GROUPS, group_readings
+from objectives.instruments.native_sums import native_sums
+from objectives.instruments.telemetry import READINGS_OF_GROUPS, group_readings, sums_per_weight
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.stacking import Layout
 
@@ -90,6 +91,21 @@ def test_a_coordinate_that_never_had_a_gradient_spoils_no_reading() -> None:
     assert float(found["direction_rms/all"]) == 0.0
     assert float(found["rms_ratio/all"]) == 0.0
     assert float(found["share_below_eps/all"]) == 1.0
+
+
+@pytest.mark.parametrize("num_moments", [0, 1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_sums_by_the_kernel_are_those_by_torch(num_moments, dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    layout = Layout({"in": (19,), "matrix": (16, 8), "out": (3, 3)})
+    scale_n = torch.logspace(-12, 3, layout.size, dtype=dtype)
+    grad, update, weight, first, second = torch.randn(5, 3, layout.size, generator=generator, dtype=dtype) * scale_n
+    second, eps = second.square(), torch.tensor([1e-8, 1e-3, math.nan], dtype=dtype)
+    second[0, 2] = first[0, 2] = 0
+    second[1, 4] = math.nan
+    moments = [(None, None), (None, second), (first, second)][num_moments]
+    expected, found = (sum_up(layout, grad, update, weight, *moments, eps) for sum_up in (sums_per_weight, native_sums))
+    torch.testing.assert_close(found, expected, rtol=20 * torch.finfo(dtype).eps, atol=0, equal_nan=True)
 
 
 def test_lambda_max_of_a_quadratic_is_its_curvature_over_the_divisor() -> None:

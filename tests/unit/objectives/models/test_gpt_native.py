@@ -1,6 +1,7 @@
 """The C++ kernel of the transformer computes what the passes by hand compute, for each member by itself."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from pack_cases import trainer_of
 from objectives.base import ExecutionPlan, GptConfig, RowSpec
 from objectives.models.gpt import GptTrainer
 from objectives.models.gpt_gradient import losses_and_gradient
+from objectives.models.gpt_model import cross_entropy, forward_readings
 from objectives.models.gpt_native import NativeGpt
 from objectives.native.cache import kernel_folder
 
@@ -86,6 +88,36 @@ def test_a_members_bits_are_the_same_in_every_pack_and_on_every_number_of_thread
         alone = kernel_of(trainer).losses_and_gradient(trainer._params_Kn[row], tokens[row], knobs.of_rows(row))
         assert torch.equal(alone[0][0], whole[0][k])
         assert torch.equal(alone[1][0], whole[1][k])
+
+
+@pytest.mark.parametrize("shape", [ODD, EVEN, LONG], ids=["odd", "even", "long"])
+@pytest.mark.parametrize("structure", STRUCTURES[::3], ids=str)
+def test_readings_of_a_pass_forward_are_those_by_torch(text, structure, shape) -> None:
+    trainer = pack_of(text, shape, **structure)
+    tokens, knobs = trainer._batch()
+    weights = {name: weight.detach().double() for name, weight in trainer.weights.items()}
+    expected = forward_readings(trainer.structure, weights, tokens, knobs)
+    kernel, params = kernel_of(trainer, torch.float64), trainer._params_Kn.double()
+    loss, attention_logit, log_z = kernel.readings(params, tokens, knobs)
+    torch.testing.assert_close(attention_logit, expected["attention_logit"], rtol=1e-12, atol=0)
+    torch.testing.assert_close(log_z, expected["log_z"], rtol=1e-12, atol=0)
+    without_z_loss = cross_entropy(trainer.structure, weights, tokens, replace(knobs, z_loss_K=None))
+    torch.testing.assert_close(loss, without_z_loss, rtol=1e-12, atol=0)
+
+
+def test_validation_by_the_kernel_is_that_by_torch_and_of_no_other_member(text) -> None:
+    eager, native = (pack_of(text, ODD, ExecutionPlan(5, kernels=kernels)) for kernels in ("default", "native"))
+    rows = list(range(len(KNOBS)))
+    found = native.validate(rows)
+    torch.testing.assert_close(found, eager.validate(rows), rtol=1e-5, atol=0)
+    assert torch.equal(native.validate([3])[0], found[3])
+
+
+def test_a_score_that_is_not_a_number_is_read_as_none(text) -> None:
+    trainer = pack_of(text, EVEN)
+    trainer._params_Kn[1] = float("nan")
+    _, logit, log_z = kernel_of(trainer).readings(trainer._params_Kn, *trainer._batch())
+    assert logit.isnan().tolist() == log_z.isnan().tolist() == [False, True, False, False, False]
 
 
 def test_a_part_of_a_batch_has_its_own_keys_of_dropout(text) -> None:
