@@ -17,20 +17,24 @@ import torch
 
 from objectives.base import GptConfig
 from objectives.models.gpt_knobs import NEUTRAL, Knobs
+from objectives.models.gpt_parts import turns
 from objectives.native import library
 from objectives.optimizers.native_optimizer import NativeSteps
 from objectives.stacking import Layout
 
 # Shapes: K members, B sequences, S bytes per sequence, n parameters per member.
 
-_PARTS = ("attention_norm", "qkv", "q_norm", "k_norm", "attention_out", "mlp_norm", "mlp_in", "mlp_out")
+_PARTS = ("attention_norm", "qkv", "q_norm", "k_norm", "attention_out", "mlp_norm", "mlp_gate", "mlp_in", "mlp_out")
 _NORMS, _PLACES = (None, "layer", "rms"), ("pre", "post", "output")
+_SIZES = ("depth", "width", "heads", "kv_heads", "mlp_width", "positions", "norm", "place", "qk_norm")
 _KNOBS = ("z_loss_K", "residual_scale_K", "dropout_K", "dropout_key_KB", "context_K")
 
 
 class _Shape(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_int32) for name in ("depth", "width", "heads", "positions", "norm", "place", "qk_norm")),
+        *((name, ctypes.c_int32) for name in _SIZES),
+        *((name, ctypes.c_double) for name in ("embedding_scale", "attention_scale", "head_scale")),
+        ("angles", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("parameters", "embedding", "position", "final_norm", "head")),
         ("parts", ctypes.POINTER(ctypes.c_int64)),
     ]
@@ -56,19 +60,27 @@ class NativeGpt:
         self._kernel.gpt_create.restype = ctypes.c_void_p
         start = {piece.name: piece.start for piece in layout.pieces}
         parts = [start.get(f"{layer}.{part}", -1) for layer in range(structure.depth) for part in _PARTS]
+        # Kept alive until the kernel has copied it.
+        angle = None if structure.position != "rope" else torch.cat(turns(structure, structure.context), dim=1)
         shape = _Shape(
             depth=structure.depth,
             width=structure.width,
             heads=structure.heads,
+            kv_heads=structure.num_kv_heads,
+            mlp_width=structure.mlp_width,
+            embedding_scale=structure.embedding_scale,
+            attention_scale=structure.attention_scale,
+            head_scale=1 / structure.size_factors.width,
+            angles=None if angle is None else angle.data_ptr(),
             positions=structure.context,
             norm=_NORMS.index(structure.norm),
             place=_PLACES.index(structure.norm_place),
             qk_norm=structure.qk_norm,
             parameters=layout.size,
             embedding=start["embedding"],
-            position=start["position"],
+            position=start.get("position", -1),
             final_norm=start.get("final_norm", -1),
-            head=start["head"],
+            head=start.get("head", -1),
             parts=(ctypes.c_int64 * len(parts))(*parts),
         )
         self._crew = ctypes.c_void_p(self._kernel.gpt_create(ctypes.byref(shape)))

@@ -26,14 +26,19 @@ def rotation(
     """
     if structure.position != "rope":
         return None
-    C = structure.width // structure.heads
-    channel_c = torch.arange(0, C, 2, dtype=torch.float64, device=like.device)
-    position_T1 = torch.arange(num_positions, dtype=torch.float64, device=like.device)[:, None]
-    angle = position_T1 * structure.rope_theta ** -(channel_c / C)
+    cosine, sine = (turn.to(like) for turn in turns(structure, num_positions))
     if knobs.context_K is not None:
-        angle = angle[block_positions(knobs.context_K, num_positions)].repeat_interleave(num_sequences, dim=0)
-    angle = angle.view(-1, 1, num_positions, C // 2)
-    return angle.cos().to(like.dtype), angle.sin().to(like.dtype)
+        place_KT = block_positions(knobs.context_K, num_positions)
+        cosine, sine = (turn[place_KT].repeat_interleave(num_sequences, dim=0) for turn in (cosine, sine))
+    return cosine.view(-1, 1, num_positions, cosine.shape[-1]), sine.view(-1, 1, num_positions, sine.shape[-1])
+
+
+def turns(structure: GptConfig, num_positions: int) -> Rotation:
+    """Return the cosine and the sine of every position's angles, float64 (T, c)."""
+    C = structure.width // structure.heads
+    channel_c = torch.arange(0, C, 2, dtype=torch.float64)
+    angle_Tc = torch.arange(num_positions, dtype=torch.float64)[:, None] * structure.rope_theta ** -(channel_c / C)
+    return angle_Tc.cos(), angle_Tc.sin()
 
 
 def rotated(z: torch.Tensor, turn: Rotation) -> torch.Tensor:

@@ -17,15 +17,17 @@ constexpr int ROWS_OF_CHUNK = 128;   // about as many rows as whole sequences pa
 
 enum NormKind { NONE, LAYER, RMS };
 enum Place { PRE, POST, OUTPUT };
-enum Part { ATTENTION_NORM, QKV, Q_NORM, K_NORM, ATTENTION_OUT, MLP_NORM, MLP_IN, MLP_OUT, NUM_PARTS };
+enum Part { ATTENTION_NORM, QKV, Q_NORM, K_NORM, ATTENTION_OUT, MLP_NORM, MLP_GATE, MLP_IN, MLP_OUT, NUM_PARTS };
 
 }  // namespace
 
 // The fields of both are in objectives/models/gpt_native.py, too.
 struct Shape {
-    std::int32_t depth, width, heads, positions, norm, place, qk_norm;
+    std::int32_t depth, width, heads, kv_heads, mlp_width, positions, norm, place, qk_norm;
+    double embedding_scale, attention_scale, head_scale;
+    const double* angles;  // cosines and sines of rotations, (positions, channels of a head); null without
     std::int64_t parameters;  // of a member, with padding
-    // Where weights begin in a member's parameters; -1 for one that the model lacks.
+    // Where weights begin in a member's parameters; -1 for one that the model lacks. The embedding may be the head.
     std::int64_t embedding, position, final_norm, head;
     const std::int64_t* parts;  // of the layers, (depth, NUM_PARTS)
 };
@@ -84,16 +86,18 @@ struct BranchFactor {
 
 struct Layer {
     Norm norms[2], q_norm, k_norm;  // norms of the attention and of the MLP
-    Weight qkv, attention_out, mlp_in, mlp_out;
+    Weight qkv, attention_out, mlp_gate, mlp_in, mlp_out;
     Attention attention;
     Buffer in[2];  // of the two sublayers
-    Buffer projected, normed_q, normed_k, mixed, active, slope;
+    Buffer projected, normed_q, normed_k, mixed, active, slope, gate, value;
 };
 
 // One member at a time, for a chunk of its sequences; buffers are reused.
 class Model {
 public:
-    explicit Model(const Shape& shape) : shape_(shape), layers_(shape.depth) {}
+    explicit Model(const Shape& shape)
+        : shape_(shape), layers_(shape.depth), channels_(shape.width / shape.heads),
+          kv_width_(shape.kv_heads * channels_), qkv_width_(shape.width + 2 * kv_width_) {}
 
     // Take a member whose step has the knobs number ``k``; gradient is null for passes forward.
     void take(const real* params, real* gradient, const Numbers& numbers, int k, int sequences) {
@@ -111,18 +115,23 @@ public:
                 taken.take(params + at[part], gradient ? gradient + at[part] : nullptr, inputs, outputs);
             };
             const auto norm = [&](Norm& taken, Part part) { take_norm(taken, at[part]); };
-            weight(layer.qkv, QKV, D, 3 * D);
+            weight(layer.qkv, QKV, D, qkv_width_);
             weight(layer.attention_out, ATTENTION_OUT, D, D);
-            weight(layer.mlp_in, MLP_IN, D, 4 * D);
-            weight(layer.mlp_out, MLP_OUT, 4 * D, D);
+            if (at[MLP_GATE] >= 0) weight(layer.mlp_gate, MLP_GATE, D, shape_.mlp_width);
+            weight(layer.mlp_in, MLP_IN, D, shape_.mlp_width);
+            weight(layer.mlp_out, MLP_OUT, shape_.mlp_width, D);
             norm(layer.norms[0], ATTENTION_NORM);
             norm(layer.norms[1], MLP_NORM);
             norm(layer.q_norm, Q_NORM);
             norm(layer.k_norm, K_NORM);
             layer.attention.positions = shape_.positions, layer.attention.heads = shape_.heads;
-            layer.attention.channels = D / shape_.heads, layer.attention.context = context_;
+            layer.attention.channels = channels_, layer.attention.context = context_;
+            layer.attention.sharing = shape_.heads / shape_.kv_heads;
+            layer.attention.scale = static_cast<real>(shape_.attention_scale);
         }
-        head_.take(params + shape_.head, gradient ? gradient + shape_.head : nullptr, D, NUM_BYTES);
+        const bool is_tied = shape_.head < 0;
+        const std::int64_t head = is_tied ? shape_.embedding : shape_.head;
+        head_.take(params + head, gradient ? gradient + head : nullptr, D, NUM_BYTES, is_tied);
         take_norm(final_, shape_.final_norm);
     }
 
@@ -140,6 +149,7 @@ public:
         for_chunks(tokens, sequences, [&](const std::int64_t* bytes) {
             d_.resize(x_.size());
             sum += head(bytes, forward(bytes), real(1) / (static_cast<real>(sequences) * T));
+            scale(d_, shape_.head_scale);
             if (shape_.final_norm >= 0) final_.backward(d_.data(), D, rows_, D, d_.data(), D);
             for (int l = shape_.depth - 1; l >= 0; --l) backward(layers_[l], l);
             embed_back(bytes);
@@ -147,7 +157,7 @@ public:
         return static_cast<real>(sum / (static_cast<double>(sequences) * T));
     }
 
-    // What a pass forward shows: mean loss without z-loss, largest |q.k| / sqrt(C), and mean |log Z|.
+    // What a pass forward shows: mean loss without z-loss, largest scaled |q.k|, and mean |log Z|.
     struct Readings {
         real loss, attention_logit, log_z;
     };
@@ -192,30 +202,46 @@ private:
         const int D = shape_.width;
         embed(bytes);
         for (int l = 0; l < shape_.depth; ++l) forward(layers_[l], l);
-        if (shape_.final_norm < 0) return x_.data();
+        if (shape_.final_norm < 0 && shape_.head_scale == 1) return x_.data();
         normed_.resize(x_.size());
-        final_.forward(x_.data(), D, rows_, D, normed_.data(), D);
+        if (shape_.final_norm >= 0)
+            final_.forward(x_.data(), D, rows_, D, normed_.data(), D);
+        else
+            std::copy(x_.begin(), x_.end(), normed_.begin());
+        scale(normed_, shape_.head_scale);
         return normed_.data();
     }
+    static void scale(Buffer& values, double factor) {
+        if (factor == 1) return;
+        for (real& value : values) value *= static_cast<real>(factor);
+    }
 
-    void embed(const std::int64_t* bytes) {
-        const int T = shape_.positions, D = shape_.width;
+    // Call ``work`` with the place of each row, and those of its byte and its learned position, or -1, in a member.
+    template <typename Work>
+    void for_embeddings(const std::int64_t* bytes, Work work) {
+        const std::int64_t T = shape_.positions, D = shape_.width;
         for (int r = 0; r < rows_; ++r) {
-            const real* of_byte = params_ + shape_.embedding + bytes[r + r / T] * D;
-            const real* of_position = params_ + shape_.position + static_cast<std::size_t>(r % T % context_) * D;
-            real* to = x_.data() + static_cast<std::size_t>(r) * D;
-            for (int c = 0; c < D; ++c) to[c] = of_byte[c] + of_position[c];
+            const std::int64_t position = shape_.position < 0 ? -1 : shape_.position + r % T % context_ * D;
+            work(static_cast<std::size_t>(r) * D, shape_.embedding + bytes[r + r / T] * D, position);
         }
     }
+    void embed(const std::int64_t* bytes) {
+        const int D = shape_.width;
+        const real factor = static_cast<real>(shape_.embedding_scale);
+        for_embeddings(bytes, [&](std::size_t row, std::int64_t byte, std::int64_t position) {
+            real* to = x_.data() + row;
+            for (int c = 0; c < D; ++c) to[c] = params_[byte + c] * factor;
+            for (int c = 0; c < D && position >= 0; ++c) to[c] += params_[position + c];
+        });
+    }
     void embed_back(const std::int64_t* bytes) {
-        const int T = shape_.positions, D = shape_.width;
-        for (int r = 0; r < rows_; ++r) {
-            real* of_byte = gradient_ + shape_.embedding + bytes[r + r / T] * D;
-            real* of_position = gradient_ + shape_.position + static_cast<std::size_t>(r % T % context_) * D;
-            const real* from = d_.data() + static_cast<std::size_t>(r) * D;
-            for (int c = 0; c < D; ++c) of_byte[c] += from[c];
-            for (int c = 0; c < D; ++c) of_position[c] += from[c];
-        }
+        const int D = shape_.width;
+        const real factor = static_cast<real>(shape_.embedding_scale);
+        for_embeddings(bytes, [&](std::size_t row, std::int64_t byte, std::int64_t position) {
+            const real* from = d_.data() + row;
+            for (int c = 0; c < D; ++c) gradient_[byte + c] += from[c] * factor;
+            for (int c = 0; c < D && position >= 0; ++c) gradient_[position + c] += from[c];
+        });
     }
 
     void forward(Layer& layer, int number) {
@@ -252,17 +278,37 @@ private:
         }
     }
 
+    bool is_gated(const Layer& layer) const { return layer.mlp_gate.outputs > 0; }
     void mlp(Layer& layer) {
-        const std::size_t size = static_cast<std::size_t>(rows_) * 4 * shape_.width;
+        const std::size_t size = static_cast<std::size_t>(rows_) * shape_.mlp_width;
         layer.active.resize(size), layer.slope.resize(size);
-        layer.mlp_in.product(layer.in[1].data(), rows_, layer.active.data());
-        gelu(layer.active.data(), layer.slope.data(), size);
+        if (is_gated(layer)) {
+            layer.gate.resize(size), layer.value.resize(size);
+            layer.mlp_gate.product(layer.in[1].data(), rows_, layer.gate.data());
+            layer.mlp_in.product(layer.in[1].data(), rows_, layer.value.data());
+            swiglu(layer.gate.data(), layer.slope.data(), layer.value.data(), layer.active.data(), size);
+        } else {
+            layer.mlp_in.product(layer.in[1].data(), rows_, layer.active.data());
+            gelu(layer.active.data(), layer.slope.data(), size);
+        }
         layer.mlp_out.product(layer.active.data(), rows_, out_.data());
     }
     void mlp_back(Layer& layer) {
-        d_wide_.resize(layer.active.size()), d_in_.resize(x_.size());
+        const std::size_t size = layer.active.size();
+        d_wide_.resize(size), d_in_.resize(x_.size());
         layer.mlp_out.back(layer.active.data(), d_out_.data(), rows_, d_wide_.data(), panels_);
-        for (std::size_t i = 0; i < d_wide_.size(); ++i) d_wide_[i] *= layer.slope[i];
+        if (is_gated(layer)) {
+            d_gate_.resize(size), d_mixed_.resize(x_.size());
+            for (std::size_t i = 0; i < size; ++i) {
+                d_gate_[i] = d_wide_[i] * layer.value[i] * layer.slope[i];
+                d_wide_[i] *= layer.gate[i];
+            }
+            layer.mlp_gate.back(layer.in[1].data(), d_gate_.data(), rows_, d_mixed_.data(), panels_);
+            layer.mlp_in.back(layer.in[1].data(), d_wide_.data(), rows_, d_in_.data(), panels_);
+            for (std::size_t i = 0; i < d_in_.size(); ++i) d_in_[i] += d_mixed_[i];
+            return;
+        }
+        for (std::size_t i = 0; i < size; ++i) d_wide_[i] *= layer.slope[i];
         layer.mlp_in.back(layer.in[1].data(), d_wide_.data(), rows_, d_in_.data(), panels_);
     }
 
@@ -270,23 +316,25 @@ private:
         View q, k, v;
     };
     Heads heads(const Layer& layer, int sequence) const {
-        const std::ptrdiff_t D = shape_.width, T = shape_.positions;
-        const real* projected = layer.projected.data() + sequence * T * 3 * D;
-        if (!shape_.qk_norm) return {{projected, 3 * D, 1}, {projected + D, 3 * D, 1}, {projected + 2 * D, 3 * D, 1}};
-        return {{layer.normed_q.data() + sequence * T * D, D, 1},
-                {layer.normed_k.data() + sequence * T * D, D, 1},
-                {projected + 2 * D, 3 * D, 1}};
+        const std::ptrdiff_t D = shape_.width, G = kv_width_, W = qkv_width_, first = sequence * shape_.positions;
+        const real* projected = layer.projected.data() + first * W;
+        const View v{projected + D + G, W, 1};
+        if (!shape_.qk_norm) return {{projected, W, 1}, {projected + D, W, 1}, v};
+        return {{layer.normed_q.data() + first * D, D, 1}, {layer.normed_k.data() + first * G, G, 1}, v};
     }
 
     void attend(Layer& layer) {
-        const int D = shape_.width, T = shape_.positions, C = D / shape_.heads;
-        layer.projected.resize(x_.size() * 3), layer.mixed.resize(x_.size());
+        const int D = shape_.width, T = shape_.positions, W = qkv_width_;
+        layer.projected.resize(static_cast<std::size_t>(rows_) * W), layer.mixed.resize(x_.size());
         layer.qkv.product(layer.in[0].data(), rows_, layer.projected.data());
+        real *q = layer.projected.data(), *k = q + D;
         if (shape_.qk_norm) {
-            layer.normed_q.resize(x_.size()), layer.normed_k.resize(x_.size());
             // Every head of a row is a row of the norm.
-            for_heads(layer.q_norm, layer.projected.data(), layer.normed_q.data(), C);
-            for_heads(layer.k_norm, layer.projected.data() + D, layer.normed_k.data(), C);
+            q = for_heads(layer.q_norm, q, D, layer.normed_q);
+            k = for_heads(layer.k_norm, k, kv_width_, layer.normed_k);
+            turn_heads(q, D, k, kv_width_, 1);
+        } else {
+            turn_heads(q, W, k, W, 1);
         }
         layer.attention.resize(sequences_);
         for (int s = 0; s < sequences_; ++s) {
@@ -296,34 +344,45 @@ private:
         }
         layer.attention_out.product(layer.mixed.data(), rows_, out_.data());
     }
-    void for_heads(Norm& norm, const real* in, real* out, int channels) {
-        // Rows are gathered, so that one norm keeps all heads: (rows, heads, channels).
-        const std::ptrdiff_t D = shape_.width;
-        gathered_.resize(static_cast<std::size_t>(rows_) * D);
-        for (int r = 0; r < rows_; ++r) std::copy_n(in + r * 3 * D, D, gathered_.data() + r * D);
-        norm.forward(gathered_.data(), channels, rows_ * shape_.heads, channels, out, channels);
+    // Turn queries and keys, whose rows lie apart by their steps, by their positions.
+    void turn_heads(real* q, std::ptrdiff_t q_step, real* k, std::ptrdiff_t k_step, real direction) {
+        if (!shape_.angles) return;
+        TIMED(ATTENTION);
+        turn(q, q_step, rows_, shape_.positions, context_, shape_.heads, channels_, shape_.angles, direction);
+        turn(k, k_step, rows_, shape_.positions, context_, shape_.kv_heads, channels_, shape_.angles, direction);
     }
-    void heads_back(Norm& norm, real* d_projected, int channels) {
-        const std::ptrdiff_t D = shape_.width;
-        gathered_.resize(static_cast<std::size_t>(rows_) * D);
-        for (int r = 0; r < rows_; ++r) std::copy_n(d_projected + r * 3 * D, D, gathered_.data() + r * D);
-        norm.backward(gathered_.data(), channels, rows_ * shape_.heads, channels, gathered_.data(), channels);
-        for (int r = 0; r < rows_; ++r) std::copy_n(gathered_.data() + r * D, D, d_projected + r * 3 * D);
+    real* for_heads(Norm& norm, const real* in, std::ptrdiff_t width, Buffer& out) {
+        // Rows are gathered, so that one norm keeps all heads: (rows, heads, channels).
+        const std::ptrdiff_t W = qkv_width_;
+        out.resize(static_cast<std::size_t>(rows_) * width);
+        real* to = out.data();
+        for (int r = 0; r < rows_; ++r) std::copy_n(in + r * W, width, to + r * width);
+        norm.forward(to, channels_, rows_ * static_cast<int>(width) / channels_, channels_, to, channels_);
+        return to;
+    }
+    void heads_back(Norm& norm, real* d_projected, std::ptrdiff_t width) {
+        const std::ptrdiff_t W = qkv_width_;
+        gathered_.resize(static_cast<std::size_t>(rows_) * width);
+        real* d = gathered_.data();
+        for (int r = 0; r < rows_; ++r) std::copy_n(d_projected + r * W, width, d + r * width);
+        norm.backward(d, channels_, rows_ * static_cast<int>(width) / channels_, channels_, d, channels_);
+        for (int r = 0; r < rows_; ++r) std::copy_n(d + r * width, width, d_projected + r * W);
     }
     void attend_back(Layer& layer) {
-        const std::ptrdiff_t D = shape_.width, T = shape_.positions;
-        d_wide_.resize(x_.size() * 3), d_in_.resize(x_.size()), d_mixed_.resize(x_.size());
+        const std::ptrdiff_t D = shape_.width, T = shape_.positions, W = qkv_width_;
+        d_wide_.resize(static_cast<std::size_t>(rows_) * W), d_in_.resize(x_.size()), d_mixed_.resize(x_.size());
         layer.attention_out.back(layer.mixed.data(), d_out_.data(), rows_, d_mixed_.data(), panels_);
         for (int s = 0; s < sequences_; ++s) {
             const Heads at = heads(layer, s);
-            real* d = d_wide_.data() + s * T * 3 * D;
+            real* d = d_wide_.data() + s * T * W;
             layer.attention.backward(
                 s, at.q, at.k, at.v, {layer.mixed.data() + s * T * D, D, 1}, {d_mixed_.data() + s * T * D, D, 1}, d,
-                3 * D, d + D, 3 * D, d + 2 * D, 3 * D);
+                W, d + D, W, d + D + kv_width_, W);
         }
+        turn_heads(d_wide_.data(), W, d_wide_.data() + D, W, -1);
         if (shape_.qk_norm) {
-            heads_back(layer.q_norm, d_wide_.data(), static_cast<int>(D) / shape_.heads);
-            heads_back(layer.k_norm, d_wide_.data() + D, static_cast<int>(D) / shape_.heads);
+            heads_back(layer.q_norm, d_wide_.data(), D);
+            heads_back(layer.k_norm, d_wide_.data() + D, kv_width_);
         }
         layer.qkv.back(layer.in[0].data(), d_wide_.data(), rows_, d_in_.data(), panels_);
     }
@@ -390,6 +449,7 @@ private:
 
     Shape shape_;
     std::vector<Layer> layers_;
+    int channels_, kv_width_, qkv_width_;  // of a head, of all keys, of queries, keys and values
     Weight head_;
     Norm final_;
     int context_ = 0;
@@ -399,7 +459,7 @@ private:
     const real* params_ = nullptr;
     real* gradient_ = nullptr;
     BranchFactor factor_;
-    Buffer x_, d_, out_, d_out_, d_in_, d_wide_, d_mixed_, normed_, logits_, gathered_, gradient_of_step_;
+    Buffer x_, d_, out_, d_out_, d_in_, d_wide_, d_gate_, d_mixed_, normed_, logits_, gathered_, gradient_of_step_;
     Panels panels_;
 };
 
@@ -412,11 +472,16 @@ namespace {
 struct Crew {
     sweep::Shape shape;
     std::vector<std::int64_t> parts;
+    std::vector<double> angles;
     std::vector<std::unique_ptr<sweep::Model>> models;
 
     explicit Crew(const sweep::Shape& given)
         : shape(given), parts(given.parts, given.parts + given.depth * sweep::NUM_PARTS) {
         shape.parts = parts.data();
+        if (!given.angles) return;
+        const std::size_t count = static_cast<std::size_t>(given.positions) * (given.width / given.heads);
+        angles.assign(given.angles, given.angles + count);
+        shape.angles = angles.data();
     }
 };
 

@@ -10,17 +10,20 @@ namespace sweep {
 
 using Buffer = std::vector<real>;
 
-// A weight of one member, packed once a step for both directions, and where its gradient is added.
+// A weight of one member, packed once a step for both directions, and where its gradient is added. It is stored input
+// by output, or the other way round if it is transposed.
 struct Weight {
     Panels forward, backward;
     real* gradient = nullptr;
     int inputs = 0, outputs = 0;
+    bool is_transposed = false;
 
-    void take(const real* data, real* new_gradient, int new_inputs, int new_outputs) {
+    void take(const real* data, real* new_gradient, int new_inputs, int new_outputs, bool transposed = false) {
         TIMED(PRODUCTS);
-        gradient = new_gradient, inputs = new_inputs, outputs = new_outputs;
-        forward.pack({data, outputs, 1}, inputs, outputs);
-        if (gradient) backward.pack({data, 1, outputs}, outputs, inputs);
+        gradient = new_gradient, inputs = new_inputs, outputs = new_outputs, is_transposed = transposed;
+        const View by_input = transposed ? View{data, 1, inputs} : View{data, outputs, 1};
+        forward.pack(by_input, inputs, outputs);
+        if (gradient) backward.pack({data, by_input.column_step, by_input.row_step}, outputs, inputs);
     }
     void product(const real* in, int rows, real* out) const {
         TIMED(PRODUCTS);
@@ -29,8 +32,13 @@ struct Weight {
     // d_in may be null.
     void back(const real* in, const real* d_out, int rows, real* d_in, Panels& scratch) const {
         TIMED(PRODUCTS);
-        scratch.pack({d_out, outputs, 1}, rows, outputs);
-        multiply(View{in, 1, inputs}, inputs, scratch, gradient, outputs, true);
+        if (is_transposed) {
+            scratch.pack({in, inputs, 1}, rows, inputs);
+            multiply(View{d_out, 1, outputs}, outputs, scratch, gradient, inputs, true);
+        } else {
+            scratch.pack({d_out, outputs, 1}, rows, outputs);
+            multiply(View{in, 1, inputs}, inputs, scratch, gradient, outputs, true);
+        }
         if (d_in) multiply({d_out, outputs, 1}, rows, backward, d_in, inputs, false);
     }
 };
@@ -79,21 +87,23 @@ struct Norm {
 // transposed, (T attended, T attending), so that a softmax runs over rows and its loops over attending positions.
 struct Attention {
     int positions = 0, heads = 0, channels = 0, context = 0;
+    int sharing = 1;  // queries that share a head of keys and values
+    real scale = 1;   // of the products of queries and keys
     Buffer shares;  // of each sequence and head, (T, T)
     Buffer highest, total, d_share;
     Panels panels;
 
-    // q, k, v and out are (T, heads * channels) with rows q_step, k_step, v_step and out_step apart. The largest score
-    // is raised to what is seen here, unless it is null.
+    // q and out are (T, heads * channels), k and v have the shared heads; rows lie steps apart. The largest score is
+    // raised to what is seen here, unless it is null.
     void forward(int sequence, View q, View k, View v, real* out, std::ptrdiff_t out_step, real* largest) {
         const int T = positions, C = channels;
-        const real scale = 1 / std::sqrt(real(C));
         TIMED(ATTENTION);
         highest.resize(T), total.resize(T);
         for (int h = 0; h < heads; ++h) {
             real* share = of(sequence, h);
+            const int shared = h / sharing * C;
             panels.pack({q.data + h * C, 1, q.row_step}, C, T);
-            multiply<Needed::UPPER>({k.data + h * C, k.row_step, 1}, T, panels, share, T, false);
+            multiply<Needed::UPPER>({k.data + shared, k.row_step, 1}, T, panels, share, T, false);
             if (largest) raise(*largest, share, scale);
             std::fill(highest.begin(), highest.end(), -std::numeric_limits<real>::infinity());
             std::fill(total.begin(), total.end(), real(0));
@@ -119,7 +129,7 @@ struct Attention {
                 real* row = share + static_cast<std::size_t>(s) * T;
                 for (int t = s - s % LANES; t < T; ++t) row[t] *= total[t];
             }
-            panels.pack({v.data + h * C, v.row_step, 1}, T, C);
+            panels.pack({v.data + shared, v.row_step, 1}, T, C);
             multiply<Needed::UP_TO_ROW>({share, 1, T}, T, panels, out + h * C, out_step, false);
         }
     }
@@ -128,13 +138,14 @@ struct Attention {
         int sequence, View q, View k, View v, View out, View d_out, real* d_q, std::ptrdiff_t q_step, real* d_k,
         std::ptrdiff_t k_step, real* d_v, std::ptrdiff_t v_step) {
         const int T = positions, C = channels;
-        const real scale = 1 / std::sqrt(real(C));
         TIMED(ATTENTION);
         d_share.resize(static_cast<std::size_t>(T) * T);
         for (int h = 0; h < heads; ++h) {
             const real* share = of(sequence, h);
+            const int shared = h / sharing * C;
+            const bool adds = h % sharing > 0;
             panels.pack({d_out.data + h * C, d_out.row_step, 1}, T, C);
-            multiply<Needed::FROM_ROW>({share, T, 1}, T, panels, d_v + h * C, v_step, false);
+            multiply<Needed::FROM_ROW>({share, T, 1}, T, panels, d_v + shared, v_step, adds);
             // The derivative of a softmax: share * (incoming gradient - its mean, weighted by the shares).
             real* mean = highest.data();
             for (int t = 0; t < T; ++t) {
@@ -142,17 +153,17 @@ struct Attention {
                 mean[t] = sum_of(C, [&](int c) { return a[c] * b[c]; });
             }
             panels.pack({d_out.data + h * C, 1, d_out.row_step}, C, T);
-            multiply<Needed::UPPER>({v.data + h * C, v.row_step, 1}, T, panels, d_share.data(), T, false);
+            multiply<Needed::UPPER>({v.data + shared, v.row_step, 1}, T, panels, d_share.data(), T, false);
             for (int s = 0; s < T; ++s) {
                 real* row = d_share.data() + static_cast<std::size_t>(s) * T;
                 const real* kept = share + static_cast<std::size_t>(s) * T;
                 // From the first attending position of the tile on: earlier ones are not computed.
                 for (int t = s - s % NUM_ROWS; t < T; ++t) row[t] = (row[t] - mean[t]) * kept[t] * scale;
             }
-            panels.pack({k.data + h * C, k.row_step, 1}, T, C);
+            panels.pack({k.data + shared, k.row_step, 1}, T, C);
             multiply<Needed::UP_TO_ROW>({d_share.data(), 1, T}, T, panels, d_q + h * C, q_step, false);
             panels.pack({q.data + h * C, q.row_step, 1}, T, C);
-            multiply<Needed::FROM_ROW>({d_share.data(), T, 1}, T, panels, d_k + h * C, k_step, false);
+            multiply<Needed::FROM_ROW>({d_share.data(), T, 1}, T, panels, d_k + shared, k_step, adds);
         }
     }
 
@@ -171,6 +182,39 @@ private:
     }
     int end_of(int s) const { return std::min(positions, (s / context + 1) * context); }
 };
+
+// Turn the pairs of channels c and c + C / 2 of each head of rows that lie ``step`` apart; ``angle`` has a cosine and a
+// sine for each position and pair, and ``direction`` is 1, or -1 for the way back.
+inline void turn(
+    real* x, std::ptrdiff_t step, int rows, int positions, int context, int heads, int channels, const double* angle,
+    real direction) {
+    const int half = channels / 2;
+    for (int r = 0; r < rows; ++r, x += step) {
+        const double* of_row = angle + static_cast<std::size_t>(r % positions % context) * channels;
+        for (int h = 0; h < heads; ++h) {
+            real *first = x + h * channels, *second = first + half;
+            for (int c = 0; c < half; ++c) {
+                const real cosine = static_cast<real>(of_row[c]);
+                const real sine = direction * static_cast<real>(of_row[half + c]);
+                const real a = first[c], b = second[c];
+                first[c] = a * cosine - b * sine;
+                second[c] = b * cosine + a * sine;
+            }
+        }
+    }
+}
+
+// SwiGLU: active = silu(gate) * value. The gate is replaced by silu(gate), and slope gets silu's slope there.
+inline void swiglu(real* gate, real* slope, const real* value, real* active, std::size_t count) {
+    TIMED(ACTIVATION);
+#pragma GCC ivdep
+    for (std::size_t i = 0; i < count; ++i) {
+        const real at = gate[i], share = 1 / (1 + exponential(-at));
+        slope[i] = share * (1 + at * (1 - share));
+        gate[i] = at * share;
+        active[i] = gate[i] * value[i];
+    }
+}
 
 // GELU and its slope at every number: x F(x) and F(x) + x f(x), with the normal distribution F and its density f.
 inline void gelu(real* x, real* slope, std::size_t count) {

@@ -273,16 +273,7 @@ class GptConfig(TrainingConfig):
     @property
     def has_native_kernels(self) -> bool:
         """Whether the C++ kernel has the model, and float32, which a CPU also uses for tf32."""
-        has_model = (
-            self.position == "learned"
-            and self.parametrisation == "standard"
-            and self.mlp == "gelu"
-            and self.num_kv_heads == self.heads
-            and self.embedding_scale == 1
-            and self.logit_softcap is self.attention_softcap is None
-            and not self.bias
-            and not self.tie_embeddings
-        )
+        has_model = self.logit_softcap is self.attention_softcap is None and not self.bias
         return has_model and self.precision in ("float32", "tf32")
 
     @property

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from gpt_cases import KNOBS, SEEDS
+from gpt_cases import DENSE, KNOBS, LLAMA, SEEDS
 from pack_cases import trainer_of
 
 from objectives.base import ExecutionPlan, GptConfig, RowSpec
@@ -44,6 +44,9 @@ def in_double(trainer: GptTrainer) -> tuple[torch.Tensor, torch.Tensor]:
 def kernel_of(trainer: GptTrainer, dtype: torch.dtype = torch.float32) -> NativeGpt:
     return NativeGpt(trainer.structure, trainer.layout, kernel_folder(), dtype)
 
+
+STRUCTURES += [model for model in DENSE if GptConfig(**ODD | model).has_native_kernels]
+STRUCTURES += [LLAMA | {"tie_embeddings": True, "qk_norm": True, "norm_place": "output", "embedding_scale": 2.0}]
 
 # A sum over its positions is longer than a block of terms.
 LONG = {"steps": 10, "width": 8, "heads": 2, "context": 300, "batch_size": 2, "depth": 1}
