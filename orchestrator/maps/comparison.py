@@ -133,7 +133,8 @@ def _on_cells(tables: Sequence[SweepTable], x: str | None, rule: StableRule) -> 
     compared = tuple(cell for cell in shared.cells if all(is_known(of_sweep[cell]) for of_sweep in states))
     if not compared:
         what = f"share {len(shared.cells)} cells, and none of them is known in all sweeps"
-        raise InputError(Problem(", ".join(names), "", what, "`sweep run NAME` trains the seeds that have no result"))
+        remedy = "`sweep run NAME` trains missing seeds; a trial of fewer than ten losses has no outcome"
+        raise InputError(Problem(", ".join(names), "", what, remedy))
     edge_axis = _edge_axis(shared.axes, x)
     along = None if edge_axis is None else edge_axis.name
     maps = [GridMap(table, rule, along, reduce=None, region=compared) for table in shared.tables]

@@ -121,7 +121,7 @@ replay results/every --set stopping.window=30 --no-figures
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("objective", "axis", "values", "word", "changes"), [
-    ("gpt", "text", [[], ["en.txt"], ["en.txt", "fr.txt"]], "HERE/en.txt", {"steps": 6}),
+    ("gpt", "text", [[], ["en.txt"], ["en.txt", "fr.txt"]], "HERE/en.txt", {"steps": 12}),
     ("quadratic", "interventions", CHANGES, "clip 1 + lr x0.5 at 3", {"steps": 60, "tracking": {"enabled": True}}),
 ])  # fmt: skip
 def test_a_sweep_over_values_with_parts_goes_through_every_command(
