@@ -33,6 +33,7 @@ from orchestrator.logs.columns import (
     plain_name,
     training_losses,
 )
+from orchestrator.logs.series import first_lines
 
 _INFINITE = 1e100  # MLflow stores infinity as a number near the largest float
 _MAX_COMPARED = 50  # columns of steps
@@ -142,12 +143,19 @@ def make_logs(name: str, table: Table, wanted: Columns) -> list[Log]:
         # Norms are then matched by position: the steps of rows without a loss are unknown.
         step, steps = None, continued
         notes.append("steps begin again with each epoch: they continue from the last one")
+    norms = None if chosen.grad_norm is None else cells[chosen.grad_norm]
+    if step is not None and np.isin(loss_rows, cells[step][0]).all():
+        first, num_processes = first_lines(steps.tolist())
+        if first:
+            loss_rows, losses, steps = loss_rows[first], losses[first], steps[first]
+            if norms is not None and (is_own_N := np.isin(norms[0], loss_rows)).any():
+                norms = norms[0][is_own_N], norms[1][is_own_N]
+            notes.append(f"{num_processes} processes printed each step: the first line of each counts")
     is_once_N = np.append(True, (steps[1:] != steps[:-1]) | (losses[1:] != losses[:-1]))
     loss_rows, losses, steps = loss_rows[is_once_N], losses[is_once_N], steps[is_once_N]
     notes += silence
     notes += [f"{table.num_left_out:,} lines of another kind or rank left out"] if table.num_left_out else []
     notes += [f"not understood: {table.num_odd_lines} lines or records"] if table.num_odd_lines else []
-    norms = None if chosen.grad_norm is None else cells[chosen.grad_norm]
     begins = _begins(steps, losses) if is_first_N is None else np.flatnonzero(is_first_N[is_once_N]).tolist()
     logs = []
     for number, (begin, end) in enumerate(zip(begins, [*begins[1:], len(steps)], strict=True), 1):

@@ -342,6 +342,41 @@ def test_steps_that_begin_again_with_each_epoch_are_counted_on(log_of) -> None:
     assert log.notes == ("steps begin again with each epoch: they continue from the last one",)
 
 
+def lines_of_ranks(num_ranks: int, block: int, late: int) -> str:
+    """Lines of processes whose output comes in blocks; each process is ``late`` by some lines more than the last one.
+
+    The loss of rank R at step I is I.R.
+    """
+    lines = [
+        (i // block * block + late * rank, rank, f"step {10 * i} loss {i}.{rank} norm {i}.{rank}\n")
+        for rank in range(num_ranks)
+        for i in range(40)
+    ]
+    return "".join(line for _, _, line in sorted(lines, key=lambda line: line[:2]))
+
+
+@pytest.mark.parametrize(("block", "late"), [(1, 0), (1, 1), (1, 4), (10, 0), (15, 3)])
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_of_ranks_that_print_alike_the_first_line_of_a_step_counts(num_ranks: int, block: int, late: int, log_of) -> None:
+    text = lines_of_ranks(num_ranks, block, late)
+    log = log_of(text)
+    assert_curve(log, range(0, 400, 10), range(40), range(40))
+    assert log.notes == (f"{num_ranks} processes printed each step: the first line of each counts",)
+    killed = log_of(text[: int(0.97 * len(text))])
+    assert killed.loss_N[:36].tolist() == list(range(36))
+
+
+def test_lines_below_one_step_are_losses_of_their_own(log_of) -> None:
+    log = log_of("".join(f"step {i}\n" + "".join(f"loss {i}.{j}\n" for j in range(4)) for i in range(40)))
+    assert len(log.loss_N) == 160
+
+
+def test_a_run_that_writes_the_same_steps_again_is_one_process(log_of) -> None:
+    steps = [*range(60), *(step for _ in range(5) for step in range(50, 60))]
+    log = log_of("".join(f"step {step} loss {i}\n" for i, step in enumerate(steps)))
+    assert_curve(log, range(60), [*range(50), *range(100, 110)], None)
+
+
 def test_steps_that_begin_again_all_the_time_are_none(log_of) -> None:
     log = log_of("".join(f"batch {i % 5} loss {i}\n" for i in range(20)))
     assert_curve(log, range(20), range(20), None)
