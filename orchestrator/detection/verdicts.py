@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from orchestrator.detection.config import LOG_GRADIENT_PATIENCE, StoppingConfig, falls_over_decades
 from orchestrator.detection.episodes import Episodes
+from orchestrator.detection.handled import Undone
 from orchestrator.detection.trend import RECENT, Progress, middle
 
 Lost = Literal["not_finite", "far", "no_progress"]
@@ -91,6 +92,16 @@ class Verdicts:
             self._lose("not_finite", step, step, "the loss is not finite")
             self.is_finite = False
 
+    def guard_undone(self, undone: Undone, step: int) -> None:
+        """Judge whether a run trains no more, as each of its steps is skipped or rolled back."""
+        reason, since = undone.verdict(step)
+        if undone.are_all and reason is not None and since is not None:
+            self._lose("no_progress", step, since, reason)
+
+    def noise_of_level(self) -> float:
+        """Return the rise above the best level that is beyond the noise of a median of ten losses there."""
+        return _NOISE_OF_LEVEL * self._progress.noise_at_best()
+
     def judge(self, loss: float, level: float, step: int, num_steps: int, num_seen: int, passed: float) -> None:
         """Judge whether the run stays far above its past, or makes no progress.
 
@@ -142,7 +153,7 @@ class Verdicts:
         share = self._share_given_up(level)
         if self._risen_losses < _RISEN_LOSSES or share <= _RISEN_SHARE:
             return None
-        return share if level - self._progress.best > _NOISE_OF_LEVEL * self._progress.noise_at_best() else None
+        return share if level - self._progress.best > self.noise_of_level() else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""
