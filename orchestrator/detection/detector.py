@@ -40,8 +40,8 @@ class MemberRecord:
     the gradient norm had risen (``NormRises``). The last ``num_broken`` gradients were not finite, since
     ``broken_since_step``. ``start_loss`` is the initial loss or, after a start-up blow-up, the level that it came
     back to. The last ``num_zeros`` losses were exactly 0 since ``zero_since_step``, if that is no loss (``Zeros``);
-    ``has_norm_at_zero`` says that their gradient norms were finite. ``undone_reason`` and ``undone_since_step`` say that
-    a run that ends now was skipped or rolled back to its end (``Undone``).
+    ``has_norm_at_zero`` says that their gradient norms were finite. ``undone_reason`` and ``undone_since_step`` say
+    that a run that ends now was skipped or rolled back to its end (``Undone``).
     """
 
     num_steps: int
@@ -242,8 +242,8 @@ class SpikeDetector:
         """Judge the next step of each member. Return the mask (K,) of members whose verdict is lost.
 
         ``grad_norm_K`` is only checked for being finite and may be omitted. ``step_K`` has the step numbers for the
-        record; by default each member counts from 0. ``undone_K`` says of each step whether it was SKIPPED or ROLLED_BACK, 0
-        for neither: its gradient is not judged, nor a loss that is not finite and was rolled back.
+        record; by default each member counts from 0. ``undone_K`` says of each step whether it was SKIPPED or
+        ROLLED_BACK, 0 for neither: its gradient is not judged, nor a loss that is not finite and was rolled back.
         """
         members = self._members
         losses = _as_list(loss_K, len(members))

@@ -45,8 +45,8 @@ class Verdict:
 def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
     """Return the outcome of a finished or stopped member, from its state at the end.
 
-    diverged: not finite, skipped or rolled back to its end, far above its own past, off its trend without coming back (unless almost nothing of the
-    initial loss is left anyway), or slowly back to where it began.
+    diverged: not finite, skipped or rolled back to its end, far above its own past, off its trend without coming back
+    (unless almost nothing of the initial loss is left anyway), or slowly back to where it began.
     unknown: a loss that went below zero, or grew from a low start to a plateau, so that its distance from its past is
     undefined; a loss of 0 with a finite gradient; or fewer than ten losses.
     stalled: it never lowered its loss by ``stall_drop``, without a blow-up: after one nothing came back.

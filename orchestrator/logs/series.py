@@ -6,11 +6,9 @@ several processes, the lines of the first are read.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,8 +52,6 @@ _MAX_LABEL = 80  # characters
 _SWITCH_AFTER = 50  # lines of another kind in a row mean that the training now prints like that
 # So many lines of another kind, also as a share of the first kind, make the training loss ambiguous.
 _AMBIGUOUS_LINES, _AMBIGUOUS_SHARE = 10, 1 / 3
-_FEWEST_BACK = 3  # steps that do not increase where several processes print
-_ALIKE_STEPS, _WITHIN = 0.8, 0.5  # shares of the steps that each process printed, and of ways back within the run
 
 
 @dataclass
@@ -274,21 +270,3 @@ def _is_evaluation(text: str, loss: Pair) -> bool:
 def _prefixed(row: Mapping[str, float], prefix: str) -> dict[str, float]:
     """Prefix the names of a row, including its step, which later lines would take for theirs; drop its epoch."""
     return {f"{prefix}/{name}": value for name, value in row.items() if name != EPOCH}
-
-
-def first_lines(steps: Sequence[int]) -> tuple[list[int], int]:
-    """Return where each of ``steps`` is first, in order, and how many processes without names printed them.
-
-    Each process printed the same steps, and none waits for the others. Of one process there is nothing to return.
-    """
-    back = [after for before, after in itertools.pairwise(steps) if after <= before]
-    if len(back) < _FEWEST_BACK or sum(step > steps[0] for step in back) < _WITHIN * len(back):
-        return [], 1  # epochs and later runs begin at their first step again
-    times = Counter(steps)
-    num, num_alike = Counter(times.values()).most_common(1)[0]
-    if num == 1 or num_alike < _ALIKE_STEPS * len(times):
-        return [], 1
-    first: dict[int, int] = {}
-    for at, step in enumerate(steps):
-        first.setdefault(step, at)
-    return [first[step] for step in sorted(first)], num
