@@ -41,7 +41,8 @@ class MemberRecord:
     ``broken_since_step``. ``start_loss`` is the initial loss or, after a start-up blow-up, the level that it came
     back to. The last ``num_zeros`` losses were exactly 0 since ``zero_since_step``, if that is no loss (``Zeros``);
     ``has_norm_at_zero`` says that their gradient norms were finite. ``undone_reason`` and ``undone_since_step`` say
-    that a run that ends now was skipped or rolled back to its end (``Undone``).
+    that a run that ends now was skipped or rolled back to its end (``Undone``). ``worse_share`` is the share of what it
+    learned that it slowly lost, if it has been worse than at its best for most of its losses, ``worse_since_step``.
     """
 
     num_steps: int
@@ -75,6 +76,8 @@ class MemberRecord:
     has_norm_at_zero: bool = False
     undone_reason: str | None = None
     undone_since_step: int | None = None
+    worse_share: float | None = None
+    worse_since_step: int | None = None
 
 
 class _Member:
@@ -157,6 +160,7 @@ class _Member:
         risen_share = verdicts.risen_share(level) if self.num_seen else None
         are_zeros_told = self.zeros.are_told(progress.initial)
         undone_reason, undone_since_step = self.undone.verdict(self.num_steps)
+        worse_share, worse_since_step = verdicts.worse(level, self.num_seen)
         return MemberRecord(
             num_steps=self.num_steps,
             initial_loss=number(progress.initial),
@@ -179,6 +183,8 @@ class _Member:
             has_norm_at_zero=are_zeros_told and self.zeros.has_norm,
             undone_reason=undone_reason,
             undone_since_step=undone_since_step,
+            worse_share=worse_share,
+            worse_since_step=None if worse_share is None else worse_since_step,
             num_episodes=num_episodes,
             off_share=num_off / self.num_steps if self.num_steps else 0.0,
             first_step=None if self.first_step < 0 else self.first_step,
