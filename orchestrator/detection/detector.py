@@ -42,7 +42,7 @@ class MemberRecord:
     back to. The last ``num_zeros`` losses were exactly 0 since ``zero_since_step``, if that is no loss (``Zeros``);
     ``has_norm_at_zero`` says that their gradient norms were finite. ``undone_reason`` and ``undone_since_step`` say
     that a run that ends now was skipped or rolled back to its end (``Undone``). ``worse_share`` is the share of what it
-    learned that it slowly lost, if it has been worse than at its best for most of its losses, ``worse_since_step``.
+    learned that it slowly lost, if it has been worse than at its best for a third of its losses, ``worse_since_step``.
     """
 
     num_steps: int

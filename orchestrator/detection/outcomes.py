@@ -112,8 +112,8 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
         if (record.risen_share or 0.0) >= 1:
             return verdict("diverged", record.risen_since_step, "it slowly gave up all that it had learned")
         if record.worse_share is not None:
-            lost = f"it rose slowly, and for most of its steps it was above its best: it lost {record.worse_share:.0%}"
-            return verdict("diverged", record.worse_since_step, f"{lost} of what it had learned")
+            lost = f"it rose slowly and lost {record.worse_share:.0%} of what it had learned"
+            return verdict("diverged", record.worse_since_step, f"{lost}, for a third of its steps")
     if episodes:
         return verdict("spiked", episodes[0].onset_step, _spike_text(record))
     if record.lost is not None:

@@ -36,9 +36,9 @@ _BACK = 0.5
 # A slow rise is reported if it gave up this share of what was learned for so many losses.
 _RISEN_SHARE, _RISEN_LOSSES = 0.25, 50
 _NOISE_OF_LEVEL = 0.4  # noise of a median of ten losses, relative to a single one
-# A run has got worse if it gave up this share of what was learned, and has been above its best for more than this part
-# of its losses. It was last at its best within _AT_BEST of what it had learned.
-_WORSE_SHARE, _MOSTLY, _AT_BEST = 0.1, 0.5, 0.03
+# A run has got worse if it gave up this share of what was learned, and was above its best, by more than _AT_BEST of
+# that, for a third of its losses.
+_WORSE_SHARE, _AT_BEST = 0.1, 0.03
 _ABRUPT, _STEEP = 2 * RECENT, 0.5  # losses within which a level that shifts rises by most of its height
 
 _STATE = (
@@ -53,7 +53,7 @@ class _SinceBest:
     """A run since its best level."""
 
     best: float = math.inf
-    num: int = 0  # losses
+    num: int = 0  # losses since it was last there
     highest: float = -math.inf  # level
     steepest: float = 0.0  # rise within _ABRUPT losses
     low_step: int = -1  # the last one at the best level
@@ -70,7 +70,7 @@ class _SinceBest:
         self.highest = max(self.highest, level)
         self.steepest = max(self.steepest, level - self.levels[0])
         if level <= self.best + _AT_BEST * progress.learned:
-            self.low_step = step
+            self.num, self.low_step = 0, step
 
 
 class Verdicts:
@@ -191,12 +191,12 @@ class Verdicts:
     def worse(self, level: float, num_seen: int) -> tuple[float | None, int]:
         """Return the share of what was learned that a run at ``level`` slowly lost, and since which step it was worse.
 
-        None unless it has been worse for most of its losses, beyond the noise, and is not coming back.
+        None unless it has been worse for a third of its losses, beyond the noise, and is not coming back.
         """
         since, share = self._since_best, self._share_given_up(level)
         excess = level - since.best
         is_worse = (
-            since.num > _MOSTLY * num_seen
+            since.num > _THIRD * num_seen
             and share > _WORSE_SHARE
             and since.steepest < _STEEP * excess  # else its level has shifted
             and not falls_over_decades(self._rules)

@@ -683,8 +683,8 @@ def test_a_slow_drift_is_neither_lost_nor_an_episode() -> None:
     step = np.arange(2000)
     drift = 0.3 * np.clip((step - 600) / 600, 0, 1)
     found = records([2 + 0.5 * np.exp(-step / 50) + drift + noise(2000, k, 0.0, 0.01) for k in range(8)])
-    assert all(is_quiet(one) and outcome(one) == "diverged" for one in found), "for more than half of its steps"
-    found = records([2 + 0.5 * np.exp(-step / 50) + 0.3 * np.clip((step - 1200) / 600, 0, 1) + noise(2000, k, 0.0, 0.01)
+    assert all(is_quiet(one) and outcome(one) == "diverged" for one in found), "for a third of its steps"
+    found = records([2 + 0.5 * np.exp(-step / 50) + 0.3 * np.clip((step - 1400) / 600, 0, 1) + noise(2000, k, 0.0, 0.01)
                      for k in range(8)])  # fmt: skip
     assert all(is_quiet(one) and outcome(one) == "stable" for one in found)
 
@@ -693,7 +693,7 @@ def test_a_slow_rise_of_more_than_a_quarter_is_said_once_it_has_lasted_and_never
     step = np.arange(2000)
     curve = 2 + 0.8 * np.exp(-step / 50) + 0.3 * np.clip((step - 600) / 600, 0, 1) + noise(2000, 0, 0.0, 0.01)
     assert (record(curve).lost, outcome(record(curve))) == (None, "diverged")
-    curve = np.r_[curve[:300].repeat(3), curve[300:1600]]  # for less than half of its steps
+    curve = np.r_[curve[:300].repeat(3), curve[300:1200]]  # for less than a third of its steps
     found = record(curve)
     assert (found.lost, outcome(found), spans(found)) == (None, "stable", [])
     assert found.risen_share == pytest.approx(0.3 / 0.8, abs=0.05)
