@@ -304,8 +304,7 @@ def _comparison(advice: Advice, cell: Neighbour) -> str:
     """beta2 0.999 -> 0.99 at these settings: 3 of 3 seeds stable, final loss 2.41 -> 2.38."""
     own = advice.here.value if advice.here is not None else None
     change = f"{advice.move.setting} {format_value(own)} -> {format_value(cell.value)}"
-    seeds = f"{cell.num_stable} of {cell.num_finished} seeds stable"
-    return f"{change} at these settings: {seeds}, final loss {_loss(advice.here)} -> {_loss(cell)}"
+    return f"{change} at these settings: {cell.seeds_text}, final loss {_loss(advice.here)} -> {_loss(cell)}"
 
 
 def _loss(cell: Neighbour | None) -> str:

@@ -317,13 +317,14 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _saved(results: Remedies, tally: Tally) -> str:
-    """How many fresh replicates the remedy saved."""
+    """How many fresh replicates the remedy saved; if they are all alike, that it saved the run."""
     measured = results.measured(tally)
     if measured is None:
         return "not trained with fresh data yet"
-    counts = f"saved {measured.saved} of {measured.tried}"
+    counts = "saved the one run, without a test against chance"
     if results.replicates_differ:
-        counts += f" with fresh data (95 % interval {measured.low:.0%} to {measured.high:.0%})"
+        interval = f"(95 % interval {measured.low:.0%} to {measured.high:.0%})"
+        counts = f"saved {measured.saved} of {measured.tried} with fresh data {interval}"
     return f"{counts}, final loss {_loss(measured.final_loss)}"
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.episodes import Episode, Episodes
+from orchestrator.detection.handled import ROLLED_BACK, Undone, Zeros
 from orchestrator.detection.trend import RECENT, Progress, Trend, Window
 from orchestrator.detection.verdicts import Lost, Verdicts
 
@@ -38,7 +39,10 @@ class MemberRecord:
     that a slow rise has given up since ``risen_since_step``, if above a quarter. ``norm_rises`` are the steps where
     the gradient norm had risen (``NormRises``). The last ``num_broken`` gradients were not finite, since
     ``broken_since_step``. ``start_loss`` is the initial loss or, after a start-up blow-up, the level that it came
-    back to. The last ``num_zeros`` losses were exactly 0 since ``zero_since_step``, if that is no loss (``_Zeros``).
+    back to. The last ``num_zeros`` losses were exactly 0 since ``zero_since_step``, if that is no loss (``Zeros``);
+    ``has_norm_at_zero`` says that their gradient norms were finite. ``undone_reason`` and ``undone_since_step`` say
+    that a run that ends now was skipped or rolled back to its end (``Undone``). ``worse_share`` is the share of what it
+    learned that it slowly lost, if it has been worse than at its best for a third of its losses, ``worse_since_step``.
     """
 
     num_steps: int
@@ -69,33 +73,11 @@ class MemberRecord:
     start_loss: float | None = None
     num_zeros: int = 0
     zero_since_step: int | None = None
-
-
-_ZEROED = 0.1  # of the initial loss: one that was higher, and then exactly 0, did not fall there
-_STAYED, _STAYED_AGAIN = 5, 10  # zeros in a row; where a loss came after zeros before
-
-
-@dataclass(slots=True)
-class _Zeros:
-    """Losses of exactly 0 without a gradient norm, which a trainer may print for one that is not finite."""
-
-    num: int = 0
-    since: int = -1
-    level: float = math.nan  # of the losses before them
-    came_back: bool = False
-
-    def follow(self, loss: float, norm: float | None, step: int, level: float) -> None:
-        """Take a loss; ``level`` is the one before it."""
-        if loss != 0 or norm is not None:
-            self.num, self.came_back = 0, self.came_back or self.num > 0
-            return
-        if not self.num:
-            self.since, self.level = step, level
-        self.num += 1
-
-    def are_told(self, initial: float) -> bool:
-        """Whether the losses before them were so high that the run did not come down to 0."""
-        return self.num >= (_STAYED_AGAIN if self.came_back else _STAYED) and self.level > _ZEROED * initial
+    has_norm_at_zero: bool = False
+    undone_reason: str | None = None
+    undone_since_step: int | None = None
+    worse_share: float | None = None
+    worse_since_step: int | None = None
 
 
 class _Member:
@@ -103,7 +85,7 @@ class _Member:
 
     __slots__ = (
         "all_steps", "episodes", "first_step", "latest", "left_step", "level", "num_seen", "num_steps", "progress",
-        "trend", "verdicts", "zeros",
+        "trend", "undone", "verdicts", "zeros",
     )  # fmt: skip
 
     def __init__(self, rules: StoppingConfig, all_steps: float) -> None:
@@ -117,15 +99,19 @@ class _Member:
         self.progress = Progress(rules, self.trend)
         self.episodes = Episodes(rules, self.trend, self.progress)
         self.verdicts = Verdicts(rules, self.progress, self.episodes)
-        self.zeros = _Zeros()
+        self.zeros, self.undone = Zeros(), Undone()
 
-    def update(self, loss: float, norm: float | None, step: int, is_seen: bool) -> bool:
-        """Judge one step. Return whether the run is lost."""
+    def update(self, loss: float, norm: float | None, step: int, undone: int) -> bool:
+        """Judge one step, and how it was undone, if it was. Return whether the run is lost."""
         verdicts = self.verdicts
         if self.first_step < 0:
             self.first_step = step
+        is_seen = undone != ROLLED_BACK or math.isfinite(loss)
         is_finite = (math.isfinite(loss) or not is_seen) and verdicts.is_finite
-        verdicts.guard(is_finite, norm is None or math.isfinite(norm), step)
+        verdicts.guard(is_finite, norm is None or undone > 0 or math.isfinite(norm), step)
+        if undone or self.undone.num:
+            self.undone.follow(undone, step, self.progress.lowest, verdicts.noise_of_level())
+            verdicts.guard_undone(self.undone, step)
         if is_seen and is_finite:
             self.zeros.follow(loss, norm, step, self.level.median() if self.num_seen else math.nan)
             self._judge(loss, step)
@@ -173,6 +159,8 @@ class _Member:
             episodes, faint, num_off, num_episodes = (), (), 0, 0
         risen_share = verdicts.risen_share(level) if self.num_seen else None
         are_zeros_told = self.zeros.are_told(progress.initial)
+        undone_reason, undone_since_step = self.undone.verdict(self.num_steps)
+        worse_share, worse_since_step = verdicts.worse(level, self.num_seen)
         return MemberRecord(
             num_steps=self.num_steps,
             initial_loss=number(progress.initial),
@@ -192,6 +180,11 @@ class _Member:
             start_loss=number(progress.start),
             num_zeros=self.zeros.num if are_zeros_told else 0,
             zero_since_step=self.zeros.since if are_zeros_told else None,
+            has_norm_at_zero=are_zeros_told and self.zeros.has_norm,
+            undone_reason=undone_reason,
+            undone_since_step=undone_since_step,
+            worse_share=worse_share,
+            worse_since_step=None if worse_share is None else worse_since_step,
             num_episodes=num_episodes,
             off_share=num_off / self.num_steps if self.num_steps else 0.0,
             first_step=None if self.first_step < 0 else self.first_step,
@@ -208,6 +201,7 @@ class _Member:
         parts = {name: getattr(self, name).state_dict() for name in ("trend", "progress", "episodes", "verdicts")}
         counts = {name: getattr(self, name) for name in ("num_steps", "num_seen", "first_step", "left_step")}
         own = {"latest": self.latest.copy(), "level": self.level.values.copy(), "zeros": asdict(self.zeros)}
+        own["undone"] = asdict(self.undone)
         return {**counts, **own, **parts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -216,7 +210,7 @@ class _Member:
         self.left_step = state.get("left_step", NEVER)  # checkpoints of earlier versions have none
         self.latest = list(state["latest"])
         self.level.reset(state["level"])
-        self.zeros = _Zeros(**state.get("zeros", {}))  # nor of these
+        self.zeros, self.undone = Zeros(**state.get("zeros", {})), Undone(**state.get("undone", {}))  # nor of these
         for name in ("trend", "progress", "episodes", "verdicts"):
             getattr(self, name).load_state_dict(state[name])
 
@@ -249,24 +243,25 @@ class SpikeDetector:
         grad_norm_K: np.ndarray | float | None = None,
         step_K: np.ndarray | int | None = None,
         *,
-        unseen_K: np.ndarray | None = None,
+        undone_K: np.ndarray | None = None,
     ) -> np.ndarray:
         """Judge the next step of each member. Return the mask (K,) of members whose verdict is lost.
 
         ``grad_norm_K`` is only checked for being finite and may be omitted. ``step_K`` has the step numbers for the
-        record; by default each member counts from 0. A loss in ``unseen_K`` is not judged.
+        record; by default each member counts from 0. ``undone_K`` says of each step whether it was SKIPPED or
+        ROLLED_BACK, 0 for neither: its gradient is not judged, nor a loss that is not finite and was rolled back.
         """
         members = self._members
         losses = _as_list(loss_K, len(members))
         norms = None if grad_norm_K is None else _as_list(grad_norm_K, len(members))
         steps = None if step_K is None else _as_list(step_K, len(members))
-        unseen = None if unseen_K is None else unseen_K.tolist()
+        undone = None if undone_K is None else undone_K.tolist()
         lost = [
             member.update(
                 losses[k],
                 None if norms is None else norms[k],
                 member.num_steps if steps is None else int(steps[k]),
-                unseen is None or not unseen[k],
+                0 if undone is None else undone[k],
             )
             for k, member in enumerate(members)
         ]

@@ -45,10 +45,10 @@ class Verdict:
 def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
     """Return the outcome of a finished or stopped member, from its state at the end.
 
-    diverged: not finite, far above its own past, off its trend without coming back (unless almost nothing of the
-    initial loss is left anyway), or slowly back to where it began.
+    diverged: not finite, skipped or rolled back to its end, far above its own past, off its trend without coming back
+    (unless almost nothing of the initial loss is left anyway), or slowly back to where it began.
     unknown: a loss that went below zero, or grew from a low start to a plateau, so that its distance from its past is
-    undefined; or fewer than ten losses.
+    undefined; a loss of 0 with a finite gradient; or fewer than ten losses.
     stalled: it never lowered its loss by ``stall_drop``, without a blow-up: after one nothing came back.
     spiked: it left its trend at least once, or was judged lost, and recovered.
     stable: none of these.
@@ -71,6 +71,8 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
 
     if not record.is_finite or (record.lost == "far" and record.is_far):
         return verdict("diverged", record.lost_onset_step, record.lost_reason or "lost")
+    if record.undone_reason is not None:
+        return verdict("diverged", record.undone_since_step, record.undone_reason)
     if record.num_broken >= _BROKEN:
         return verdict("diverged", record.broken_since_step, "it ended on gradient norms that are not finite")
     if record.num_steps < ENOUGH_LOSSES:
@@ -81,9 +83,10 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
     if record.has_grown:
         return verdict("unknown", None, "the loss grew from a low start and settled: no past to compare it with")
     if record.zero_since_step is not None and not falls_over_decades(config):
-        zeros = (
-            f"its loss is exactly 0 since step {record.zero_since_step}, as where one that is not finite is replaced"
-        )
+        zeros = f"its loss is exactly 0 since step {record.zero_since_step}"
+        if record.has_norm_at_zero:
+            return verdict("unknown", None, f"{zeros}, and its gradient norm is finite: that is not what it trains on")
+        zeros += ", as where one that is not finite is replaced"
         has_level = record.num_steps - record.num_zeros >= ENOUGH_LOSSES
         return verdict("diverged" if has_level else "unknown", record.zero_since_step if has_level else None, zeros)
     if record.is_far or record.is_away:
@@ -108,6 +111,9 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
             return verdict("stalled", record.first_step, reason)
         if (record.risen_share or 0.0) >= 1:
             return verdict("diverged", record.risen_since_step, "it slowly gave up all that it had learned")
+        if record.worse_share is not None:
+            lost = f"it rose slowly and lost {record.worse_share:.0%} of what it had learned"
+            return verdict("diverged", record.worse_since_step, f"{lost}, for a third of its steps")
     if episodes:
         return verdict("spiked", episodes[0].onset_step, _spike_text(record))
     if record.lost is not None:

@@ -25,6 +25,7 @@ import numpy as np
 from orchestrator.base.packs import RungThreshold
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord, SpikeDetector
+from orchestrator.detection.handled import ROLLED_BACK, SKIPPED
 from orchestrator.detection.slow import RungProgress, Rungs, is_on_trend
 from orchestrator.detection.validations import Validations
 
@@ -86,14 +87,14 @@ class RunMonitor:
         ``step_TK`` are the step numbers, by default counted from 0. Only the first ``length_K`` steps of a member are
         present, by default all.
         """
-        loss_TK, norm_TK, unseen_TK = _as_judged(columns)
+        loss_TK, norm_TK, undone_TK = _as_judged(columns)
         length_K = np.full(loss_TK.shape[1], len(loss_TK)) if length_K is None else length_K
         num_steps_K, has_ended_K = length_K.copy(), np.zeros(len(length_K), dtype=bool)
         self._at_end = {}
         for t, loss_K in enumerate(loss_TK):
             step_K = None if step_TK is None else step_TK[t]
             norm_K = None if norm_TK is None else norm_TK[t]
-            lost_K = self._detector.update(loss_K, norm_K, step_K, unseen_K=unseen_TK[t])
+            lost_K = self._detector.update(loss_K, norm_K, step_K, undone_K=None if undone_TK is None else undone_TK[t])
             is_there_K = ~has_ended_K & (t < length_K)
             ends_K = self._ends(lost_K) & is_there_K
             if self._rungs.thresholds:
@@ -199,18 +200,17 @@ class RunMonitor:
         return is_pruned_K
 
 
-def _as_judged(columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """Return losses, gradient norms if measured, and losses not to judge, (T, K) each, without what was handled."""
+def _as_judged(columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """Return losses, gradient norms if measured, and how steps were undone if any was, (T, K) each."""
     loss_TK, norm_TK = columns["loss"], columns.get("grad_norm")
-    unseen_TK = np.zeros(loss_TK.shape, dtype=bool)
     if norm_TK is not None:
         # A trainer that filters non-finite losses reports a loss of exactly zero with a non-finite norm.
         loss_TK = np.where((loss_TK == 0) & ~np.isfinite(norm_TK), np.nan, loss_TK)
-        for name in ("is_skipped", "rolled_back"):
-            norm_TK = np.where(columns[name] == 1, 1.0, norm_TK) if name in columns else norm_TK
-    if "rolled_back" in columns:
-        unseen_TK = (columns["rolled_back"] == 1) & ~np.isfinite(loss_TK)
-    return loss_TK, norm_TK, unseen_TK
+    flags = [columns[name] == 1 if name in columns else False for name in ("is_skipped", "rolled_back")]
+    if not np.any(flags[0]) and not np.any(flags[1]):
+        return loss_TK, norm_TK, None
+    is_finite_TK = np.isfinite(loss_TK) if norm_TK is None else np.isfinite(loss_TK) & np.isfinite(norm_TK)
+    return loss_TK, norm_TK, np.where(flags[1] & ~is_finite_TK, ROLLED_BACK, np.where(flags[0], SKIPPED, 0))
 
 
 # --- rising gradient norms -------------------------------------------------------------------------

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from orchestrator.detection.config import LOG_GRADIENT_PATIENCE, StoppingConfig, falls_over_decades
 from orchestrator.detection.episodes import Episodes
+from orchestrator.detection.handled import Undone
 from orchestrator.detection.trend import RECENT, Progress, middle
 
 Lost = Literal["not_finite", "far", "no_progress"]
@@ -34,12 +36,41 @@ _BACK = 0.5
 # A slow rise is reported if it gave up this share of what was learned for so many losses.
 _RISEN_SHARE, _RISEN_LOSSES = 0.25, 50
 _NOISE_OF_LEVEL = 0.4  # noise of a median of ten losses, relative to a single one
+# A run has got worse if it gave up this share of what was learned, and was above its best, by more than _AT_BEST of
+# that, for a third of its losses.
+_WORSE_SHARE, _AT_BEST = 0.1, 0.03
+_ABRUPT, _STEEP = 2 * RECENT, 0.5  # losses within which a level that shifts rises by most of its height
 
 _STATE = (
     "lost", "lost_step", "lost_onset", "reason", "is_finite", "is_far", "is_sunk", "is_up", "up_since", "is_signed",
     "risen_since", "_risen_losses", "has_grown", "broken_gradients", "gradient_since", "_high_losses", "_patience",
     "_excess_before", "_has_fallen",
 )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _SinceBest:
+    """A run since its best level."""
+
+    best: float = math.inf
+    num: int = 0  # losses since it was last there
+    highest: float = -math.inf  # level
+    steepest: float = 0.0  # rise within _ABRUPT losses
+    low_step: int = -1  # the last one at the best level
+    levels: list[float] = field(default_factory=list)  # the last _ABRUPT ones
+
+    def follow(self, level: float, step: int, progress: Progress) -> None:
+        if progress.best < self.best:
+            self.best, self.num, self.highest, self.steepest = progress.best, 0, -math.inf, 0.0
+            self.levels.clear()
+        self.num += 1
+        if len(self.levels) == _ABRUPT:
+            self.levels.pop(0)
+        self.levels.append(level)
+        self.highest = max(self.highest, level)
+        self.steepest = max(self.steepest, level - self.levels[0])
+        if level <= self.best + _AT_BEST * progress.learned:
+            self.num, self.low_step = 0, step
 
 
 class Verdicts:
@@ -53,6 +84,7 @@ class Verdicts:
         "_num_changes",
         "_progress",
         "_rules",
+        "_since_best",
         "_sunk",
         *_STATE,
     )
@@ -72,6 +104,7 @@ class Verdicts:
         self._high_losses, self._patience, self._excess_before = 0, 1, math.inf
         self._has_fallen = False
         self._num_changes, self._far, self._sunk, self._half_way = -1, math.inf, math.inf, math.inf
+        self._since_best = _SinceBest()
 
     def guard(self, is_finite: bool, has_finite_gradient: bool, step: int) -> None:
         """Judge non-finite values: a loss loses the run at once, gradients after ``gradient_patience`` steps."""
@@ -91,6 +124,16 @@ class Verdicts:
             self._lose("not_finite", step, step, "the loss is not finite")
             self.is_finite = False
 
+    def guard_undone(self, undone: Undone, step: int) -> None:
+        """Judge whether a run trains no more, as each of its steps is skipped or rolled back."""
+        reason, since = undone.verdict(step)
+        if undone.are_all and reason is not None and since is not None:
+            self._lose("no_progress", step, since, reason)
+
+    def noise_of_level(self) -> float:
+        """Return the rise above the best level that is beyond the noise of a median of ten losses there."""
+        return _NOISE_OF_LEVEL * self._progress.noise_at_best()
+
     def judge(self, loss: float, level: float, step: int, num_steps: int, num_seen: int, passed: float) -> None:
         """Judge whether the run stays far above its past, or makes no progress.
 
@@ -99,6 +142,7 @@ class Verdicts:
         """
         self.is_signed = self.is_signed or loss < 0
         self._compare(loss, level, step)
+        self._since_best.follow(level, step, self._progress)
         self._judge_far(level, step, num_steps, num_seen, passed)
         if self._progress.came_back and passed >= _THIRD and self._has_frozen():
             self._lose("no_progress", step, step, "it stayed flat for a third of its steps")
@@ -142,16 +186,34 @@ class Verdicts:
         share = self._share_given_up(level)
         if self._risen_losses < _RISEN_LOSSES or share <= _RISEN_SHARE:
             return None
-        return share if level - self._progress.best > _NOISE_OF_LEVEL * self._progress.noise_at_best() else None
+        return share if level - self._progress.best > self.noise_of_level() else None
+
+    def worse(self, level: float, num_seen: int) -> tuple[float | None, int]:
+        """Return the share of what was learned that a run at ``level`` slowly lost, and since which step it was worse.
+
+        None unless it has been worse for a third of its losses, beyond the noise, and is not coming back.
+        """
+        since, share = self._since_best, self._share_given_up(level)
+        excess = level - since.best
+        is_worse = (
+            since.num > _THIRD * num_seen
+            and share > _WORSE_SHARE
+            and since.steepest < _STEEP * excess  # else its level has shifted
+            and not falls_over_decades(self._rules)
+            and excess > _COMING_BACK * (since.highest - since.best)
+            and excess > self._progress.noise_at_best()
+        )
+        return share if is_worse else None, since.low_step
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""
-        return {name: getattr(self, name) for name in _STATE}
+        return {"since_best": asdict(self._since_best), **{name: getattr(self, name) for name in _STATE}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a ``state_dict``."""
         for name in _STATE:
             setattr(self, name, state[name])
+        self._since_best = _SinceBest(**state.get("since_best", {}))  # checkpoints of earlier versions have none
 
     def _compare(self, loss: float, level: float, step: int) -> None:
         """Update whether the run is far above its best level or has sunk, and since when."""

@@ -157,6 +157,45 @@ def counts_steps(values: Sequence[float], epochs: Sequence[float]) -> bool:
     return len(set(values)) > 1 and num_back <= 1
 
 
+_FOR_EVER = 10  # ways back without a new step
+
+
+@dataclass(slots=True)
+class WaysBack:
+    """How often a run went back to a step that it had passed, as one does that is rolled back, since its last new step.
+
+    Several processes that print the same steps go back as well, but all the time.
+    """
+
+    num: int = 0
+    highest: int = -1
+    _first: int = -1
+    _last: int = -1
+    _num_new: int = 0
+    _num_again: int = 0
+    _again_before: int = 0  # steps that had been printed again at the last new one
+
+    def add(self, step: int) -> None:
+        """Take the step of the next point."""
+        if not self._num_new or step > self.highest:
+            self._first = self._first if self._num_new else step
+            self.num, self.highest, self._num_new, self._again_before = 0, step, self._num_new + 1, self._num_again
+        else:
+            self._num_again += 1
+            self.num += self._first < step <= self._last
+        self._last = step
+
+    @property
+    def are_for_ever(self) -> bool:
+        """Whether it goes back again and again and comes no further."""
+        return self.num >= _FOR_EVER and self._again_before < self._num_new
+
+    def notes(self) -> Iterator[str]:
+        """Yield what was made of them, if anything."""
+        if self.are_for_ever:
+            yield f"it went back {self.num} times from step {self.highest} and came no further: taken as not finite"
+
+
 class Numbering:
     """Makes steps increase. A counter begins again whenever it goes back, a named step only in a later epoch."""
 
@@ -169,6 +208,7 @@ class Numbering:
         self._epoch = self._first_epoch = math.inf
         self._num_of_others = 0  # points of runs that follow, after all epochs
         self._value = -math.inf  # the last one that was printed
+        self.ways_back = WaysBack()
 
     def next_step(
         self, value: float | None, epoch: float | None, *, is_counter: bool = False, is_own: bool = True
@@ -196,6 +236,8 @@ class Numbering:
                 self._offset += last + self._gap - step
                 step = last + self._gap
             self._value = value
+            if not is_counter:
+                self.ways_back.add(step)
             if self.last is not None and step <= last:
                 self._num_dropped += 1
                 return None
@@ -215,6 +257,10 @@ class Numbering:
             return value < self._value
         return round(value) <= self._first and epoch is not None and epoch > self._epoch
 
+    def after_last(self) -> int:
+        """Return the step that would follow the last one."""
+        return (-1 if self.last is None else self.last) + self._gap
+
     def notes(self, has_steps: bool) -> Iterator[str]:
         """Yield how steps were changed, if at all."""
         if has_steps and self._num_numbered:
@@ -225,6 +271,7 @@ class Numbering:
             yield f"{self._num_of_others} points of another run, with steps and epochs from the start, were left out"
         if self._num_dropped:
             yield f"{self._num_dropped} points at the same or an earlier step were left out"
+        yield from self.ways_back.notes()
 
 
 # --- losses that are no longer printed -------------------------------------------------------------

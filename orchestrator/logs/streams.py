@@ -82,8 +82,7 @@ class MetricStream:
         self._reader = _reader(metrics, self._maker)
         self._lines = Lines(self._reader, max_line_bytes)
         self._is_named = metrics.loss is not None
-        is_given = metrics.pattern is not None or metrics.format != "auto"
-        self._head: bytes | None = None if is_given else b""
+        self._head: bytes | None = b"" if metrics.pattern is None and metrics.format == "auto" else None
         self._events = Events() if metrics.pattern is None and metrics.format == "tensorboard" else None
 
     @property
@@ -101,8 +100,7 @@ class MetricStream:
     def note(self) -> str:
         """The chosen columns and what was left out, or why no points were found."""
         damage = self._events.damage if self._events is not None else ""
-        num = self._reader.num_left_out()
-        left_out = f"{num:,} lines of another kind or rank left out" if num else ""
+        left_out = f"{num:,} lines of another kind or rank left out" if (num := self._reader.num_left_out()) else ""
         return "; ".join(filter(None, [self._maker.note(), left_out, damage]))
 
     @property
@@ -110,6 +108,11 @@ class MetricStream:
         """What the user must be asked before the losses can be trusted; None if the loss is clear or was given."""
         loss = None if self._is_named else self._maker.loss
         return None if loss is None else self._reader.question(loss)
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether the run goes back again and again and comes no further."""
+        return self._maker.numbering.ways_back.are_for_ever
 
     @property
     def validation_loss(self) -> float | None:
@@ -200,7 +203,7 @@ class _PointMaker:
         self._names: Counter[str] = Counter()
         self._losses: Counter[str] = Counter()
         self._norm: str | None = None
-        self._numbering = Numbering(metrics.every or 1)
+        self.numbering = Numbering(metrics.every or 1)
         self._silence = Silence()
         self._epoch: float | None = None  # of the last row that had one
 
@@ -235,7 +238,7 @@ class _PointMaker:
             elif role == "grad_norm":
                 self._norms[name] = value
         self._read_others(row)
-        if self._numbering.last is None:
+        if self.numbering.last is None:
             _count(row, self._names)
         if not losses:
             step = self._wanted["step"]
@@ -267,7 +270,7 @@ class _PointMaker:
 
     def _step_of(self, row: Row, names: list[str]) -> int:
         """Return the step of a row that may belong to an evaluation: its own if it has one, else the last loss's."""
-        of_loss = max(0, len(self._held) - 1) if self._numbering.last is None else self._numbering.last
+        of_loss = max(0, len(self._held) - 1) if self.numbering.last is None else self.numbering.last
         last = max(of_loss, self._readings[-1].step if self._readings else 0, self._last_reading)
         wanted = _OWN_STEPS if self._wanted["step"] is None else (self._wanted["step"], *_OWN_STEPS)
         own = first_usual([*wanted, *(f"{EVALUATION}/{name}" for name in wanted)], names)
@@ -283,25 +286,22 @@ class _PointMaker:
         return readings
 
     def finish(self) -> list[Point]:
-        """Return the points of rows that were held back, and one for losses that were no longer printed."""
-        points = self._release()
-        if (
-            self._silence.is_telling
-            and (step := self._numbering.next_step(self._silence.first, self._epoch)) is not None
-        ):
-            points.append(Point(step, math.nan, None, {}))
-        return points
+        """Return the points of rows that were held back, and one for a loss that was lost (Silence, WaysBack)."""
+        points, numbering = self._release(), self.numbering
+        step = numbering.next_step(self._silence.first, self._epoch) if self._silence.is_telling else None
+        step = numbering.after_last() if numbering.ways_back.are_for_ever else step
+        return points if step is None else [*points, Point(step, math.nan, None, {})]
 
     def note(self) -> str:
         """Return the columns in use, or why there are none."""
-        if self._numbering.last is not None:
+        if self.numbering.last is not None:
             wanted = self._wanted
             step = f"step: {wanted['step']}" if wanted["step"] else "no column of steps: points are numbered from 0"
             parts = [f"loss: {wanted['loss']}", step, f"gradient norm: {self._norm or 'none'}"]
             if missing := [wanted for key, wanted in self._also.items() if key not in self._read]:
                 parts.append(f"never printed: {', '.join(missing)}")
             return printable(
-                "; ".join([*parts, *self._silence.notes(), *self._numbering.notes(wanted["step"] is not None)])
+                "; ".join([*parts, *self._silence.notes(), *self.numbering.notes(wanted["step"] is not None)])
             )
         names = [name for name, _ in self._names.most_common()]
         if not names:
@@ -372,7 +372,7 @@ class _PointMaker:
         value = held.steps[step] if step else None
         self._silence.end(-math.inf if value is None else value)
         is_counter, is_own = wanted["step"] == COUNTER, COUNTER in row
-        number = self._numbering.next_step(value, held.epoch, is_counter=is_counter, is_own=is_own)
+        number = self.numbering.next_step(value, held.epoch, is_counter=is_counter, is_own=is_own)
         if number is None:
             return None
         if wanted["grad_norm"] is None:

@@ -16,7 +16,6 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.words import listed
 from orchestrator.logs.columns import (
     COUNTER,
-    EPOCH,
     FEWEST_SILENT,
     LOSS_NAMES,
     MAX_LISTED,
@@ -26,6 +25,7 @@ from orchestrator.logs.columns import (
     Columns,
     Numbering,
     Silence,
+    WaysBack,
     counts_steps,
     find_name,
     first_usual,
@@ -33,6 +33,7 @@ from orchestrator.logs.columns import (
     plain_name,
     training_losses,
 )
+from orchestrator.logs.steps import Cells, continued_steps, epochs_of, first_lines, kept_points, steps_of
 
 _INFINITE = 1e100  # MLflow stores infinity as a number near the largest float
 _MAX_COMPARED = 50  # columns of steps
@@ -95,9 +96,6 @@ def _in_order(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, n
     return rows[order], values[order]
 
 
-_Cells = Mapping[str, tuple[np.ndarray, np.ndarray]]
-
-
 @dataclass(frozen=True, slots=True)
 class _Run:
     """The rows, losses and steps of one run of a table, and the rows and values of its gradient norms."""
@@ -135,19 +133,26 @@ def make_logs(name: str, table: Table, wanted: Columns) -> list[Log]:
         loss_rows, losses, step = loss_rows[kept_N], losses[kept_N], None  # norms are matched by position
     else:
         chosen = replace(chosen, step=None) if chosen.step == COUNTER else chosen
-        steps, note = _steps_of(cells, chosen.step, loss_rows)
+        steps, note = steps_of(cells, chosen.step, loss_rows)
         notes = [note] if note else []
         step = None if note else chosen.step
-    if step is not None and (continued := _continued(steps, _epochs_of(cells, loss_rows))) is not None:
+    if step is not None and (continued := continued_steps(steps, epochs_of(cells, loss_rows))) is not None:
         # Norms are then matched by position: the steps of rows without a loss are unknown.
         step, steps = None, continued
         notes.append("steps begin again with each epoch: they continue from the last one")
+    norms = None if chosen.grad_norm is None else cells[chosen.grad_norm]
+    if step is not None and np.isin(loss_rows, cells[step][0]).all():
+        first, num_processes = first_lines(steps.tolist())
+        if first:
+            loss_rows, losses, steps = loss_rows[first], losses[first], steps[first]
+            if norms is not None and (is_own_N := np.isin(norms[0], loss_rows)).any():
+                norms = norms[0][is_own_N], norms[1][is_own_N]
+            notes.append(f"{num_processes} processes printed each step: the first line of each counts")
     is_once_N = np.append(True, (steps[1:] != steps[:-1]) | (losses[1:] != losses[:-1]))
     loss_rows, losses, steps = loss_rows[is_once_N], losses[is_once_N], steps[is_once_N]
     notes += silence
     notes += [f"{table.num_left_out:,} lines of another kind or rank left out"] if table.num_left_out else []
     notes += [f"not understood: {table.num_odd_lines} lines or records"] if table.num_odd_lines else []
-    norms = None if chosen.grad_norm is None else cells[chosen.grad_norm]
     begins = _begins(steps, losses) if is_first_N is None else np.flatnonzero(is_first_N[is_once_N]).tolist()
     logs = []
     for number, (begin, end) in enumerate(zip(begins, [*begins[1:], len(steps)], strict=True), 1):
@@ -164,7 +169,7 @@ def make_logs(name: str, table: Table, wanted: Columns) -> list[Log]:
 
 
 def _with_silence(
-    cells: _Cells, step: str | None, loss_rows: np.ndarray, losses: np.ndarray
+    cells: Cells, step: str | None, loss_rows: np.ndarray, losses: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """Return rows and values of the losses, and notes; losses that are no longer printed are one more, NaN."""
     rows, values = cells[step] if step not in (None, COUNTER) else (np.empty(0), np.empty(0))
@@ -197,28 +202,36 @@ def _begins(steps: np.ndarray, losses: np.ndarray) -> list[int]:
     return begins
 
 
-def _log(name: str, run: _Run, cells: _Cells, chosen: Columns, step: str | None, notes: list[str]) -> Log:
+def _log(name: str, run: _Run, cells: Cells, chosen: Columns, step: str | None, notes: list[str]) -> Log:
     """Return the log of one run, with norms by the column ``step``, or by position without one."""
-    notes, steps = [*notes], run.steps
-    if len(_kept(steps)) <= len(steps) // 2:
+    notes, steps, ways_back = [*notes], run.steps, WaysBack()
+    if step is not None and (np.diff(steps) <= 0).any():
+        for value in steps.tolist():
+            ways_back.add(value)
+        notes += ways_back.notes()
+    if len(kept_points(steps)) <= len(steps) // 2 and not ways_back.are_for_ever:
         notes.append(f"{chosen.step} goes back too often: points are numbered from 0")
         step, steps = None, np.arange(len(steps))
-    kept = _kept(steps)
+    kept = kept_points(steps)
     if (num_dropped := len(steps) - len(kept)) > 0:
         notes.append(f"{num_dropped} points were written again at the same or an earlier step; the later ones count")
     grad_norms = None
     if run.norms is not None:
         at_N, norms = run.norms
         wanted_N = run.rows[kept]
-        norm_steps, norm_note = _steps_of(cells, step, at_N)
+        norm_steps, norm_note = steps_of(cells, step, at_N)
         if not norm_note:  # losses and norms of one step may be on different lines
-            kept_norms = _kept(norm_steps)
+            kept_norms = kept_points(norm_steps)
             at_N, norms, wanted_N = norm_steps[kept_norms], norms[kept_norms], steps[kept]
         grad_norms = _last_of(at_N, _unbounded(norms), wanted_N)
-    return Log(name, chosen, steps[kept], run.losses[kept], grad_norms, tuple(notes))
+    steps, losses = steps[kept], run.losses[kept]
+    if ways_back.are_for_ever:
+        steps, losses = np.append(steps, 2 * steps[-1] - steps[-2]), np.append(losses, np.nan)
+        grad_norms = None if grad_norms is None else np.append(grad_norms, grad_norms[-1])
+    return Log(name, chosen, steps, losses, grad_norms, tuple(notes))
 
 
-def _choose(where: str, cells: _Cells, wanted: Columns) -> Columns:
+def _choose(where: str, cells: Cells, wanted: Columns) -> Columns:
     """Choose the columns to use. Raises InputError naming ``where`` if one is missing or the loss is ambiguous."""
     names = list(cells)
     if not names:
@@ -236,7 +249,7 @@ def _choose(where: str, cells: _Cells, wanted: Columns) -> Columns:
     return Columns(step, loss, grad_norm)
 
 
-def _most_values(cells: _Cells) -> int:
+def _most_values(cells: Cells) -> int:
     """Return the number of values of the fullest column that has a usual name of a loss."""
     return max((len(rows) for name, (rows, _) in cells.items() if plain_name(name) in LOSS_NAMES), default=0)
 
@@ -261,7 +274,7 @@ def _only_loss(where: str, names: list[str]) -> str:
 
 
 def _counted(
-    cells: _Cells, loss_rows: np.ndarray, losses: np.ndarray
+    cells: Cells, loss_rows: np.ndarray, losses: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]] | None:
     """Return the losses that count, their steps by the counter, which ones begin a run, and notes.
 
@@ -272,7 +285,7 @@ def _counted(
     # A counter applies to one loss, on its line or below it.
     is_new_N = (last_N >= 0) & (rows[np.maximum(last_N, 0)] > np.append(-1, loss_rows[:-1]))
     value_N = np.where(is_new_N, values[np.maximum(last_N, 0)], np.nan)
-    epoch_N = _epochs_of(cells, loss_rows)
+    epoch_N = epochs_of(cells, loss_rows)
     is_first_N = np.isfinite(value_N[:NUM_FIRST])
     if not counts_steps(value_N[:NUM_FIRST][is_first_N].tolist(), epoch_N[:NUM_FIRST][is_first_N].tolist()):
         return None
@@ -325,50 +338,6 @@ def _falls_again(run: np.ndarray, later: np.ndarray) -> bool:
     return bool(has_fallen and np.abs(again - firsts).sum() < _MUCH_NEARER * np.abs(again - last).sum())
 
 
-def _steps_of(cells: _Cells, step: str | None, loss_rows: np.ndarray) -> tuple[np.ndarray, str]:
-    """Return the step of each loss, and a note. A step also applies to the lines below it without a step."""
-    numbered = np.arange(len(loss_rows), dtype=np.int64)
-    if step is None:
-        return numbered, "no column of steps: points are numbered from 0"
-    rows, values = cells[step]
-    last = np.searchsorted(rows, loss_rows, side="right") - 1
-    step_N = np.where(last >= 0, values[np.maximum(last, 0)], np.nan)
-    step_N[last < 0] = values[0]  # losses before the first named step
-    if not (np.abs(step_N) < 2**53).all() or (step_N != np.round(step_N)).any():
-        return numbered, f"{step} is not an integer everywhere: points are numbered from 0"
-    return step_N.astype(np.int64), ""
-
-
-def _epochs_of(cells: _Cells, loss_rows: np.ndarray) -> np.ndarray:
-    """Return the epoch of each loss, from its row or the last row before it that has one, or NaN."""
-    name = find_name(cells, EPOCH)
-    if name is None:
-        return np.full(len(loss_rows), np.nan)
-    rows, values = cells[name]
-    last_N = np.searchsorted(rows, loss_rows, side="right") - 1
-    return np.where(last_N >= 0, values[np.maximum(last_N, 0)], np.nan)
-
-
-def _continued(step_N: np.ndarray, epoch_N: np.ndarray) -> np.ndarray | None:
-    """Continue steps that restart in each later epoch from the epoch before; return None if none restarts.
-
-    Where both begin again another run follows, whose steps are its own.
-    """
-    goes_back_N = np.append(False, step_N[1:] <= np.minimum(step_N[:-1], step_N[0]))
-    begins_N = goes_back_N & np.append(False, epoch_N[1:] > epoch_N[:-1])
-    if not begins_N.any():
-        return None
-    is_run_N = goes_back_N & np.append(False, (epoch_N[1:] <= epoch_N[0]) & (epoch_N[:-1] > epoch_N[0]))
-    gap_N = np.append(1, np.diff(step_N))
-    gap_N[begins_N | is_run_N] = 0
-    last_gap_N = gap_N[np.maximum.accumulate(np.where(begins_N | is_run_N, 0, np.arange(len(gap_N))))]
-    # Each epoch starts one gap after the last step of the one before.
-    jump_N = np.append(0, step_N[:-1] + last_gap_N[:-1] - step_N[1:])
-    added_N = np.cumsum(np.where(begins_N, jump_N, 0))
-    before_N = np.where(is_run_N, added_N, 0)  # in the runs before
-    return step_N + added_N - np.maximum.accumulate(before_N)
-
-
 def _unbounded(value_N: np.ndarray) -> np.ndarray:
     """Replace values next to infinity, as stored by MLflow, by infinity."""
     return np.where(np.abs(value_N) > _INFINITE, np.copysign(np.inf, value_N), value_N)
@@ -382,9 +351,3 @@ def _last_of(at_N: np.ndarray, value_N: np.ndarray, wanted_N: np.ndarray) -> np.
         before_N = finite[np.maximum(np.searchsorted(finite, last_N, side="right") - 1, 0)]
         last_N = np.where(at_N[last_N] == wanted_N, last_N, before_N)
     return value_N[last_N]
-
-
-def _kept(steps: np.ndarray) -> np.ndarray:
-    """Return the points to keep: a run that went back to an earlier step wrote the following steps again."""
-    lowest_later = np.minimum.accumulate(steps[::-1])[::-1]
-    return np.flatnonzero(np.append(steps[:-1] < lowest_later[1:], True))

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.base.space import canonical_text, is_number
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import cell_state
+from orchestrator.base.vocabulary import DEGRADED, cell_state
 from orchestrator.sweepfile.settings import settings_of
 
 
@@ -38,6 +38,12 @@ class Neighbour:
     def is_stable(self) -> bool:
         """Whether all seeds of the sweep are stable."""
         return self.state == "stable"
+
+    @property
+    def seeds_text(self) -> str:
+        """How many seeds are stable, in words."""
+        degraded = " (degraded)" if self.state == DEGRADED else ""
+        return f"{self.num_stable} of {self.num_finished} seeds stable{degraded}"
 
 
 def neighbours(rows: Iterable[TrialResult], trial: TrialResult, setting: str) -> list[Neighbour]:

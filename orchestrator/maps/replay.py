@@ -19,6 +19,7 @@ from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.episodes import Episode
 from orchestrator.detection.outcomes import ENOUGH_LOSSES, judge, member_result
+from orchestrator.detection.partial_sums import TrialMonitor, is_partial_sum
 from orchestrator.detection.run_monitor import JUDGED, RunMonitor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.tables import Log
@@ -37,13 +38,23 @@ OF_LOSSES = tuple(column.name for column in RESULT_COLUMNS if column.of_losses)
 class Curve:
     """Steps of one run and its ``columns`` of JUDGED, (N,) each; and whether it trains on after a verdict.
 
-    ``all_steps`` is how many steps it was to have.
+    ``all_steps`` is how many steps it was to have. ``is_of_trainer`` says that a custom trainer made it, whose first
+    loss may be a partial sum.
     """
 
     step_N: np.ndarray
     columns: Mapping[str, np.ndarray]
     is_audited: bool = False
     all_steps: float = math.inf
+    is_of_trainer: bool = False
+
+    @property
+    def may_begin_with_a_part(self) -> bool:
+        """Whether its first loss may be a sum over fewer steps than the second."""
+        if not self.is_of_trainer or len(self.step_N) < 2:
+            return False
+        (first, second), (loss, next_loss) = self.step_N[:2].tolist(), self.columns["loss"][:2].tolist()
+        return is_partial_sum(loss, first, next_loss, second - first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +247,8 @@ def curve_of(row: TrialResult, trace: Trace) -> Curve:
     if row.objective in CUSTOM_KINDS and "grad_norm" in columns:
         # NaN is a norm that was not measured.
         columns["grad_norm"] = np.nan_to_num(columns["grad_norm"], nan=1.0, posinf=np.inf, neginf=-np.inf)
-    return Curve(trace["step"].astype(np.int64), columns, is_audited=row.is_audited, all_steps=row.steps)
+    is_of_trainer = row.objective in CUSTOM_KINDS
+    return Curve(trace["step"].astype(np.int64), columns, row.is_audited, row.steps, is_of_trainer)
 
 
 def _replayed_trial(
@@ -285,15 +297,24 @@ def detect(
 
     Curves are padded to equal length in pieces of ``points_at_once``, so that a long one costs the others little.
     """
-    records: dict[int, MemberRecord] = {}
+    records = {i: _detect_single(curve, config) for i, curve in enumerate(curves) if curve.may_begin_with_a_part}
     for has_norms in (True, False):  # a norm that was not measured says nothing, so they are not judged together
-        alike = [i for i, curve in enumerate(curves) if ("grad_norm" in curve.columns) == has_norms]
+        alike = [i for i, c in enumerate(curves) if ("grad_norm" in c.columns) == has_norms and i not in records]
         longest_first = sorted(alike, key=lambda i: -len(curves[i].step_N))
         for start in range(0, len(alike), _AT_ONCE):
             chosen = longest_first[start : start + _AT_ONCE]
             there = [curves[i] for i in chosen]
             records |= zip(chosen, _detect_together(there, config, points_at_once, wants_norm_rises), strict=True)
     return [records[i] for i in range(len(curves))]
+
+
+def _detect_single(curve: Curve, config: StoppingConfig) -> MemberRecord:
+    """Judge a curve point by point, as a running trial is judged."""
+    monitor = TrialMonitor(config, curve.is_audited, all_steps=curve.all_steps)
+    for at, step in enumerate(curve.step_N.tolist()):
+        if monitor.update_single(step, {name: float(values[at]) for name, values in curve.columns.items()}):
+            break
+    return monitor.record()
 
 
 def _detect_together(

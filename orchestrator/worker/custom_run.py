@@ -102,8 +102,9 @@ class CustomRun:
                 last_news = time.monotonic()
             if self.is_over or self._has_ended():
                 break
-            now = time.monotonic()
-            if now - last_news > self.launch.silence_s:
+            if (now := time.monotonic()) - last_news > self.launch.silence_s:
+                if self.source.goes_back:
+                    break
                 yield self._hung(started)
                 return
             if now - last_report >= self.launch.report_s:
@@ -163,8 +164,8 @@ class CustomRun:
     def _start(self) -> None:
         config, launch = self.member.config, self.launch
         values = {name: value for name, value in config.items() if name not in GIVEN}
-        given = {"steps": self.pack.steps, "seed": self.member.seed, "folder": str(self.folder.path)}
-        given |= {"workers": config["workers"]} if "workers" in config else {}
+        own = {"workers": config["workers"]} if "workers" in config else {}
+        given = {"steps": self.pack.steps, "seed": self.member.seed, "folder": str(self.folder.path), **own}
 
         def filled(text: str) -> str:
             names = {"trial": self.member.trial_id, "config": str(self.folder.settings)}
@@ -189,8 +190,8 @@ class CustomRun:
         if is_function:
             command = [*OWN_PYTHON, "-m", FUNCTION, config["python"]]
         else:
-            own = [filled(word) for word in config["command"]]
-            command = command_of([*own, *(self._resume_arguments(filled) if is_resumed else ())])
+            words = [filled(word) for word in config["command"]]
+            command = command_of([*words, *(self._resume_arguments(filled) if is_resumed else ())])
         environment = {
             "PYTHONUNBUFFERED": "1",  # otherwise a script's lines arrive only when its buffer is full
             "OMP_NUM_THREADS": str(self.pack.cpus),
@@ -220,9 +221,8 @@ class CustomRun:
 
     def checkpoints(self, filled: Callable[[str], str]) -> list[str]:
         """Return the trainer's checkpoints in its folder; several if the sweep file has a glob."""
-        if self.launch.checkpoint is None:
-            return []
-        return trainer_checkpoints(filled(self.launch.checkpoint), self.launch.folder, str(self.folder.path))
+        pattern, folder = self.launch.checkpoint, self.launch.folder
+        return [] if pattern is None else trainer_checkpoints(filled(pattern), folder, str(self.folder.path))
 
     def _resume_arguments(self, filled: Callable[[str], str]) -> list[str]:
         """Return the arguments for resuming; {checkpoint} is the path of the newest checkpoint."""
@@ -321,8 +321,8 @@ class CustomRun:
         silence = f"no loss for {self.launch.silence_s:g} s (resources.stall_timeout_s)"
         if self.curve.last_step is None:
             return self._failed(started, f"{silence}; {self.source.note}", is_hung=True)
-        cause = f"{silence} after step {self.curve.last_step}: it hangs"
-        return self.report(started, Lost(self._with_output(cause), is_hung=True))
+        cause = self._with_output(f"{silence} after step {self.curve.last_step}: it hangs")
+        return self.report(started, Lost(cause, is_hung=True))
 
     def _last_report(self, started: float) -> Report:
         """Report the result, or the reason for its absence."""

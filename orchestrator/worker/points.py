@@ -192,16 +192,20 @@ class Source:
         return "nothing was reported: call report(step, loss=...)" if self._active is None else self._active.note
 
     @property
+    def goes_back(self) -> bool:
+        """Whether the run goes back again and again and comes no further."""
+        return self._active is not None and self._active.goes_back
+
+    @property
     def question(self) -> str | None:
         """A question to the user that must be answered before the losses can be trusted, with a remedy, or None."""
         question = None if self._stream is None or self.uses_watch else self._stream.question
-        return None if question is None else f"{question}; say which under metrics: loss"
+        return question and f"{question}; say which under metrics: loss"
 
     @property
     def validation_loss(self) -> float:
         """The last validation loss; NaN without one."""
-        loss = None if self._active is None else self._active.validation_loss
-        return math.nan if loss is None else loss
+        return math.nan if self._active is None or (loss := self._active.validation_loss) is None else loss
 
     def take_readings(self) -> list[Reading]:
         """Return validation losses and other metrics since the last call, beyond the steps of an earlier attempt."""
@@ -283,9 +287,7 @@ class Curve:
     @property
     def steps_done(self) -> int:
         """Steps completed at the last point, whether the trainer counts from 0 or 1."""
-        if self.last_step is None or self.first_step is None:
-            return 0
-        return self.last_step + 1 if self.first_step == 0 else self.last_step
+        return 0 if self.last_step is None else self.last_step + (self.first_step == 0)
 
     @property
     def goes_on(self) -> bool:
@@ -317,9 +319,9 @@ class Curve:
 
     def take(self) -> Trace:
         """Return the points since the last call as columns, NaN for missing values; empty without points."""
-        points, self._new = self._new, []
-        if not points:
+        if not (points := self._new):
             return {}
+        self._new = []
         columns = {"step": np.array([p.step for p in points]), "loss": np.array([p.loss for p in points], dtype=float)}
         if self._has_norm:
             # NaN stands for an unmeasured norm, which counts as finite, so a measured NaN becomes infinite.
@@ -373,8 +375,7 @@ class WatchReadings:
         """Return readings since the last call, skipping lines that were cut off by a crash or are not a reading."""
         readings = []
         for _ in range(_MAX_PARTS):
-            content = self._tail.read()
-            if not content:
+            if not (content := self._tail.read()):
                 break
             *lines, self._rest = (self._rest + content).split(b"\n")
             self._rest = self._rest[-_MAX_LINE:]

@@ -116,7 +116,7 @@ def mechanism(
 
 def results_with(setting: str, cell: Neighbour) -> str:
     """The outcomes of a neighbouring cell in words: ``with lr 0.1: 2 of 3 seeds stable``."""
-    return f"with {setting} {format_value(cell.value)}: {cell.num_stable} of {cell.num_finished} seeds stable"
+    return f"with {setting} {format_value(cell.value)}: {cell.seeds_text}"
 
 
 def steps(number: float) -> str:

@@ -8,6 +8,7 @@ from custom_cases import sweep_in
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.replay import replay_sweep
 from orchestrator.maps.table import read_table
 
 SUMS = """
@@ -58,6 +59,15 @@ def test_a_partial_sum_that_begins_all_trials_is_left_out_and_what_follows_is_ju
     *healthy, lost = (steps_done for *_, steps_done in found)
     assert healthy == [1491] * 3, "they were not stopped"
     assert lost < 1491
+
+
+def test_a_replay_stops_where_the_sweep_did(tmp_path: Path) -> None:
+    sweep = sweep_in(tmp_path, SUMS, FILE)
+    run_sweep(sweep, tmp_path / "results", InlineExecutor)
+    with LedgerReader(tmp_path / "results" / "ledger.db") as ledger:
+        again = replay_sweep(ledger, sweep.stopping)
+    assert [trial.new_steps_done for trial in again] == [trial.steps_done for trial in again]
+    assert [trial.new_outcome for trial in again] == [trial.outcome for trial in again]
 
 
 def test_two_learning_rates_show_too_little(tmp_path: Path) -> None:

@@ -163,6 +163,22 @@ def test_a_run_that_hangs_is_lost_and_one_that_never_says_a_loss_is_an_error(tmp
     assert last.ending.is_hung
 
 
+@pytest.mark.parametrize("then", ["break", "pass"], ids=["ends", "for ever"])
+def test_a_run_that_rolls_back_again_and_again_and_comes_no_further_has_diverged(tmp_path: Path, then: str) -> None:
+    script = f"""
+import time
+for i in range(10**9):
+    step = i if i < 20 else 12 + i % 8
+    print(f"step {{step}} loss {{3 - 0.1 * step}}", flush=True)
+    if i > 150:
+        time.sleep(0.01)
+        {then}
+"""
+    (result,) = last_of(tmp_path, script, ONE + "resources: {stall_timeout_s: 1.0}\n").finished
+    assert (result.outcome, result.onset_step, result.steps_done) == ("diverged", 20, 21)
+    assert "times from step 19 and came no further" in result.reason
+
+
 def test_a_hundred_megabytes_of_noise_change_nothing_and_fill_no_disk(tmp_path: Path) -> None:
     script = TRAIN.replace("for step", 'noise = "no news " * 12500\nfor _ in range(1000): print(noise)\nfor step')
     last = last_of(tmp_path, script)

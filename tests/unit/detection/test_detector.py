@@ -249,7 +249,7 @@ def test_steps_are_names_in_the_record_and_change_no_judgement(gaps: list[int], 
             for episode in found.episodes
         ]
         episodes = tuple(replace(e, **steps) for e, steps in zip(found.episodes, episodes, strict=True))
-        keys = ("lost_step", "lost_onset_step", "up_since_step", "first_step", "risen_since_step")
+        keys = ("lost_step", "lost_onset_step", "up_since_step", "first_step", "risen_since_step", "worse_since_step")
         steps = {key: named(getattr(found, key)) for key in keys}
         assert detector.record(k) == replace(found, episodes=episodes, **steps)
 
@@ -683,18 +683,23 @@ def test_a_slow_drift_is_neither_lost_nor_an_episode() -> None:
     step = np.arange(2000)
     drift = 0.3 * np.clip((step - 600) / 600, 0, 1)
     found = records([2 + 0.5 * np.exp(-step / 50) + drift + noise(2000, k, 0.0, 0.01) for k in range(8)])
+    assert all(is_quiet(one) and outcome(one) == "diverged" for one in found), "for a third of its steps"
+    found = records([2 + 0.5 * np.exp(-step / 50) + 0.3 * np.clip((step - 1400) / 600, 0, 1) + noise(2000, k, 0.0, 0.01)
+                     for k in range(8)])  # fmt: skip
     assert all(is_quiet(one) and outcome(one) == "stable" for one in found)
 
 
 def test_a_slow_rise_of_more_than_a_quarter_is_said_once_it_has_lasted_and_never_stops_a_run() -> None:
     step = np.arange(2000)
     curve = 2 + 0.8 * np.exp(-step / 50) + 0.3 * np.clip((step - 600) / 600, 0, 1) + noise(2000, 0, 0.0, 0.01)
+    assert (record(curve).lost, outcome(record(curve))) == (None, "diverged")
+    curve = np.r_[curve[:300].repeat(3), curve[300:1200]]  # for less than a third of its steps
     found = record(curve)
     assert (found.lost, outcome(found), spans(found)) == (None, "stable", [])
     assert found.risen_share == pytest.approx(0.3 / 0.8, abs=0.05)
-    assert 800 < found.risen_since_step < 1150
+    assert 1400 < found.risen_since_step < 1750
     assert "it has given up 3" in judge(found, CONFIG).reason
-    assert record(curve[:900]).risen_share is None
+    assert record(curve[:1500]).risen_share is None
     back = np.r_[curve, np.full(100, 2.0)]
     assert record(back).risen_share is None
 

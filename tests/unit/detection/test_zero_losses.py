@@ -49,9 +49,20 @@ def test_other_zeros_are_losses(losses: np.ndarray) -> None:
     assert outcome_of(losses) in ("stable", "spiked")
 
 
-def test_a_gradient_norm_shows_whether_a_zero_is_a_loss() -> None:
+@pytest.mark.parametrize("norm", [1.0, 0.0])
+def test_with_a_finite_gradient_a_loss_of_0_at_once_is_not_what_it_trains_on(norm: float) -> None:
+    """A rank of a pipeline without the loss prints 0, and so do batches whose targets are all masked."""
     losses = np.r_[DESCENT, ZEROS]
+    assert outcome_of(losses, np.where(losses == 0, norm, 1.0)) == "unknown"
+
+
+def test_with_a_gradient_a_loss_that_falls_to_0_is_one() -> None:
+    losses = np.r_[np.round(10 * np.exp(-np.arange(80) / 8), 4), ZEROS]
     assert outcome_of(losses, np.ones(len(losses))) == "stable"
+
+
+def test_a_gradient_that_is_not_finite_shows_that_a_zero_is_no_loss() -> None:
+    losses = np.r_[DESCENT, ZEROS]
     assert outcome_of(losses, np.where(losses == 0, np.nan, 1.0)) == "diverged"
 
 
@@ -63,4 +74,4 @@ def test_curves_that_are_judged_together_have_or_lack_a_gradient_norm_each_for_i
     stopping, losses = StoppingConfig().resolved(0.1, 20), np.r_[DESCENT, ZEROS]
     step_N = np.arange(len(losses))
     curves = [Curve(step_N, {"loss": losses}), Curve(step_N, {"loss": losses, "grad_norm": np.ones(len(losses))})]
-    assert [judge(record, stopping).outcome for record in detect(curves, stopping)] == ["diverged", "stable"]
+    assert [judge(record, stopping).outcome for record in detect(curves, stopping)] == ["diverged", "unknown"]

@@ -342,6 +342,73 @@ def test_steps_that_begin_again_with_each_epoch_are_counted_on(log_of) -> None:
     assert log.notes == ("steps begin again with each epoch: they continue from the last one",)
 
 
+def lines_of_ranks(num_ranks: int, block: int, late: int) -> str:
+    """Lines of processes whose output comes in blocks; each process is ``late`` by some lines more than the last one.
+
+    The loss of rank R at step I is I.R.
+    """
+    lines = [
+        (i // block * block + late * rank, rank, f"step {10 * i} loss {i}.{rank} norm {i}.{rank}\n")
+        for rank in range(num_ranks)
+        for i in range(40)
+    ]
+    return "".join(line for _, _, line in sorted(lines, key=lambda line: line[:2]))
+
+
+@pytest.mark.parametrize(("block", "late"), [(1, 0), (1, 1), (1, 4), (10, 0), (15, 3)])
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_of_ranks_that_print_alike_the_first_line_of_a_step_counts(
+    num_ranks: int, block: int, late: int, log_of
+) -> None:
+    text = lines_of_ranks(num_ranks, block, late)
+    log = log_of(text)
+    assert_curve(log, range(0, 400, 10), range(40), range(40))
+    assert log.notes == (f"{num_ranks} processes printed each step: the first line of each counts",)
+    killed = log_of(text[: int(0.97 * len(text))])
+    assert killed.loss_N[:36].tolist() == list(range(36))
+
+
+def test_lines_below_one_step_are_losses_of_their_own(log_of) -> None:
+    log = log_of("".join(f"step {i}\n" + "".join(f"loss {i}.{j}\n" for j in range(4)) for i in range(40)))
+    assert len(log.loss_N) == 160
+
+
+def test_a_run_that_writes_the_same_steps_again_is_one_process(log_of) -> None:
+    steps = [*range(60), *(step for _ in range(5) for step in range(50, 60))]
+    log = log_of("".join(f"step {step} loss {i}\n" for i, step in enumerate(steps)))
+    assert_curve(log, range(60), [*range(50), *range(100, 110)], None)
+
+
+def lines_that_go_back(num: int, to: int = 30, last: int = 40) -> str:
+    """Lines of a trainer that goes back to its checkpoint ``num`` times, and then ends."""
+    steps = [*range(last), *(step for _ in range(num) for step in range(to, last))]
+    return "".join(f"step {step} loss {2 + 8 * 0.9**step + 0.01 * (i % 7):.3f}\n" for i, step in enumerate(steps))
+
+
+def test_a_run_that_goes_back_for_ever_has_lost_its_loss(log_of) -> None:
+    log = log_of(lines_that_go_back(12))
+    assert_steps_and_end(log, 40)
+    assert "it went back 12 times from step 39 and came no further: taken as not finite" in log.notes
+
+
+def assert_steps_and_end(log: Log, step: int) -> None:
+    """The log has all steps up to the last one, whose loss is not finite."""
+    assert log.step_N.tolist() == list(range(step + 1))
+    assert math.isnan(log.loss_N[-1])
+    assert np.isfinite(log.loss_N[:-1]).all()
+
+
+def test_one_that_comes_further_in_the_end_has_not(log_of) -> None:
+    log = log_of(lines_that_go_back(12, to=38) + "step 40 loss 2.1\nstep 41 loss 2.1\n")
+    assert log.step_N.tolist() == list(range(42))
+    assert np.isfinite(log.loss_N).all()
+
+
+@pytest.mark.parametrize("text", [lines_that_go_back(9), lines_of_ranks(16, 10, 0), lines_of_ranks(16, 40, 0)])
+def test_a_few_ways_back_and_lines_of_many_ranks_lose_no_run(text: str, log_of) -> None:
+    assert np.isfinite(log_of(text).loss_N).all()
+
+
 def test_steps_that_begin_again_all_the_time_are_none(log_of) -> None:
     log = log_of("".join(f"batch {i % 5} loss {i}\n" for i in range(20)))
     assert_curve(log, range(20), range(20), None)

@@ -330,6 +330,17 @@ def test_steps_that_begin_again_with_each_epoch_are_counted_on() -> None:
     assert stream.note.endswith("; steps begin again with each epoch: they continue from the last one")
 
 
+def test_a_run_that_goes_back_for_ever_has_lost_its_loss_at_its_end() -> None:
+    again = [*range(20, 40)] * 12
+    text = "".join(f"step {step} loss 2\n" for step in [*range(40), *again])
+    points, stream = stream_of(text)
+    assert steps(points) == list(range(41))
+    assert math.isnan(points[-1].loss)
+    assert "it went back 12 times from step 39 and came no further" in stream.note
+    further = points_of(text + "step 40 loss 2\n")
+    assert [*map(math.isnan, losses(further))] == [False] * 41
+
+
 def test_a_run_that_is_resumed_repeats_steps_and_no_epoch() -> None:
     rows = [(0.1 * i, 10 * i) for i in range(9)]
     rows = rows[:7] + rows[4:]

@@ -158,6 +158,8 @@ def test_replicates_that_repeat_each_other_are_said_to_be_one_run() -> None:
     assert not answer(alike).replicates_differ
     assert answer([*alike, *unlike]).replicates_differ
     assert "each count is of one run" in str(RemedyAnswer.of(answer(alike)))
+    (cheapest,) = [line for line in RemedyAnswer.of(answer(alike)).lines() if line.startswith("cheapest: ")]
+    assert "saved the one run, without a test against chance, final loss" in cheapest
 
 
 def test_pairs_are_of_the_best_from_each_step_before_the_onset_where_no_single_remedy_is_named() -> None:
