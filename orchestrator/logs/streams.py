@@ -74,16 +74,17 @@ class Reading:
 class MetricStream:
     """Turns the output of a run into points, as it arrives, however it is split into pieces.
 
-    Raises InputError for a pattern that is not a valid regular expression or has no group for the loss.
+    With ``goes_back`` steps may go back. Raises InputError for a pattern that is invalid or has no group for the loss.
     """
 
-    def __init__(self, metrics: MetricsConfig, max_line_bytes: int = MAX_LINE_BYTES) -> None:
-        self._maker = _PointMaker(metrics)
+    def __init__(
+        self, metrics: MetricsConfig, max_line_bytes: int = MAX_LINE_BYTES, *, goes_back: bool = False
+    ) -> None:
+        self._maker = _PointMaker(metrics, goes_back=goes_back)
         self._reader = _reader(metrics, self._maker)
         self._lines = Lines(self._reader, max_line_bytes)
         self._is_named = metrics.loss is not None
-        is_given = metrics.pattern is not None or metrics.format != "auto"
-        self._head: bytes | None = None if is_given else b""
+        self._head: bytes | None = b"" if metrics.pattern is None and metrics.format == "auto" else None
         self._events = Events() if metrics.pattern is None and metrics.format == "tensorboard" else None
 
     @property
@@ -108,8 +109,7 @@ class MetricStream:
     @property
     def question(self) -> str | None:
         """What the user must be asked before the losses can be trusted; None if the loss is clear or was given."""
-        loss = None if self._is_named else self._maker.loss
-        return None if loss is None else self._reader.question(loss)
+        return None if self._is_named or self._maker.loss is None else self._reader.question(self._maker.loss)
 
     @property
     def validation_loss(self) -> float | None:
@@ -179,7 +179,7 @@ class _Held:
 class _PointMaker:
     """Turns rows into points, once the columns are chosen."""
 
-    def __init__(self, metrics: MetricsConfig) -> None:
+    def __init__(self, metrics: MetricsConfig, *, goes_back: bool = False) -> None:
         step, loss = metrics.step, metrics.loss
         self._wanted = {"step": step, "loss": loss, "grad_norm": metrics.grad_norm}
         self._validation = VALIDATION_NAMES if metrics.validation_loss is None else (metrics.validation_loss,)
@@ -200,7 +200,7 @@ class _PointMaker:
         self._names: Counter[str] = Counter()
         self._losses: Counter[str] = Counter()
         self._norm: str | None = None
-        self._numbering = Numbering(metrics.every or 1)
+        self._numbering = Numbering(metrics.every or 1, goes_back=goes_back)
         self._silence = Silence()
         self._epoch: float | None = None  # of the last row that had one
 
@@ -269,7 +269,7 @@ class _PointMaker:
         """Return the step of a row that may belong to an evaluation: its own if it has one, else the last loss's."""
         of_loss = max(0, len(self._held) - 1) if self._numbering.last is None else self._numbering.last
         last = max(of_loss, self._readings[-1].step if self._readings else 0, self._last_reading)
-        wanted = _OWN_STEPS if self._wanted["step"] is None else (self._wanted["step"], *_OWN_STEPS)
+        wanted = (*filter(None, [self._wanted["step"]]), *_OWN_STEPS)
         own = first_usual([*wanted, *(f"{EVALUATION}/{name}" for name in wanted)], names)
         value = row[own] if own is not None else math.nan
         is_step = math.isfinite(value) and value >= last and abs(value - round(value)) < 1e-6 and value < 2**53
