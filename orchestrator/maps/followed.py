@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.outcomes import member_result
 from orchestrator.detection.run_monitor import RunMonitor
-from orchestrator.logs.columns import Columns
+from orchestrator.logs.columns import LR_NAMES, Columns, first_usual
 from orchestrator.logs.streams import Point
 from orchestrator.logs.tables import Log
 from orchestrator.maps.replay import replay_logs
@@ -36,10 +36,12 @@ class FollowedRun:
     ) -> None:
         self._config = config.model_copy(update={"early_stop": False})
         self._wants_norm_rises, self._all_steps = wants_norm_rises, all_steps
+        self._lr_name = ""
         self._start()
 
     def _start(self) -> None:
-        self._steps, self._losses, self._norms = array("q"), array("d"), array("d")  # NaN is no norm so far
+        self._steps, self._losses = array("q"), array("d")
+        self._norms, self._lrs = array("d"), array("d")  # NaN is none so far
         self._num_dropped = 0  # of the first points, which are no longer kept
         self._num_judged = 0  # of those that are kept
         self._states: list[tuple[int, bytes]] = []  # how many points, with the dropped ones, a state has seen
@@ -60,29 +62,40 @@ class FollowedRun:
 
     @property
     def first_step(self) -> int | None:
-        """The step of the first point."""
-        return self.record.first_step
+        """The step of the first point that is kept."""
+        return self._steps[0] if self._steps else None
+
+    @property
+    def last_loss(self) -> float | None:
+        """The loss of the last point."""
+        return self._losses[-1] if self._losses else None
+
+    @property
+    def last_norm(self) -> float | None:
+        """The gradient norm of the last point; None without one."""
+        return None if not self._norms or math.isnan(self._norms[-1]) else self._norms[-1]
 
     @property
     def record(self) -> MemberRecord:
         """What the detector knows about the run so far."""
         return self._monitor.record()
 
-    @property
-    def norms(self) -> np.ndarray:
-        """The gradient norms of the points that are kept, NaN before the first one."""
-        return np.array(self._norms)
-
-    @property
-    def losses(self) -> np.ndarray:
-        """The losses of the points that are kept."""
-        return np.array(self._losses)
-
     def share_not_finite(self, num: int = 100) -> float:
         """Return the share of the last ``num`` points whose loss or gradient norm is not finite."""
         losses, norms = self._losses[-num:], self._norms[-num:]
         broken = sum(not math.isfinite(loss) or math.isinf(norm) for loss, norm in zip(losses, norms, strict=True))
         return broken / len(losses) if losses else 0.0
+
+    @property
+    def lr(self) -> float | None:
+        """The highest learning rate so far; None if the log has none."""
+        lr_N = np.array(self._lrs)
+        return None if np.isnan(lr_N).all() else float(np.nanmax(lr_N))
+
+    def _lr_of(self, others: Mapping[str, float]) -> float:
+        if self._lr_name not in others:
+            self._lr_name = first_usual(LR_NAMES, list(others)) or self._lr_name
+        return others.get(self._lr_name, self._lrs[-1] if self._lrs else math.nan)
 
     def add(self, points: Sequence[Point]) -> int | None:
         """Take the next points. Return the step that the run went back to, the first one if several times, or None."""
@@ -95,6 +108,7 @@ class FollowedRun:
             self._steps.append(point.step)
             self._losses.append(point.loss)
             self._norms.append(math.nan if norm is None else math.inf if math.isnan(norm) else norm)
+            self._lrs.append(self._lr_of(point.others))
         self._judge()
         return back
 
@@ -104,11 +118,12 @@ class FollowedRun:
 
     def log(self, name: str, columns: Columns) -> Log:
         """Return the points that are kept as a log."""
-        norm_N: np.ndarray | None = self.norms
-        known = np.flatnonzero(~np.isnan(self.norms))
-        if len(known):
-            norm_N = np.where(np.isnan(self.norms), self.norms[known[0]], self.norms)
-        return Log(name, columns, np.array(self._steps), self.losses, norm_N if len(known) else None)
+        norm_N = np.array(self._norms)
+        known = np.flatnonzero(~np.isnan(norm_N))
+        norms = np.where(np.isnan(norm_N), norm_N[known[0]], norm_N) if len(known) else None
+        lr_N = np.array(self._lrs)
+        lrs = None if np.isnan(lr_N).all() else lr_N
+        return Log(name, columns, np.array(self._steps), np.array(self._losses), norms, lr_N=lrs)
 
     def conclude(self, name: str) -> tuple[MemberRecord, MemberResult]:
         """Return what a replay of the whole log says; of a long run, what the detector has said as it went on."""
@@ -138,7 +153,7 @@ class FollowedRun:
 
     def _forget(self, num: int) -> None:
         """Drop the first points, and the states to which the run can no longer return."""
-        for column in (self._steps, self._losses, self._norms):
+        for column in (self._steps, self._losses, self._norms, self._lrs):
             del column[:num]
         self._num_dropped, self._num_judged = self._num_dropped + num, self._num_judged - num
         self._states = [state for state in self._states if state[0] >= self._num_dropped]
@@ -149,7 +164,7 @@ class FollowedRun:
         if not num:
             self._start()
             return
-        for column in (self._steps, self._losses, self._norms):
+        for column in (self._steps, self._losses, self._norms, self._lrs):
             del column[num:]
         if num >= self._num_judged:
             return
