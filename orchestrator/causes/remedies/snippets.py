@@ -16,22 +16,22 @@ from orchestrator.causes.remedies.remedy import Remedy
 # A scheduler multiplies the rate of a group, or computes it anew from its base_lrs.
 _RATE = """\
 if {when}:
-    for number, group in enumerate(optimizer.param_groups):
+{first}    for number, group in enumerate(optimizer.param_groups):
         {keep}ratio = {ratio}
         group["lr"] *= ratio
-        group["initial_lr"] = group.get("initial_lr", group["lr"] / ratio) * ratio
         if scheduler is not None:
+            group["initial_lr"] *= ratio
             scheduler.base_lrs[number] *= ratio
 """
 _KEEP_RATE = 'group["old_lr"] = group.get("initial_lr", group["lr"])\n        '
 _FIELD = """\
 if {when}:
-    for group in optimizer.param_groups:
+{first}    for group in optimizer.param_groups:
         {keep}group["{name}"] = {value}
 """
 _BETA = """\
 if {when}:
-    for group in optimizer.param_groups:
+{first}    for group in optimizer.param_groups:
         betas = list(group["betas"])
         {keep}betas[{index}] = {value}
         group["betas"] = tuple(betas)
@@ -116,10 +116,9 @@ def _set(name: str, change: Any, start: int, lasts: int | None, over: int) -> It
     elif name not in ("lr", *_FIELDS, *_BETAS) or change is None or (over and factor is None):
         yield None
     elif factor is not None:
-        when, ratio = _ramp(factor, start, over)
-        yield _times(name, when, ratio)
+        yield _times(name, factor, start, over)
         if end is not None:
-            yield _times(name, f"step == {end}", repr(1 / factor))
+            yield _times(name, 1 / factor, end, 0)
     else:
         yield _number(name, f"step == {start}", repr(change), keeps=end is not None)
         if end is not None:
@@ -135,37 +134,34 @@ def _clip(change: Any, factor: float | None, start: int, end: int | None) -> Ite
         yield _CLIP.format(when=f"step >= {start}" if end is None else f"{start} <= step < {end}", value=change)
 
 
-def _ramp(factor: float, start: int, over: int) -> tuple[str, str]:
-    """When a factor changes something, and by which ratio from step to step."""
-    if not over:
-        return f"step == {start}", repr(factor)
-    share = f"{factor - 1!r} / {over + 1}"
-    now, before = f"(step - {start - 1})", f"(step - {start})"
-    return f"{start} <= step <= {start + over}", f"(1 + {now} * {share}) / (1 + {before} * {share})"
-
-
-def _times(name: str, when: str, ratio: str) -> str:
+def _times(name: str, factor: float, start: int, over: int) -> str:
+    """Lines that multiply a field, at once or from step to step of a ramp."""
+    when, first, ratio = f"step == {start}", "", repr(factor)
+    if over:
+        when, first = f"{start} <= step <= {start + over}", f"    rise = {factor - 1!r} / {over + 1}\n"
+        ratio = f"(1 + (step - {start - 1}) * rise) / (1 + (step - {start}) * rise)"
     if name == "lr":
-        return _RATE.format(when=when, ratio=ratio, keep="")
-    if name in _BETAS:
-        index = _BETAS[name]
-        return _BETA.format(when=when, index=index, value=f"betas[{index}] * ({ratio})", keep="")
-    return _FIELD.format(when=when, name=name, value=f'group["{name}"] * ({ratio})', keep="")
+        return _RATE.format(when=when, first=first, ratio=ratio, keep="")
+    own = f"betas[{_BETAS[name]}]" if name in _BETAS else f'group["{name}"]'
+    return _field(name, when, f"{own} * {ratio}", first=first)
 
 
 def _number(name: str, when: str, value: str, *, keeps: bool) -> str:
     if name == "lr":
         ratio = f'{value} / group.get("initial_lr", group["lr"])'
-        return _RATE.format(when=when, ratio=ratio, keep=_KEEP_RATE if keeps else "")
+        return _RATE.format(when=when, first="", ratio=ratio, keep=_KEEP_RATE if keeps else "")
     old = f"betas[{_BETAS[name]}]" if name in _BETAS else f'group["{name}"]'
-    keep = f'group["old_{name}"] = {old}\n        ' if keeps else ""
+    return _field(name, when, value, keep=f'group["old_{name}"] = {old}\n        ' if keeps else "")
+
+
+def _field(name: str, when: str, value: str, first: str = "", keep: str = "") -> str:
     if name in _BETAS:
-        return _BETA.format(when=when, index=_BETAS[name], value=value, keep=keep)
-    return _FIELD.format(when=when, name=name, value=value, keep=keep)
+        return _BETA.format(when=when, first=first, index=_BETAS[name], value=value, keep=keep)
+    return _FIELD.format(when=when, first=first, name=name, value=value, keep=keep)
 
 
 def _back(name: str, when: str, value: Any) -> str:
     """The lines that undo ``_number``."""
     if name == "lr":
-        return _RATE.format(when=when, ratio=f'group.pop("old_lr") / {value!r}', keep="")
+        return _RATE.format(when=when, first="", ratio=f'group.pop("old_lr") / {value!r}', keep="")
     return _number(name, when, f'group.pop("old_{name}")', keeps=False)
