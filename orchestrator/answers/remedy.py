@@ -178,9 +178,6 @@ class RemedyAnswer(Answer):
         results = self.result
         if results.tallies:
             yield from map(Line, _verdict(results))
-            if self.snippet is not None and results.shown is not None:
-                yield Line(f"{results.shown.name} in PyTorch, before `optimizer.step()`:")
-                yield from (Line(line, 1) for line in self.snippet.splitlines())
             yield from _tables(results)
         else:
             yield Line("no remedy was tried")
@@ -197,6 +194,9 @@ class RemedyAnswer(Answer):
         if results.tallies:
             yield from _costs(results)
             yield Line(_diagnosis(results))
+            if self.snippet is not None and results.shown is not None:
+                yield Line(f"{results.shown.name} in PyTorch, before `optimizer.step()`:")
+                yield from (Line(line, 1) for line in self.snippet.splitlines())
             yield Line(f"steps trained after the forks: {results.spent_steps:,}")
             if self.picture is not None:
                 yield Figure(picture_of("remedies:remedies_figure", self.result), "remedies by fork step", self.picture)

@@ -18,11 +18,13 @@ from orchestrator.api.run_report import Reporter, RunReport
 from orchestrator.base.errors import EXIT_ALARM, EXIT_INTERRUPTED, EXIT_OK, InputError, Problem
 from orchestrator.base.files import STANDARD_OUTPUT, check_output, open_private, storage_errors
 from orchestrator.base.words import joined
+from orchestrator.causes.from_log import explain_log
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.run_alarms import ALARM_KINDS, Alarm, RunAlarms
 from orchestrator.logs.columns import Columns, MetricsConfig
 from orchestrator.logs.following import FollowedLog, followed_log
 from orchestrator.maps.followed import FollowedRun
+from orchestrator.maps.replay import Replayed
 from orchestrator.mirrors.notifier import PAUSE_S, Kind, Message, Sender, service_named
 from orchestrator.render.answer import to_plain
 from orchestrator.render.text import Lines
@@ -239,10 +241,20 @@ class _Watch:
         return self.reporter.report(self.run, self._others, self.log.validation_loss)
 
     def _raise(self, alarm: Alarm) -> Iterator[str]:
-        more = [] if self.beside is None else self.beside.saved(alarm)
+        more = [*self._argued(alarm), *([] if self.beside is None else self.beside.saved(alarm))]
         yield f"{_time()}  ALARM {alarm.kind}: {alarm.text}"
         yield from (f"  {line}" for line in more)
         yield from self.outlet.pass_on(alarm, more)
+
+    def _argued(self, alarm: Alarm) -> list[str]:
+        """What the log says of the cause so far; the shape of a spike is known only when it is over."""
+        if alarm.kind not in ("spike", "lost", "nan"):
+            return []
+        log = self.run.log(self.log.name, self.options.columns)
+        why = explain_log(Replayed(log, self.run.record, self.run.result(self.log.name)))
+        if why is None:
+            return []
+        return [*([f"likely: {why.likely}"] if alarm.kind != "spike" else []), *why.measured]
 
     def _place(self, beside: Beside) -> Iterator[str]:
         place = beside.place(self.run.lr)

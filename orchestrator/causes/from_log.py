@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from orchestrator.base.query import reported
+from orchestrator.base.query import hidden, reported
 from orchestrator.base.words import count
 from orchestrator.causes.mechanisms import limits as at
 from orchestrator.causes.mechanisms.data import falls_back, jump_near
@@ -30,7 +30,7 @@ _BEFORE, _NEAR = 50, 5  # points whose median is what was usual before, and thos
 _ROSE = 2.0  # times the usual norm
 _SEVERAL = 3  # episodes that make a pattern
 _BACK_STEPS = 50  # to go back before the onset, if nothing says more
-_YOUNG = 1.1  # times the steps of the warmup: soon after it
+_YOUNG = 1.25  # times the step of _FULL: soon after the warmup
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,7 @@ class LogExplanation:
     facts: tuple[str, ...]
     missing: tuple[Missing, ...]
     actions: tuple[Action, ...]
+    measured: tuple[str, ...] = hidden()  # the facts that are not about the loss
 
     @reported
     def norm_factor(self) -> float | None:
@@ -129,7 +130,8 @@ def explain_log(judged: Replayed, runs: SavedRuns | None = None) -> LogExplanati
         rate=case.rate,
         norm=case.norm,
         validation=case.validation,
-        facts=tuple(case.facts()),
+        facts=(*case.of_loss(), *case.measured()),
+        measured=tuple(case.measured()),
         missing=tuple(case.missing()),
         actions=tuple(case.actions()),
     )
@@ -142,8 +144,10 @@ class _Case:
         self.judged, self.log, self.onset, self.episode, self.runs = judged, judged.log, onset, episode, runs
         self.place = int(np.searchsorted(self.log.step_N, onset))  # of the onset among the points
         self.every = max(1, round(float(np.median(np.diff(self.log.step_N)))))
-        self.rate, self.norm, self.validation = self._rate(), self._norm(), self._validation()
         self.shape = self._shape()
+        has_onset = self.shape != "stall"  # which lasts from the first step
+        self.rate, self.norm = (self._rate(), self._norm()) if has_onset else (None, None)
+        self.validation = self._validation()
 
     @property
     def outcome(self) -> str:
@@ -246,15 +250,19 @@ class _Case:
             return "steps that grew too long: the gradient norm rose first, then the loss, over several points"
         return "steps too long at this learning rate, or several bad batches: the loss rose over several points"
 
-    def facts(self) -> Iterator[str]:
-        """What was measured around the onset."""
-        episode, rate, norm = self.episode, self.rate, self.norm
+    def of_loss(self) -> Iterator[str]:
+        """How the loss rose, and whether it came back."""
+        episode = self.episode
         if episode is not None:
             back = "it did not come back"
             if episode.recovery_step is not None:
                 back = f"back after {count(episode.recovery_step - episode.onset_step, 'step')}"
             level = "" if math.isnan(episode.level) else f" from {episode.level:.4g}"
             yield f"loss{level} up to {episode.peak_loss:.4g}, {back}"
+
+    def measured(self) -> Iterator[str]:
+        """The learning rate, the gradient norm and the validation loss around the onset."""
+        rate, norm = self.rate, self.norm
         if rate is not None:
             since = f"full since step {rate.full_step:,}, {count(rate.steps_since_full, 'step')} before"
             words = {
@@ -274,9 +282,9 @@ class _Case:
 
     def missing(self) -> Iterator[Missing]:
         """What the log does not say."""
-        if self.rate is None:
+        if self.log.lr_N is None:
             yield Missing("the learning rate at the onset", "print it in each line")
-        if self.norm is None:
+        if self.log.grad_norm_N is None:
             yield Missing("whether the gradient rose first", "print its norm before clipping")
         if self.every > 1 and self.shape in ("one jump", "rise"):
             yield Missing("whether it was one batch or several", f"a loss of each step; it has one in {self.every:,}")
@@ -294,7 +302,9 @@ class _Case:
         """What to do, the first first."""
         if self.came_back:
             returns = f"; {self.runs.returns()}" if self.runs is not None else ""
-            yield Action(f"nothing, while it stays rare: it came back by itself{returns}")
+            rare = "nothing, while it stays rare: it came back without help"
+            often = "nothing yet: each time it came back, but it recurs"
+            yield Action(f"{often if self.shape == 'jumps' else rare}{returns}")
         if self.shape == "stall":
             yield Action("start again with a third of the learning rate, and with three times as much")
             return
@@ -324,9 +334,9 @@ class _Case:
             yield from (halved, skipped)
 
     def _batches(self) -> int:
-        """Batches to skip: those from the checkpoint to the peak."""
-        end = self.onset if self.episode is None else self.episode.peak_step
-        return max(1, int(end) - self._checkpoint() + self.every)
+        """Batches to skip: those from the checkpoint to the peak, if that is near."""
+        peak = self.onset if self.episode is None else self.episode.peak_step
+        return min(peak, self.onset + _NEAR * self.every) - self._checkpoint() + self.every
 
     def _checkpoint(self) -> int:
         """The latest step from which the run is likely to be saved."""
