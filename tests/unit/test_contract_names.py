@@ -93,7 +93,8 @@ QUESTIONS = {
     "remedies": FORK_OPTIONS | {"--cell"},
     "remedy": FORK_OPTIONS | {"--trial", "--cell"},
     "replay": LOG_OPTIONS
-    | {"--set", "--faint", "--figures", "--no-figures", "--norm-rises", "--no-norm-rises", "--pattern", "--format"},
+    | {"--set", "--faint", "--figures", "--no-figures", "--norm-rises", "--no-norm-rises", "--pattern", "--format"}
+    | {"--fail-on", "--beside"},
     "sensitivity": {"--along", "--range"},
     "status": {"--watch"},
     "survival": {"--by", "--until", "--where"},
