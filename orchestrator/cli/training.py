@@ -199,9 +199,10 @@ def watch_command(
     """Follow the log of a run that is going on: one line a minute, and an alarm when it leaves its trend or is lost.
 
     For example `sweep watch train.log --steps 20000`, or `sweep watch runs/big --notify NOTIFY_URL --exit-on lost`. It
-    judges as `sweep replay` does, and goes on when the log is rotated or truncated, or the run restarts from a
-    checkpoint. Each spike is one alarm. `sweep watch train.log --run 'scancel 123'` cancels a job that is lost, and
-    `sweep watch train.log --beside lr_width --set width=2048` says how far the edge is.
+    judges as `sweep replay train.log` does, and goes on when the log is rotated or truncated, or the run restarts from
+    a checkpoint. Each spike is one alarm. `sweep watch train.log --run 'scancel 123'` cancels a job that is lost, and
+    `sweep watch train.log --beside lr_width --set width=2048` says how far the edge is. The newest log of a folder is
+    followed. Stop it with Ctrl-C.
     """
     from orchestrator.answers._options import log_metrics
     from orchestrator.answers.replay import stopping_of

@@ -156,7 +156,7 @@ def followed_log(path: str, columns: Columns, metrics: MetricsConfig, pipe: int 
     if not file.is_dir():
         return _followed_file(path, file, lambda: file, columns, metrics)
     logs = find_logs(file)
-    newest = _newest(logs)
+    newest = _newest_with_losses(logs, columns, metrics)
     if "tfevents" in newest.name:
         return StreamedLog(str(newest.parent), FileTail(f"{escape(str(newest.parent))}/*tfevents*").read, metrics)
     if newest.suffix == ".json":
@@ -183,7 +183,33 @@ def _followed_file(
 
 
 def _newest(paths: list[Path]) -> Path:
-    return max(paths, key=lambda path: path.stat().st_mtime_ns)
+    return max(paths, key=_changed_at)
+
+
+def _changed_at(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
+def _newest_with_losses(logs: list[Path], columns: Columns, metrics: MetricsConfig) -> Path:
+    """Return the newest log that has losses near its start; without any, the newest file that a run may yet write to.
+
+    A folder also has what other tools write, such as the log of Weights & Biases itself.
+    """
+    newest_first = sorted(logs, key=_changed_at, reverse=True)
+    return next((log for log in newest_first if _has_losses(log, columns, metrics)), newest_first[0])
+
+
+def _has_losses(path: Path, columns: Columns, metrics: MetricsConfig) -> bool:
+    try:
+        with open(path, "rb") as file:
+            head = file.read(HEAD_BYTES)
+        check_is_text(str(path), head)
+        if is_document(path, head):
+            return len(read_log(path, columns).step_N) > 1  # a summary has one loss
+    except (OSError, InputError):
+        return False
+    stream = MetricStream(metrics)
+    return bool(stream.feed(head) or stream.finish())
 
 
 def _named(folder: Path, name: str) -> list[Path]:

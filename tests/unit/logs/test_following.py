@@ -115,6 +115,20 @@ def test_the_newest_log_of_a_folder_is_followed(tmp_path: Path) -> None:
     assert (log.name, steps_of(log)) == (str(tmp_path / "metrics.csv"), [0, 1])
 
 
+def test_the_output_of_a_run_is_followed_among_the_files_that_weights_and_biases_writes(tmp_path: Path) -> None:
+    contents = {
+        "run-1/files/output.log": lines(0, 20), "run-2/files/output.log": lines(0, 30), "run-2/files/config.json": "{}",
+        "run-2/files/wandb-summary.json": '{"loss": 2.9, "_step": 29, "_runtime": 12}',
+        "run-2/logs/debug-internal.log": '{"time":"2026-01-01","level":"INFO","msg":"flushed 12 rows"}\n' * 9,
+    }  # fmt: skip
+    for seconds, (name, content) in enumerate(contents.items()):
+        path = tmp_path / "wandb" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        os.utime(path, (seconds, seconds))
+    assert follow(tmp_path / "wandb").name == str(tmp_path / "wandb" / "run-2" / "files" / "output.log")
+
+
 def test_a_pipe_is_read_until_its_writer_ends() -> None:
     reading, writing = os.pipe()
     log = followed_log("-", Columns(), MetricsConfig(), reading)
