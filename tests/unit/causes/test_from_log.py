@@ -80,6 +80,29 @@ def test_many_departures_are_a_regime_and_no_single_batch() -> None:
     assert [action.remedy for action in why.actions[1:]] == ["lr x0.5", "eps x100"]
 
 
+def test_jumps_of_single_points_are_bad_batches_also_in_the_warmup() -> None:
+    losses = learning(NUM)
+    losses[[700, 733, 1100, 1555]] += 3.0
+    why = explained(losses, rates=np.minimum(1, np.arange(NUM) / 900))
+    assert (why.shape, why.onset_step, why.rate.phase) == ("single jumps", 700, "warmup")
+    assert why.likely.startswith("bad batches: 4 times")
+    assert "batches of these steps" in why.actions[1].what
+
+
+@pytest.mark.parametrize(("height", "norm"), [(30.0, 1.0), (3.0, 200.0)], ids=["loss", "gradient"])
+def test_a_jump_higher_than_a_bad_batch_makes_it_is_an_overshoot(height: float, norm: float) -> None:
+    norms, losses = NORM.copy(), learning(NUM)
+    norms[1200], losses[1200] = norm, 2.0 + height
+    why = explained(losses, norms)
+    assert (why.shape, why.onset_step) == ("rise", 1200)
+    assert "overshot" in why.likely
+
+
+def test_a_run_that_does_not_come_back_had_no_single_bad_batch() -> None:
+    why = explained(learning(NUM, changes=[(1200, 1202, 3.0), (1203, NUM, 6.0)]))
+    assert why.shape == "rise"
+
+
 def test_a_loss_that_is_not_finite_at_once_is_a_number_out_of_range() -> None:
     losses = learning(NUM)
     losses[1500:] = math.nan
