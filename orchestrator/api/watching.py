@@ -113,12 +113,12 @@ class _Outlet:
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             print(json.dumps({"type": kind, "time": now, **to_plain(values)}), file=self._json, flush=True)
 
-    def pass_on(self, alarm: Alarm, more: list[str]) -> Iterator[str]:
-        """Write an alarm, keep it for a message, and run the command; yield what came of that."""
+    def pass_on(self, alarm: Alarm, more: list[str], *, may_act: bool) -> Iterator[str]:
+        """Write an alarm, keep it for a message, and run the command if it ``may_act``; yield what came of that."""
         self.write("alarm", {"kind": alarm.kind, "step": alarm.step, "text": alarm.text, "more": more})
         if alarm.kind in self.options.on:
             self._waiting.append((alarm, more))
-        if self.options.command is not None and alarm.kind in self.options.command_on:
+        if may_act and self.options.command is not None and alarm.kind in self.options.command_on:
             yield from self._run(self.options.command, alarm)
 
     def send_due(self, report: RunReport, *, is_last: bool = False) -> None:
@@ -167,6 +167,7 @@ class _Watch:
     reporter: Reporter = field(init=False)
     beside: Beside | None = field(init=False, default=None)
     _others: dict[str, float] = field(init=False, default_factory=dict)
+    _has_asked: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         options = self.options
@@ -199,8 +200,9 @@ class _Watch:
             for alarm in raised:
                 yield from self._raise(alarm)
             self.outlet.send_due(self._report())
+            yield from self._ask()
             ending = next((alarm for alarm in raised if alarm.kind in self.options.exit_on), None)
-            if ending is not None:
+            if ending is not None and self.log.question is None:
                 yield from self._end(f"--exit-on {ending.kind}")
                 return EXIT_ALARM
             is_complete = self._is_complete()
@@ -208,7 +210,8 @@ class _Watch:
                 next_report = self.clock.now() + self.options.every_s
                 report = self._report()
                 self.outlet.write("report", to_plain(report))
-                yield f"{_time()}  {report.line()}"
+                why = f": {self.log.note}" if report.step is None else ""
+                yield f"{_time()}  {report.line()}{why}"
             if self.log.is_over or is_complete:
                 yield from self._end("the run is complete" if is_complete else "the log is over")
                 return EXIT_OK
@@ -244,7 +247,14 @@ class _Watch:
         more = [*self._argued(alarm), *([] if self.beside is None else self.beside.saved(alarm))]
         yield f"{_time()}  ALARM {alarm.kind}: {alarm.text}"
         yield from (f"  {line}" for line in more)
-        yield from self.outlet.pass_on(alarm, more)
+        yield from self.outlet.pass_on(alarm, more, may_act=self.log.question is None)
+
+    def _ask(self) -> Iterator[str]:
+        """Say once that it is in question which losses are those of the training, and what waits for the answer."""
+        question = self.log.question
+        if question is not None and not self._has_asked:
+            self._has_asked = True
+            yield f"caution: {question}; until --loss NAME says which counts, no --run and no --exit-on acts"
 
     def _argued(self, alarm: Alarm) -> list[str]:
         """What the log says of the cause so far; the shape of a spike is known only when it is over."""

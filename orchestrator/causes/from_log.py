@@ -243,7 +243,9 @@ class _Case:
         """The cause that the log makes most likely, as a sentence."""
         norm = self.norm
         if self.shape == "stall":
-            return "the learning rate: too low to learn in this time, or so high from the start that nothing is learned"
+            return (
+                "steps too short to learn (rate too low, eps far above the gradients), or far too long from the start"
+            )
         if self.shape == "not finite":
             return "a number out of range: the loss was on its trend, and then not finite at once"
         if self.shape == "single jumps":
@@ -328,7 +330,9 @@ class _Case:
             recurs = self.shape in ("jumps", "single jumps")
             yield Action(f"{often if recurs else rare}{returns}")
         if self.shape == "stall":
-            yield Action("start again with a third of the learning rate, and with three times as much")
+            yield Action(
+                "start again with a third of the learning rate, with three times as much, and with a smaller eps"
+            )
             return
         step = self._checkpoint()
         back = f"go back to a checkpoint of step {step:,} or before"

@@ -44,6 +44,11 @@ class FollowedLog(ABC):
         """The columns in use, or why there are no points."""
 
     @property
+    def question(self) -> str | None:
+        """What must be asked before the losses can be trusted; None if the loss is clear or was given."""
+        return None
+
+    @property
     @abstractmethod
     def validation_loss(self) -> float | None:
         """The last finite validation loss, if there was one."""
@@ -73,7 +78,12 @@ class StreamedLog(FollowedLog):
     @property
     def note(self) -> str:
         """The columns in use, or why there are no points."""
-        return self._stream.note
+        return self._stream.note.replace("say which under metrics: loss", "say --loss NAME")
+
+    @property
+    def question(self) -> str | None:
+        """What must be asked before the losses can be trusted; None if the loss is clear or was given."""
+        return self._stream.question
 
     @property
     def validation_loss(self) -> float | None:

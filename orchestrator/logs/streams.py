@@ -308,7 +308,7 @@ class _PointMaker:
             return "no line with a name and a number"
         if self._wanted["loss"] is not None and find_name(names, self._wanted["loss"]) is None:
             return printable(f"no line with {self._wanted['loss']!r}: names seen: {listed(names, MAX_LISTED)}")
-        if self._held:
+        if self._held and max(self._losses.values(), default=0) < NUM_FIRST:
             return printable(
                 f"fewer than {NUM_FIRST} lines with a loss so far: names seen: {listed(names, MAX_LISTED)}"
             )

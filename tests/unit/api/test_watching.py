@@ -150,6 +150,24 @@ def test_a_log_without_losses_says_why(watched) -> None:
     assert found.of("report")[0]["step"] is None
 
 
+def test_nothing_acts_while_it_is_in_question_which_losses_count(watched) -> None:
+    losses = learning(300)
+    losses[200:] = math.nan
+    text = "".join(f"[{i}] loss {loss:.4f}\npass {i}: loss {loss + 1:.4f}\n" for i, loss in enumerate(losses))
+    found = watched([text], exit_on=("lost",), command="exit 1")
+    assert found.code == EXIT_INTERRUPTED
+    assert ("lost", 200) in found.alarms
+    assert [line for line in found.said if line.startswith("caution")] == [
+        "caution: two kinds of lines have a loss, 'loss' in 300 and 'pass/loss' in 300; until --loss NAME says which "
+        "counts, no --run and no --exit-on acts"
+    ]
+
+
+def test_columns_that_may_all_be_the_loss_are_named(watched) -> None:
+    found = watched(["".join(f"step {i} a_loss 3.0 b_loss 2.0\n" for i in range(40))], every_s=10.0)
+    assert found.said[-2].endswith("no losses so far: several may be the loss: a_loss, b_loss; say --loss NAME")
+
+
 def test_the_settings_of_the_detector_count(watched) -> None:
     from orchestrator.answers.replay import stopping_of
 
