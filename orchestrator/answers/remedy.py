@@ -120,6 +120,7 @@ class RemedyAnswer(Answer):
     best_step: int | None
     agrees_with_diagnosis: bool | None
     neighbour: str | None
+    snippet: str | None
     picture: Path | None = hidden(default=None)
     code: int = hidden(default=EXIT_OK)
     is_stopped: bool = hidden(default=False)
@@ -129,6 +130,8 @@ class RemedyAnswer(Answer):
         cls, results: Remedies, picture: Path | None = None, code: int = EXIT_OK, *, is_stopped: bool = False
     ) -> RemedyAnswer:
         """The answer with these results of forks."""
+        from orchestrator.causes.remedies.snippets import snippet_of
+
         control, cheapest, best = results.control, results.cheapest, results.best
 
         p_values = results.p_values
@@ -152,6 +155,7 @@ class RemedyAnswer(Answer):
             best_step=getattr(best, "fork_step", None),
             agrees_with_diagnosis=results.agrees,
             neighbour=None if results.neighbour is None else results.neighbour.trial_id,
+            snippet=None if results.shown is None else snippet_of(results.shown.remedy, results.shown.fork_step),
             picture=picture,
             code=code,
             is_stopped=is_stopped,
@@ -190,6 +194,9 @@ class RemedyAnswer(Answer):
         if results.tallies:
             yield from _costs(results)
             yield Line(_diagnosis(results))
+            if self.snippet is not None and results.shown is not None:
+                yield Line(f"{results.shown.name} in PyTorch, before `optimizer.step()`:")
+                yield from (Line(line, 1) for line in self.snippet.splitlines())
             yield Line(f"steps trained after the forks: {results.spent_steps:,}")
             if self.picture is not None:
                 yield Figure(picture_of("remedies:remedies_figure", self.result), "remedies by fork step", self.picture)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,8 @@ from orchestrator.answers._options import (
     pattern_option,
     step_option,
 )
-from orchestrator.base.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, Problem
+from orchestrator.answers._replayed import EPISODES_SHOWN, log_blocks, picture_names, sweep_blocks
+from orchestrator.base.errors import EXIT_ALARM, EXIT_BAD_INPUT, EXIT_OK, InputError, Problem
 from orchestrator.base.files import (
     FROZEN_SWEEP,
     LEDGER,
@@ -27,24 +26,35 @@ from orchestrator.base.files import (
     check_no_links,
     check_output,
     storage_errors,
+    sweep_folder,
 )
 from orchestrator.base.query import Query, Say, Subject, option, silent
+from orchestrator.base.vocabulary import OUTCOMES, UNKNOWN
+from orchestrator.base.words import listed
 from orchestrator.render.answer import Answer
-from orchestrator.render.blocks import Block, Caution, Figure, Line, Table, picture_of
+from orchestrator.render.blocks import Block, Caution, Figure, Line, picture_of
 
 if TYPE_CHECKING:
+    from orchestrator.causes.from_log import LogExplanation
+    from orchestrator.causes.remedies.saved import SavedRuns
     from orchestrator.detection.config import StoppingConfig
-    from orchestrator.detection.episodes import Episode
     from orchestrator.logs.tables import Log
     from orchestrator.maps.replay import Replayed, ReplayedTrial
 
 MLFLOW_PREFIX = "mlflow:"
-_EPISODES_SHOWN = 3
-_LONGEST_NAME = 200  # characters of a file name, whose limit is 255 bytes
-_CHANGES_SHOWN = 20
 _UNCLEAR_SHOWN = 5
-_RISES_SHOWN = 5
 _BATCH = 32  # logs that are judged at a time
+_EXPLAINED = 3  # logs in the text
+
+
+def outcomes_of(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the outcomes in lists with commas. Raises InputError for another word."""
+    words = tuple(dict.fromkeys(word.strip() for text in texts for word in text.split(",") if word.strip()))
+    known = (*OUTCOMES, UNKNOWN)
+    if wrong := [word for word in words if word not in known]:
+        remedy = f"one or several of {', '.join(known)}, with commas"
+        raise InputError(Problem(f"--fail-on {','.join(texts)}", "", f"{wrong[0]!r} is not an outcome", remedy))
+    return words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +62,9 @@ class ReplayQuery(Query["tuple[Sequence[str], Path]"]):
     """Judge training logs of any origin: outcomes, spikes, and where they would have been stopped.
 
     Reads CSV and TSV, JSON lines, trainer_state.json, metrics.csv, TensorBoard event files, and text with lines such as
-    `step 10 loss 3.2`. For a finished sweep it shows which outcomes other settings change. For example `sweep replay
-    train.log --loss lm_loss`, or `sweep replay lr_warmup --set stopping.window=30`.
+    `step 10 loss 3.2`. Of a run that left its trend it says the likely cause, what is not known, and what to do. For a
+    finished sweep it shows which outcomes other settings change. For example `sweep replay train.log --loss lm_loss`,
+    or `sweep replay lr_warmup --set stopping.window=30`. In CI, `sweep replay runs --fail-on diverged` ends with 5.
     """
 
     panel: ClassVar[str] = "upkeep"
@@ -71,11 +82,16 @@ class ReplayQuery(Query["tuple[Sequence[str], Path]"]):
         opposite="--no-norm-rises",
     )
     faint: bool = option(False, "list the faint episodes too, which count for nothing")
+    fail_on: tuple[str, ...] = option(
+        (), "end with exit code 5 if an outcome is one of these", metavar="spiked,diverged,...", read=outcomes_of
+    )
+    beside: str | None = option(None, "say what became of such runs in this sweep", metavar="SWEEP")
     pattern: str | None = pattern_option()
     format: str = format_option()
 
     def ask(self, subject: tuple[Sequence[str], Path], say: Say = silent) -> ReplayAnswer:
         """Return the verdict on each log, and the trials of each sweep under the settings."""
+        from orchestrator.causes.from_log import explain_log
         from orchestrator.logs.columns import Columns
 
         paths, results = subject
@@ -99,8 +115,16 @@ class ReplayQuery(Query["tuple[Sequence[str], Path]"]):
         if folder is not None and not is_own and logs:
             with storage_errors(folder):
                 folder.mkdir(exist_ok=True)
+        runs = None if self.beside is None else _runs_of(sweep_folder(self.beside, results))
         return ReplayAnswer(
-            tuple(replayed_sweeps), logs, tuple(reading.notes), tuple(map(str, reading.problems)), folder, self.faint
+            tuple(replayed_sweeps),
+            logs,
+            tuple(reading.notes),
+            tuple(map(str, reading.problems)),
+            folder,
+            self.faint,
+            self.fail_on,
+            tuple(explain_log(one, runs) for one in logs),
         )
 
     def _check(self) -> None:
@@ -114,6 +138,15 @@ class ReplayQuery(Query["tuple[Sequence[str], Path]"]):
             if key == ("stopping", "validation_patience"):
                 what = "a replay judges training losses, not validation losses"
                 raise InputError(Problem(f"--set {text}", "stopping.validation_patience", what, "remove it"))
+
+
+def _runs_of(folder: Path) -> SavedRuns:
+    from orchestrator.causes.remedies.saved import saved_runs
+    from orchestrator.ledger.reader import LedgerReader
+    from orchestrator.maps.table import read_table
+
+    with LedgerReader(folder / LEDGER) as ledger:
+        return saved_runs(read_table(ledger))
 
 
 class _Reading:
@@ -232,27 +265,37 @@ class ReplayAnswer(Answer):
     problems: tuple[str, ...]
     pictures: Path | None
     lists_faint: bool = False
+    fail_on: tuple[str, ...] = ()
+    explanations: tuple[LogExplanation | None, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """The code for bad input if a log cannot be read."""
-        return EXIT_BAD_INPUT if self.problems else EXIT_OK
+        """The code for bad input if a log cannot be read, or that of an outcome which was asked to fail."""
+        return EXIT_BAD_INPUT if self.problems else EXIT_ALARM if self.failed else EXIT_OK
+
+    @property
+    def failed(self) -> list[str]:
+        """The logs and trials with an outcome that was asked to fail."""
+        trials = [(f"{name} {trial.trial_id}", trial.new_outcome) for name, trials in self.sweeps for trial in trials]
+        judged = [*trials, *((one.log.name, one.result.outcome) for one in self.logs)]
+        return [f"{name} is {outcome}" for name, outcome in judged if outcome in self.fail_on]
 
     def to_plain(self) -> Any:
         """Return an entry for each trial and each log."""
         from orchestrator.render.answer import to_plain
 
         trials = [{"sweep": name, **to_plain(trial)} for name, trials in self.sweeps for trial in trials]
-        return [*trials, *(to_plain(log.summary()) for log in self.logs)]
+        explained = zip(self.logs, self.explanations, strict=True)
+        return [*trials, *({**to_plain(log.summary()), "explanation": to_plain(why)} for log, why in explained)]
 
     def blocks(self) -> Iterator[Block]:
         """Yield the outcomes that change in each sweep, and a row for each log."""
         for name, trials in self.sweeps:
-            yield from _sweep_blocks(name, trials)
+            yield from sweep_blocks(name, trials)
         if self.logs:
-            yield from _log_blocks(self.logs, lists_faint=self.lists_faint)
+            yield from log_blocks(self.logs, lists_faint=self.lists_faint)
             if self.pictures is not None:
-                for one, name in zip(self.logs, _picture_names(self.logs), strict=True):
+                for one, name in zip(self.logs, picture_names(self.logs), strict=True):
                     yield Figure(
                         picture_of("traces:trace_figure", one),
                         f"loss of {one.log.name}",
@@ -260,107 +303,16 @@ class ReplayAnswer(Answer):
                         is_listed=False,
                     )
                 yield Line(f"pictures: {self.pictures}/")
+        yield from self._explained()
         yield from map(Line, self.notes)
         for problem in self.problems:
             yield Caution(problem, "error")
+        if self.failed:
+            yield Caution(listed(self.failed, EPISODES_SHOWN), "--fail-on")
 
-
-def _log_blocks(replayed: Sequence[Replayed], *, lists_faint: bool) -> Iterator[Block]:
-    rows = []
-    for one, name in zip(replayed, _shown_names(replayed), strict=True):
-        stop = "-" if one.record.lost_step is None else f"step {one.record.lost_step:,}"
-        rows.append(
-            (
-                name,
-                f"{len(one.log.step_N):,}",
-                one.result.outcome,
-                _listed(one.record.episodes),
-                f"{stop} (wrong: it came back)" if one.is_wrong_stop else stop,
-                f"{one.share_saved:.0%}" if one.record.lost_step is not None else "-",
-            )
-        )
-    yield Table(("log", "points", "outcome", "episodes", "would stop", "saves"), tuple(rows), right=(1, 5))
-    for one in replayed:
-        if lists_faint:
-            yield Line(f"faint episodes of {one.log.name}: {_listed(one.record.faint)}")
-        for note in (*one.log.notes, *_notes_on(one)):
-            yield Line(f"note: {one.log.name}: {note}")
-    columns = {(str(o.log.columns.step), str(o.log.columns.loss), str(o.log.columns.grad_norm)) for o in replayed}
-    for step, loss, norm in sorted(columns):
-        yield Line(f"columns: step={step} loss={loss} grad-norm={norm}")
-
-
-def _notes_on(one: Replayed) -> Iterator[str]:
-    """What the detector saw that is neither a verdict nor an episode."""
-    from orchestrator.detection.run_monitor import NOTE
-
-    record = one.record
-    if one.result.risen_share is not None:
-        yield f"since step {record.risen_since_step:,} it has given up {record.risen_share:.0%} of what it had learned"
-    if record.norm_rises:
-        shown = [f"{step:,}" for step in record.norm_rises[:_RISES_SHOWN]]
-        more = len(record.norm_rises) - _RISES_SHOWN
-        yield f"{NOTE}, at step {', '.join(shown)}" + (f" and {more} more" if more > 0 else "")
-
-
-def _shown_names(replayed: Sequence[Replayed]) -> list[str]:
-    """Names without their common folders."""
-    parts = [Path(one.log.name).parts for one in replayed]
-    shared = 0
-    if len(parts) > 1:
-        while all(len(p) > shared + 1 and p[shared] == parts[0][shared] for p in parts):
-            shared += 1
-    return [str(Path(*p[shared:])) if shared else one.log.name for p, one in zip(parts, replayed, strict=True)]
-
-
-def _listed(episodes: Sequence[Episode]) -> str:
-    def shown(step: int | None) -> str:
-        return "end" if step is None else f"{step:,}"
-
-    texts = [f"{shown(e.onset_step)} to {shown(e.recovery_step)}" for e in episodes[:_EPISODES_SHOWN]]
-    if len(episodes) > _EPISODES_SHOWN:
-        texts.append(f"{len(episodes) - _EPISODES_SHOWN} more")
-    return f"{len(episodes)}: {', '.join(texts)}" if episodes else "none"
-
-
-def _picture_names(replayed: Sequence[Replayed]) -> list[str]:
-    """A file name for each picture: the name of the log, after as many folders as make it unique."""
-    names: list[str] = []
-    for one in replayed:
-        parts = [re.sub(r"[^\w.=-]+", "_", part) for part in Path(one.log.name).parts if part not in ("/", "..", ".")]
-        for num in range(1, len(parts) + 1):
-            name = _ending("__".join(parts[-num:])) + ".png"
-            if name not in names:
-                break
-        names.append(name if name not in names else f"{name.removesuffix('.png')}_{len(names)}.png")
-    return names
-
-
-def _ending(name: str) -> str:
-    """The end of ``name``, short enough for a file name."""
-    return name.encode()[-_LONGEST_NAME:].decode(errors="ignore")
-
-
-def _sweep_blocks(name: str, trials: Sequence[ReplayedTrial]) -> Iterator[Block]:
-    """The outcomes of a sweep that change under other settings."""
-    changed = [trial for trial in trials if trial.is_changed]
-    yield Line(f"{name}: {len(trials)} finished trials, {len(changed)} with another outcome")
-    for (before, after), count in sorted(Counter((t.outcome, t.new_outcome) for t in changed).items()):
-        yield Line(f"{before} -> {after}: {count}", 1)
-    trained, needed = sum(t.steps_done for t in trials), sum(t.new_steps_done for t in trials)
-    yield Line(f"member-steps: {trained:,} trained, {needed:,} until the new verdicts")
-    if any(trial.new_outcome == "unknown" for trial in trials):
-        why = "training was stopped before the new settings would have judged, or not every step was kept"
-        yield Line(f"unknown: {why}")
-    if not changed:
-        return
-    rows = tuple(
-        (
-            trial.cell.name,
-            str(trial.seed), trial.outcome, trial.new_outcome, f"{trial.new_steps_done - 1:,}", trial.reason,
-        )
-        for trial in changed[:_CHANGES_SHOWN]
-    )  # fmt: skip
-    yield Table(("trial", "seed", "was", "is", "at step", "because"), rows)
-    if len(changed) > _CHANGES_SHOWN:
-        yield Line(f"... and {len(changed) - _CHANGES_SHOWN} more; --json FILE writes them all")
+    def _explained(self) -> Iterator[Block]:
+        known = [why for why in self.explanations if why is not None]
+        for why in known[:_EXPLAINED]:
+            yield from (Line(text, indent) for text, indent in why.lines())
+        if len(known) > _EXPLAINED:
+            yield Line(f"{len(known) - _EXPLAINED} more logs left their trend; --json FILE says why")

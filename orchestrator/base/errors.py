@@ -10,6 +10,7 @@ EXIT_OK = 0
 EXIT_BAD_INPUT = 2
 EXIT_SOME_FAILED = 3
 EXIT_STORAGE = 4
+EXIT_ALARM = 5  # what the user asked to end with: an alarm of `watch`, an outcome of `replay`
 EXIT_INTERRUPTED = 130
 _MAX_SHOWN = 1000
 

@@ -24,12 +24,13 @@ PANELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "explain": ("Explain and save lost runs", ("explain", "diagnose", "remedy", "remedies", "warn", "survival")),
     "upkeep": (
         "Logs and upkeep",
-        ("replay", "import", "export", "objectives", "audit", "doctor", "sync", "gc"),
+        ("replay", "watch", "import", "export", "objectives", "audit", "doctor", "sync", "gc"),
     ),
 }
 # The commands that act: the module that has the function of this name, and the panel.
 ACTIONS: Mapping[str, tuple[str, str]] = {
     "init": ("orchestrator.cli.training", "train"),
+    "watch": ("orchestrator.cli.training", "upkeep"),
     "run": ("orchestrator.cli.training", "train"),
     "page": ("orchestrator.cli.upkeep", "look"),
     "report": ("orchestrator.cli.upkeep", "look"),
@@ -127,7 +128,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 all trials finished, 2 bad input, 3 some errored, 4 storage or Ray failed, 130 Ctrl-C.",
+    epilog="Exit codes: 0 all trials finished, 2 bad input, 3 some errored, 4 storage or Ray failed, "
+    "5 --exit-on or --fail-on, 130 Ctrl-C.",
 )
 
 

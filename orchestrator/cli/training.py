@@ -1,4 +1,4 @@
-"""Commands around training: init, run and objectives."""
+"""Commands around training: init, run, watch and objectives."""
 
 from __future__ import annotations
 
@@ -140,6 +140,100 @@ def run_command(
         num_more, within = trials or _MORE_TRIALS, factor or _FACTOR
         finish(refining_lines(sweep_folder(file, results), along, num_more, within, changes, executor, **how))
     finish(run_lines(read_sweep(file, results, changes, allow_import), results, executor, **how))
+
+
+_log = partial(typer.Option, rich_help_panel="How the log is read")
+_alarm = partial(typer.Option, rich_help_panel="Alarms: spike, lost, nan, warning, stalled")
+_beside = partial(typer.Option, rich_help_panel="Compare with a sweep")
+
+
+def watch_command(
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH",
+            help="a log, a folder with TensorBoard event files or other logs, trainer_state.json, a CSV; - for a pipe",
+        ),
+    ],
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="steps of the whole run: says the time left, and ends")
+    ] = None,
+    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="from one line to the next")] = 60.0,
+    json_: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="append reports and alarms as JSON lines; - for standard output"),
+    ] = None,
+    on: Annotated[str, _alarm(metavar="KINDS", help="those that --notify sends")] = "spike,lost,nan,stalled",
+    notify: Annotated[
+        str | None, _alarm(metavar="NAME", help="the environment variable with a URL of Apprise, or the URL itself")
+    ] = None,
+    command: Annotated[
+        str | None,
+        _alarm("--run", metavar="COMMAND", help="run at an alarm; the variable SWEEP_ALARM says which"),
+    ] = None,
+    run_on: Annotated[str, _alarm(metavar="KINDS", help="alarms that --run is for")] = "lost",
+    exit_on: Annotated[str, _alarm(metavar="KINDS", help="end with exit code 5 at such an alarm")] = "",
+    stalled_after: Annotated[
+        float, _alarm(min=1, metavar="SECONDS", help="without growth until the log counts as stalled")
+    ] = 600.0,
+    beside: Annotated[
+        str | None, _beside(metavar="SWEEP", help="say where the run lies on its map, and what saved such runs")
+    ] = None,
+    set_: Annotated[
+        list[str],
+        _beside(
+            "--set",
+            metavar="NAME=VALUE",
+            help="a setting of the run: width=2048; or a detector's: stopping.window=100",
+        ),
+    ] = [],  # noqa: B006
+    results: ResultsOption = RESULTS,
+    step: Annotated[str | None, _log(metavar="NAME", help="the column of steps")] = None,
+    loss: Annotated[str | None, _log(metavar="NAME", help="the column of training losses")] = None,
+    grad_norm: Annotated[str | None, _log(metavar="NAME", help="the column of gradient norms")] = None,
+    pattern: Annotated[
+        str | None, _log(metavar="REGEX", help=r"named groups: `it (?P<step>\d+) L=(?P<loss>\S+)`")
+    ] = None,
+    format_: Annotated[str, _log("--format", help="text, json, csv or tensorboard, if auto guesses wrong")] = "auto",
+) -> None:
+    """Follow the log of a run that is going on: one line a minute, and an alarm when it leaves its trend or is lost.
+
+    For example `sweep watch train.log --steps 20000`, or `sweep watch runs/big --notify NOTIFY_URL --exit-on lost`. It
+    judges as `sweep replay train.log` does, and goes on when the log is rotated or truncated, or the run restarts from
+    a checkpoint. Each spike is one alarm. `sweep watch train.log --run 'scancel 123'` cancels a job that is lost, and
+    `sweep watch train.log --beside lr_width --set width=2048` says how far the edge is. The newest log of a folder is
+    followed. Stop it with Ctrl-C.
+    """
+    from orchestrator.answers._options import log_metrics
+    from orchestrator.answers.replay import stopping_of
+    from orchestrator.api.watching import WatchOptions, kinds_of, watch
+    from orchestrator.logs.columns import Columns
+
+    of_detector = [text for text in set_ if text.startswith("stopping.")]
+    settings = tuple(text for text in set_ if text not in of_detector)
+    if settings and beside is None:
+        remedy = "add --beside SWEEP, or set a key of the detector: stopping.window=100"
+        raise InputError(
+            Problem(f"--set {settings[0]}", "", "is a setting of the run, which no sweep is compared with", remedy)
+        )
+    options = WatchOptions(
+        columns=Columns(step, loss, grad_norm),
+        metrics=log_metrics(pattern, format_, loss),
+        stopping=stopping_of(of_detector),
+        steps=steps,
+        every_s=every,
+        stalled_s=stalled_after,
+        notify=notify,
+        on=kinds_of(on, "--on"),
+        command=command,
+        command_on=kinds_of(run_on, "--run-on"),
+        exit_on=kinds_of(exit_on, "--exit-on"),
+        beside=beside,
+        settings=settings,
+        json_file=json_,
+        results=results,
+    )
+    finish(watch(path, options), json_)
 
 
 def objectives_command(

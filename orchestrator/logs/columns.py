@@ -36,6 +36,8 @@ NORM_NAMES = ("grad_norm", "train/grad_norm", "gradnorm", "gnorm", "gradient_nor
               "total_grad_norm", "optim/total_grad_norm", "grad/norm", "global_grad_norm", "grad_norm_step",
               "train/gradient_norm", "optim/grad_norm", "l2_norm/grad/global", "train_l2_norm/grad/global",
               "train/l2_norm/grad/global")  # fmt: skip
+LR_NAMES = ("lr", "learning_rate", "train/lr", "train/learning_rate", "lr_group_0", "lr/group_0", "lr_adamw",
+            "optim/learning_rate_group0", "optim/lr", "schedule/lr", "metrics/lr", "lr_now", "current_lr")  # fmt: skip
 _NOT_TRAINING = re.compile(
     r"(?<![a-z])(val|critic|qf?\d?_|td_|vf?_|eval|test|held|dev|scale|aux|z_?loss|best|ema|std)|scale$|_min$|_max$"
 )
@@ -199,9 +201,9 @@ class WaysBack:
 class Numbering:
     """Makes steps increase. A counter begins again whenever it goes back, a named step only in a later epoch."""
 
-    def __init__(self, every: int = 1) -> None:
-        """``every`` is the distance between points without a number."""
-        self._every = every
+    def __init__(self, every: int = 1, *, goes_back: bool = False) -> None:
+        """``every`` is the distance between points without a number. ``goes_back`` keeps named steps that go back."""
+        self._every, self._goes_back = every, goes_back
         self.last: int | None = None
         self._num_dropped = self._num_numbered = 0
         self._first = self._gap = self._offset = 0
@@ -213,16 +215,18 @@ class Numbering:
     def next_step(
         self, value: float | None, epoch: float | None, *, is_counter: bool = False, is_own: bool = True
     ) -> int | None:
-        """Return the step of the next point, or None if it is not greater than the last one.
+        """Return the step of the next point, or None if it is not greater than the last one and may not go back.
 
         A row without an integer step gets the next number. Steps that begin again continue from the last one. A counter
         that is not the row's own is from a progress bar, which may lag behind: then one is added, and no more, so that
         steps do not run ahead of it.
         """
-        last = -1 if self.last is None else self.last
         if self._num_of_others or self._is_of_another_run(value, epoch, is_counter=is_counter):
-            self._num_of_others += 1
-            return None
+            if not self._goes_back:
+                self._num_of_others += 1
+                return None
+            self.last, self._offset = None, 0
+        last = -1 if self.last is None else self.last
         if value is None or not abs(value) + self._offset < 2**53 or abs(value - round(value)) > 1e-6:
             step = 0 if self.last is None else last + self._every
             self._num_numbered += 1
@@ -238,10 +242,10 @@ class Numbering:
             self._value = value
             if not is_counter:
                 self.ways_back.add(step)
-            if self.last is not None and step <= last:
+            if self.last is not None and step <= last and not self._goes_back:
                 self._num_dropped += 1
                 return None
-        self._gap = 1 if self.last is None else step - last
+        self._gap = 1 if self.last is None else max(1, step - last)
         self._epoch = math.inf if epoch is None else epoch
         self.last = step
         return step

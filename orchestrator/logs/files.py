@@ -30,6 +30,7 @@ MAX_BYTES = 1024**3
 _BLOCK = 1024**2  # bytes split into lines at a time
 _MAX_DIGITS = 16  # of a step
 _HEAD = 64 * 1024  # bytes that show whether it is text
+HEAD_BYTES = 2 * MAX_LINE_BYTES  # two lines identify a table
 _LOG_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".log", ".txt", ".out", ".err")
 
 
@@ -81,16 +82,11 @@ def _read_table(path: Path, wanted: Columns, metrics: MetricsConfig) -> Table:
         shown = f"{size / 1024**3:.1f} GiB"
         raise InputError(Problem(str(path), "", f"is {shown}, more than the 1 GiB that is read", "thin it first"))
     with open(path, "rb") as file:
-        head = file.read(2 * MAX_LINE_BYTES)  # two lines identify a table
+        head = file.read(HEAD_BYTES)
         file.seek(0)
         if is_event_file(head) or metrics.format == "tensorboard":
             return _read_events(file, size)
-        encoding = _encoding(head[:_HEAD])
-        if encoding is None:
-            problem = Problem(
-                str(path), "", "is a binary file, not a log", "of binary files, TensorBoard event files are read"
-            )
-            raise InputError(problem)
+        encoding = check_is_text(str(path), head)
         if metrics.pattern is not None or metrics.format != "auto":
             is_loss = partial(may_be_loss, wanted=wanted.loss)
             return _read_lines(file, encoding, reader_of(metrics, is_loss, wanted.given))
@@ -100,10 +96,22 @@ def _read_table(path: Path, wanted: Columns, metrics: MetricsConfig) -> Table:
         return _read_lines(file, encoding, reader)
 
 
-def _encoding(head: bytes) -> str | None:
+def check_is_text(name: str, head: bytes) -> str:
+    """Return the encoding of a text that begins with ``head``. Raises InputError, with its ``name``, for others."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16"  # written by a redirect on Windows
-    return None if b"\0" in head else "utf-8-sig"
+    if b"\0" in head[:_HEAD] and not is_event_file(head):
+        problem = Problem(name, "", "is a binary file, not a log", "of binary files, TensorBoard event files are read")
+        raise InputError(problem)
+    return "utf-8-sig"
+
+
+def is_document(path: Path, head: bytes) -> bool:
+    """Whether the text in a file ending in .json, which begins with ``head``, is one document, or none yet."""
+    if path.suffix.lower() != ".json":
+        return False
+    text = head.decode(check_is_text(str(path), head), "replace")
+    return not text.strip() or _reader(path, text, Columns()) is None
 
 
 def _reader(path: Path, head: str, wanted: Columns) -> Reader | None:
@@ -227,8 +235,9 @@ class FileTail:
     """Reads the new content of a file, or of the files of a glob, which may not exist yet.
 
     Files of a glob are read in the order of their names. A file that shrinks, is replaced or is rewritten is read from
-    its beginning. Content after another file's unfinished line starts a new line. Event files are read in whole
-    records, and several text files in whole lines, so that pieces of two files do not mix.
+    its beginning, after the rest of the file that it replaced if that was renamed within its folder. Content after
+    another file's unfinished line starts a new line. Event files are read in whole records, and several text files in
+    whole lines, so that pieces of two files do not mix.
     """
 
     def __init__(self, pattern: str, part_bytes: int = 4 * 1024**2) -> None:
@@ -265,6 +274,8 @@ class FileTail:
             return b""
         identity = (status.st_dev, status.st_ino)
         seen = self._files.get(path)
+        if seen is not None and seen.identity != identity and (rest := self._rest_of_renamed(path, seen)):
+            return rest
         if seen is None or seen.identity != identity or status.st_size < seen.position:
             seen = self._files[path] = _Followed(identity)
         if status.st_size == seen.position:
@@ -282,6 +293,17 @@ class FileTail:
             if seen.is_events:
                 content += file.read(_missing_of_record(content, status.st_size - seen.position))
         return self._after(seen, _whole(content, seen.is_events, is_alone or len(content) >= self._part_bytes))
+
+    def _rest_of_renamed(self, path: str, seen: _Followed) -> bytes:
+        """Return the next unread part of a file that was at ``path`` and now has another name in its folder."""
+        with os.scandir(os.path.dirname(path) or ".") as entries:
+            renamed = next((entry.path for entry in entries if entry.inode() == seen.identity[1]), None)
+        if renamed is None:
+            return b""
+        with open(renamed, "rb") as file:
+            file.seek(seen.position - len(seen.last))
+            content = file.read(len(seen.last) + self._part_bytes)
+        return self._after(seen, content[len(seen.last) :]) if content.startswith(seen.last) else b""
 
     def _after(self, seen: _Followed, content: bytes) -> bytes:
         """Separate new ``content`` from an unfinished line of another file."""

@@ -74,11 +74,13 @@ class Reading:
 class MetricStream:
     """Turns the output of a run into points, as it arrives, however it is split into pieces.
 
-    Raises InputError for a pattern that is not a valid regular expression or has no group for the loss.
+    With ``goes_back`` steps may go back. Raises InputError for a pattern that is invalid or has no group for the loss.
     """
 
-    def __init__(self, metrics: MetricsConfig, max_line_bytes: int = MAX_LINE_BYTES) -> None:
-        self._maker = _PointMaker(metrics)
+    def __init__(
+        self, metrics: MetricsConfig, max_line_bytes: int = MAX_LINE_BYTES, *, goes_back: bool = False
+    ) -> None:
+        self._maker = _PointMaker(metrics, goes_back=goes_back)
         self._reader = _reader(metrics, self._maker)
         self._lines = Lines(self._reader, max_line_bytes)
         self._is_named = metrics.loss is not None
@@ -106,8 +108,7 @@ class MetricStream:
     @property
     def question(self) -> str | None:
         """What the user must be asked before the losses can be trusted; None if the loss is clear or was given."""
-        loss = None if self._is_named else self._maker.loss
-        return None if loss is None else self._reader.question(loss)
+        return None if self._is_named or self._maker.loss is None else self._reader.question(self._maker.loss)
 
     @property
     def goes_back(self) -> bool:
@@ -182,7 +183,7 @@ class _Held:
 class _PointMaker:
     """Turns rows into points, once the columns are chosen."""
 
-    def __init__(self, metrics: MetricsConfig) -> None:
+    def __init__(self, metrics: MetricsConfig, *, goes_back: bool = False) -> None:
         step, loss = metrics.step, metrics.loss
         self._wanted = {"step": step, "loss": loss, "grad_norm": metrics.grad_norm}
         self._validation = VALIDATION_NAMES if metrics.validation_loss is None else (metrics.validation_loss,)
@@ -203,7 +204,7 @@ class _PointMaker:
         self._names: Counter[str] = Counter()
         self._losses: Counter[str] = Counter()
         self._norm: str | None = None
-        self.numbering = Numbering(metrics.every or 1)
+        self.numbering = Numbering(metrics.every or 1, goes_back=goes_back)
         self._silence = Silence()
         self._epoch: float | None = None  # of the last row that had one
 
@@ -272,7 +273,7 @@ class _PointMaker:
         """Return the step of a row that may belong to an evaluation: its own if it has one, else the last loss's."""
         of_loss = max(0, len(self._held) - 1) if self.numbering.last is None else self.numbering.last
         last = max(of_loss, self._readings[-1].step if self._readings else 0, self._last_reading)
-        wanted = _OWN_STEPS if self._wanted["step"] is None else (self._wanted["step"], *_OWN_STEPS)
+        wanted = (*filter(None, [self._wanted["step"]]), *_OWN_STEPS)
         own = first_usual([*wanted, *(f"{EVALUATION}/{name}" for name in wanted)], names)
         value = row[own] if own is not None else math.nan
         is_step = math.isfinite(value) and value >= last and abs(value - round(value)) < 1e-6 and value < 2**53
@@ -308,7 +309,7 @@ class _PointMaker:
             return "no line with a name and a number"
         if self._wanted["loss"] is not None and find_name(names, self._wanted["loss"]) is None:
             return printable(f"no line with {self._wanted['loss']!r}: names seen: {listed(names, MAX_LISTED)}")
-        if self._held:
+        if self._held and max(self._losses.values(), default=0) < NUM_FIRST:
             return printable(
                 f"fewer than {NUM_FIRST} lines with a loss so far: names seen: {listed(names, MAX_LISTED)}"
             )

@@ -18,36 +18,34 @@ from orchestrator.logs.columns import (
     COUNTER,
     FEWEST_SILENT,
     LOSS_NAMES,
+    LR_NAMES,
     MAX_LISTED,
     NORM_NAMES,
-    NUM_FIRST,
     STEP_NAMES,
+    VALIDATION_NAMES,
     Columns,
-    Numbering,
     Silence,
     WaysBack,
-    counts_steps,
     find_name,
     first_usual,
     names_any_loss,
     plain_name,
     training_losses,
 )
+from orchestrator.logs.counted import ENDS, FEWEST, MUCH_NEARER, counted
 from orchestrator.logs.steps import Cells, continued_steps, epochs_of, first_lines, kept_points, steps_of
 
 _INFINITE = 1e100  # MLflow stores infinity as a number near the largest float
 _MAX_COMPARED = 50  # columns of steps
 _OFTEN = 10  # a loss with fewer values by this factor than another usual one was not printed by the training
-_FEWEST, _ENDS = 10, 3  # points of a run that another follows in the same file; and at its ends, whose median counts
-_MUCH_NEARER = 0.5
-_BEYOND_NOISE = 6.0  # median changes from loss to loss
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
     """One training run: increasing steps, a loss for each, and gradient norms or None.
 
-    A loss without a gradient norm has the last one logged before it. ``notes`` say what was left out.
+    A loss without a gradient norm has the last one logged before it, as has the learning rate. ``notes`` say what was
+    left out. ``validation`` are steps and losses of validations, None without any.
     """
 
     name: str
@@ -56,6 +54,8 @@ class Log:
     loss_N: np.ndarray = field(repr=False)
     grad_norm_N: np.ndarray | None = field(repr=False)
     notes: tuple[str, ...] = ()
+    lr_N: np.ndarray | None = field(default=None, repr=False)
+    validation: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
 
 
 class Table:
@@ -128,8 +128,8 @@ def make_logs(name: str, table: Table, wanted: Columns) -> list[Log]:
     loss_rows, losses = cells[chosen.loss]
     loss_rows, losses, silence = _with_silence(cells, chosen.step, loss_rows, _unbounded(losses))
     is_first_N = None  # of each run, if a counter counts the steps
-    if chosen.step == COUNTER and (counted := _counted(cells, loss_rows, losses)) is not None:
-        kept_N, steps, is_first_N, notes = counted
+    if chosen.step == COUNTER and (by_counter := counted(cells, loss_rows, losses)) is not None:
+        kept_N, steps, is_first_N, notes = by_counter
         loss_rows, losses, step = loss_rows[kept_N], losses[kept_N], None  # norms are matched by position
     else:
         chosen = replace(chosen, step=None) if chosen.step == COUNTER else chosen
@@ -194,10 +194,10 @@ def _begins(steps: np.ndarray, losses: np.ndarray) -> list[int]:
     begins = [0]
     back = np.flatnonzero((steps[1:] <= steps[:-1]) & (steps[1:] <= steps[0])) + 1
     for at in back.tolist():
-        if at - begins[-1] < _FEWEST or len(steps) - at < _FEWEST:
+        if at - begins[-1] < FEWEST or len(steps) - at < FEWEST:
             continue
-        first, last, new = (np.median(losses[i : i + _ENDS]) for i in (begins[-1], at - _ENDS, at))
-        if not np.isfinite(last) or abs(new - first) < _MUCH_NEARER * abs(new - last):
+        first, last, new = (np.median(losses[i : i + ENDS]) for i in (begins[-1], at - ENDS, at))
+        if not np.isfinite(last) or abs(new - first) < MUCH_NEARER * abs(new - last):
             begins.append(at)
     return begins
 
@@ -224,11 +224,25 @@ def _log(name: str, run: _Run, cells: Cells, chosen: Columns, step: str | None, 
             kept_norms = kept_points(norm_steps)
             at_N, norms, wanted_N = norm_steps[kept_norms], norms[kept_norms], steps[kept]
         grad_norms = _last_of(at_N, _unbounded(norms), wanted_N)
-    steps, losses = steps[kept], run.losses[kept]
+    rows, steps, losses = run.rows[kept], steps[kept], run.losses[kept]
+    lr = first_usual(LR_NAMES, list(cells))
+    lrs = None if lr is None else _last_of(*cells[lr], rows)
+    validation = _validation(cells, rows, steps)
     if ways_back.are_for_ever:
         steps, losses = np.append(steps, 2 * steps[-1] - steps[-2]), np.append(losses, np.nan)
-        grad_norms = None if grad_norms is None else np.append(grad_norms, grad_norms[-1])
-    return Log(name, chosen, steps, losses, grad_norms, tuple(notes))
+        grad_norms, lrs = (None if one is None else np.append(one, one[-1]) for one in (grad_norms, lrs))
+    return Log(name, chosen, steps, losses, grad_norms, tuple(notes), lrs, validation)
+
+
+def _validation(cells: Cells, row_N: np.ndarray, step_N: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the finite validation losses of a run whose losses are at ``row_N``, each with the last step before it."""
+    name = first_usual(VALIDATION_NAMES, list(cells))
+    if name is None:
+        return None
+    rows, values = cells[name]
+    is_own_N = np.isfinite(values) & (rows >= row_N[0])
+    last_N = np.searchsorted(row_N, rows[is_own_N], side="right") - 1
+    return (step_N[last_N], values[is_own_N]) if len(last_N) else None
 
 
 def _choose(where: str, cells: Cells, wanted: Columns) -> Columns:
@@ -271,71 +285,6 @@ def _only_loss(where: str, names: list[str]) -> str:
     if candidates:
         message = f"several may be the loss: {listed(candidates, MAX_LISTED)}"
     raise InputError(Problem(where, "", message, f"say --loss NAME; columns: {listed(names, MAX_LISTED)}"))
-
-
-def _counted(
-    cells: Cells, loss_rows: np.ndarray, losses: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]] | None:
-    """Return the losses that count, their steps by the counter, which ones begin a run, and notes.
-
-    None if the counter counts no steps.
-    """
-    rows, values = cells[COUNTER]
-    last_N = np.searchsorted(rows, loss_rows, side="right") - 1
-    # A counter applies to one loss, on its line or below it.
-    is_new_N = (last_N >= 0) & (rows[np.maximum(last_N, 0)] > np.append(-1, loss_rows[:-1]))
-    value_N = np.where(is_new_N, values[np.maximum(last_N, 0)], np.nan)
-    epoch_N = epochs_of(cells, loss_rows)
-    is_first_N = np.isfinite(value_N[:NUM_FIRST])
-    if not counts_steps(value_N[:NUM_FIRST][is_first_N].tolist(), epoch_N[:NUM_FIRST][is_first_N].tolist()):
-        return None
-    begins = _counters_begin(value_N, epoch_N, losses)
-    kept: list[int] = []
-    steps: list[int] = []
-    is_first: list[bool] = []
-    notes: list[str] = []
-    for begin, end in zip(begins, [*begins[1:], len(losses)], strict=True):
-        numbering, num_before = Numbering(), len(kept)
-        for i in range(begin, end):
-            is_own = bool(last_N[i] >= 0 and rows[last_N[i]] == loss_rows[i])
-            step = numbering.next_step(float(value_N[i]), float(epoch_N[i]), is_counter=True, is_own=is_own)
-            if step is not None:
-                kept.append(i)
-                steps.append(step)
-                is_first.append(len(kept) == num_before + 1)
-        notes += numbering.notes(has_steps=True)
-    return np.array(kept), np.array(steps, dtype=np.int64), np.array(is_first), list(dict.fromkeys(notes))
-
-
-def _counters_begin(value_N: np.ndarray, epoch_N: np.ndarray, losses: np.ndarray) -> list[int]:
-    """Return where runs begin, of counters that also begin again with each epoch.
-
-    The epoch says so, if it begins again too. Otherwise the losses do: they fell, and then fall once more like the
-    first ones.
-    """
-    begins = [0]
-    counted = np.flatnonzero(np.isfinite(value_N))
-    values = value_N[counted]
-    back = counted[1:][(values[1:] < values[:-1]) & (values[1:] <= values[0])]
-    for at in back.tolist():
-        begin = begins[-1]
-        if at - begin < _FEWEST or len(losses) - at < _FEWEST:
-            continue
-        first, before, epoch = epoch_N[[begin, at - 1, at]]
-        if not epoch > before and (epoch <= first < before or _falls_again(losses[begin:at], losses[at:])):
-            begins.append(at)
-    return begins
-
-
-def _falls_again(run: np.ndarray, later: np.ndarray) -> bool:
-    """Whether ``later`` losses begin like the ``run`` before, which fell by more than its noise."""
-    last = np.median(run[-_ENDS:])
-    if not np.isfinite(last):
-        return True
-    firsts, again = (np.median(part[: _ENDS**2].reshape(_ENDS, _ENDS), axis=1) for part in (run, later))
-    change_N = np.abs(np.diff(run[np.isfinite(run)]))
-    has_fallen = firsts[0] - last > _BEYOND_NOISE * np.median(change_N)
-    return bool(has_fallen and np.abs(again - firsts).sum() < _MUCH_NEARER * np.abs(again - last).sum())
 
 
 def _unbounded(value_N: np.ndarray) -> np.ndarray:

@@ -236,6 +236,11 @@ class Sender:
         self._num += 1
         self._queue.put(message)
 
+    @property
+    def num_failed(self) -> int:
+        """Messages that did not arrive so far."""
+        return len(self._failures)
+
     def finish(self) -> str | None:
         """Wait for queued messages, at most ``patience_s``, and return what went wrong, or None."""
         if self._num == 0:
@@ -262,8 +267,23 @@ def service_of(notify: NotifyConfig, where: str) -> Deliver:
     ``where`` is the line of the sweep file that names the variable. The URL leaves this module only towards the
     service. Raises InputError if the variable is unset, its URL is invalid, or Apprise is not installed.
     """
-    url = os.environ.get(notify.url_from, "")
-    if problems := list(_missing(notify.url_from, url, where)):
+    instead = "leave messages out: --set notify=null"
+    return _service(notify.url_from, where, "notify", instead)
+
+
+def service_named(name: str, option: str) -> Deliver:
+    """Return a function that sends a message to a URL of Apprise, or to the one in the environment variable ``name``.
+
+    Raises InputError, with the ``option`` that gave it, as ``service_of`` does.
+    """
+    return _service(name, option, "", f"leave {option} out")
+
+
+def _service(name: str, where: str, key: str, instead: str) -> Deliver:
+    is_url = "://" in name
+    url = name if is_url else os.environ.get(name, "")
+    of_url = f"{key}.url_from" if key else ""
+    if problems := list(_missing("" if is_url else name, url, where, key, instead)):
         raise InputError(*problems)
     import apprise
 
@@ -271,8 +291,9 @@ def service_of(notify: NotifyConfig, where: str) -> Deliver:
     # Messages go out one after another in the sender's thread: Apprise's own threads would delay the process's exit.
     services = apprise.Apprise(asset=apprise.AppriseAsset(app_id="sweep", async_mode=False, service_timeout=0))
     if not services.add(url):
-        message = f"the value of the environment variable {notify.url_from} is not a URL of Apprise"
-        raise InputError(Problem(where, "notify.url_from", message, "its services have forms such as json://host/path"))
+        what = "its value" if is_url else f"the value of the environment variable {name}"
+        message, remedy = f"{what} is not a URL of Apprise", "its services have forms such as json://host/path"
+        raise InputError(Problem(where, of_url, message, remedy))
 
     def deliver(message: Message) -> None:
         try:
@@ -287,15 +308,14 @@ def service_of(notify: NotifyConfig, where: str) -> Deliver:
     return deliver
 
 
-def _missing(variable: str, url: str, where: str) -> Iterator[Problem]:
+def _missing(variable: str, url: str, where: str, key: str, instead: str) -> Iterator[Problem]:
     if not url.strip():
         message = f"the environment variable {variable} is not set"
-        remedy = "set it to a URL of Apprise, or leave messages out: --set notify=null"
-        yield Problem(where, "notify.url_from", message, remedy)
+        of_url = f"{key}.url_from" if key else ""
+        yield Problem(where, of_url, message, f"set it to a URL of Apprise, or {instead}")
     if importlib.util.find_spec("apprise") is None:
         message = "messages need the package apprise, which is not installed"
-        remedy = f"{install_command('notify')}, or leave messages out: --set notify=null"
-        yield Problem(where, "notify", message, remedy)
+        yield Problem(where, key, message, f"{install_command('notify')}, or {instead}")
 
 
 def _reason(log: Iterable[str]) -> str:

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 from page_cases import blocks, invoke
-from sweep_cases import trial_row
+from sweep_cases import learning, trial_row
 
 from objectives.interventions import Intervention
 from orchestrator.base.columns import (
@@ -24,7 +25,10 @@ from orchestrator.base.columns import (
 )
 from orchestrator.base.space import format_value
 from orchestrator.base.vocabulary import OUTCOMES
+from orchestrator.causes.remedies.remedy import Remedy
+from orchestrator.causes.remedies.snippets import snippet_of
 from orchestrator.detection.config import SlowConfig, StoppingConfig
+from orchestrator.detection.run_alarms import ALARM_KINDS
 from orchestrator.maps.edge_line import EDGE_COLUMNS, MOST_LINES, PLACES_ACROSS, Kind
 from orchestrator.maps.front import FRONT_COLUMNS
 from orchestrator.maps.front import Kind as FrontKind
@@ -51,6 +55,7 @@ DETECTION = (ROOT / "docs" / "detection.md").read_text()
 MAPS = (ROOT / "docs" / "maps.md").read_text()
 DIAGNOSIS = (ROOT / "docs" / "diagnosis.md").read_text()
 REMEDIES = (ROOT / "docs" / "remedies.md").read_text()
+WATCH = (ROOT / "docs" / "watch.md").read_text()
 
 
 def commands(text: str) -> list[list[str]]:
@@ -150,6 +155,35 @@ def test_the_commands_of_the_detection_page_work_on_its_log(tmp_path: Path) -> N
     (judged,) = json.loads((tmp_path / "judged.json").read_text())
     assert (judged["outcome"], judged["stop_step"], judged["num_points"]) == ("diverged", 40, 5)
     assert [path.name for path in (tmp_path / "pictures").iterdir()] == ["train.log.png"]
+
+
+def test_the_commands_of_the_watch_page_work_on_a_log_with_its_spike(tmp_path: Path) -> None:
+    losses, norms = learning(2000), np.ones(2000)
+    losses[1200:1220] += np.linspace(0, 2.5, 20)
+    losses[1220:1300] += np.linspace(2.5, 0, 80)
+    norms[1185:1260] = 3.0
+    rows = enumerate(zip(losses, norms, strict=True))
+    log = "".join(f"step {step} loss {loss:.4f} grad_norm {norm:.3f}\n" for step, (loss, norm) in rows)
+    (tmp_path / "train.log").write_text(log)
+    watched, replayed = (invoke(words[1:], tmp_path) for words in commands(WATCH))
+    assert "ended (the run is complete): spiked from step 1,204" in watched
+    said = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    assert [row["type"] for row in said] == ["report", "end"], "the spike is older than the watch"
+    printed = " ".join(replayed.split())
+    for part in re.split(r"\n  (?=\S)", blocks(WATCH, "text")[1]):
+        assert " ".join(part.split()) in printed
+
+
+def test_the_watch_page_has_every_kind_of_alarm_and_lines_that_are_printed() -> None:
+    assert tuple(re.findall(r"^\| `([a-z]+)` \|", WATCH, re.MULTILINE)) == (
+        "spike",
+        "lost",
+        "nan",
+        "warning",
+        "stalled",
+    )
+    assert set(ALARM_KINDS) == {"spike", "lost", "nan", "warning", "stalled"}
+    assert blocks(WATCH, "python") == [snippet_of(Remedy(({"at": 0, "rescale": 4.0},)), 150)]
 
 
 @pytest.mark.parametrize("page", [README, DETECTION], ids=["readme", "detection"])

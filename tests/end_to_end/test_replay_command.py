@@ -38,13 +38,30 @@ def test_a_newcomer_gets_the_right_table_of_nano_gpt_at_once(tmp_path: Path) -> 
     (tmp_path / "train.log").write_text("\n".join(lines))
     done = sweep(tmp_path, "replay", "train.log")
     assert (done.returncode, done.stderr) == (0, "")
-    header, row, columns, pictures = done.stdout.splitlines()
+    header, row, columns, pictures, *why = done.stdout.splitlines()
     assert header.split("  ")[0] == "log"
     assert row.split()[:3] == ["train.log", "2,000", "spiked"]
     assert "1: 1,200 to 1,230" in row
     assert columns == "columns: step=iter loss=loss grad-norm=None"
     assert pictures == "pictures: results/replay/"
+    assert why[0] == "train.log: what it says of step 1,200"
+    assert any(line.startswith("  validation loss 2.") for line in why)
+    assert "  do: nothing, while it stays rare: it came back without help" in why
     assert (tmp_path / "results" / "replay" / "train.log.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("kinds", "code"), [("spiked,diverged", 5), ("diverged", 0)])
+def test_an_outcome_that_was_asked_to_fail_is_an_exit_code_for_ci(
+    tmp_path: Path, command_line, monkeypatch, kinds: str, code: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    losses = learning(2000, changes=[(1200, 1230, 2.0)])
+    Path("train.log").write_text("".join(f"step {i} loss {loss:.4f}\n" for i, loss in enumerate(losses)))
+    found, text = command_line("replay", "train.log", "--no-figures", "--fail-on", kinds)
+    assert found == code
+    assert ("--fail-on: train.log is spiked" in text) == (code == 5)
+    assert command_line("replay", "nowhere.log", "--fail-on", kinds)[0] == 2
+    assert command_line("replay", "train.log", "--fail-on", "spike")[0] == 2
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from orchestrator.base.vocabulary import OUTCOMES, Outcome
 from orchestrator.causes.remedies.remedy import KINDS
 from orchestrator.cli import app
 from orchestrator.detection.config import SlowConfig, StoppingConfig
+from orchestrator.detection.run_alarms import ALARM_KINDS
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.logs.columns import MetricsConfig, ScoreConfig
 from orchestrator.maps.cells import REDUCTIONS
@@ -92,7 +93,8 @@ QUESTIONS = {
     "remedies": FORK_OPTIONS | {"--cell"},
     "remedy": FORK_OPTIONS | {"--trial", "--cell"},
     "replay": LOG_OPTIONS
-    | {"--set", "--faint", "--figures", "--no-figures", "--norm-rises", "--no-norm-rises", "--pattern", "--format"},
+    | {"--set", "--faint", "--figures", "--no-figures", "--norm-rises", "--no-norm-rises", "--pattern", "--format"}
+    | {"--fail-on", "--beside"},
     "sensitivity": {"--along", "--range"},
     "status": {"--watch"},
     "survival": {"--by", "--until", "--where"},
@@ -104,6 +106,9 @@ ACTIONS = {
     | {"--retry-errored", "--notify-test", "--page", "--port", "--refine", "--factor", "--trials", "--along"},
     "init": {"--objective", "--command", "--axis", "--drop", "--set", "--seeds", "--steps", "--from", "--output"}
     | {"--trainer", "--for", "--trials"},
+    "watch": LOG_OPTIONS
+    | {"--steps", "--every", "--json", "--on", "--notify", "--run", "--run-on", "--exit-on", "--stalled-after"}
+    | {"--beside", "--set", "--results", "--pattern", "--format"},
     "objectives": {"--match"},
     "import": {"--name", "--axis", "--outcome", "--loss", "--seed", "--map", "--diverged-above", "--where", "--mapping"}
     | {"--step", "--run", "--from-path", "--set", "--replace", "--json", "--results", "--maximize", "--minimize"}
@@ -247,6 +252,7 @@ def test_fields_of_the_objectives() -> None:
 def test_outcomes_and_map_metrics() -> None:
     assert set(get_args(Outcome)) == {*OUTCOMES, "unknown", "pruned"}
     assert OUTCOMES == ("stable", "spiked", "diverged", "stalled")
+    assert ALARM_KINDS == ("spike", "lost", "warning", "stalled", "nan")
     assert list(METRICS) == [
         "final_loss", "validation_loss", "best_validation_loss", "best_validation_step", "best_loss", "peak_loss",
         "peak_factor", "off_share", "learned_share", "lr_regret", "onset_step", "num_spikes", "steps_done",

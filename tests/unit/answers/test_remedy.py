@@ -10,6 +10,7 @@ from orchestrator.answers.remedy import RemedyAnswer
 from orchestrator.causes.remedies.cells import CellRemedies
 from orchestrator.causes.remedies.remedy import Remedy
 from orchestrator.causes.remedies.results import Cost, Difference, Ignored, Resumed, StableCell
+from orchestrator.causes.remedies.snippets import snippet_of
 from orchestrator.render.text import WIDTH
 
 ALL, NONE = ["stable"] * 3, ["diverged"] * 3
@@ -51,7 +52,17 @@ def test_the_json_has_each_remedy_and_the_cheapest() -> None:
         "saved": 3,
         "final_loss": 1.0,
     }
-    assert RemedyAnswer.of(answer(forked(SKIP, 50, NONE))).cheapest is None
+    nothing = RemedyAnswer.of(answer(forked(SKIP, 50, NONE)))
+    assert (nothing.cheapest, nothing.snippet) == (None, None)
+
+
+def test_the_named_remedy_comes_as_lines_of_torch_from_its_step() -> None:
+    found = RemedyAnswer.of(answer([*forked(LOWER, 50, ALL), *forked(SKIP, 50, NONE)]))
+    assert found.snippet == snippet_of(LOWER, 50)
+    assert found.snippet.startswith("if step == 50:\n")
+    text = str(found)
+    assert "lr x0.5 in PyTorch, before `optimizer.step()`:" in text
+    assert all(f"  {line}" in text for line in found.snippet.splitlines())
 
 
 def custom(**changes):

@@ -315,3 +315,29 @@ def test_a_pattern_and_a_format_can_be_told(replay) -> None:
     ):
         code, said = replay("odd.log", *options)
         assert (code, says in said) == (2, True), said
+
+
+def test_a_spike_is_compared_with_what_became_of_such_runs_in_a_sweep(replay) -> None:
+    train("80")
+    write("run.csv", SPIKED)
+    code, text = replay("run.csv", "--no-figures", "--beside", "judged", "--json", "run.json")
+    assert code == 0, text
+    (why,) = [one["explanation"] for one in json.loads(Path("run.json").read_text())]
+    assert "of judged that left the trend came back without help" in why["actions"][0]["what"]
+    assert why["onset_step"] == 1500
+    assert {each["from_step"] for each in why["actions"][1:]} == {1450}
+    code, text = replay("run.csv", "--no-figures", "--beside", "nowhere")
+    assert code == 2
+    assert "holds no sweep" in text
+
+
+def test_calm_runs_have_no_explanation_and_only_some_of_many_are_in_the_text(replay) -> None:
+    write("logs/calm.csv", CALM)
+    for number in range(5):
+        write(f"logs/{number}.csv", SPIKED)
+    code, text = replay("logs", "--no-figures", "--json", "all.json")
+    assert code == 0
+    assert text.count("what it says of step 1,500") == 3
+    assert "2 more logs left their trend; --json FILE says why" in text
+    found = {one["log"]: one["explanation"] for one in json.loads(Path("all.json").read_text())}
+    assert [name for name, why in found.items() if why is None] == ["logs/calm.csv"]

@@ -1,20 +1,19 @@
 """Members that change in mid-run, beside plain loops over one run with an optimizer of torch."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from by_hand_cases import SIZE, Hand, by_hand, with_interventions
 from curve_cases import assert_resumes, assert_same, curves, joined, of_member, trained_as_alone
 from pack_cases import trainer_of
 
 from objectives.base import FunctionFitConfig, GptConfig, QuadraticConfig, RowSpec, TrainingConfig, data_seed, data_step
 from objectives.interventions import in_force
 from objectives.optimizers.facts import OPTIMIZERS
-from objectives.optimizers.packed_optimizer import PackedOptimizer
-from objectives.stacking import Layout
 from objectives.training.members import Changes
 from objectives.training.packed import PackedTrainer
 
@@ -119,38 +118,6 @@ def test_only_the_steps_of_a_change_read_numbers_again() -> None:
 
 
 # The same changes, written by hand.
-
-SIZE = 32
-LAYOUT = Layout({"x": (SIZE,)})
-Hand = Callable[[int, torch.optim.Optimizer, torch.Tensor], None]
-
-
-def by_hand(own: TrainingConfig, grads: torch.Tensor, change: Hand) -> torch.Tensor:
-    """Parameters after each step of torch.optim.AdamW, where ``change`` is called before each step, (T, n)."""
-    weight = torch.nn.Parameter(torch.linspace(-1, 1, SIZE, dtype=torch.float64))
-    optimizer = torch.optim.AdamW(
-        [weight], lr=own.lr, betas=(own.beta1, own.beta2), eps=own.eps, weight_decay=own.weight_decay
-    )
-    history = []
-    for step, grad in enumerate(grads):
-        weight.grad = grad.clone()
-        change(step, optimizer, weight)
-        optimizer.step()
-        history.append(weight.detach().clone())
-    return torch.stack(history)
-
-
-def with_interventions(own: TrainingConfig, grads: torch.Tensor) -> torch.Tensor:
-    """Parameters after each step of a pack of two, of which one has the interventions, (T, n)."""
-    start = torch.linspace(-1, 1, SIZE, dtype=torch.float64).repeat(2, 1)
-    members = [own.model_copy(update={"interventions": ()}), own]
-    packed = PackedOptimizer(start, members, LAYOUT, compiled=False, seeds=[0, 0])
-    changes, history = Changes(members, [0, 0]), []
-    for step, grad in enumerate(grads):
-        changes.before_step(step, packed, [0, 0])
-        packed.step(torch.ones(2, dtype=torch.float64), grad.repeat(2, 1))
-        history.append(packed.params_Kn[1].clone())
-    return torch.stack(history)
 
 
 def _lr(step: int, optimizer: Any, weight: Any) -> None:
