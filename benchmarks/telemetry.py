@@ -37,6 +37,7 @@ def extra_steps(rounds: int, members: int) -> dict[str, float]:
     kinds: dict[str, Callable[[], Any]] = {"reading": lambda: trainer.observed_step(everyone, [], 1)}
     for number in _PRODUCTS:
         kinds[f"{number} products"] = lambda number=number: trainer.observed_step(everyone, everyone, number)
+    kinds["forward passes"] = lambda: trainer.observed_step(everyone, everyone, 0)
     plain: list[float] = []
     validations: list[float] = []
     taken: dict[str, list[float]] = {name: [] for name in kinds}

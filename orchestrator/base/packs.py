@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from objectives.protocol import Rounding
 from orchestrator.base.trial_result import MemberResult
@@ -61,12 +61,18 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Steps between readings, steps between curvatures of ``products`` Hessian products, and every n-th loss kept."""
+    """Steps between readings, steps between curvatures and how they are measured, and every n-th loss kept."""
 
     every: int | None = None
     curvature: int | None = None
     products: int = 4
+    by: Literal["products", "forwards"] = "products"
     curves: int = 1
+
+    @property
+    def num_products(self) -> int:
+        """Hessian-vector products of a measurement of the curvature, 0 for forward passes alone."""
+        return 0 if self.by == "forwards" else self.products
 
 
 @dataclass(frozen=True, slots=True)

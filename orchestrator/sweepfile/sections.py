@@ -284,6 +284,7 @@ class TelemetryConfig(Section):
     products: int = Field(
         4, ge=1, le=200, description="Hessian-vector products of a curvature measurement; each costs two gradients"
     )
+    by: Literal["products", "forwards"] = Field("products", description="what measures it: these or forward passes")
     curves: int = Field(1, ge=1, description="keep every n-th step of losses and norms in the ledger, and the last")
 
     @property

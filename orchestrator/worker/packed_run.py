@@ -258,7 +258,7 @@ class PackedRun:
                 metrics.append(trainer.step())
                 continue
             curved = np.flatnonzero(is_curved_TR[offset]).tolist()
-            step_metrics, values = trainer.observed_step(rows, curved, wanted.products)
+            step_metrics, values = trainer.observed_step(rows, curved, wanted.num_products)
             metrics.append(step_metrics)
             readings.append((offset, rows, values))
         return metrics_on_host(metrics), readings_on_host(readings)

@@ -118,10 +118,14 @@ class WatchedSteps:
         every: int,
         curvature: int,
         products: int,
+        by: str = "products",
     ) -> None:
         """Take the arguments of ``Watch.telemetry``."""
         from objectives.instruments.torch_optimizer import OptimizerReadings  # imports torch
 
+        if by not in ("products", "forwards"):
+            raise ValueError(f"by={by!r}: expected 'products' or 'forwards'")
+        products = products if by == "products" else 0
         self._readings = OptimizerReadings(
             model, optimizer, closure, every, None if closure is None else curvature, products
         )
