@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -129,6 +130,7 @@ class WatchedSteps:
         self._readings = OptimizerReadings(
             model, optimizer, closure, every, None if closure is None else curvature, products
         )
+        weakref.finalize(self, self._readings.close)  # the optimizer may train on after the watch is gone
         self._monitor = RiskMonitor(model_for(None if closure is None else curvature, has_largest=products > 1))
         self._was_off = False
         self.reading: dict[str, float] = {}
