@@ -10,12 +10,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.counters import Counts
 from orchestrator.detection.episodes import Episode, Episodes
 from orchestrator.detection.trend import RECENT, Progress, Trend, Window
 from orchestrator.detection.verdicts import Lost, Verdicts
@@ -69,6 +70,7 @@ class MemberRecord:
     start_loss: float | None = None
     num_zeros: int = 0
     zero_since_step: int | None = None
+    counts: Counts = field(default_factory=Counts, compare=False)
 
 
 _ZEROED = 0.1  # of the initial loss: one that was higher, and then exactly 0, did not fall there

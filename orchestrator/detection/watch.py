@@ -135,7 +135,7 @@ class Watch:
         if self._steps is not None:
             self._steps.close()
         if rank() == 0 or by == "forwards":
-            self._steps = WatchedSteps(model, optimizer, closure, every, curvature, products, by)
+            self._steps = WatchedSteps(model, optimizer, closure, every, curvature, products, by, self.record)
 
     @property
     def risk(self) -> Risk | None:
