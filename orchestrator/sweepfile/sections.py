@@ -225,6 +225,7 @@ class ResourcesConfig(Section):
     )
     workers: int = Field(1, ge=1, le=4096, description="processes of one trial, for a custom trainer")
     gpus_per_worker: float = Field(0.0, ge=0, description="GPUs of each of these processes, which get cpus each")
+    grams_per_kwh: float | None = Field(None, ge=0, description="grams of CO2 of the electricity; null: not known")
     stall_timeout_s: float = Field(
         600.0, gt=0, description="seconds without a heartbeat after which a worker counts as hung and is killed"
     )

@@ -146,7 +146,8 @@ def test_keys_of_a_sweep_file() -> None:
     assert keys_of(BatchSection) == ["global", "micro", "accumulation", "workers"]
     assert dict(PARTS) == {"global": "global_batch", "micro": "micro_batch", "accumulation": "accumulation"}
     assert list(ResourcesConfig.model_fields) == [
-        "cpus", "gpus", "pack", "compile", "kernels", "parallel", "workers", "gpus_per_worker", "stall_timeout_s",
+        "cpus", "gpus", "pack", "compile", "kernels", "parallel", "workers", "gpus_per_worker", "grams_per_kwh",
+        "stall_timeout_s",
     ]  # fmt: skip
     assert list(CustomTrainerSection.model_fields) == [
         "command", "python", "packed", "folder", "environment", "preload", "metrics", "resume", "diverged_if",
