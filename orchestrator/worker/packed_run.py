@@ -176,6 +176,7 @@ class PackedRun:
             **({"energy": self.energy.source} if self.energy.source else {}),
             **self.trainer.describe(),
         }
+        self.energy.take()  # what the start took belongs to no trial
         return roster
 
     def _choose(
