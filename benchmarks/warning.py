@@ -1,9 +1,10 @@
 """Does telemetry warn of instabilities? Trained on some objectives or optimizers, tested on others.
 
-    python -m benchmarks.warning RESULTS [--fit]
+    python -m benchmarks.warning RESULTS [--fit] [--forwards RESULTS]
 
 RESULTS holds the sweeps of sweeps/warning, run with `sweep run`. It writes the tables of results/reference/warning.
 With --fit the models of the package are fitted on all runs and written to orchestrator/detection/warning/risk.json.
+With --forwards only forwards.csv is written, from the same sweeps with `--set telemetry.by=forwards` in other results.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ class Run:
     trace: Trace
     unstable: tuple[UnstableSpan, ...]
     num_steps: int
+    seed: int = 0
 
     @property
     def step_N(self) -> np.ndarray:
@@ -119,6 +121,41 @@ class Found:
     intervals: Intervals
 
 
+# Of runs that are read by products, and of the same runs read by forward passes.
+FORWARD_SCORES = ("edge at the edge", "gradient_edge at the edge", "edge_ahead at the edge", "risk, one product")
+
+
+def by_forwards(run: Run, read: Telemetry) -> Run:
+    """The run as if the curvature by forward passes, from the readings ``read``, were both curvatures by products."""
+    value_N = np.full(len(run.step_N), np.nan)
+    _, own, others = np.intersect1d(run.step_N, read["step"], return_indices=True)
+    value_N[own] = read.get("lambda_crit", np.full(len(read["step"]), np.nan))[others]
+    telemetry = {**run.telemetry, "lambda_max": value_N, "lambda_grad": value_N}
+    return replace(run, telemetry=telemetry, feature_NF=features(telemetry))
+
+
+def forward_rows(runs: Sequence[Run], folder: Path) -> list[dict[str, str]]:
+    """What the curvature by forward passes warns of, and that by products on the same runs, an objective left out."""
+    readings = {(run.sweep, run.cell, run.seed): run.telemetry for run in read(folder)}
+    curved = [run for run in runs if "lambda_max" in run.telemetry]
+    others = [by_forwards(run, readings[run.sweep, run.cell, run.seed]) for run in curved]
+    rows = []
+    for by, read_runs in (("products", curved), ("forwards", others)):
+        for name in FORWARD_SCORES:
+            rows.append({"by": by, "score": name, **numbers(across(read_runs, "objective", SCORES[name])["all"])})
+            print(*rows[-1].values(), sep="\t", flush=True)
+    norms = across(curved, "objective", fixed(weight_norm_jerk))["all"]
+    return [*rows, {"by": "none", "score": "weights' norm, second difference", **numbers(norms)}]
+
+
+def weight_norm_jerk(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """The size of the second difference of the weights' norm between readings, relative to the norm."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        norm_N = run.telemetry["update_rms/all"] / run.telemetry["update_to_weight/all"]  # up to a constant
+        score_N = np.abs(np.diff(norm_N, 2, prepend=[np.nan, np.nan])) / norm_N
+    return run.step_N, score_N
+
+
 def read(folder: Path) -> list[Run]:
     """The runs of every sweep below ``folder``."""
     found: list[Run] = []
@@ -136,6 +173,7 @@ def read(folder: Path) -> list[Run]:
                         ledger.trace(run.trial.trial_id, ("loss", "grad_norm")),
                         run.unstable,
                         run.num_steps,
+                        run.trial.seed,
                     )
                 )
     return found
@@ -373,8 +411,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("--fit", action="store_true", help="only fit the package's models")
+    parser.add_argument("--forwards", type=Path, help="results of the same sweeps by forward passes")
     arguments = parser.parse_args()
     runs = read(arguments.results)
+    if arguments.forwards:
+        write(REFERENCE / "forwards.csv", forward_rows(runs, arguments.forwards))
+        return
     if arguments.fit:
         fit_models(runs)
         return

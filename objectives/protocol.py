@@ -129,7 +129,8 @@ class Trainer(Protocol):
         """Do a ``step`` and also return readings of shape (len(rows),) for ``rows``; readings do not affect training.
 
         For the rows in ``curved`` the readings include ``lambda_grad`` and ``lambda_max``, from ``num_products``
-        Hessian-vector products, and ``curvature_threshold``. A trainer without this method trains without telemetry.
+        Hessian-vector products, and ``curvature_threshold``. With 0 products they include ``lambda_crit``, from forward
+        passes, instead. A trainer without this method trains without telemetry.
         """
 
     def arrange(self, rows: Sequence[RowSpec]) -> None:

@@ -83,13 +83,15 @@ class GradientGraph(Graph):
 
         Row r of ``params_Rn`` holds the weights of member r in the order of ``shapes``, zero-padded.
         """
-        sizes = [math.prod(shape) for shape in shapes.values()]
-        pieces = params_Rn.split([*sizes, params_Rn.shape[1] - sum(sizes)], dim=1)
-        weights = {
-            name: piece.view(-1, *shape).detach().requires_grad_()
-            for (name, shape), piece in zip(shapes.items(), pieces, strict=False)
-        }
+        weights = {name: weight.detach().requires_grad_() for name, weight in weights_of(params_Rn, shapes).items()}
         super().__init__(lambda: losses(weights), list(weights.values()), len(params_Rn))
+
+
+def weights_of(params_Rn: torch.Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
+    """Return views of R members' weights, in the order of ``shapes``."""
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    pieces = params_Rn.split([*sizes, params_Rn.shape[1] - sum(sizes)], dim=1)
+    return {name: piece.view(-1, *shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=False)}
 
 
 def momentum_factor(beta1_R: torch.Tensor, age_R: torch.Tensor, *, debiased: bool) -> torch.Tensor:

@@ -8,8 +8,7 @@ torch's names for its state: Adam and its relatives have ``exp_avg`` and ``exp_a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +16,11 @@ import torch
 
 from objectives.instruments.curvature import Graph, measure_curvature
 from objectives.instruments.telemetry import group_readings
+from objectives.instruments.update_line import Closure, critical_step, local, random_streams_of, untouched
 from objectives.stacking import Layout, rows_of_blocks
 
 # Shapes: one member, n parameters zero-padded to whole blocks, with a leading axis of 1 for the members.
 
-Closure = Callable[[], torch.Tensor]
 Reading = dict[str, float]
 
 
@@ -29,11 +28,12 @@ class OptimizerReadings:
     """Read ``module`` every ``every`` steps of ``optimizer``, and its curvature every ``curvature`` steps, if not None.
 
     ``closure()`` returns the loss of a sample batch for the curvature, a tensor with one element, and must not call
-    ``backward``; None for no curvature. Steps count from
-    ``first_step``. ``take`` returns the last reading, once. Reading leaves training as it is: parameters, gradients,
-    buffers and random streams are the same with and without it. ``close`` ends it.
+    ``backward``; None for no curvature. It is measured by ``products`` Hessian-vector products, or by forward passes if
+    that is 0: then all processes of a training must read, and of sharded parameters the curvature alone is read. Steps
+    count from ``first_step``. ``take`` returns the last reading, once. Reading leaves training as it is: parameters,
+    gradients, buffers and random streams are the same with and without it. ``close`` ends it.
 
-    Raises ValueError for parameters that the optimizer lacks, or that are sharded over several machines.
+    Raises ValueError for parameters that the optimizer lacks, or that are sharded and cannot be read.
     """
 
     def __init__(
@@ -52,16 +52,18 @@ class OptimizerReadings:
         self._parameters = {name: p for name, p in module.named_parameters() if id(p) in self._group_of}
         if not self._parameters:
             raise ValueError("the optimizer has none of the module's parameters: give the module that it trains")
-        if any(hasattr(p, "full_tensor") for p in self._parameters.values()):
-            raise ValueError("the parameters are sharded: readings need whole parameters")
+        self._is_sharded = any(hasattr(p, "full_tensor") for p in self._parameters.values())
+        if self._is_sharded and (products or closure is None):
+            raise ValueError("the parameters are sharded: of these only the curvature by forward passes is read")
         self._layout = Layout({name: tuple(p.shape) for name, p in self._parameters.items()})
         self._step = first_step
         self._reading: tuple[int, Reading] | None = None
         self._warm_Rn: torch.Tensor | None = None
+        self._critical_rate = 0.0  # at the last measurement by forward passes; 0 if unknown
         self._before: list[torch.Tensor] | None = None
         self._gradient_Rn: torch.Tensor | None = None
         self._hooks = [
-            optimizer.register_step_pre_hook(lambda *_: self._before_step()),
+            optimizer.register_step_pre_hook(lambda _, args, kwargs: self._before_step(_closure_of(args, kwargs))),
             optimizer.register_step_post_hook(lambda *_: self._after_step()),
         ]
 
@@ -80,42 +82,60 @@ class OptimizerReadings:
         return self._closure is not None and self._curvature is not None and self._step % self._curvature == 0
 
     @torch.no_grad()
-    def _before_step(self) -> None:
-        if self._step % self._every and not self._is_curved:
+    def _before_step(self, own_closure: object) -> None:
+        if (self._is_sharded or self._step % self._every) and not self._is_curved:
             return
-        parameters = self._parameters.values()
-        self._before = [p.detach().clone() for p in parameters]
-        self._gradient_Rn = _row([torch.zeros_like(p) if p.grad is None else p.grad for p in parameters])
+        self._before = [local(p).clone() for p in self._parameters.values()]
+        if own_closure is None:  # else the step itself computes the gradient
+            self._gradient_Rn = self._gradient()
 
     @torch.no_grad()
     def _after_step(self) -> None:
-        if self._before is not None and self._gradient_Rn is not None:
-            before_Rn = _row(self._before)
-            moments = [self._moments(p) for p in self._parameters.values()]
-            first_Rn, second_Rn = (_row_or_none([getattr(m, which) for m in moments]) for which in ("first", "second"))
-            readings = group_readings(
-                self._layout,
-                before_Rn,
-                self._gradient_Rn,
-                before_Rn - _row(list(self._parameters.values())),
-                first_Rn,
-                second_Rn,
-                torch.tensor([moments[0].eps], dtype=torch.float64, device=before_Rn.device),
-            )
+        if self._before is not None:
+            readings: dict[str, Any] = {} if self._is_sharded else self._of_groups(self._before)
             if self._is_curved:
-                readings |= self._measured(moments)
+                readings |= self._measured(self._before) if self._products else self._critical(self._before)
             self._reading = (self._step, {name: float(value) for name, value in readings.items()})
             self._before = self._gradient_Rn = None
         self._step += 1
 
-    def _measured(self, moments: Sequence[Moments]) -> dict[str, torch.Tensor]:
-        """Return the curvature at the parameters before this step, with the divisor of its update."""
-        assert self._before is not None
+    def _gradient(self) -> torch.Tensor | None:
+        if self._is_sharded:
+            return None
+        return _row([torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters.values()])
+
+    def _of_groups(self, before: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        before_Rn, moments = _row(before), self._all_moments()
+        gradient_Rn = self._gradient() if self._gradient_Rn is None else self._gradient_Rn
+        assert gradient_Rn is not None, "the parameters are whole"
+        first_Rn, second_Rn = (_row_or_none([getattr(m, which) for m in moments]) for which in ("first", "second"))
+        return group_readings(
+            self._layout,
+            before_Rn,
+            gradient_Rn,
+            before_Rn - _row(list(self._parameters.values())),
+            first_Rn,
+            second_Rn,
+            torch.tensor([moments[0].eps], dtype=torch.float64, device=before_Rn.device),
+        )
+
+    def _critical(self, before: Sequence[torch.Tensor]) -> dict[str, float]:
+        """Return the curvature along this step's update, measured by forward passes."""
         assert self._closure is not None
-        rates = [
-            float(self._group_of[id(p)]["lr"]) * m.step_factor
-            for p, m in zip(self._parameters.values(), moments, strict=True)
-        ]
+        parameters = list(self._parameters.values())
+        rate = max(float(self._group_of[id(p)].get("lr", 1.0)) for p in parameters)
+        if rate <= 0:
+            return {}
+        start = self._critical_rate / rate
+        step = critical_step(self._module, [local(p) for p in parameters], before, self._closure, start)
+        self._critical_rate = 0.0 if math.isnan(step) else step * rate
+        return {"lambda_crit": 2 / (step * rate), "curvature_threshold": 2 / rate}
+
+    def _measured(self, before: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the curvature at the parameters before this step, with the divisor of its update."""
+        assert self._closure is not None
+        moments, parameters = self._all_moments(), list(self._parameters.values())
+        rates = [float(self._group_of[id(p)]["lr"]) * m.step_factor for p, m in zip(parameters, moments, strict=True)]
         rate = max(rates)
         divisor_Rn = _row_or_none([m.divisor for m in moments], padding=1.0)
         if divisor_Rn is None or rate <= 0:
@@ -124,8 +144,9 @@ class OptimizerReadings:
         divisor_Rn = divisor_Rn / self._layout.spread(share_RT.to(divisor_Rn.dtype))
         if self._warm_Rn is None:
             self._warm_Rn = torch.zeros_like(divisor_Rn)
-        with _untouched(self._module, list(self._parameters.values()), self._before), torch.enable_grad():
-            graph = Graph(self._closure, list(self._parameters.values()))
+        with untouched(self._module, parameters), random_streams_of(parameters), torch.enable_grad():
+            torch._foreach_copy_([p.detach() for p in parameters], list(before))
+            graph = Graph(self._closure, parameters)
             factor_R = torch.tensor([moments[0].curvature_factor], dtype=torch.float64, device=divisor_Rn.device)
             result = measure_curvature(graph, divisor_Rn, factor_R, self._warm_Rn, self._products)
         self._warm_Rn = result.warm_Rn
@@ -135,8 +156,13 @@ class OptimizerReadings:
             "curvature_threshold": torch.tensor([2 / rate], dtype=torch.float64),
         }
 
-    def _moments(self, parameter: torch.Tensor) -> Moments:
-        return moments_of(self._optimizer, parameter, self._group_of[id(parameter)])
+    def _all_moments(self) -> list[Moments]:
+        return [moments_of(self._optimizer, p, self._group_of[id(p)]) for p in self._parameters.values()]
+
+
+def _closure_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
+    """Return the closure that a step was given, or None; ``args`` begin with the optimizer."""
+    return kwargs.get("closure", args[1] if len(args) > 1 else None)
 
 
 def _row(values: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -152,24 +178,6 @@ def _row_or_none(values: Sequence[torch.Tensor | None], padding: float = 0.0) ->
     row_Rn = _row(known)
     row_Rn[:, sum(value.numel() for value in known) :] = padding
     return row_Rn
-
-
-@contextmanager
-def _untouched(
-    module: torch.nn.Module, parameters: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
-) -> Iterator[None]:
-    """Give the parameters other ``values`` for the block, then restore them, the buffers and the random streams."""
-    after = [parameter.detach().clone() for parameter in parameters]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    devices = {parameter.device for parameter in parameters if parameter.device.type == "cuda"}
-    with torch.random.fork_rng(devices=list(devices)):
-        try:
-            torch._foreach_copy_(list(parameters), list(values))
-            yield
-        finally:
-            torch._foreach_copy_(list(parameters), after)
-            for buffer, value in buffers:
-                buffer.copy_(value)
 
 
 @dataclass(frozen=True, slots=True)

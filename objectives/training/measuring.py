@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
-from objectives.instruments.curvature import Curvature, GradientGraph, measure_curvature, momentum_factor
+from objectives.instruments.critical_step import critical_steps
+from objectives.instruments.curvature import Curvature, GradientGraph, measure_curvature, momentum_factor, weights_of
 from objectives.optimizers.packed_optimizer import PackedOptimizer
+from objectives.stacking import continued
 
 # Shapes: K members, R observed ones, C with curvature, n parameters per member.
 
-Weights = Mapping[str, torch.Tensor]
+_VECTORS, _RATES = "warm", "critical_lr"
 
 
 class Pack(Protocol):
@@ -47,29 +49,73 @@ def curvature_of(
     return curvature, 2 / pack.optimizer.lr_K[rows]
 
 
-def curvature_readings(
-    pack: Pack,
-    rows: Sequence[int],
-    curved: Sequence[int],
-    params_Rn: torch.Tensor,
-    warm_Kn: torch.Tensor,
-    num_products: int,
-) -> dict[str, torch.Tensor]:
-    """Return readings of ``rows``, (R,) each, NaN except in ``curved``; empty without a diagonal preconditioner.
+class CurvatureReadings:
+    """Readings of the curvature, each measurement beginning from the results of the last one."""
 
-    ``params_Rn`` as in ``curvature_of``. ``warm_Kn`` has the start vectors of the measurement, and is updated in place.
-    """
-    is_curved_R = torch.tensor([row in curved for row in rows], device=warm_Kn.device)
-    chosen = torch.tensor(rows, device=warm_Kn.device)[is_curved_R]
-    measured = curvature_of(pack, chosen, params_Rn[is_curved_R], warm_Kn[chosen], num_products)
-    if measured is None:
-        return {}
-    result, threshold_C = measured
-    warm_Kn[chosen] = result.warm_Rn
-    values = {
-        "lambda_grad": result.lambda_grad_R,
-        "lambda_max": result.lambda_max_R,
-        "curvature_threshold": threshold_C,
-    }
-    nan_R = torch.full((len(rows),), math.nan, dtype=torch.float64, device=warm_Kn.device)
-    return {name: nan_R.masked_scatter(is_curved_R, value.to(torch.float64)) for name, value in values.items()}
+    def __init__(self) -> None:
+        # Per member, zeros for one without a measurement: vectors of ``measure_curvature``, and critical steps in
+        # units of the learning rate. Empty before the first measurement.
+        self._start: dict[str, torch.Tensor] = {}
+
+    def read(
+        self, pack: Pack, rows: Sequence[int], curved: Sequence[int], params_Rn: torch.Tensor, num_products: int
+    ) -> dict[str, torch.Tensor]:
+        """Return readings of ``rows``, (R,) each, NaN except in ``curved``; empty if the curvature is unknown.
+
+        ``params_Rn`` as in ``curvature_of``. Without Hessian-vector products it is measured by forward passes.
+        """
+        is_curved_R = torch.tensor([row in curved for row in rows], device=params_Rn.device)
+        chosen = torch.tensor(rows, device=params_Rn.device)[is_curved_R]
+        measure = self._by_products if num_products else self._by_forwards
+        values = measure(pack, chosen, params_Rn[is_curved_R], num_products)
+        nan_R = torch.full((len(rows),), math.nan, dtype=torch.float64, device=params_Rn.device)
+        return {name: nan_R.masked_scatter(is_curved_R, value.to(torch.float64)) for name, value in values.items()}
+
+    def _by_products(
+        self, pack: Pack, chosen: torch.Tensor, params_Cn: torch.Tensor, num_products: int
+    ) -> dict[str, torch.Tensor]:
+        """Empty without a diagonal preconditioner."""
+        warm_Kn = self._start.setdefault(_VECTORS, torch.zeros_like(pack.optimizer.params_Kn))
+        measured = curvature_of(pack, chosen, params_Cn, warm_Kn[chosen], num_products)
+        if measured is None:
+            return {}
+        result, threshold_C = measured
+        warm_Kn[chosen] = result.warm_Rn
+        return {
+            "lambda_grad": result.lambda_grad_R,
+            "lambda_max": result.lambda_max_R,
+            "curvature_threshold": threshold_C,
+        }
+
+    def _by_forwards(
+        self, pack: Pack, chosen: torch.Tensor, params_Cn: torch.Tensor, num_products: int
+    ) -> dict[str, torch.Tensor]:
+        rate_C = pack.optimizer.lr_K[chosen]
+        critical_K = self._start.setdefault(_RATES, torch.zeros_like(pack.optimizer.lr_K))
+        step_C = steps_of_update(pack, chosen, params_Cn, (critical_K[chosen] / rate_C).nan_to_num(posinf=0.0))
+        critical_K[chosen] = (step_C * rate_C).nan_to_num()
+        return {"lambda_crit": 2 / (step_C * rate_C), "curvature_threshold": 2 / rate_C}
+
+    def arrange(self, rows: torch.Tensor) -> None:
+        """Rearrange to members that continue ``rows``, -1 for a new one."""
+        self._start = {name: continued(value_K, rows) for name, value_K in self._start.items()}
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return what the next measurements begin from."""
+        return {name: value_K.clone() for name, value_K in self._start.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state that holds a ``state_dict``."""
+        self._start = {name: state[name].clone() for name in (_VECTORS, _RATES) if name in state}
+
+
+@torch.no_grad()
+def steps_of_update(pack: Pack, rows: torch.Tensor, params_Cn: torch.Tensor, start_C: torch.Tensor) -> torch.Tensor:
+    """Return how many times its last update raises each member's loss, (C,); arguments as in ``critical_steps``."""
+    update_Cn = pack.optimizer.params_Kn[rows] - params_Cn
+
+    def losses(step_C: torch.Tensor) -> torch.Tensor:
+        moved_Cn = params_Cn + step_C.to(params_Cn.dtype)[:, None] * update_Cn
+        return pack.losses_of(weights_of(moved_Cn, pack.weight_shapes), rows)
+
+    return critical_steps(losses, start_C)

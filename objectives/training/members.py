@@ -14,7 +14,7 @@ from objectives.training_config import TrainingConfig
 # Attributes that PackedTrainer itself renews.
 OWN = frozenset({
     "device", "plan", "structure", "weight_shapes", "configs", "seeds", "_ages", "num_steps", "_skipped", "_cohorts",
-    "cohort_of_member_K", "_params_Kn", "weights", "layout", "optimizer", "memory", "held_K", "_warm_Kn", "_rollback",
+    "cohort_of_member_K", "_params_Kn", "weights", "layout", "optimizer", "memory", "held_K", "_curvature", "_rollback",
     "_changes", "_control",
 })  # fmt: skip
 _FOREVER = 2**31

@@ -26,7 +26,7 @@ from objectives.stacking import (
     third_of_depth,
 )
 from objectives.training.controller import Controller
-from objectives.training.measuring import curvature_readings
+from objectives.training.measuring import CurvatureReadings
 from objectives.training.members import Changes, batches_of, check_members_renewed
 from objectives.training.rollback import begin_rollback
 from objectives.training_config import TrainingConfig
@@ -80,8 +80,7 @@ class PackedTrainer(ABC, Generic[Config]):
         self.memory = {name: self._params_Kn.new_zeros(self.num_members) for name in self.memory_names()}
         # Members that the optimizer skips at this step, bool (K,); None for none.
         self.held_K: torch.Tensor | None = None
-        # Start vectors of the next curvature measurement, zeros for a member without one; None before the first.
-        self._warm_Kn: torch.Tensor | None = None
+        self._curvature = CurvatureReadings()
         self._rollback = begin_rollback(self.configs, self._ages, self._live())
         self.members_changed()
 
@@ -180,8 +179,8 @@ class PackedTrainer(ABC, Generic[Config]):
     ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """Do a ``step`` and also return readings of the members in ``rows``, shape (R,) each, on the device.
 
-        Members of ``rows`` that are in ``curved`` get curvature from ``num_products`` Hessian-vector products; the
-        others get NaN. Reading does not change training.
+        Members of ``rows`` that are in ``curved`` get curvature from ``num_products`` Hessian-vector products, or from
+        forward passes if that is 0; the others get NaN. Reading does not change training.
         """
         self._begin_step()
         is_everybody = list(rows) == list(range(self.num_members))
@@ -207,9 +206,7 @@ class PackedTrainer(ABC, Generic[Config]):
         )
         readings["clip_factor"] = observed.clip_factor_R
         if curved:
-            if self._warm_Kn is None:
-                self._warm_Kn = torch.zeros_like(self._params_Kn)
-            readings |= curvature_readings(self, rows, curved, observed.params_Rn, self._warm_Kn, num_products)
+            readings |= self._curvature.read(self, rows, curved, observed.params_Rn, num_products)
         return self._after_step(metrics | self._own_metrics(was_alive_K)), readings
 
     def _begin_step(self) -> None:
@@ -315,7 +312,7 @@ class PackedTrainer(ABC, Generic[Config]):
         self._bind(params_Kn)
         self.optimizer.arrange(index, self._params_Kn, self.configs, self.seeds)
         self.memory = {name: continued(value_K, index) for name, value_K in self.memory.items()}
-        self._warm_Kn = None if self._warm_Kn is None else continued(self._warm_Kn, index)
+        self._curvature.arrange(index)
         before, self._rollback = self._rollback, begin_rollback(self.configs, self._ages, self._live())
         if before is not None and self._rollback is not None:
             before.hand_over(self._rollback, sources)
@@ -347,7 +344,7 @@ class PackedTrainer(ABC, Generic[Config]):
             "params": self._params_Kn.clone(),
             "optimizer": self.optimizer.state_dict(),
             "memory": {name: value_K.clone() for name, value_K in self.memory.items()},
-            **({} if self._warm_Kn is None else {"warm": self._warm_Kn.clone()}),
+            **self._curvature.state_dict(),
             **({} if self._rollback is None else {"rollback": self._rollback.state_dict()}),
         }
 
@@ -360,7 +357,7 @@ class PackedTrainer(ABC, Generic[Config]):
         self._params_Kn.copy_(state["params"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.memory = {name: value_K.clone() for name, value_K in state["memory"].items()}
-        self._warm_Kn = state["warm"].clone() if "warm" in state else None
+        self._curvature.load_state_dict(state)
         self._rollback = begin_rollback(self.configs, self._ages, self._live())
         if self._rollback is not None and "rollback" in state:
             self._rollback.load_state_dict(state["rollback"])

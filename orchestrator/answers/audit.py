@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from orchestrator.base.query import Query, Say, flat, silent
+from orchestrator.base.query import Query, Say, flat, reported, silent
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line
 
 if TYPE_CHECKING:
     from orchestrator.maps.audit import Audit, PlateauAudit, SlowAudit
+    from orchestrator.maps.energy import Energy
     from orchestrator.maps.table import SweepTable
 
 _WRONG_SHOWN = 20
@@ -31,9 +32,10 @@ class AuditQuery(Query["SweepTable"]):
     def ask(self, subject: SweepTable, say: Say = silent) -> AuditAnswer:
         """Return the balance of early stopping."""
         from orchestrator.maps.audit import audit
+        from orchestrator.maps.energy import energy_of
 
         result = audit(subject.trials, subject.ledger.member_steps_per_second())
-        return AuditAnswer(subject.name, result)
+        return AuditAnswer(subject.name, result, energy_of(subject.trials, subject.facts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,13 @@ class AuditAnswer(Answer):
 
     sweep: str
     result: Audit = flat()
+    energy: Energy | None = None
+
+    @reported
+    def joules_saved(self) -> float | None:
+        """Energy that stopping saved in total, at the mean of a trained step; None if none was measured."""
+        rate = None if self.energy is None else self.energy.joules_per_step
+        return None if rate is None else self.result.net_steps_saved * rate
 
     def blocks(self) -> Iterator[Block]:
         """Yield what was saved, what was wrong, and the trials that would have been stopped wrongly."""
@@ -76,6 +85,9 @@ class AuditAnswer(Answer):
             seconds = f", about {abs(result.seconds_saved):,.0f} s of one worker"
             seconds += "" if result.seconds_saved >= 0 else " lost"
         yield f"balance:  {result.net_steps_saved:,} member-steps saved in total{seconds}"
+        if (energy := self.energy) is not None:
+            saved = "" if self.joules_saved is None else f", and stopping saved about {energy.text(self.joules_saved)}"
+            yield f"energy:   diverged trials took {energy.text(energy.lost_joules)}{energy.coverage}{saved}"
 
 
 def _plateaus(plateaus: PlateauAudit) -> Iterable[str]:

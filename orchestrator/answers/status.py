@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from orchestrator.base.trial_result import TrialResult
     from orchestrator.ledger.facts import Imported
+    from orchestrator.maps.energy import Energy
     from orchestrator.maps.table import SweepTable
 
 _FAILED_SHOWN = 5
@@ -72,6 +73,7 @@ def _state(table: SweepTable) -> Status:
     from orchestrator.base.files import is_locked
     from orchestrator.ledger.facts import imported_of, long_note
     from orchestrator.maps.axes import led
+    from orchestrator.maps.energy import energy_of
     from orchestrator.render.text_map import text_map
 
     facts, rows, folder = table.facts, table.trials, table.ledger.path.parent
@@ -84,6 +86,7 @@ def _state(table: SweepTable) -> Status:
         statuses=Counter(row.status for row in rows),
         outcomes=Counter(row.label for row in rows if row.outcome is not None),
         labels=Counter(row.label for row in rows),
+        energy=energy_of(rows, facts),
         failures=tuple(row for row in rows if row.status in ("errored", "lost")),
         origin=long_note(facts) or "",
         drawing=text_map(rows, led(table.axes)),
@@ -101,6 +104,7 @@ class Status(Answer):
     num_trials: int
     statuses: Mapping[str, int]
     outcomes: Mapping[str, int]
+    energy: Energy | None
     labels: Mapping[str, int] = hidden()
     failures: tuple[TrialResult, ...] = hidden()
     origin: str = hidden()
@@ -125,6 +129,8 @@ class Status(Answer):
         if self.origin:
             yield Line(self.origin)
         yield Line(counts_line(self.labels))
+        if self.energy is not None:
+            yield Line(f"energy: {self.energy.text(self.energy.joules)}{self.energy.coverage}")
         if self.drawing is not None:
             yield Drawing(self.drawing)
         if not self.is_running and (left := self.statuses.get("running", 0)):

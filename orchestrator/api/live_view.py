@@ -116,6 +116,8 @@ def progress_line(progress: Progress) -> str:
         words.append("not compared yet")
     if progress.num_risen:
         words.append(f"gradient norm up in {progress.num_risen}")
+    if progress.num_nonfinite:
+        words.append(f"NaN or infinity in {progress.num_nonfinite}")
     speed = progress.member_steps_per_second
     if speed:
         words.append(f"{speed:,.0f} member-steps/s")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from objectives.protocol import Rounding
 from orchestrator.base.trial_result import MemberResult
@@ -61,12 +61,18 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Steps between readings, steps between curvatures of ``products`` Hessian products, and every n-th loss kept."""
+    """Steps between readings, steps between curvatures and how they are measured, and every n-th loss kept."""
 
     every: int | None = None
     curvature: int | None = None
     products: int = 4
+    by: Literal["products", "forwards"] = "products"
     curves: int = 1
+
+    @property
+    def num_products(self) -> int:
+        """Hessian-vector products of a measurement of the curvature, 0 for forward passes alone."""
+        return 0 if self.by == "forwards" else self.products
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +229,8 @@ Ending = Completed | Paused | Failed | OutOfMemory | Refused | Lost
 class Report:
     """Curves and telemetry of one pack since its last report, and members that finished.
 
-    The gradient norm of ``num_risen`` members is up by half now. The first report has the ``environment``, the last one
+    The gradient norm of ``num_risen`` members is up by half now, and ``num_nonfinite`` had a loss or gradient norm in
+    their last 100 steps that was not finite. The first report has the ``environment``, the last one
     the ``ending`` of the pack. ``member_steps`` counts all steps of this attempt so far, ``steps_in_hand`` the steps of
     members that still train, ``at_a_time`` members together. A report that ``is_from_start`` replaces earlier curves: a
     custom trainer that restarts reports from its first point.
@@ -242,6 +249,7 @@ class Report:
     is_from_start: bool = False
     telemetry: Mapping[str, Trace] = field(default_factory=dict, repr=False)
     num_risen: int = 0
+    num_nonfinite: int = 0
 
     @property
     def error(self) -> str | None:

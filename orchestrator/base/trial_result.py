@@ -64,9 +64,12 @@ class Column:
         return self.is_tracked and self.type is not str
 
 
-def column(meaning: str, unit: str = "", *, default: Any = None, repr: bool = True, **options: Any) -> Any:
+def column(
+    meaning: str, unit: str = "", *, default: Any = None, repr: bool = True, compare: bool = True, **options: Any
+) -> Any:
     """Return a dataclass field with a ``Column``, whose name and type are the field's; ``options`` are its others."""
-    return field(default=default, repr=repr, metadata={_KEY: Column("", unit, meaning, default=default, **options)})
+    metadata = {_KEY: Column("", unit, meaning, default=default, **options)}
+    return field(default=default, repr=repr, compare=compare, metadata=metadata)
 
 
 def hidden(meaning: str, **options: Any) -> Any:
@@ -144,6 +147,33 @@ class TrainingResult:
     score: float | None = column(
         "the metric that is compared in place of a loss, if the sweep has one: median of the last tenth of its values",
         title="median score", is_tracked=True, since=3
+    )
+    num_nonfinite: int | None = column(
+        "steps whose loss or gradient norm was NaN or infinite", is_tracked=True, of_losses=True, since=4
+    )
+    nonfinite_share: float | None = column(
+        "share of such steps among its last 100", "share",
+        title="median share of the last 100 steps that were not finite", is_tracked=True, of_losses=True, since=4
+    )
+    num_skipped: int | None = column(
+        "steps that its loss scaler skipped; empty without one",
+        is_tracked=True, since=4
+    )
+    data_share: float | None = column(
+        "share of the steps' time spent waiting for data; empty if its trainer does not report data_time and step_time",
+        "share", is_tracked=True, since=4, compare=False
+    )
+    peak_memory: float | None = column(
+        "largest resident memory of the process that trained it, which a pack shares",
+        "MiB", title="median peak of the memory", is_tracked=True, since=4, compare=False
+    )
+    peak_device_memory: float | None = column(
+        "most memory that torch allocated on a GPU, which a pack shares; empty without a GPU",
+        "MiB", is_tracked=True, since=4, compare=False
+    )
+    joules: float | None = column(
+        "energy of its training, measured by the counters that could be read; empty if none could",
+        "J", title="median energy", is_tracked=True, since=4, compare=False
     )
     reason: str | None = column("why it has this outcome, or what went wrong", is_tracked=True, of_losses=True)
     verdict_step: int | None = hidden("step of the verdict that it is lost, even if it trained on")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -37,14 +38,18 @@ class StabilityCallback(Callback):
     one if several optimizers step). It is unscaled if there is a loss scaler, except with fused optimizers.
     FSDPStrategy and DeepSpeedStrategy shard gradients over processes and hide them, so the norm is missing.
 
+    With ``curvature`` the watch reads telemetry, and every so many steps the curvature by forward passes on the step's
+    last batch (`docs/warning.md`): it calls `training_step` some more times, without its `log`.
+
     A rise of the gradient norm by half is logged as a note. After the callback has stopped a run, Lightning validates
     once more, and trains on up to `min_epochs` and `min_steps`. Outside a sweep, a run that resumes from a checkpoint
     is judged without its past.
     """
 
-    def __init__(self, stopping: StoppingConfig | None = None) -> None:
+    def __init__(self, stopping: StoppingConfig | None = None, *, curvature: int | None = None) -> None:
         self.watch = Watch(stopping)
-        self._stopping = stopping
+        self._stopping, self._curvature = stopping, curvature
+        self._batch: tuple[Any, int] | None = None
         self._begin(num_steps=0)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -52,6 +57,28 @@ class StabilityCallback(Callback):
         if self.watch.record().num_steps:
             self.watch = Watch(self._stopping)
         self._begin(trainer.global_step)
+        if self._curvature is not None:
+            if not pl_module.automatic_optimization or len(trainer.optimizers) != 1:
+                raise InputError(
+                    "the curvature is read with automatic optimization by one optimizer\n"
+                    "    remedy: leave out `curvature`, or call `Watch.telemetry` with a closure"
+                )
+            loss = functools.partial(self._loss_of, trainer, pl_module)
+            self.watch.telemetry(pl_module, trainer.optimizers[0], loss, curvature=self._curvature, by="forwards")
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Keep the batch for the curvature."""
+        self._batch = None if self._curvature is None else (batch, batch_idx)
+
+    def _loss_of(self, trainer: Trainer, pl_module: LightningModule) -> Any:
+        """Return the loss of the last batch, without logging."""
+        assert self._batch is not None, "a step has a batch"
+        pl_module.log = lambda *_, **__: None  # type: ignore[method-assign]
+        try:
+            output = trainer.strategy.training_step(*self._batch)
+        finally:
+            del pl_module.log
+        return output["loss"] if isinstance(output, dict) else output
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer

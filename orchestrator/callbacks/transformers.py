@@ -36,12 +36,16 @@ class StabilityCallback(TrainerCallback):
     is the return value of the accelerator's `clip_grad_norm_`. If the Trainer does not call that method, there is no
     norm.
 
+    With ``curvature`` the watch reads telemetry, and every so many steps the curvature by forward passes on the step's
+    last batch (`docs/warning.md`).
+
     Outside a sweep, a run that resumes from a checkpoint is judged without its past.
     """
 
-    def __init__(self, stopping: StoppingConfig | None = None) -> None:
+    def __init__(self, stopping: StoppingConfig | None = None, *, curvature: int | None = None) -> None:
         self.watch = Watch(stopping)
-        self._stopping = stopping
+        self._stopping, self._curvature = stopping, curvature
+        self._inputs: Any = None
         self._taps: list[_Tap] = []
         self._loss: Any = None
         self._norm: Any = None
@@ -59,6 +63,13 @@ class StabilityCallback(TrainerCallback):
             _Tap(trainer, "training_step", self._hear_loss),
             _Tap(trainer.accelerator, "clip_grad_norm_", self._hear_norm),
         ]
+        if self._curvature is not None:
+            self._taps.append(_Tap(trainer, "_prepare_inputs", self._hear_inputs))
+            # Hooks of an optimizer that Accelerate wraps would not be called.
+            optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+            self.watch.telemetry(
+                trainer.model, optimizer, lambda: self._loss_of(trainer), curvature=self._curvature, by="forwards"
+            )
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -87,8 +98,21 @@ class StabilityCallback(TrainerCallback):
     def _hear_norm(self, norm: Any) -> None:
         self._norm = norm
 
+    def _hear_inputs(self, inputs: Any) -> None:
+        self._inputs = dict(inputs)  # the Trainer may take the labels out
+
+    def _loss_of(self, trainer: Trainer) -> Any:
+        """Return the loss of the last batch."""
+        if self._inputs is None:
+            raise InputError(
+                "this Trainer prepares its batches without `_prepare_inputs`, so none is seen\n"
+                "    remedy: leave out `curvature`"
+            )
+        with trainer.compute_loss_context_manager():
+            return trainer.compute_loss(trainer.model_wrapped, dict(self._inputs))
+
     def _forget(self) -> None:
-        self._loss, self._norm = None, None
+        self._loss, self._norm, self._inputs = None, None, None
 
     def _close_taps(self) -> None:
         for tap in self._taps:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.counters import Counts
 from orchestrator.detection.episodes import Episode, Episodes
 from orchestrator.detection.handled import ROLLED_BACK, Undone, Zeros
 from orchestrator.detection.trend import RECENT, Progress, Trend, Window
@@ -78,6 +79,7 @@ class MemberRecord:
     undone_since_step: int | None = None
     worse_share: float | None = None
     worse_since_step: int | None = None
+    counts: Counts = field(default_factory=Counts, compare=False)
 
 
 class _Member:

@@ -217,6 +217,10 @@ def member_result(
         rung_losses=progress.losses,
         verdict_step=record.lost_step,
         norm_rises=record.norm_rises,
+        num_nonfinite=record.counts.nonfinite,
+        nonfinite_share=record.counts.nonfinite_share,
+        num_skipped=record.counts.skipped,
+        data_share=record.counts.data_share,
         episodes=tuple((episode.onset_step, episode.recovery_step) for episode in record.episodes),
         **{field.name: getattr(verdict, field.name) for field in fields(verdict)},
     )

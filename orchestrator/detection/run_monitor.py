@@ -24,6 +24,7 @@ import numpy as np
 
 from orchestrator.base.packs import RungThreshold
 from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.counters import TIMES, Counters
 from orchestrator.detection.detector import MemberRecord, SpikeDetector
 from orchestrator.detection.handled import ROLLED_BACK, SKIPPED
 from orchestrator.detection.slow import RungProgress, Rungs, is_on_trend
@@ -70,6 +71,7 @@ class RunMonitor:
     ) -> None:
         self._stopping = stopping
         self._norm_rises = NormRises(len(is_audited_K), wants_norm_rises)
+        self._counters = Counters(len(is_audited_K))
         self._rungs = Rungs(len(is_audited_K), stopping.slow, rung_thresholds)
         self._validations = [Validations() for _ in is_audited_K]
         self._detector = SpikeDetector(len(is_audited_K), stopping, all_steps)
@@ -106,11 +108,13 @@ class RunMonitor:
                 self._at_end[int(k)] = self._detector.record(int(k))
         if "grad_norm" in columns:
             self._norm_rises.follow(columns["grad_norm"], step_TK, num_steps_K)
+        self._counters.follow(columns, num_steps_K)
         return Update(num_steps_K, has_ended_K)
 
     def update_single(self, step: int, row: Mapping[str, float | None]) -> bool:
         """Judge one step of a single member from the JUDGED values in ``row``. Return whether it ends there."""
-        columns = {name: np.array([[row[name]]], dtype=np.float64) for name in JUDGED if row.get(name) is not None}
+        names = [name for name in (*JUDGED, *TIMES) if row.get(name) is not None]
+        columns = {name: np.array([[row[name]]], dtype=np.float64) for name in names}
         return bool(self.update(columns, np.array([[step]])).has_ended_K[0])
 
     def validated(self, member: int, step: int, loss: float) -> bool:
@@ -134,7 +138,8 @@ class RunMonitor:
     def record(self, member: int = 0) -> MemberRecord:
         """Return what is known about ``member`` so far, or at its last step in the last update."""
         record = self._at_end[member] if member in self._at_end else self._detector.record(member)
-        return replace(record, norm_rises=self._norm_rises.of(member))
+        counts = self._counters.of(member)
+        return replace(record, norm_rises=self._norm_rises.of(member), counts=counts)
 
     def rung_progress(self, member: int = 0) -> RungProgress:
         """Return the progress of ``member`` through the rungs."""
@@ -158,10 +163,16 @@ class RunMonitor:
         """Members whose gradient norm is up by half now."""
         return self._norm_rises.num_risen
 
+    @property
+    def num_nonfinite(self) -> int:
+        """Members with a loss or gradient norm in their last steps that was not finite."""
+        return self._counters.num_nonfinite
+
     def arrange(self, rows: Sequence[int | None], is_audited_K: Sequence[bool]) -> None:
         """Continue with the members in ``rows``; None starts a new one, and a repeated row continues as two."""
         self._detector.arrange(rows)
         self._norm_rises.arrange(rows)
+        self._counters.arrange(rows)
         self._rungs.arrange(rows)
         self._validations = [Validations() if row is None else deepcopy(self._validations[row]) for row in rows]
         self._is_audited_K, self._at_end = np.array(is_audited_K, dtype=bool), {}
@@ -171,6 +182,7 @@ class RunMonitor:
         return {
             "detector": self._detector.state_dict(),
             "norm_rises": self._norm_rises.state_dict(),
+            "counters": self._counters.state_dict(),
             "rungs": self._rungs.state_dict(),
             "validations": {name: [getattr(of, name) for of in deepcopy(self._validations)] for name in _VALIDATIONS},
         }
@@ -179,6 +191,8 @@ class RunMonitor:
         """Resume from a ``state_dict`` of as many members; ``arrange`` sets which are audited."""
         self._detector.load_state_dict(state["detector"])
         self._norm_rises.load_state_dict(state["norm_rises"])
+        if "counters" in state:  # an older version counted nothing
+            self._counters.load_state_dict(state["counters"])
         self._rungs.load_state_dict(state["rungs"])
         columns = (state["validations"][name] for name in _VALIDATIONS)
         self._validations = [

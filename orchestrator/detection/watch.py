@@ -120,6 +120,7 @@ class Watch:
         every: int = 5,
         curvature: int = 25,
         products: int = 1,
+        by: str = "products",
     ) -> None:
         """Start to read every ``every``-th step of torch's ``optimizer`` on ``model``.
 
@@ -127,12 +128,14 @@ class Watch:
         measured every ``curvature`` steps by ``products`` Hessian-vector products, at the cost of two gradients each.
         Four products every 5 steps predict more instabilities (docs/warning.md). Reading does not change training. Of
         several processes only rank 0 reads: give it the model within DistributedDataParallel.
-        Raises ValueError if the optimizer does not train the model, or the model is sharded.
+        With ``by="forwards"`` it takes six forward passes instead, and works with a compiled or sharded model (FSDP2).
+        Then every process must call this, and ``closure`` may use collectives.
+        Raises ValueError if the optimizer does not train the model, or sharded parameters cannot be read.
         """
         if self._steps is not None:
             self._steps.close()
-        if rank() == 0:
-            self._steps = WatchedSteps(model, optimizer, closure, every, curvature, products)
+        if rank() == 0 or by == "forwards":
+            self._steps = WatchedSteps(model, optimizer, closure, every, curvature, products, by, self.record)
 
     @property
     def risk(self) -> Risk | None:
@@ -243,7 +246,7 @@ class Watch:
 
     def _keep(self, step: int, reading: Mapping[str, float] | None) -> None:
         """Write a reading of ``step`` for the sweep, after the row of that step."""
-        is_new = self._resumed_step is None or step > self._resumed_step
+        is_new = rank() == 0 and (self._resumed_step is None or step > self._resumed_step)
         if reading is not None and is_new and self._trial is not None and self._trial.telemetry is not None:
             _append(self._trial.telemetry, {"step": step, **reading})
 

@@ -33,7 +33,14 @@ from orchestrator.driver.packing import (
     structure_of,
     with_numerics,
 )
-from orchestrator.ledger.facts import NUMERICS_FACT, PACKED_FACT, TRAINER_FACT, numerics_fact, packed_fact
+from orchestrator.ledger.facts import (
+    INTENSITY_FACT,
+    NUMERICS_FACT,
+    PACKED_FACT,
+    TRAINER_FACT,
+    numerics_fact,
+    packed_fact,
+)
 from orchestrator.ledger.reader import LedgerReader, check_not_imported
 from orchestrator.maps.relative_results import with_relative_results
 from orchestrator.search.protocol import CellResult, SeedResult
@@ -342,6 +349,7 @@ def driver_facts(sweep: Sweep) -> dict[str, str]:
         "edge_axis": canonical_text(sweep.edge_axis),
         "num_spread": canonical_text(sweep.num_initial),
         "stopping": canonical_text(sweep.stopping.model_dump()),
+        INTENSITY_FACT: canonical_text(sweep.resources.grams_per_kwh),
         TRAINER_FACT: canonical_text(sweep.facts),
         **(objective.score_fact if isinstance(objective, CustomTrainer) else {}),
         **({NUMERICS_FACT: numerics_fact(sweep.roundings)} if isinstance(objective, Objective) else {}),

@@ -87,6 +87,11 @@ class Progress:
         return sum(report.num_risen for report in self.running.values())
 
     @property
+    def num_nonfinite(self) -> int:
+        """Trials in training whose last 100 steps had a loss or gradient norm that was not finite."""
+        return sum(report.num_nonfinite for report in self.running.values())
+
+    @property
     def steps_left(self) -> int:
         """Upper bound of the member-steps left, reached if no member is lost and a search uses all its trials."""
         unfinished = (self.trials[trial_id] for trial_id, status in self.statuses.items() if status in _TO_TRAIN)

@@ -15,6 +15,7 @@ from orchestrator.base.trial_result import MemberResult
 
 # Names of facts.
 IMPORTED_FACT, PACKED_FACT, NUMERICS_FACT, TRAINER_FACT = "imported", "packed_objective", "numerics", "trainer_facts"
+INTENSITY_FACT = "grams_per_kwh"  # of carbon dioxide, from the sweep file
 BY_WORDS, BY_FINAL_LOSSES, BY_FINAL_SCORES, BY_CURVES = "words", "final losses", "final scores", "curves"
 
 

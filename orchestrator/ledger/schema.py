@@ -34,7 +34,9 @@ _ORDER = (
 )  # fmt: skip
 _STORED = {column.name: column for column in RESULT_COLUMNS if column.is_stored}
 # The columns of the table of trials, in the order of the file.
-TRIAL_FIELDS = tuple(_STORED[name] for name in dict.fromkeys([*_ORDER, *_STORED]))
+TRIAL_FIELDS = tuple(
+    _STORED[name] for name in dict.fromkeys([*_ORDER, *sorted(_STORED, key=lambda name: _STORED[name].since)])
+)
 _SQL_TYPES = {int: "INTEGER", bool: "INTEGER", float: "REAL"}  # others are texts, or JSON
 
 

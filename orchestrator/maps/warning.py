@@ -23,7 +23,7 @@ from orchestrator.detection.warning.alarms import (
     unstable_spans,
 )
 from orchestrator.detection.warning.monitor import kind_for, model_for, reasons_of
-from orchestrator.detection.warning.risk import features
+from orchestrator.detection.warning.risk import ALONG_GRADIENT, features
 from orchestrator.ledger.reader import LedgerReader
 
 # A stalled trial learned nothing that it could lose; of an unknown or pruned one nobody knows what it did.
@@ -68,7 +68,10 @@ def unstable(trial: TrialResult) -> tuple[UnstableSpan, ...]:
 
 def curvature_every(telemetry: Trace) -> float | None:
     """The usual number of steps between two measurements of the curvature; None if there are none."""
-    step_M = telemetry["step"][np.isfinite(telemetry.get("lambda_grad", np.full(len(telemetry["step"]), np.nan)))]
+    measured_N = telemetry.get(
+        ALONG_GRADIENT, telemetry.get("curvature_threshold", np.full(len(telemetry["step"]), np.nan))
+    )
+    step_M = telemetry["step"][np.isfinite(measured_N)]
     return float(np.median(np.diff(step_M))) if len(step_M) > 1 else None
 
 

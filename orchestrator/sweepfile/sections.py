@@ -225,6 +225,7 @@ class ResourcesConfig(Section):
     )
     workers: int = Field(1, ge=1, le=4096, description="processes of one trial, for a custom trainer")
     gpus_per_worker: float = Field(0.0, ge=0, description="GPUs of each of these processes, which get cpus each")
+    grams_per_kwh: float | None = Field(None, ge=0, description="grams of CO2 of the electricity; null: not known")
     stall_timeout_s: float = Field(
         600.0, gt=0, description="seconds without a heartbeat after which a worker counts as hung and is killed"
     )
@@ -278,19 +279,18 @@ class TelemetryConfig(Section):
         description="steps between two readings of norms, update sizes and moments by layer group, at most 5 in the "
         "first 50 steps and for 50 after a loss has left its trend; null: none",
     )
-    curvature: int | None = Field(
-        None, ge=1, description="steps between two measurements of the preconditioned curvature, e.g. 50; null for none"
-    )
+    curvature: int | None = Field(None, ge=1, description="steps between measurements of the curvature; null: none")
     products: int = Field(
         4, ge=1, le=200, description="Hessian-vector products of a curvature measurement; each costs two gradients"
     )
+    by: Literal["products", "forwards"] = Field("products", description="what measures it: products or forward passes")
     curves: int = Field(1, ge=1, description="keep every n-th step of losses and norms in the ledger, and the last")
 
     @property
     def time_factor(self) -> float:
         """The factor by which telemetry lengthens a step, as measured for `gpt` (docs/diagnosis.md)."""
-        curvature = (3.0 + 2.0 * self.products) / self.curvature if self.curvature else 0.0
-        return 1 + (0.4 / self.every if self.every else 0.0) + curvature
+        measured = 2.1 if self.by == "forwards" else 3.0 + 2.0 * self.products
+        return 1 + (0.4 / self.every if self.every else 0.0) + (measured / self.curvature if self.curvature else 0.0)
 
 
 class TrackingConfig(Section):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from objectives.base import ExecutionPlan, Objective, Trainer, TrainingConfig, load_objective
+from orchestrator.base.consumption import EnergyMeter, peak_device_memory, peak_memory
 from orchestrator.base.environment import describe_process
 from orchestrator.base.packs import Checkpoint, Completed, Ending, Paused, Report, StackedPack
 from orchestrator.base.trial_result import MemberResult
@@ -67,6 +68,9 @@ class PackedRun:
         self.age_of: dict[int, int] = {}
         self.member_steps = 0
         self.environment: Mapping[str, str] = {}
+        self.energy = EnergyMeter(pack.gpus)
+        self.joules_of: dict[int, float] = {}
+        self._energy_read = 0.0
         self.checkpoints = CheckpointWriter(pack.trial_ids, pack.checkpoint_s, pack.checkpoint_steps)
         self._finished: list[MemberResult] = []
 
@@ -112,6 +116,7 @@ class PackedRun:
             checkpoint=checkpoint,
             at_a_time=self.at_a_time,
             num_risen=self.monitor.num_risen if ending is None else 0,
+            num_nonfinite=self.monitor.num_nonfinite if ending is None else 0,
         )
         self._finished, self.environment = [], {}
         return report
@@ -169,8 +174,10 @@ class PackedRun:
             "device": device,
             "way": choice.reason,
             **choice.plan.rounding.facts,
+            **({"energy": self.energy.source} if self.energy.source else {}),
             **self.trainer.describe(),
         }
+        self.energy.take()  # what the start took belongs to no trial
         return roster
 
     def _choose(
@@ -197,6 +204,7 @@ class PackedRun:
         self.trainer.load_state_dict(state["trainer"])
         self.monitor.load_state_dict(state["judging"])
         self.age_of = dict(state["ages"])
+        self.joules_of = dict(state.get("joules", {}))  # an older version measured none
         set_random_states(state["random"])
         rows_before = roster.rows
         roster.drop(skipped)
@@ -216,6 +224,7 @@ class PackedRun:
             "trainer": self.trainer.state_dict(),
             "judging": self.monitor.state_dict(),
             "ages": dict(self.age_of),
+            "joules": dict(self.joules_of),
             "random": random_states(),
         }
 
@@ -258,7 +267,7 @@ class PackedRun:
             metrics += unread_steps(trainer, offset - len(metrics))
             rows = np.flatnonzero(is_read_TR[offset]).tolist()
             curved = np.flatnonzero(is_curved_TR[offset]).tolist()
-            step_metrics, values = trainer.observed_step(rows, curved, wanted.products)
+            step_metrics, values = trainer.observed_step(rows, curved, wanted.num_products)
             metrics.append(step_metrics)
             readings.append((offset, rows, values))
         metrics += unread_steps(trainer, num_steps - len(metrics))
@@ -286,6 +295,7 @@ class PackedRun:
                 self.curves.add_readings(self.trial_ids[sharer], step_values)
                 self.age_of[sharer] = age + num_steps
         is_complete_K = ~update.has_ended_K & (age_K + num_steps == self.pack.steps)
+        self._share_energy(is_due=bool((update.has_ended_K | is_complete_K).any()))
         is_plateaued_K = self._validate(members, is_complete_K, ~update.has_ended_K)
         for k in np.flatnonzero(update.has_ended_K).tolist():
             self._finish(k, int(age_K[k] + update.num_steps_K[k]), math.nan)
@@ -297,6 +307,16 @@ class PackedRun:
             self.roster.admit()
         if ended or has_forked:
             self._arrange(rows)
+
+    def _share_energy(self, *, is_due: bool) -> None:
+        """Give each trial in training the same part of the energy since the last time, about a second ago."""
+        if not is_due and self.pace.clock() - self._energy_read < self.pace.report_s:
+            return
+        self._energy_read = self.pace.clock()
+        joules, trials = self.energy.take(), [member for row in self.roster.rows for member in row]
+        if joules is not None:
+            for member in trials:
+                self.joules_of[member] = self.joules_of.get(member, 0.0) + joules / len(trials)
 
     def _arrange(self, rows_before: Sequence[Sequence[int]]) -> None:
         """Rearrange trainer and monitor to the members that train now, each with the past of its former row."""
@@ -346,5 +366,8 @@ class PackedRun:
         fired = self.trainer.fired(position) if has_rules else ()
         # A lost member trains on until the update.
         fired = tuple(action for action in fired if action["step"] < steps_done)
+        result = replace(result, fired=fired, peak_memory=peak_memory(), peak_device_memory=peak_device_memory())
         for member, chosen in zip(members, self._are_audited(members), strict=True):
-            self._finished.append(replace(result, trial_id=self.trial_ids[member], is_audited=chosen, fired=fired))
+            joules = self.joules_of.get(member)
+            result = replace(result, trial_id=self.trial_ids[member], is_audited=chosen, joules=joules)
+            self._finished.append(result)

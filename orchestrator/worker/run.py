@@ -8,12 +8,14 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
+from orchestrator.base.consumption import EnergyMeter, peak_memory_of_children
 from orchestrator.base.packs import Ending, Failed, LaunchedPack, OutOfMemory, Pack, Refused, Report, StackedPack
 from orchestrator.worker.checkpoints import BadCheckpoint
 from orchestrator.worker.custom_run import CustomRun
 from orchestrator.worker.forked_run import launched_run
-from orchestrator.worker.launcher import Launcher
+from orchestrator.worker.launcher import TRIAL_MARK, Launcher
 from orchestrator.worker.machine import is_out_of_memory
 from orchestrator.worker.packed_run import Pace, PackedRun
 
@@ -44,7 +46,11 @@ def run_pack(
         assert isinstance(pack, StackedPack), pack
         run = PackedRun(pack, pace)
     try:
-        yield from run.reports(started, wants_pause)
+        reports = run.reports(started, wants_pause)
+        # Processes of a trial on several machines would be measured on one of them.
+        yield from (
+            _with_usage(reports, pack) if isinstance(pack, LaunchedPack) and pack.launch.workers == 1 else reports
+        )
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # sys.exit() in a trainer is an error too
@@ -61,3 +67,19 @@ def _ending_of(error: BaseException, tail: str, run: PackedRun | CustomRun) -> E
     if is_out_of_memory(error):
         return OutOfMemory(tail, run.at_a_time, run.waited)
     return Failed(tail, run.waited)
+
+
+def _with_usage(reports: Iterator[Report], pack: LaunchedPack) -> Iterator[Report]:
+    """Yield the reports of a trial whose processes are on this machine, its result with their memory and energy."""
+    meter, peak, joules = EnergyMeter(pack.launch.gpus_per_worker, variable=TRIAL_MARK), None, None
+    environment = {"energy": meter.source} if meter.source else {}
+    for report in reports:
+        peaks = (peak, peak_memory_of_children(TRIAL_MARK))
+        peak = max((each for each in peaks if each is not None), default=None)
+        if (spent := meter.take()) is not None:
+            joules = (joules or 0.0) + spent
+        finished = tuple(replace(result, peak_memory=peak, joules=joules) for result in report.finished)
+        has_facts = bool(report.environment)
+        yield replace(
+            report, finished=finished, environment={**report.environment, **(environment if has_facts else {})}
+        )

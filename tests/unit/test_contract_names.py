@@ -151,7 +151,8 @@ def test_keys_of_a_sweep_file() -> None:
     assert keys_of(BatchSection) == ["global", "micro", "accumulation", "workers"]
     assert dict(PARTS) == {"global": "global_batch", "micro": "micro_batch", "accumulation": "accumulation"}
     assert list(ResourcesConfig.model_fields) == [
-        "cpus", "gpus", "pack", "compile", "kernels", "parallel", "workers", "gpus_per_worker", "stall_timeout_s",
+        "cpus", "gpus", "pack", "compile", "kernels", "parallel", "workers", "gpus_per_worker", "grams_per_kwh",
+        "stall_timeout_s",
     ]  # fmt: skip
     assert list(CustomTrainerSection.model_fields) == [
         "command", "python", "packed", "folder", "environment", "preload", "metrics", "resume", "diverged_if",
@@ -177,7 +178,7 @@ def test_keys_of_a_sweep_file() -> None:
     assert DATA_SEED == "data_seed"  # gives replicates of a fork other data
     assert list(CheckpointConfig.model_fields) == ["every_s", "every_steps"]
     assert list(ValidateConfig.model_fields) == ["every"]
-    assert list(TelemetryConfig.model_fields) == ["every", "curvature", "products", "curves"]
+    assert list(TelemetryConfig.model_fields) == ["every", "curvature", "products", "by", "curves"]
     assert list(TrackingConfig.model_fields) == ["enabled", "to", "uri", "experiment", "every"]
     assert list(NotifyConfig.model_fields) == ["url_from", "on"]
     assert EVENTS == ("finished", "failed", "stalled", "diverged")
@@ -256,8 +257,8 @@ def test_outcomes_and_map_metrics() -> None:
     assert list(METRICS) == [
         "final_loss", "validation_loss", "best_validation_loss", "best_validation_step", "best_loss", "peak_loss",
         "peak_factor", "off_share", "learned_share", "lr_regret", "onset_step", "num_spikes", "steps_done",
-        "score", "spike_score", "edge_crossings", "late_edge_ratio", "last_edge_ratio", "late_update_over_lr",
-        "late_v_lag",
+        "score", "nonfinite_share", "peak_memory", "joules", "spike_score", "edge_crossings", "late_edge_ratio",
+        "last_edge_ratio", "late_update_over_lr", "late_v_lag",
     ]  # fmt: skip
     assert tuple(REDUCTIONS) == ("worst", "median", "best")
 
@@ -315,7 +316,8 @@ def test_columns_of_the_ledger(tmp_path: Path) -> None:
         "peak_factor", "off_share", "risen_share", "validation_loss", "best_validation_loss", "best_validation_step",
         "overfit_step", "verdict_step", "slow_step", "plateau_step", "is_audited", "episodes", "norm_rises",
         "curve_digest", "rung_losses", "reason", "error", "pack_id", "started_at", "finished_at", "fired",
-        "score", "initial_score",
+        "score", "initial_score", "num_nonfinite", "nonfinite_share", "num_skipped", "data_share", "peak_memory",
+        "peak_device_memory", "joules",
     ]  # fmt: skip
 
 

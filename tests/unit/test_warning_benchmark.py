@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import warning as benchmark
-from benchmarks.warning import REFERENCE, SCORES, SWEEPS, Run, across, fit, soon, thinned
+from benchmarks.warning import REFERENCE, SCORES, SWEEPS, Run, across, by_forwards, fit, soon, thinned
 from benchmarks.warning_scores import cusum, deviations, kurtosis
 from orchestrator.detection.warning.alarms import UnstableSpan
 from orchestrator.detection.warning.risk import NAMES, features, shipped
@@ -71,6 +71,16 @@ def test_thinning_keeps_the_readings_that_would_have_been_taken() -> None:
     assert set(sparse.step_N.tolist()) == {step for step in range(0, 600, 5) if step % 20 == 0 or step % 50 == 0}
     assert np.isfinite(sparse.telemetry["lambda_max"]).sum() == 12
     assert not np.isfinite(thinned(RUNS[0], 20, None).telemetry["lambda_max"]).any()
+
+
+def test_a_run_by_forward_passes_has_their_curvature_at_the_steps_of_both() -> None:
+    step_N = np.arange(0, 600, 10)
+    crit_N = np.where(step_N < 300, 0.5, 2.0)
+    found = by_forwards(RUNS[2], {"step": step_N, "lambda_crit": crit_N})
+    value_N = found.telemetry["lambda_grad"]
+    np.testing.assert_array_equal(value_N[::2], crit_N)
+    assert np.isnan(value_N[1::2]).all()
+    assert found.step_N.tolist() == RUNS[2].step_N.tolist()
 
 
 def test_an_objective_with_many_runs_counts_no_more_than_one_with_few() -> None:

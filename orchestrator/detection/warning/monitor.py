@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.base.consumption import peak_device_memory, peak_memory
+from orchestrator.detection.counters import Counts
+from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.episodes import Episode
 from orchestrator.detection.warning.alarms import AlarmState
 from orchestrator.detection.warning.risk import (
@@ -118,15 +122,21 @@ class WatchedSteps:
         every: int,
         curvature: int,
         products: int,
+        by: str = "products",
+        record: Callable[[], MemberRecord] | None = None,
     ) -> None:
-        """Take the arguments of ``Watch.telemetry``."""
+        """Take the arguments of ``Watch.telemetry``. Readings have the counts of ``record()`` too."""
         from objectives.instruments.torch_optimizer import OptimizerReadings  # imports torch
 
+        if by not in ("products", "forwards"):
+            raise ValueError(f"by={by!r}: expected 'products' or 'forwards'")
+        products = products if by == "products" else 0
         self._readings = OptimizerReadings(
             model, optimizer, closure, every, None if closure is None else curvature, products
         )
+        weakref.finalize(self, self._readings.close)  # the optimizer may train on after the watch is gone
         self._monitor = RiskMonitor(model_for(None if closure is None else curvature, has_largest=products > 1))
-        self._was_off = False
+        self._was_off, self._record = False, record
         self.reading: dict[str, float] = {}
 
     @property
@@ -151,9 +161,21 @@ class WatchedSteps:
         read = self._readings.take()
         if read is None:
             return None
-        self.reading = read[1]
+        self.reading = read[1] | self._counts()
         self._monitor.read(step, self.reading, is_calm=not is_off)
         return self.reading
+
+    def _counts(self) -> dict[str, float]:
+        """Return numbers that any monitor has, where they are known."""
+        counts = Counts() if self._record is None else self._record().counts
+        numbers = {
+            "nonfinite_share": counts.nonfinite_share,
+            "num_skipped": counts.skipped,
+            "data_share": counts.data_share,
+            "peak_memory": peak_memory(),
+            "peak_device_memory": peak_device_memory(),
+        }
+        return {name: float(value) for name, value in numbers.items() if value is not None}
 
     def close(self) -> None:
         """Stop reading."""

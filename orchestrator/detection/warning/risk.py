@@ -77,6 +77,7 @@ def shipped() -> dict[str, RiskModel]:
 # --- features --------------------------------------------------------------------------------------
 
 Telemetry = Mapping[str, np.ndarray]
+ALONG_GRADIENT, ALONG_UPDATE = "lambda_grad", "lambda_crit"
 
 # Readings in "recent" and "usual" windows; both end at the reading itself.
 RECENT, USUAL = 5, 40
@@ -110,7 +111,11 @@ def features(telemetry: Telemetry) -> np.ndarray:
 
 
 def ratio(telemetry: Telemetry, name: str) -> np.ndarray:
-    """Return the curvature ``name`` over its threshold 2 / lr, clipped to 1/64 to 64, (N,); NaN if not measured."""
+    """Return the curvature ``name`` over its threshold 2 / lr, clipped to 1/64 to 64, (N,); NaN if not measured.
+
+    By forward passes the curvature along the update stands for the one along the gradient (docs/warning.md).
+    """
+    name = ALONG_UPDATE if name == ALONG_GRADIENT and name not in telemetry else name
     if name not in telemetry:
         return unknown(telemetry)
     threshold_N = telemetry["curvature_threshold"]
@@ -249,6 +254,6 @@ FEATURES: tuple[Feature, ...] = (
 NAMES = tuple(feature.name for feature in FEATURES)
 # Columns of telemetry that features use.
 COLUMNS = (
-    "lambda_max", "lambda_grad", "curvature_threshold", "grad_norm/all", "v_lag/all", "direction_rms/all",
-    "update_rms/all", "share_below_eps/all", "attention_logit",
+    "lambda_max", ALONG_GRADIENT, ALONG_UPDATE, "curvature_threshold", "grad_norm/all", "v_lag/all",
+    "direction_rms/all", "update_rms/all", "share_below_eps/all", "attention_logit",
 )  # fmt: skip

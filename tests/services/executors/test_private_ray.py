@@ -1,3 +1,4 @@
+import contextlib
 import time
 from pathlib import Path
 
@@ -5,12 +6,13 @@ import psutil
 import pytest
 from custom_cases import only_pack, sweep_in
 
-from orchestrator.base.packs import Report
+from orchestrator.base.packs import Completed, Report
 from orchestrator.base.processes import scratch_of, tree_of
 from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
 from orchestrator.executors.subprocess_executor import SubprocessExecutor
 
 pytestmark = pytest.mark.services
+SHORT = 'for step in range(20): print(f"step {step} loss {3 - step / 10}", flush=True)\n'
 WAITS = (
     'import os, subprocess, time\nsubprocess.Popen(["sleep", "1000"], start_new_session=True)\n'
     'print("step 0 loss 3.0", flush=True)\ntime.sleep(1000)\n'
@@ -41,3 +43,35 @@ def test_closing_in_the_middle_of_a_trial_ends_every_process_and_removes_the_scr
     assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
     assert gone
     assert scratch_of(executor.pid) == []
+
+
+def test_of_workers_with_nothing_left_to_train_one_waits_for_the_next_pack_and_the_others_end(tmp_path: Path) -> None:
+    """While another pack trains on, a worker that has ended its own gives back its memory, unless it is the last."""
+    sweeps = []
+    for name, script in (("a", SHORT), ("b", SHORT), ("c", SHORT), ("long", WAITS)):
+        (tmp_path / name).mkdir()
+        sweeps.append((sweep_in(tmp_path / name, script), tmp_path / name))
+    resources = sweeps[0][0].resources.model_copy(update={"parallel": 4})
+    executor = executor_loader("ray", ExecutorOptions(tmp_path, resources))()()
+    assert isinstance(executor, SubprocessExecutor)
+    try:
+        for sweep, folder in sweeps:
+            executor.submit(only_pack(sweep, folder))
+        num_ended, seen, deadline = 0, 0, time.monotonic() + 120
+        while time.monotonic() < deadline and not (num_ended == 3 and workers(executor.pid) == (1, 1)):
+            ended = [e for e in executor.poll(0.2) if isinstance(e, Report) and isinstance(e.ending, Completed)]
+            num_ended += len(ended)
+            seen = max(seen, sum(workers(executor.pid)))
+        assert (num_ended, workers(executor.pid)) == (3, (1, 1))
+        assert seen > 2
+    finally:
+        executor.close()
+
+
+def workers(pid: int) -> tuple[int, int]:
+    """How many workers of a private Ray wait, and how many train."""
+    names = []
+    for process in tree_of(pid):
+        with contextlib.suppress(psutil.Error):
+            names.append(" ".join(process.cmdline()).strip())
+    return names.count("ray::ImplicitFunc"), names.count("ray::ImplicitFunc.train")

@@ -14,7 +14,7 @@ from orchestrator.base.errors import InputError, StorageError
 from orchestrator.base.packs import Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.ledger.schema import APPLICATION_ID, SCHEMA, Schema
+from orchestrator.ledger.schema import APPLICATION_ID, SCHEMA, TRIAL_FIELDS, Schema
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.table import read_table
 
@@ -48,10 +48,10 @@ def ledger_file(tmp_path: Path) -> Path:
 
 def test_a_new_ledger_says_whose_it_is_and_has_the_present_schema(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
-        assert ledger.version == 3
+        assert ledger.version == 4
     with LedgerReader(tmp_path / "ledger.db") as ledger:
-        assert ledger.version == 3
-    assert asked(tmp_path / "ledger.db", "PRAGMA user_version") == [(3,)]
+        assert ledger.version == 4
+    assert asked(tmp_path / "ledger.db", "PRAGMA user_version") == [(4,)]
     assert asked(tmp_path / "ledger.db", "PRAGMA application_id") == [(APPLICATION_ID,)]
 
 
@@ -119,7 +119,7 @@ def test_a_ledger_of_schema_2_is_read_and_written_as_one_of_today(tmp_path: Path
         with LedgerWriter(tmp_path / name, clock=lambda: 1e9) as ledger:
             record(ledger, sweep_of(SIX), LABELS[:3] + ["planned"] * 3)
         if name == "old.db":
-            lacking = ("score", "initial_score")
+            lacking = [column.name for column in TRIAL_FIELDS if column.since > 2]
             downgrade = "".join(f"ALTER TABLE trials DROP COLUMN {column};" for column in lacking)
             told(tmp_path / name, f"{downgrade} PRAGMA user_version = 2;")
         with LedgerWriter(tmp_path / name, clock=lambda: 2e9) as ledger:

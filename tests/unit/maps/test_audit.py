@@ -145,7 +145,7 @@ fixed: {optimizer: sgd, beta1: 0.0}
 stopping: {patience: 10, min_history: 10, window: 10}
 tracking: {enabled: false}
 """
-TIMES = ("started_at", "finished_at", "pack_id", "num_attempts", "is_audited")
+TIMES = ("started_at", "finished_at", "pack_id", "num_attempts", "is_audited", "peak_memory")
 
 
 @pytest.fixture(scope="module")

@@ -311,6 +311,7 @@ def test_telemetry_takes_the_time_that_its_page_says() -> None:
     assert TelemetryConfig().time_factor == pytest.approx(1.04)
     for curvature, factor in ((50, 1.26), (100, 1.15), (20, 1.59)):
         assert TelemetryConfig(curvature=curvature).time_factor == pytest.approx(factor, abs=0.01)
+    assert TelemetryConfig(curvature=20, by="forwards").time_factor == pytest.approx(1.145)
 
 
 def test_all_events_are_told_by_default_and_the_section_is_no_part_of_a_trial() -> None:

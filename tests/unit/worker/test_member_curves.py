@@ -120,6 +120,17 @@ def test_a_trial_is_read_alike_whoever_shares_its_pack_and_whenever_it_joins(obj
 
 
 @pytest.mark.parametrize("objective", ["gpt", "function_fit", "quadratic"])
+def test_the_curvature_by_forward_passes_is_read_when_it_is_due(objective: str) -> None:
+    pack = pack_with(objective, [{"lr": 1e-2}, {"lr": 3e-2}], 2, [0, 1])
+    read = tables(replace(pack, telemetry=replace(READ, by="forwards")))
+    for member in pack.members:
+        found = read[member.trial_id]
+        assert found["step"][np.isfinite(found["curvature_threshold"])].tolist() == [0, 20]
+        assert np.isfinite(found["lambda_crit"]).any()
+        assert "lambda_max" not in found
+
+
+@pytest.mark.parametrize("objective", ["gpt", "function_fit", "quadratic"])
 def test_reading_changes_no_bit_of_a_curve(objective: str) -> None:
     changes = [{"lr": 1e-2}, {"lr": 3e-2}, {"lr": 3e-2, "clip": 0.05}, {"lr": 3e-2, "clip": 50.0}]
     pack = pack_with(objective, changes, 3, [0, 1, 1, 1])

@@ -217,3 +217,12 @@ def test_the_trend_of_the_curvature_is_used_where_it_is_measured_often_enough() 
     assert "edge_ahead" in model_for(5).names
     assert "edge_ahead" not in model_for(25).names
     assert model_for(5, has_largest=False) is model_for(25)
+
+
+def test_the_curvature_along_the_update_stands_for_the_one_along_the_gradient() -> None:
+    """Where it was measured by forward passes; one by products counts first."""
+    steps, ones = np.arange(0, 100, 5), np.ones(20)
+    by_products = {"step": steps, "lambda_grad": 1.5 * ones, "curvature_threshold": ones}
+    by_forwards = {"step": steps, "lambda_crit": 1.5 * ones, "curvature_threshold": ones}
+    np.testing.assert_array_equal(features(by_forwards), features(by_products))
+    np.testing.assert_array_equal(features({**by_products, "lambda_crit": 9 * ones}), features(by_products))

@@ -143,7 +143,7 @@ def test_a_step_that_is_read_is_the_step_that_would_have_been_taken(config) -> N
 
 
 METRICS = ("loss", "grad_norm", "update_norm", "lr", "loss_scale", "is_skipped")  # of all members of a pack
-CURVATURE = ("lambda_max", "lambda_grad", "curvature_threshold")
+CURVATURE = ("lambda_max", "lambda_grad", "lambda_crit", "curvature_threshold")
 GPT = {"width": 8, "heads": 2, "context": 8, "batch_size": 2}
 # Members that are neutral beside others that are not: what these need is computed for all.
 BESIDE = ({}, {"residual_scale": 0.5}, {"dropout": 0.2}, {"z_loss": 1e-2}, {"context_start": 2, "context_steps": 9}, {})
@@ -169,7 +169,10 @@ BESIDE = ({}, {"residual_scale": 0.5}, {"dropout": 0.2}, {"z_loss": 1e-2}, {"con
     ),
     ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else None,
 )
-def test_who_shares_a_pack_changes_no_bit_of_what_is_read_of_a_member(name: str, shared: dict, changes: list) -> None:
+@pytest.mark.parametrize("num_products", [4, 0], ids=["products", "forwards"])
+def test_who_shares_a_pack_changes_no_bit_of_what_is_read_of_a_member(
+    name: str, shared: dict, changes: list, num_products: int
+) -> None:
     """Curvature included, whoever else it is read of, and of a member alone; nor of the run that Sophia makes of it."""
     config_class = OBJECTIVES[name].config_class
     configs = [config_class(steps=99, lr=1e-3 * (2 + k), **shared, **changes[k]) for k in range(6)]
@@ -178,7 +181,9 @@ def test_who_shares_a_pack_changes_no_bit_of_what_is_read_of_a_member(name: str,
     def read(members: list[int], observed: list[int], curved: list[int]) -> list[dict[str, torch.Tensor]]:
         trainer = trainer_of(name, [configs[k] for k in members], [seeds[k] for k in members])
         rows, curved = ([members.index(k) for k in some] for some in (observed, curved))
-        return [metrics | found for metrics, found in (trainer.observed_step(rows, curved, 4) for _ in range(6))]
+        return [
+            metrics | found for metrics, found in (trainer.observed_step(rows, curved, num_products) for _ in range(6))
+        ]
 
     everybody = list(range(6))
     together = read(everybody, everybody, everybody)

@@ -38,12 +38,14 @@ def sgd(model: Fit) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=1e-2)
 
 
-def trained(make: Make, num_steps: int, watch: bool = True) -> tuple[Fit, list[tuple[int, dict[str, float]]]]:
+def trained(
+    make: Make, num_steps: int, watch: bool = True, products: int = 4
+) -> tuple[Fit, list[tuple[int, dict[str, float]]]]:
     """The model after so many steps, and its readings."""
     start = OBJECTIVES["function_fit"].start([FunctionFitConfig(lr=1e-2, steps=100)], [3], "cpu", ExecutionPlan(1))
     model = Fit({name: weight[0].detach() for name, weight in start.weights.items()})
     optimizer, found = make(model), []
-    readings = OptimizerReadings(model, optimizer, model.loss, every=2, curvature=4) if watch else None
+    readings = OptimizerReadings(model, optimizer, model.loss, 2, 4, products) if watch else None
     for _ in range(num_steps):
         optimizer.zero_grad()
         model.loss().backward()
@@ -60,19 +62,22 @@ def trained(make: Make, num_steps: int, watch: bool = True) -> tuple[Fit, list[t
         (sgd, {"optimizer": "sgd", "beta1": 0.0}),
     ],
 )
-def test_readings_equal_those_of_the_objective_s_own_instruments(make: Make, settings: dict[str, object]) -> None:
+@pytest.mark.parametrize(("products", "curvature"), [(4, "lambda_max"), (0, "lambda_crit")])
+def test_readings_equal_those_of_the_objective_s_own_instruments(
+    make: Make, settings: dict[str, object], products: int, curvature: str
+) -> None:
     config = FunctionFitConfig(lr=1e-2, steps=100, warmup=0, weight_decay=0.0, **settings)
     trainer = OBJECTIVES["function_fit"].start([config], [3], "cpu", ExecutionPlan(1))
-    _, found = trained(make, 21)
+    _, found = trained(make, 21, products=products)
     readings = dict(found)
     assert sorted(readings) == list(range(0, 21, 2))
     for step in range(21):
         if step % 2:
             trainer.step()
             continue
-        _, expected = trainer.observed_step([0], [0] if step % 4 == 0 else [], 4)
+        _, expected = trainer.observed_step([0], [0] if step % 4 == 0 else [], products)
         names = [name for name in expected if "/all" in name or name.startswith(("lambda", "curvature"))]
-        assert ("lambda_max" in readings[step]) == (step % 4 == 0)
+        assert (curvature in readings[step]) == (step % 4 == 0)
         for name in names:
             if name.startswith("direction_rms") and make is sgd:
                 continue  # without momentum torch keeps no average, and ours is the gradient
@@ -80,8 +85,9 @@ def test_readings_equal_those_of_the_objective_s_own_instruments(make: Make, set
             assert readings[step][name] == pytest.approx(own, rel=1e-6, abs=1e-12, nan_ok=True), (step, name)
 
 
-def test_reading_leaves_training_as_it_is_to_the_bit() -> None:
-    watched, _ = trained(adamw, 9)
+@pytest.mark.parametrize("products", [4, 0])
+def test_reading_leaves_training_as_it_is_to_the_bit(products: int) -> None:
+    watched, _ = trained(adamw, 9, products=products)
     plain, _ = trained(adamw, 9, watch=False)
     for (name, a), (_, b) in zip(watched.state_dict().items(), plain.state_dict().items(), strict=True):
         assert torch.equal(a, b), name
@@ -153,3 +159,79 @@ def test_an_optimizer_of_unknown_state_is_read_without_its_moments() -> None:
 def test_parameters_of_another_module_are_refused() -> None:
     with pytest.raises(ValueError, match="none of the module's parameters"):
         OptimizerReadings(torch.nn.Linear(2, 1), torch.optim.SGD(torch.nn.Linear(2, 1).parameters()), None, 1, None)
+
+
+class Noisy(torch.nn.Module):
+    """Draws random numbers and keeps statistics in a forward pass."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        layers = torch.nn.Linear(4, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 1)
+        self.layers = torch.nn.Sequential(*layers).to(dtype)
+        self.inputs = torch.randn(32, 4, dtype=dtype)
+
+    def loss(self) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.inputs.dtype == torch.float32):
+            return (self.layers(self.inputs) - 1).square().mean()
+
+
+OPTIMIZERS: dict[str, Make] = {
+    "adamw": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2),
+    "fused": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True),
+    "nesterov": lambda model: torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9, nesterov=True),
+    "unknown state": lambda model: torch.optim.Adagrad(model.parameters(), lr=1e-2),
+}
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["autocast", "bfloat16"])
+def test_forward_passes_leave_any_training_as_it_is_to_the_bit(make: Make, dtype: torch.dtype) -> None:
+    """With dropout, batch norm, mixed and low precision, and optimizers whose state is not read."""
+
+    def run(watch: bool) -> tuple[dict[str, torch.Tensor], list[float], torch.Tensor]:
+        model = Noisy(dtype)
+        optimizer, found = make(model), []
+        readings = OptimizerReadings(model, optimizer, model.loss, 1, 1, 0) if watch else None
+        for _ in range(6):
+            optimizer.zero_grad()
+            model.loss().backward()
+            optimizer.step()
+            found += [] if readings is None else [readings.take()[1]["lambda_crit"]]
+        return model.state_dict(), found, torch.get_rng_state()
+
+    (watched, found, stream), (plain, _, expected_stream) = run(True), run(False)
+    assert all(torch.equal(watched[name], plain[name]) for name in plain)
+    assert torch.equal(stream, expected_stream)
+    assert sum(map(math.isfinite, found)) >= 4
+
+
+def test_the_curvature_of_an_update_has_the_rate_of_each_group() -> None:
+    """On a^2 + 3 b^2 from (1, 1) with rates of 0.1 and 0.05 the update is -(0.2, 0.3)."""
+    model = torch.nn.Module()
+    for name in "ab":
+        model.register_parameter(name, torch.nn.Parameter(torch.tensor([1.0], dtype=torch.float64)))
+    groups = [{"params": [model.a], "lr": 0.1}, {"params": [model.b], "lr": 0.05}]
+    optimizer = torch.optim.SGD(groups)
+    readings = OptimizerReadings(model, optimizer, lambda: (model.a**2 + 3 * model.b**2).sum(), 1, 1, 0)
+    (model.a**2 + 3 * model.b**2).sum().backward()
+    optimizer.step()
+    reading = readings.take()[1]
+    step = (2 * 0.2 + 6 * 0.3) / (0.2**2 + 3 * 0.3**2)
+    assert reading["lambda_crit"] / reading["curvature_threshold"] == pytest.approx(1 / step, rel=1e-9)
+    assert reading["curvature_threshold"] == pytest.approx(20.0)
+
+
+def test_a_step_that_computes_its_own_gradient_is_read_with_it() -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    readings = OptimizerReadings(model, optimizer, None, 1, None)
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        value = model(torch.ones(1, 2)).sum()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    assert readings.take()[1]["grad_norm/all"] == pytest.approx(math.sqrt(3))
