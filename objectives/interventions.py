@@ -206,7 +206,7 @@ def settable(config: Configuration) -> list[str]:
         with_half_life = ever_set(config, "beta2_half_life")
         names |= {"beta2_half_life": None}
         names = {name: None for name in names if not (name == "beta2" and with_half_life)}
-    return [name for name in names if fields[name].annotation in (float, float | None)]
+    return [name for name in names if name in fields and fields[name].annotation in (float, float | None)]
 
 
 def _fields(config: Configuration) -> Mapping[str, FieldInfo]:
@@ -294,6 +294,10 @@ def change_in_words(entry: Mapping[str, Any], number_text: Callable[[Number], st
         words.append(f"skip {entry['skip']}")
     if entry.get("data"):
         words.append(f"data {entry['data']}")
+    if entry.get("back"):
+        words.append(f"back {entry['back']}")
+    if entry.get("stop"):
+        words.append("stop")
     return " + ".join(words)
 
 

@@ -50,6 +50,7 @@ FLOOR_PLAN = (
     "objectives.optimizers.facts",
     "objectives.interventions",
     "objectives.control",
+    "objectives.rule_clocks",
     "objectives.training_config",
     "objectives.protocol",
     "objectives.models.facts",
