@@ -248,7 +248,8 @@ def check_rules(config: Controlled) -> None:
     for number, rule in enumerate(config.control, 1):
         here = f"control rule {number}"
         if rule.on not in config.signals:
-            problem = f"these settings, with optimizer {config.optimizer}, do not have this signal"
+            settings = f"these settings, with optimizer {config.optimizer}, do"
+            problem = f"{'a training loop of your own does' if config.is_own_loop else settings} not have this signal"
             raise ValueError(f"{here} cannot read {rule.on}: {problem}; choose from {', '.join(config.signals)}")
         if rule.after + 1 >= config.steps:
             raise ValueError(f"{here} first reads step {rule.after}, which is too late: steps = {config.steps}")

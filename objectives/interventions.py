@@ -201,12 +201,13 @@ def settable(config: Configuration) -> list[str]:
     fields = _fields(config)
     groups = [name for name in fields if name.endswith(("_lr", "_grad")) and is_per_member(fields[name])]
     own = [name for name, field in fields.items() if may_change(field, vars(config))]
-    names = dict.fromkeys((*_COMMON, *config.optimizer_facts.numbers, *groups, *own))
+    every = (*_COMMON, *config.optimizer_facts.numbers, *groups, *own)
+    names = {name: None for name in every if name in fields}
     if {"beta2", "beta2_half_life"} & names.keys():
         with_half_life = ever_set(config, "beta2_half_life")
         names |= {"beta2_half_life": None}
         names = {name: None for name in names if not (name == "beta2" and with_half_life)}
-    return [name for name in names if name in fields and fields[name].annotation in (float, float | None)]
+    return [name for name in names if fields[name].annotation in (float, float | None)]
 
 
 def _fields(config: Configuration) -> Mapping[str, FieldInfo]:
@@ -219,10 +220,10 @@ def _problem_with_field(config: Configuration, name: str) -> str | None:
     if name in names:
         return None
     fields = _fields(config)
-    if name == "beta2" and ever_set(config, "beta2_half_life"):
-        return "beta2_half_life replaces it, so set that"
     if name not in fields:
         problem = "there is no such field"
+    elif name == "beta2" and ever_set(config, "beta2_half_life"):
+        return "beta2_half_life replaces it, so set that"
     elif not is_per_member(fields[name]):
         problem = "it is structural, the same from start to end"
     elif fields[name].annotation in (float, float | None) and name.startswith(("beta", "eps", *OPTIMIZERS)):

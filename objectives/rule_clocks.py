@@ -1,7 +1,7 @@
 """When control rules read and when they fire: the part that packs and training loops of your own share; free of torch.
 
-A rule reads at the steps ``after``, ``after + every``, and so on, and fires after ``readings`` consecutive readings above
-``above``. It then pauses for ``cool_down`` steps, and ends after ``at_most`` firings.
+A rule reads at the steps ``after``, ``after + every``, and so on, and fires after ``readings`` consecutive readings
+above ``above``. It then pauses for ``cool_down`` steps, and ends after ``at_most`` firings.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ import numpy as np
 
 from orchestrator.base.files import check_no_links, make_folder, open_private, storage_errors
 from orchestrator.base.packs import Trace
+from orchestrator.detection.rows import read_rows
 from orchestrator.detection.run_monitor import JUDGED
-from orchestrator.detection.watch import read_rows
 from orchestrator.logs.columns import MetricsConfig, ScoreConfig
 from orchestrator.logs.files import FileTail
 from orchestrator.logs.streams import MetricStream, Point, Reading

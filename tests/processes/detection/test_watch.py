@@ -13,7 +13,8 @@ from watch_cases import MakeTrial, sweeps_trial
 import orchestrator
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import SpikeDetector
-from orchestrator.detection.watch import TRIAL_VARIABLE, read_rows
+from orchestrator.detection.rows import read_rows
+from orchestrator.detection.watch import TRIAL_VARIABLE
 
 ROOT = Path(__file__).parents[3]
 
@@ -47,7 +48,7 @@ TWO_PROCESSES = """
 
     watch = Watch()
     losses = [[3.0, 2.0, 1.5, math.inf, 1.0], [math.nan, 3.0, 9.0, 1.0, 1.0]][rank]
-    told["answers"] = [watch.report(step, loss, 1.0) for step, loss in enumerate(losses)]
+    told["answers"] = [bool(watch.report(step, loss, 1.0)) for step, loss in enumerate(losses)]
     told["record"] = str(watch.record())
     told["reason"] = watch.lost_reason
 
@@ -56,7 +57,7 @@ TWO_PROCESSES = """
         (folder / "trial1.json").write_text((folder / "trial.json").read_text().replace("rows.jsonl", "none.jsonl"))
     os.environ["SWEEP_TRIAL"] = str(folder / ("trial.json" if rank == 0 else "trial1.json"))
     watch = Watch()
-    told["resumed"] = [watch.report(step, loss) for step, loss in enumerate(losses[:3], 1)]
+    told["resumed"] = [bool(watch.report(step, loss)) for step, loss in enumerate(losses[:3], 1)]
     told["resumed record"] = str(watch.record())
     for step in (3, 9 + rank):
         try:

@@ -18,7 +18,8 @@ import torch
 from orchestrator.base.errors import InputError
 from orchestrator.callbacks import gradient_norm
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.detection.watch import TRIAL_VARIABLE, Watch, read_rows
+from orchestrator.detection.rows import read_rows
+from orchestrator.detection.watch import TRIAL_VARIABLE, Watch
 
 # Every library is imported by the tests that need it: it takes seconds, and all workers collect all tests.
 
