@@ -61,10 +61,11 @@ def _parsed_lines(path: Path) -> list[dict[str, Any]]:
         return []
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror or error}") from error
-    return [row for row in map(_parsed, lines) if row is not None]
+    return [row for row in map(parsed_row, lines) if row is not None]
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def parsed_row(line: bytes) -> dict[str, Any] | None:
+    """Return a line of such a file, or None if it is truncated or has no step."""
     try:
         row = json.loads(line)
     except ValueError:

@@ -26,7 +26,7 @@ def train(parts: tuple, steps: range, taken: Snapshots | None = None) -> list[fl
             taken.offer(step)
         optimizer.step()
         scheduler.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     return losses
 
 
