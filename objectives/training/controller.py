@@ -66,7 +66,7 @@ class Controller:
         self._base_N = np.array([ages[row] for row, _ in self._pairs], dtype=np.int64)
         # A reading needs a later step to act on.
         ends = [configs[row].steps - 1 for row, _ in self._pairs]
-        self._clocks = RuleClocks(rules, ends, self._base_N)
+        self._clocks = RuleClocks(rules, ends, self._base_N.tolist())
         self.fired: list[list[Firing]] = [[] for _ in configs]
         self._recent = Recent(_SERIES, len(configs), device) if rules else None
         # Start vectors of the next curvature measurement. Telemetry has its own: it must not change training.

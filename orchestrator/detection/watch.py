@@ -205,6 +205,11 @@ class Watch:
         return {} if self._steps is None else self._steps.reading
 
     @property
+    def has_rules(self) -> bool:
+        """Whether it has rules, its own or those of a sweep."""
+        return self._steering is not None
+
+    @property
     def fired(self) -> list[dict[str, Any]]:
         """What its rules have done so far, in order."""
         return [] if self._steering is None else list(self._steering.policy.fired)

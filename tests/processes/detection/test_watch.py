@@ -65,6 +65,24 @@ TWO_PROCESSES = """
         except ValueError as error:
             told[f"step {step}"] = str(error)
     Watch().report(9, 1.0)
+
+    # Rules act on what rank 0 sees, on every process.
+    del os.environ["SWEEP_TRIAL"]
+    rules = [
+        {"on": "loss", "above": 2, "every": 1, "do": {"lr": "x0.5"}},
+        {"on": "step", "above": 10, "every": 4, "do": {"skip": 1}},
+    ]
+    watch = Watch(control=rules)
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    told["actions"] = []
+    for step in range(14):
+        weight.grad = torch.ones(1)
+        action = watch.report(step, [[1.0] * 9 + [3.0] + [1.0] * 9, [5.0] * 20][rank][step])
+        watch.apply(optimizer, action)
+        optimizer.step()
+        told["actions"].append([action.kind, action.factor])
+    told["weight"], told["fired"] = weight.item(), watch.fired
     dist.barrier()
     dist.destroy_process_group()
     print(json.dumps(told))
@@ -95,6 +113,11 @@ def test_all_processes_of_a_training_get_the_answer_of_rank_0(trial: MakeTrial, 
     assert told[0]["answers"] == [False, False, False, True, True]
     assert told[0]["reason"] == "the loss is not finite"
     for name in ("answers", "record", "reason", "resumed", "resumed record", "step 3"):
+        assert told[0][name] == told[1][name], name
+    assert told[0]["actions"][8:] == [
+        ["none", 1.0], ["change", 0.5], ["none", 0.5], ["none", 0.5], ["skip", 0.5], ["none", 0.5],
+    ]  # fmt: skip
+    for name in ("actions", "weight", "fired"):
         assert told[0][name] == told[1][name], name
     assert "num_steps=4, initial_loss=4.0" in told[0]["resumed record"]
     assert "step 3 was reported after step 3" in told[1]["step 3"]
