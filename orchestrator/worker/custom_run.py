@@ -32,14 +32,7 @@ from orchestrator.sweepfile.entries import are_rules, rules_of
 from orchestrator.worker.fork_server import FUNCTION
 from orchestrator.worker.launcher import CannotStart, Launcher
 from orchestrator.worker.own_verdict import Losses, aborted, own_verdict, question_of, signal_from_outside
-from orchestrator.worker.points import (
-    Curve,
-    Process,
-    Readings,
-    Source,
-    TrialFolder,
-    WatchReadings,
-)
+from orchestrator.worker.points import Curve, Process, Readings, Source, TrialFolder, WatchReadings
 from orchestrator.worker.recorded import recorded_firings, recorded_points, recorded_readings
 from orchestrator.worker.trainer_checkpoints import changed_at, ends_text, trainer_checkpoints
 
