@@ -8,6 +8,7 @@ applies the n-th change, and later firings the last.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args
@@ -35,6 +36,7 @@ Signal = Literal[
     "noise_scale",
     "gain",
     "loss_scale_falls",
+    "not_finite",
 ]
 SIGNALS: tuple[str, ...] = get_args(Signal)
 # Signals that need products with the Hessian, and how many.
@@ -46,6 +48,9 @@ QUANTILE, BY_GAIN = "clip_to_quantile", "lr_by_gain"
 _MEASURED: Mapping[str, str] = {QUANTILE: "clip", BY_GAIN: "lr"}
 _PLACEHOLDERS: Mapping[str, float] = {"clip": 1.0, "lr": 1.0}  # for numbers that are not measured yet
 _OF_ENTRIES = ("reset", "rescale", "skip")
+# Changes of a training loop of the user's own; built-in objectives have the field ``rollback``.
+BACK, STOP = "back", "stop"
+_OF_LOOPS = (BACK, STOP)
 _MOST_FIRINGS = 1000
 NO_RULES = "none"  # the text for an empty list
 
@@ -75,6 +80,9 @@ class Rule(BaseModel):
     cool_down: int = Field(0, ge=0, description="steps without readings after a firing")
     over: int = Field(0, ge=0, description="steps of a linear ramp, for the fields that it sets")
     lasts: int | None = Field(None, ge=1, description="steps after which the fields return; null for never")
+    calm: int | None = Field(
+        None, ge=1, description="steps without a firing after which the first change is next again; null for never"
+    )
 
     @field_validator("name")
     @classmethod
@@ -97,8 +105,12 @@ class Rule(BaseModel):
             raise ValueError(f"it has {len(self.do)} changes and fires at most {self.at_most} times: raise at_most")
         if self.over and any(QUANTILE in change for change in self.do):
             raise ValueError(f"a quantile cannot be reached by a ramp: leave out over, or {QUANTILE}")
+        if self.calm is not None and len(self.do) == 1:
+            raise ValueError(
+                "calm returns to the first of several changes, and it has one: remove calm, or add changes"
+            )
         for number in range(1, len(self.do) + 1):
-            self.entry(number, 0, _PLACEHOLDERS)
+            self.did(number, 0, _PLACEHOLDERS)
         return self
 
     @model_serializer
@@ -108,26 +120,50 @@ class Rule(BaseModel):
         kept = {name: getattr(self, name) for name in fields if getattr(self, name) != fields[name].default}
         return {**kept, "do": [dict(change) for change in self.do]}
 
-    def entry(self, number: int, at: int, measured: Mapping[str, float]) -> Intervention:
-        """Return the intervention of a firing; ``number`` counts from 1, ``measured`` has the measured fields."""
-        change = self.do[min(number, len(self.do)) - 1]
+    def did(self, number: int, at: int, measured: Mapping[str, float]) -> dict[str, Any]:
+        """Return what a firing does: an intervention as plain data, and changes that only a loop of your own can make.
+
+        ``number`` counts from 1, ``measured`` has the measured fields.
+        """
+        change = self._change(number)
         fields = _all_fields(change, measured)
         length: dict[str, Any] = {"over": self.over, "lasts": self.lasts} if fields else {}
-        return Intervention(at=at, set=fields, **length, **_kept(change, *_OF_ENTRIES))
+        return {"at": at, **_entry(at, change, fields, **length), **_kept(change, *_OF_LOOPS)}
+
+    def number(self, past: Sequence[int], step: int) -> int:
+        """Return which change a firing at ``step`` makes, from 1, after its firings at the steps ``past``."""
+        times = [*past, step]
+        gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+        starts = [i for i, gap in enumerate(gaps, 1) if self.calm is not None and gap > self.calm]
+        return len(times) - max(starts, default=0)
+
+    def _change(self, number: int) -> Change:
+        return self.do[min(number, len(self.do)) - 1]
 
     def asks_quantile(self, number: int) -> float | None:
         """Return the quantile of recent gradient norms that the firing ``number`` clips to, or None."""
-        quantile = self.do[min(number, len(self.do)) - 1].get(QUANTILE)
+        quantile = self._change(number).get(QUANTILE)
         return None if quantile is None else float(quantile)
 
     def asks_gain(self, number: int) -> bool:
         """Return whether the firing ``number`` sets the learning rate by the gain."""
-        return BY_GAIN in self.do[min(number, len(self.do)) - 1]
+        return BY_GAIN in self._change(number)
+
+    def of_loops(self, number: int) -> list[str]:
+        """Return the keys of a change that only a loop of your own can make."""
+        return [key for key in _OF_LOOPS if key in self._change(number)]
 
 
 def _sets(change: Change) -> dict[str, Number]:
     """Return the fields that a change sets to written values."""
-    return {name: value for name, value in change.items() if name not in _MEASURED and name not in _OF_ENTRIES}
+    others = (*_MEASURED, *_OF_ENTRIES, *_OF_LOOPS)
+    return {name: value for name, value in change.items() if name not in others}
+
+
+def _entry(at: int, change: Change, fields: Mapping[str, Number], **length: Any) -> dict[str, Any]:
+    """Return an intervention with ``fields`` and the rest of ``change`` as plain data; empty if it has none."""
+    others = _kept(change, *_OF_ENTRIES)
+    return Intervention(at=at, set=fields, **length, **others).model_dump() if fields or others else {}
 
 
 def _all_fields(change: Change, measured: Mapping[str, float]) -> dict[str, Number]:
@@ -137,20 +173,23 @@ def _all_fields(change: Change, measured: Mapping[str, float]) -> dict[str, Numb
 
 def _canonical(change: Change) -> dict[str, Any]:
     if not change:
-        raise ValueError(f"a change is empty: give it a field, {', '.join(_OF_ENTRIES)}, {QUANTILE} or {BY_GAIN}")
+        known = ", ".join((*_OF_ENTRIES, *_OF_LOOPS, QUANTILE))
+        raise ValueError(f"a change is empty: give it a field, {known} or {BY_GAIN}")
     quantile = change.get(QUANTILE, 1.0)
     if isinstance(quantile, bool) or not isinstance(quantile, int | float) or not 0 < quantile <= 1:
         raise ValueError(f"{QUANTILE} = {quantile!r:.40} is not a number above 0 and up to 1")
-    if change.get(BY_GAIN, True) is not True:
-        raise ValueError(f"{BY_GAIN} = {change[BY_GAIN]!r:.40} is not true: leave it out to switch it off")
+    for key in (BY_GAIN, STOP):
+        if change.get(key, True) is not True:
+            raise ValueError(f"{key} = {change[key]!r:.40} is not true: leave it out to switch it off")
+    if type(back := change.get(BACK, 1)) is not int or back < 1:
+        raise ValueError(f"{BACK} = {back!r:.40} is not a positive number of steps")
     for key, field in _MEASURED.items():
         if key in change and field in change:
             raise ValueError(f"{field} and {key} set the same field: keep one of the two")
-    fields = _all_fields(change, _PLACEHOLDERS)
-    entry = Intervention(at=0, set=fields, **_kept(change, *_OF_ENTRIES)).model_dump()
+    entry = _entry(0, change, _all_fields(change, _PLACEHOLDERS))
     measured = {**({QUANTILE: float(quantile)} if QUANTILE in change else {}), **_kept(change, BY_GAIN)}
     own = {name: value for name, value in entry.get("set", {}).items() if name in change}
-    return {**own, **_kept(entry, *_OF_ENTRIES), **measured}
+    return {**own, **_kept(entry, *_OF_ENTRIES), **_kept(change, *_OF_LOOPS), **measured}
 
 
 def _kept(change: Change, *keys: str) -> dict[str, Any]:
@@ -167,6 +206,10 @@ class Controlled(Configuration, Protocol):
     @property
     def signals(self) -> tuple[str, ...]:
         """The signals that can be read with these settings."""
+
+    @property
+    def is_own_loop(self) -> bool:
+        """Whether it is a training loop of the user's own."""
 
 
 Config = TypeVar("Config", bound=Controlled)
@@ -186,7 +229,9 @@ def with_fired(config: Config, fired: Sequence[Mapping[str, Any]]) -> Config:
     """Return ``config`` with its rules' changes among its interventions, after its own ones of the same step."""
     if not fired:
         return config
-    changes = [Intervention.model_validate(firing["did"], strict=False) for firing in fired]
+    fields = Intervention.model_fields
+    known = [{key: value for key, value in firing["did"].items() if key in fields} for firing in fired]
+    changes = [Intervention.model_validate(entry, strict=False) for entry in known if len(entry) > 1]
     entries = [*config.interventions, *changes]
     return config.model_copy(update={"interventions": tuple(sorted(entries, key=lambda entry: entry.at))})
 
@@ -203,7 +248,8 @@ def check_rules(config: Controlled) -> None:
     for number, rule in enumerate(config.control, 1):
         here = f"control rule {number}"
         if rule.on not in config.signals:
-            problem = f"these settings, with optimizer {config.optimizer}, do not have this signal"
+            settings = f"these settings, with optimizer {config.optimizer}, do"
+            problem = f"{'a training loop of your own does' if config.is_own_loop else settings} not have this signal"
             raise ValueError(f"{here} cannot read {rule.on}: {problem}; choose from {', '.join(config.signals)}")
         if rule.after + 1 >= config.steps:
             raise ValueError(f"{here} first reads step {rule.after}, which is too late: steps = {config.steps}")
@@ -211,8 +257,12 @@ def check_rules(config: Controlled) -> None:
             if rule.asks_gain(firing) and "gain" not in config.signals:
                 problem = f"{BY_GAIN} needs the gain, which is measured only by gpt with accumulate above 1"
                 raise ValueError(f"{here}, change {firing}: {problem}")
+            if (keys := rule.of_loops(firing)) and not config.is_own_loop:
+                problem = "acts in a training loop of your own; built-in objectives have the field rollback"
+                raise ValueError(f"{here}, change {firing}: {keys[0]} {problem}")
             # Clashes among the configuration's own interventions are reported elsewhere.
-            alone = config.model_copy(update={"interventions": (rule.entry(firing, rule.after + 1, _PLACEHOLDERS),)})
+            did = {"did": rule.did(firing, rule.after + 1, _PLACEHOLDERS)}
+            alone = with_fired(config.model_copy(update={"interventions": ()}), [did])
             try:
                 check_interventions(alone)
             except ValueError as error:
@@ -283,11 +333,12 @@ def _rule_in_words(rule: Mapping[str, Any], wants_details: bool) -> str:
     details += [f"after {rule['after']}"] if rule.get("after") else []
     details += [f"{rule['at_most']} times"] if rule.get("at_most", 1) > 1 else []
     details += [f"cool down {rule['cool_down']}"] if rule.get("cool_down") else []
+    details += [f"calm {rule['calm']}"] if rule.get("calm") else []
     return ", ".join([text, *filter(None, details)])
 
 
 def _change_in_words(change: Mapping[str, Any]) -> str:
-    words = change_in_words({"set": _sets(change), **_kept(change, *_OF_ENTRIES)})
+    words = change_in_words({"set": _sets(change), **_kept(change, *_OF_ENTRIES, *_OF_LOOPS)})
     quantile = f"clip to quantile {change[QUANTILE]:g}" if QUANTILE in change else ""
     return " + ".join(filter(None, [words, quantile, "lr by gain" if BY_GAIN in change else ""]))
 

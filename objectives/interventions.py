@@ -201,7 +201,8 @@ def settable(config: Configuration) -> list[str]:
     fields = _fields(config)
     groups = [name for name in fields if name.endswith(("_lr", "_grad")) and is_per_member(fields[name])]
     own = [name for name, field in fields.items() if may_change(field, vars(config))]
-    names = dict.fromkeys((*_COMMON, *config.optimizer_facts.numbers, *groups, *own))
+    every = (*_COMMON, *config.optimizer_facts.numbers, *groups, *own)
+    names = {name: None for name in every if name in fields}
     if {"beta2", "beta2_half_life"} & names.keys():
         with_half_life = ever_set(config, "beta2_half_life")
         names |= {"beta2_half_life": None}
@@ -219,10 +220,10 @@ def _problem_with_field(config: Configuration, name: str) -> str | None:
     if name in names:
         return None
     fields = _fields(config)
-    if name == "beta2" and ever_set(config, "beta2_half_life"):
-        return "beta2_half_life replaces it, so set that"
     if name not in fields:
         problem = "there is no such field"
+    elif name == "beta2" and ever_set(config, "beta2_half_life"):
+        return "beta2_half_life replaces it, so set that"
     elif not is_per_member(fields[name]):
         problem = "it is structural, the same from start to end"
     elif fields[name].annotation in (float, float | None) and name.startswith(("beta", "eps", *OPTIMIZERS)):
@@ -294,6 +295,10 @@ def change_in_words(entry: Mapping[str, Any], number_text: Callable[[Number], st
         words.append(f"skip {entry['skip']}")
     if entry.get("data"):
         words.append(f"data {entry['data']}")
+    if entry.get("back"):
+        words.append(f"back {entry['back']}")
+    if entry.get("stop"):
+        words.append("stop")
     return " + ".join(words)
 
 

@@ -208,6 +208,11 @@ class TrainingConfig(_Fields):
         return ("step", "loss", "grad_norm", *curvature, *(("v_lag",) if facts.has_v else ()))
 
     @property
+    def is_own_loop(self) -> bool:
+        """Whether it is a training loop of the user's own."""
+        return False
+
+    @property
     def second_moment_decay(self) -> float:
         """``beta2``, or 0.5^(tokens per step / half-life) (Marek et al., arXiv 2507.07101)."""
         if self.beta2_half_life is None:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from objectives.control import LEAST_HISTORY, PRODUCTS, WINDOW, Rule, with_fired
-from objectives.interventions import Intervention
+from objectives.rule_clocks import NEVER, RuleClocks
 from objectives.stacking import continued
 from objectives.training.measuring import Pack, curvature_of
 from objectives.training_config import TrainingConfig
@@ -33,7 +33,6 @@ from objectives.training_config import TrainingConfig
 # S series, W values per window.
 
 _SERIES = ("loss", "grad_norm", "loss_scale_falls")
-_NEVER = np.iinfo(np.int64).max
 
 Signals = Mapping[str, torch.Tensor]  # (K,) each
 # By number of products: rows, and lambda_grad and lambda_max over the threshold, (C,) each.
@@ -65,18 +64,9 @@ class Controller:
         rules = [configs[row].control[number] for row, number in self._pairs]
         self._row_N = np.array([row for row, _ in self._pairs], dtype=np.int64)
         self._base_N = np.array([ages[row] for row, _ in self._pairs], dtype=np.int64)
-        self._above_N = np.array([rule.above for rule in rules])
-        self._needed_N, self._every_N, self._at_most_N, self._quiet_N = (
-            np.array([getattr(rule, name) for rule in rules], dtype=np.int64)
-            for name in ("readings", "every", "at_most", "cool_down")
-        )
         # A reading needs a later step to act on.
-        self._end_N = np.array([configs[row].steps - 1 for row, _ in self._pairs], dtype=np.int64)
-        # A member that gets rules during training starts with the next of their steps.
-        after_N = np.array([rule.after for rule in rules], dtype=np.int64)
-        num_past_N = np.maximum(0, -(-(self._base_N - after_N) // self._every_N))
-        self._next_N = after_N + num_past_N * self._every_N
-        self._streak_N, self._num_fired_N = np.zeros_like(self._row_N), np.zeros_like(self._row_N)
+        ends = [configs[row].steps - 1 for row, _ in self._pairs]
+        self._clocks = RuleClocks(rules, ends, self._base_N.tolist())
         self.fired: list[list[Firing]] = [[] for _ in configs]
         self._recent = Recent(_SERIES, len(configs), device) if rules else None
         # Start vectors of the next curvature measurement. Telemetry has its own: it must not change training.
@@ -99,7 +89,7 @@ class Controller:
         self._due_N, self._before = np.zeros(0, dtype=np.int64), {}
         if num_steps < self._soonest:
             return
-        self._due_N = np.flatnonzero(self._next_N - self._base_N == num_steps)
+        self._due_N = np.flatnonzero(self._clocks.next_N - self._base_N == num_steps)
         # Members that need fewer products are measured with fewer.
         rows_of: dict[int, set[int]] = {}
         for n in self._due_N.tolist():
@@ -125,7 +115,7 @@ class Controller:
             return {}
         return {
             "recent": self._recent.state_dict(),
-            "counts": torch.from_numpy(np.stack([self._next_N, self._streak_N, self._num_fired_N])),
+            "counts": torch.from_numpy(self._clocks.counts),
             "fired": json.dumps(self.fired),
             **({} if self._warm_Kn is None else {"warm": self._warm_Kn.clone()}),
         }
@@ -135,7 +125,7 @@ class Controller:
         if self._recent is None or not state:
             return
         self._recent.load_state_dict(state["recent"])
-        self._next_N, self._streak_N, self._num_fired_N = (row.copy() for row in state["counts"].numpy())
+        self._clocks.counts = state["counts"].numpy()
         self.fired = json.loads(state["fired"])
         self._warm_Kn = state["warm"].clone() if "warm" in state else None
         self.acting = [with_fired(config, log) for config, log in zip(self._own, self.fired, strict=True)]
@@ -166,7 +156,7 @@ class Controller:
         """Return the signal ``name`` of ``rows``, (R,), which are at ``positions`` among the due pairs."""
         assert self._recent is not None
         if name == "step":
-            return torch.from_numpy(self._next_N[self._due_N[list(positions)]]).to(self._device)
+            return torch.from_numpy(self._clocks.next_N[self._due_N[list(positions)]]).to(self._device)
         if name in ("loss", "grad_norm"):
             usual_R = self._recent.median(name, rows)
             return (signals[name][rows].double() / usual_R).masked_fill(usual_R <= 0, torch.nan)
@@ -199,12 +189,10 @@ class Controller:
     def _fire(self, value_N: np.ndarray, signals: Signals) -> list[int]:
         """Count the readings of the due pairs, record what the firing ones do, and return the rows that change."""
         due = self._due_N
-        is_above_N = np.isfinite(value_N) & (value_N > self._above_N[due])
-        self._streak_N[due] = np.where(is_above_N, self._streak_N[due] + 1, 0)
-        step_N = self._next_N[due]
-        self._next_N[due] += self._every_N[due]
-        firing = np.flatnonzero(self._streak_N[due] >= self._needed_N[due]).tolist()
-        asks_gain = any(self._rule(n).asks_gain(self._num_fired_N[n] + 1) for n in due[firing].tolist())
+        step_N = self._clocks.next_N[due]
+        firing = self._clocks.read(due, step_N, value_N)
+        at_firing = zip(due[firing].tolist(), step_N[firing].tolist(), strict=True)
+        asks_gain = any(self._rule(n).asks_gain(self._number(n, step)) for n, step in at_firing)
         gains = signals["gain"].tolist() if asks_gain else []
         rows = []
         for i in firing:
@@ -213,30 +201,35 @@ class Controller:
                 continue
             row, rule = int(self._row_N[n]), self._rule(n)
             why = {"on": rule.on, "value": float(value_N[i]), "above": rule.above}
-            self.fired[row].append({"step": step, "rule": self._pairs[n][1] + 1, **why, "did": entry.model_dump()})
+            self.fired[row].append({"step": step, "rule": self._pairs[n][1] + 1, **why, "did": entry})
             self.acting[row] = with_fired(self._own[row], self.fired[row])
             rows.append(row)
-            self._streak_N[n], self._num_fired_N[n] = 0, self._num_fired_N[n] + 1
-            self._next_N[n] = step + self._every_N[n] * (self._quiet_N[n] // self._every_N[n] + 1)
+            self._clocks.fire(n)
         self._find_soonest()
         return list(dict.fromkeys(rows))
 
-    def _entry(self, n: int, at: int, gains: Sequence[float]) -> Intervention | None:
+    def _entry(self, n: int, at: int, gains: Sequence[float]) -> dict[str, Any] | None:
         """Return the pair's change, or None if a quantile has too few norms or the gain is unknown."""
-        rule, number, row = self._rule(n), int(self._num_fired_N[n]) + 1, int(self._row_N[n])
+        rule, number, row = self._rule(n), self._number(n, at - 1), int(self._row_N[n])
         measured = {}
         if (share := rule.asks_quantile(number)) is not None:
             assert self._recent is not None
             measured["clip"] = self._recent.quantile("grad_norm", row, share)
         if rule.asks_gain(number):
             measured["lr"] = self._own[row].lr * gains[row]
-        return rule.entry(number, at, measured) if all(value > 0 for value in measured.values()) else None
+        return rule.did(number, at, measured) if all(value > 0 for value in measured.values()) else None
+
+    def _number(self, n: int, step: int) -> int:
+        """Return which of its changes the pair makes if it fires at ``step``, from 1."""
+        row, number = self._pairs[n]
+        steps = [firing["step"] for firing in self.fired[row] if firing["rule"] == number + 1]
+        num_own = int(self._clocks.num_fired_N[n])  # the others were made by earlier rules of a fork
+        return self._rule(n).number(steps[len(steps) - num_own :], step)
 
     def _find_soonest(self) -> None:
         """Update the step of the next reading, without rules that have fired ``at_most`` times or read too late."""
-        is_over_N = (self._num_fired_N >= self._at_most_N) | (self._next_N >= self._end_N)
-        self._next_N[is_over_N] = _NEVER
-        self._soonest = int((self._next_N - self._base_N).min(initial=_NEVER))
+        self._clocks.retire()
+        self._soonest = int((self._clocks.next_N - self._base_N).min(initial=NEVER))
 
     def _take_over(self, before: Controller, sources: Sequence[int]) -> None:
         """Continue members of an earlier pack, with their counts if their rules are the same.
@@ -251,8 +244,7 @@ class Controller:
             if self._own[row].control == before._own[source].control and source in first_pair:
                 here = np.flatnonzero(self._row_N == row)
                 there = first_pair[source] + np.arange(len(here))
-                self._next_N[here], self._streak_N[here] = before._next_N[there], before._streak_N[there]
-                self._num_fired_N[here] = before._num_fired_N[there]
+                self._clocks.take_over(here, before._clocks, there)
         index = torch.tensor(sources, device=self._device)
         if self._recent is not None and before._recent is not None:
             self._recent.take_over(before._recent, index)

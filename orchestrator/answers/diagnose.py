@@ -205,8 +205,11 @@ def _history(diagnosis: Diagnosis) -> Iterator[Line]:
     yield Line(f"chosen: {diagnosis.chosen}", 1)
     if changes := trial.config.get("interventions"):
         yield Line(f"interventions: {entries_in_words(changes)}", 1)
-    if rules := trial.config.get("control"):
+    rules = trial.config.get("control")
+    rules = () if isinstance(rules, str) else rules  # a value of a custom trainer may have this name
+    if rules:
         yield Line(f"control: {entries_in_words(rules)}", 1)
+    if rules or trial.fired:  # a training script may bring rules of its own
         yield Line(f"its rules did: {listed(trial.firings, _MAX_FIRINGS) or 'nothing'}", 1)
 
 

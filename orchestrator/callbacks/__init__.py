@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from objectives.action import Action
     from orchestrator.detection.watch import Watch
 
 
-def reported(watch: Watch, step: int, loss: Any, norm: Any, logger: logging.Logger | None) -> bool:
-    """Report a step, log the loss of the run and notes with ``logger`` if there is one, return whether it is lost."""
+def reported(watch: Watch, step: int, loss: Any, norm: Any, logger: logging.Logger | None) -> Action:
+    """Report a step, log the loss of the run and notes with ``logger`` if there is one, return what to do."""
     was_lost = watch.is_lost
-    is_lost = watch.report(step, loss, norm)
-    if logger is not None and is_lost and not was_lost:
+    action = watch.report(step, loss, norm)
+    if logger is not None and watch.is_lost and not was_lost:
         logger.warning("training stops after %d steps: %s", step + 1, watch.lost_reason)
     if logger is not None and (note := watch.note) is not None:
         logger.warning("note: %s", note)
-    return is_lost
+    return action
 
 
 def gradient_norm(parameters: Iterable[torch.nn.Parameter]) -> torch.Tensor | None:

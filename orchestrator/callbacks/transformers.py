@@ -6,16 +6,20 @@ import functools
 import logging
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from objectives.action import Action
 from orchestrator.base.environment import install_command
 from orchestrator.base.errors import InputError
 from orchestrator.callbacks import reported
 from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.policies import PolicyLike
 from orchestrator.detection.watch import Watch
 
 try:
+    import torch
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 except ImportError as error:
     raise ImportError(f"this callback needs Hugging Face's transformers: {install_command('transformers')}") from error
@@ -39,12 +43,21 @@ class StabilityCallback(TrainerCallback):
     With ``curvature`` the watch reads telemetry, and every so many steps the curvature by forward passes on the step's
     last batch (`docs/warning.md`).
 
-    Outside a sweep, a run that resumes from a checkpoint is judged without its past.
+    With rules, ``control=...``, a step is reported before its update, which follows them. To go back, the callback
+    keeps snapshots in memory. Checkpoints have the state of the rules, and a resumed run goes on with it. Outside a
+    sweep, a run without rules that resumes from a checkpoint is judged without its past.
     """
 
-    def __init__(self, stopping: StoppingConfig | None = None, *, curvature: int | None = None) -> None:
-        self.watch = Watch(stopping)
-        self._stopping, self._curvature = stopping, curvature
+    def __init__(
+        self,
+        stopping: StoppingConfig | None = None,
+        *,
+        curvature: int | None = None,
+        control: PolicyLike | None = None,
+    ) -> None:
+        self._new_watch = functools.partial(Watch, stopping, control=control)
+        self.watch = self._new_watch()
+        self._curvature = curvature
         self._inputs: Any = None
         self._taps: list[_Tap] = []
         self._loss: Any = None
@@ -57,7 +70,12 @@ class StabilityCallback(TrainerCallback):
         self._close_taps()  # the last training may have raised an error and left some
         self._forget()
         if self.watch.record().num_steps:
-            self.watch = Watch(self._stopping)
+            self.watch = self._new_watch()
+        if self.watch.has_rules:
+            kept = _checkpoint(args, state)
+            if kept.is_file():
+                self.watch.load_state_dict(torch.load(kept, weights_only=False))
+            self.watch.keep(kwargs["model"], kwargs["optimizer"], kwargs["lr_scheduler"])
         trainer = _running_trainer()
         self._taps = [
             _Tap(trainer, "training_step", self._hear_loss),
@@ -71,20 +89,40 @@ class StabilityCallback(TrainerCallback):
                 trainer.model, optimizer, lambda: self._loss_of(trainer), curvature=self._curvature, by="forwards"
             )
 
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """With rules, report the optimizer step before it is taken, and let it follow them."""
+        if self.watch.has_rules:
+            self.watch.apply(kwargs["optimizer"], self._report(state, control, before=0))
+        return control
+
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Report the optimizer step that was just taken. Raises InputError if its loss was not seen."""
+        """Without rules, report the optimizer step that was just taken. Raises InputError if its loss was not seen."""
+        if not self.watch.has_rules:
+            self._report(state, control, before=1)
+        return control
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Add the state of the rules to a checkpoint."""
+        if self.watch.has_rules and state.is_world_process_zero:
+            torch.save(self.watch.state_dict(), _checkpoint(args, state))
+
+    def _report(self, state: TrainerState, control: TrainerControl, before: int) -> Action:
+        """Report the step that is so many before the next one."""
         if self._loss is None:
             raise InputError(
                 "this Trainer takes its steps without `training_step`, so its loss is not seen\n"
                 "    remedy: report each step from its own loop, with orchestrator.detection.watch.Watch"
             )
         own_logger = logger if state.is_world_process_zero else None
-        if reported(self.watch, state.global_step - 1, self._loss, self._norm, own_logger):
+        action = reported(self.watch, state.global_step - before, self._loss, self._norm, own_logger)
+        if action:
             control.should_training_stop = True
         self._forget()
-        return control
+        return action
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -148,6 +186,11 @@ class _Tap:
             delattr(self._owner, self._name)
         else:
             setattr(self._owner, self._name, self._own_before)
+
+
+def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
+    """Return where the state of the rules is in the checkpoint of this step."""
+    return Path(args.output_dir or "") / f"checkpoint-{state.global_step}" / "watch.pt"
 
 
 def _running_trainer() -> Trainer:

@@ -1,4 +1,4 @@
-"""The detector for a custom training loop: give it the loss of each step, and it says when the run is lost.
+"""The detector for a custom training loop: give it the loss of each step, and it says what to do.
 
     watch = Watch()
     for step in range(num_steps):
@@ -6,6 +6,7 @@
         if watch.report(step, loss, grad_norm):
             break
 
+With rules, ``Watch(control=...)``, it also says how to save the run, and ``watch.apply(optimizer, action)`` does so.
 After ``watch.telemetry(model, optimizer, closure)`` it also reads the optimizer's steps and estimates the risk of an
 instability in the next steps: ``watch.risk``, and ``watch.warning`` while an alarm is active.
 
@@ -14,24 +15,28 @@ In a process that a sweep started, the same lines report to the sweep, and `watc
 
 from __future__ import annotations
 
-import json
 import math
-import operator
 import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orchestrator.base.errors import InputError, Problem, StorageError
+from objectives.action import Action
+from orchestrator.base.errors import InputError, Problem
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.outcomes import Verdict, judge
+from orchestrator.detection.rows import append_row, read_rows, readings_by_step, row_of
 from orchestrator.detection.run_monitor import NOTE, RunMonitor
 from orchestrator.detection.warning.monitor import Risk, WatchedSteps
+
+if TYPE_CHECKING:
+    from orchestrator.detection.policies import PolicyLike
+    from orchestrator.detection.steering import Steering
 
 TRIAL_VARIABLE = "SWEEP_TRIAL"  # names the file of the trial that this process trains
 
@@ -53,16 +58,18 @@ class _Trial(BaseModel):
     is_audited: bool = False  # trains on after a verdict
     rows: Path
     telemetry: Path | None = None  # an older sweep passes none
+    control: list[dict[str, Any]] | None = None  # None for the rules of the script
     folder: Path
 
 
 class Watch:
-    """Watch one run: ``report`` takes a step and returns whether the run is lost and should stop.
+    """Watch one run: ``report`` takes a step and returns an ``Action``, which is true if the run should stop.
 
-    In a sweep, the sweep's stopping settings apply and ``stopping`` is ignored, so one script works in both. Nulls in
-    ``stopping`` mean the same as in `sweep replay` for a log of unknown origin. With ``raises``, a lost run raises
-    ``TrainingLost`` instead. ``norm_rises`` turns notes on rising gradient norms on or off; by default they are off
-    if there are more than ten steps between reports.
+    ``control`` are rules that act on the run (docs/control.md): a list of them, or a file with the key `control`. In a
+    sweep, its stopping settings and its `control`, if it has the key, replace ``stopping`` and ``control``, so one
+    script works in both. Nulls in ``stopping`` mean the same as in `sweep replay` for a log of unknown origin. With
+    ``raises``, a run that should stop raises ``TrainingLost`` instead. ``norm_rises`` turns notes on rising gradient
+    norms on or off; by default they are off if there are more than ten steps between reports.
 
     In a sweep, each report becomes a line of the trial's rows file, written by the process of rank 0 (the environment
     variable RANK, or torch.distributed once it is initialised). If that file has rows of an earlier attempt, this run
@@ -74,7 +81,12 @@ class Watch:
     """
 
     def __init__(
-        self, stopping: StoppingConfig | None = None, *, raises: bool = False, norm_rises: bool | None = None
+        self,
+        stopping: StoppingConfig | None = None,
+        *,
+        raises: bool = False,
+        norm_rises: bool | None = None,
+        control: PolicyLike | None = None,
     ) -> None:
         self._trial = _this_trial()
         self._stopping = (stopping or StoppingConfig()) if self._trial is None else self._trial.stopping
@@ -87,19 +99,24 @@ class Watch:
         self._last_step: int | None = None
         self._is_shared = False  # whether all processes know what rank 0 knows
         self._steps: WatchedSteps | None = None
+        if self._trial is not None and self._trial.control is not None:
+            control = self._trial.control
+        self._steering: Steering | None = None
+        if control is not None:
+            from orchestrator.detection.steering import Steering  # takes a while
+
+            self._steering = Steering(control, self.steps)
         if self._trial is not None:
-            for row in read_rows(self._trial.rows):
-                if self._last_step is None or row["step"] > self._last_step:
-                    self._judge(row)
+            self._continue(self._trial)
         self._resumed_step = self._last_step
 
-    def report(self, step: int, loss: Any, grad_norm: Any = None, **metrics: Any) -> bool:
-        """Report one step. Return whether the run is lost. Numbers may be tensors of one element.
+    def report(self, step: int, loss: Any, grad_norm: Any = None, **metrics: Any) -> Action:
+        """Report one step. Return what to do, true if the run should stop. Numbers may be tensors of one element.
 
         Raises ValueError if ``step`` does not increase, TypeError for anything except a number, StorageError if a
-        sweep's row cannot be written, and TrainingLost for a lost run if the watch raises.
+        sweep's row cannot be written, and TrainingLost for a run that should stop if the watch raises.
         """
-        row = _row(step, loss, grad_norm, metrics)
+        row = row_of(step, loss, grad_norm, metrics)
         processes = _processes()
         if processes is None:
             self._take(row, writes=rank() == 0)
@@ -107,9 +124,47 @@ class Watch:
             self._report_together(row, processes)
         if self._steps is not None:
             self._keep(step, self._steps.follow(step, self._monitor.record().episodes))
-        if self._raises and self._is_lost:
-            raise TrainingLost(f"the run is lost: {self.lost_reason}")
-        return self._is_lost
+        action = self._action(step)
+        if self._raises and action:
+            raise TrainingLost(
+                f"the run is lost: {action.reason}" if self._is_lost else f"a rule ends it: {action.words}"
+            )
+        return action
+
+    def apply(self, optimizer: Any, action: Action) -> None:
+        """Let the next update of torch's ``optimizer`` follow ``action``: its rate, clipping, or leaving it out.
+
+        What a scheduler or the loop sets is the rate without rules: the factor applies during the update alone. After
+        ``keep``, it also returns to a snapshot, or takes one. Raises TypeError for another optimizer.
+        """
+        if self._steering is not None:
+            self._steering.apply(optimizer, action)
+
+    def keep(self, *parts: Any, every: int | None = None, folder: str | os.PathLike[str] | None = None) -> None:
+        """Let ``apply`` take snapshots of model, optimizer, scheduler and the like, and return to them.
+
+        They are taken every ``every`` steps, by default half of the fewest steps that a rule goes back, and kept in
+        memory or in ``folder``, where a resumed run finds them. Each process needs a folder of its own.
+        """
+        if self._steering is not None and self._steering.policy.farthest:
+            self._steering.keep(parts, every, None if folder is None else Path(folder))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain values for a checkpoint: what is known of the run, and what its rules have counted and done."""
+        policy = None if self._steering is None else self._steering.policy.state_dict()
+        known = {"last_step": self._last_step, "is_lost": self._is_lost, "control": policy}
+        return {"monitor": self._monitor.state_dict(), **known}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a ``state_dict``. In a sweep it is ignored: the run resumes from what the sweep has kept."""
+        if self._trial is None:
+            self._load(state)
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        self._monitor.load_state_dict(state["monitor"])
+        self._last_step, self._is_lost = state["last_step"], state["is_lost"]
+        if self._steering is not None and state["control"] is not None:
+            self._steering.policy.load_state_dict(state["control"])
 
     def telemetry(
         self,
@@ -151,6 +206,16 @@ class Watch:
     def readings(self) -> dict[str, float]:
         """The last reading of telemetry, for a log; empty without one."""
         return {} if self._steps is None else self._steps.reading
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether it has rules, its own or those of a sweep."""
+        return self._steering is not None
+
+    @property
+    def fired(self) -> list[dict[str, Any]]:
+        """What its rules have done so far, in order."""
+        return [] if self._steering is None else list(self._steering.policy.fired)
 
     @property
     def is_lost(self) -> bool:
@@ -211,11 +276,11 @@ class Watch:
         if processes.get_rank() == 0:
             error = None
             try:
-                self._take(row, writes=True)
+                row = self._take(row, writes=True)
             except Exception as raised:  # the other ranks wait for an answer, even an error
                 error = raised
             # The other ranks may not see the rows of an earlier attempt, so they get the resulting state.
-            past = (self._monitor.state_dict(), self._last_step, self._resumed_step) if is_first else None
+            past = (self.state_dict(), self._resumed_step) if is_first else None
             news = [(row, self._is_lost, past, error)]
         processes.broadcast_object_list(news, src=0)
         seen, is_lost, past, error = news[0]
@@ -225,76 +290,58 @@ class Watch:
             raise ValueError(f"step {row['step']} was reported while rank 0 reported step {seen['step']}")
         if processes.get_rank() != 0:
             if past is None:
-                self._take(seen, writes=False)
+                self._take(seen, writes=False, is_known=True)
             else:
-                state, self._last_step, self._resumed_step = past
-                self._monitor.load_state_dict(state)
+                state, self._resumed_step = past
+                self._load(state)
             self._is_lost = is_lost
 
-    def _take(self, row: Mapping[str, Any], *, writes: bool) -> None:
+    def _take(self, row: Mapping[str, Any], *, writes: bool, is_known: bool = False) -> Mapping[str, Any]:
+        """Take a row, and return it with what rules do; if it ``is_known``, another process has decided that."""
         step = row["step"]
         if self._resumed_step is not None and step <= self._resumed_step:
-            return
+            return row
         if self._last_step is not None and step <= self._last_step:
             raise ValueError(
                 f"step {step} was reported after step {self._last_step}: steps must increase. "
                 "A run that starts again needs a new Watch"
             )
+        if self._steering is not None and not is_known:
+            row = self._steering.fire(row, logs=writes, has_telemetry=self._steps is not None or rank() != 0)
+        elif self._steering is not None:
+            self._steering.repeat(row)
         if writes and self._trial is not None:
-            _append(self._trial.rows, row)
+            append_row(self._trial.rows, row)
         self._judge(row)
+        return row
+
+    def _continue(self, trial: _Trial) -> None:
+        """Judge the rows of an earlier attempt, and let rules count its readings."""
+        readings = {} if trial.telemetry is None or self._steering is None else readings_by_step(trial.telemetry)
+        for row in read_rows(trial.rows):
+            if self._last_step is None or row["step"] > self._last_step:
+                if self._steering is not None:
+                    self._steering.repeat(row)
+                    self._steering.policy.read(row["step"], readings.get(row["step"], {}))
+                self._judge(row)
+
+    def _action(self, step: int) -> Action:
+        if self._is_lost:
+            return Action(step, "stop", reason=self.lost_reason or "")
+        return Action(step) if self._steering is None else self._steering.policy.action(step)
 
     def _keep(self, step: int, reading: Mapping[str, float] | None) -> None:
         """Write a reading of ``step`` for the sweep, after the row of that step."""
-        is_new = rank() == 0 and (self._resumed_step is None or step > self._resumed_step)
+        is_new = self._resumed_step is None or step > self._resumed_step
+        if reading is not None and is_new and self._steering is not None:
+            self._steering.policy.read(step, reading)
+        is_new = is_new and rank() == 0
         if reading is not None and is_new and self._trial is not None and self._trial.telemetry is not None:
-            _append(self._trial.telemetry, {"step": step, **reading})
+            append_row(self._trial.telemetry, {"step": step, **reading})
 
     def _judge(self, row: Mapping[str, Any]) -> None:
         self._is_lost = self._monitor.update_single(row["step"], row)
         self._last_step = row["step"]
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows that watches wrote to ``path``, without lines truncated by a crash; empty without a file."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror or error}") from error
-    return [row for row in map(_parsed, lines) if row is not None]
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    is_row = isinstance(row, dict) and isinstance(row.get("step"), int) and isinstance(row.get("loss"), int | float)
-    return row if is_row else None
-
-
-def _append(path: Path, row: Mapping[str, Any]) -> None:
-    """Append one line to ``path`` in one write. Raises StorageError.
-
-    The file is opened each time so that a watch can be copied to another process, and closed so that other machines on
-    a shared disk see the row.
-    """
-    line = json.dumps(row).encode() + b"\n"
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            size = os.fstat(handle).st_size
-            if size and os.pread(handle, 1, size - 1) != b"\n":  # a crash truncated the last row
-                line = b"\n" + line
-            num_written = os.write(handle, line)
-        finally:
-            os.close(handle)
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror or error}") from error
-    if num_written < len(line):
-        raise StorageError(f"{path}: no room for a row")
 
 
 def _this_trial() -> _Trial | None:
@@ -311,34 +358,6 @@ def _this_trial() -> _Trial | None:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         raise InputError(Problem(name, key, first["msg"], remedy)) from error
-
-
-def _row(step: int, loss: Any, grad_norm: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record of one step, as plain numbers."""
-    try:
-        row: dict[str, Any] = {"step": operator.index(step)}
-    except TypeError:
-        raise TypeError(f"step must be a whole number, not {step!r}") from None
-    row["loss"] = _number("loss", loss)
-    if grad_norm is not None:
-        row["grad_norm"] = _number("grad_norm", grad_norm)
-    return row | {name: _number(name, value) for name, value in metrics.items()}
-
-
-def _number(name: str, value: Any) -> float:
-    """Return ``value``, which may be a tensor of one element or a DTensor, as a plain number."""
-    if hasattr(value, "full_tensor"):
-        value = value.full_tensor()
-    if hasattr(value, "detach"):  # converting a tensor with a gradient to a number warns
-        value = value.detach()
-    shape = tuple(getattr(value, "shape", ()))
-    if math.prod(shape) != 1:
-        raise TypeError(f"{name} must be one number, not an array of shape {shape}")
-    if hasattr(value, "item"):
-        value = value.item()
-    if not hasattr(value, "__float__"):
-        raise TypeError(f"{name} must be a number, not {value!r}")
-    return float(value)
 
 
 def rank() -> int:

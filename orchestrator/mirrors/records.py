@@ -17,6 +17,7 @@ from orchestrator.base.packs import Trace
 from orchestrator.base.space import Axis, canonical_text, is_number, on_natural_scale
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS, OUTCOMES
+from orchestrator.base.words import listed
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import headlines
 from orchestrator.maps.table import printed_metrics, tied_settings, ties_of
@@ -28,7 +29,8 @@ from orchestrator.mirrors.tracker import CellKey, Point, TrialRecord
 LogColumns = Mapping[str, tuple[str, Callable[[float], float]]]
 
 # Increase it when the content of records changes: trackers then write all trials again.
-_VERSION = 5
+_VERSION = 6
+_MOST_FIRINGS = 20  # of rules, in a tag
 # The most informative columns of telemetry, and their names in a tracker.
 _HEADLINES = {
     "lambda_max_over_threshold": "lambda_max_over_threshold", "update_rms/all": "update_rms", "v_lag/all": "v_lag",
@@ -59,6 +61,7 @@ def trial_record(
     is_finished, ties = row.status == "finished", ties_of(ledger.facts())
     tags = {name: getattr(row, name) for name in TAGS}
     tags |= {"audited": "true"} if row.is_audited else {}
+    tags |= {"fired": listed(row.firings, _MOST_FIRINGS)} if row.fired else {}
     return TrialRecord(
         trial_id=row.trial_id,
         name=row.name,

@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from objectives.control import Rule
 from objectives.interventions import Intervention
-from orchestrator.base.errors import Problem, did_you_mean
-from orchestrator.base.space import is_number, to_hashable
-from orchestrator.sweepfile.fields import lowered, without_noise
+from objectives.policy import checked
+from orchestrator.base.errors import Problem
+from orchestrator.base.space import is_number, to_hashable, to_plain
+from orchestrator.detection.policies import EXAMPLE, entry_problem
+from orchestrator.detection.policies import KEY as CONTROL
+from orchestrator.sweepfile.fields import without_noise
 from orchestrator.sweepfile.sections import SweepFile
 from orchestrator.sweepfile.steps import STEP_KEYS, entry_in_steps, is_share, share_problem
 from orchestrator.sweepfile.strict_yaml import Document
@@ -37,7 +40,7 @@ class EntryField:
     noun: str
     model: type[BaseModel]
     example: str
-    refused_for_custom: str
+    refused_for_custom: str | None  # why a custom trainer cannot have it
     ordered_by: str | None = None
 
 
@@ -49,11 +52,11 @@ ENTRY_FIELDS: Mapping[str, EntryField] = {
         "a custom trainer itself decides what changes in mid-run",
         "at",
     ),
-    "control": EntryField(
+    CONTROL: EntryField(
         "rules",
         Rule,
-        "write a list of rules such as {on: curvature, above: 1, do: {lr: x0.5}, every: 5, at_most: 4}",
-        "rules cannot act on a custom trainer, which is not read while it trains",
+        EXAMPLE,
+        None,
     ),
 }
 
@@ -69,17 +72,30 @@ def entries_problem(name: str, value: Any) -> tuple[str, str] | None:
         for key in STEP_KEYS:
             if is_share(entry.get(key)) and (problem := share_problem(entry[key])):
                 return f"entry {number}, {key}: {problem[0]}", problem[1]
-        try:
-            field.model.model_validate(entry_in_steps(entry, _MANY))
-        except ValidationError as error:
-            details = error.errors()[0]
-            key = ".".join(str(part) for part in details["loc"][:2])
-            message = lowered(details["msg"].removeprefix("Value error, "))
-            if details["type"] == "extra_forbidden":
-                keys = f"keys: {', '.join(field.model.model_fields)}"
-                return f"entry {number} has no key {key}", did_you_mean(key, field.model.model_fields) or keys
-            return f"entry {number}{', ' if key else ''}{key} is refused: {message}", field.example
+        if problem := entry_problem(field.model, entry_in_steps(entry, _MANY)):
+            message, remedy = problem
+            return f"entry {number}{message}", remedy or field.example
     return None
+
+
+def loop_problem(rules: Any, steps: int) -> tuple[str, str] | None:
+    """Return why rules, in whole steps, cannot act in a training loop of the user's own, and the remedy, or None."""
+    try:
+        checked([Rule.model_validate(to_plain(rule)) for rule in rules], steps)
+    except ValueError as error:
+        return str(error), "docs/control.md says what acts in a training loop of your own"
+    return None
+
+
+def are_rules(name: str, value: Any) -> bool:
+    """Whether ``value`` of a custom trainer are rules for its `Watch`, and not a value that its command uses."""
+    return name == CONTROL and isinstance(value, list | tuple)
+
+
+def rules_of(config: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the rules for the `Watch` of a custom trainer as plain data, or None if it brings its own."""
+    rules = config.get(CONTROL)
+    return to_plain(rules) if are_rules(CONTROL, rules) else None
 
 
 def canonical_entries(name: str, value: Any) -> Any:
@@ -117,9 +133,9 @@ def misplaced(file: SweepFile, *, is_custom: bool, document: Document) -> list[P
     for name, field in ENTRY_FIELDS.items():
         if getattr(file, name) is None:
             continue
-        if is_custom:
+        if is_custom and field.refused_for_custom is not None:
             problems.append(document.problem((name,), field.refused_for_custom, "remove it"))
-        elif name in file.fixed or name in file.axes:
+        if name in file.fixed or name in file.axes:
             other = "fixed" if name in file.fixed else "axes"
             problems.append(document.problem((name,), f"is also given under {other}", "keep one of the two"))
     return problems

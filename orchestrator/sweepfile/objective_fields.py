@@ -17,8 +17,15 @@ from objectives.base import Objective, TrainingConfig
 from objectives.fields import acting, condition_of, inert_fields, unit_of
 from orchestrator.base.errors import Problem, did_you_mean
 from orchestrator.base.space import is_number, to_hashable
-from orchestrator.sweepfile.custom_trainer import GIVEN, CustomTrainer
-from orchestrator.sweepfile.entries import ENTRY_FIELDS, canonical_entries, entries_problem
+from orchestrator.sweepfile.custom_trainer import GIVEN, CustomTrainer, placeholders
+from orchestrator.sweepfile.entries import (
+    CONTROL,
+    ENTRY_FIELDS,
+    are_rules,
+    canonical_entries,
+    entries_problem,
+    loop_problem,
+)
 from orchestrator.sweepfile.fields import Fields, Resolved, lowered, shown, without_noise
 from orchestrator.sweepfile.steps import BATCH_NAMES, CONTEXT, is_share, share_problem
 
@@ -114,6 +121,10 @@ class CustomFields(Fields):
         """Accept any plain value of a name that the command uses."""
         if name == "steps":
             return _STEPS_PROBLEM
+        if are_rules(name, value) and any(name in placeholders(text) for _, text in self._trainer.templates()):
+            return "rules are for the trainer's Watch, and a command cannot use them", f"take {{{name}}} out of it"
+        if are_rules(name, value):
+            return entries_problem(name, value)
         if name in GIVEN:
             return "is given to a trainer by sweep itself", f"choose another name than {', '.join(sorted(GIVEN))}"
         if not _NAME.fullmatch(name):
@@ -130,7 +141,15 @@ class CustomFields(Fields):
 
     def is_known(self, name: str) -> bool:
         """Whether the name is valid and used."""
-        return bool(_NAME.fullmatch(name)) and name not in GIVEN and self._uses(name)
+        return name == CONTROL or (bool(_NAME.fullmatch(name)) and name not in GIVEN and self._uses(name))
+
+    def canonical(self, name: str, value: Any) -> Any:
+        """Return rules in their one form, and any other value as it is."""
+        return canonical_entries(name, value) if are_rules(name, value) else to_hashable(value)
+
+    def counts_steps(self, name: str) -> bool:
+        """Whether values of ``name`` may be rules, whose keys count steps."""
+        return name == CONTROL
 
     def _uses(self, name: str) -> bool:
         return name in self._read_by_sweep or self._trainer.uses(name)
@@ -151,7 +170,10 @@ class CustomFields(Fields):
 
     def resolve(self, steps: int, fixed: Mapping[str, Any], cell: Mapping[str, Any]) -> Resolved:
         """Return the trial's values, and what is run with them."""
-        return Resolved(self._trainer.resolve(steps, {**fixed, **cell}))
+        values = {**fixed, **cell}
+        if are_rules(CONTROL, values.get(CONTROL)) and (problem := loop_problem(values[CONTROL], steps)):
+            raise ValueError(problem[0])
+        return Resolved(self._trainer.resolve(steps, values))
 
 
 @functools.lru_cache(maxsize=512)

@@ -17,7 +17,7 @@ from orchestrator.sweepfile.sections import MAX_STEPS, SweepFile
 from orchestrator.sweepfile.strict_yaml import MAX_PROBLEMS, Document
 
 # The keys of an intervention or a rule of control that count steps.
-STEP_KEYS = ("at", "every", "after", "cool_down", "over", "lasts")
+STEP_KEYS = ("at", "every", "after", "cool_down", "over", "lasts", "calm")
 # The tokens of a step are the product of the batch, under one of these names, and the context.
 BATCH_NAMES, CONTEXT = (GLOBAL, "batch_size"), "context"
 _NUMBER = re.compile(r"[0-9]{1,3}(\.[0-9]{1,12})?")

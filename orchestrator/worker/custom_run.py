@@ -28,19 +28,12 @@ from orchestrator.detection.validations import Validations
 from orchestrator.logs.columns import MetricsConfig
 from orchestrator.logs.streams import VALIDATION, Point, Reading
 from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render, takes_steps
+from orchestrator.sweepfile.entries import are_rules, rules_of
 from orchestrator.worker.fork_server import FUNCTION
 from orchestrator.worker.launcher import CannotStart, Launcher
 from orchestrator.worker.own_verdict import Losses, aborted, own_verdict, question_of, signal_from_outside
-from orchestrator.worker.points import (
-    Curve,
-    Process,
-    Readings,
-    Source,
-    TrialFolder,
-    WatchReadings,
-    recorded_points,
-    recorded_readings,
-)
+from orchestrator.worker.points import Curve, Process, Readings, Source, TrialFolder, WatchReadings
+from orchestrator.worker.recorded import recorded_firings, recorded_points, recorded_readings
 from orchestrator.worker.trainer_checkpoints import changed_at, ends_text, trainer_checkpoints
 
 # A paused trial must end before the driver stops waiting for its last report.
@@ -163,7 +156,7 @@ class CustomRun:
 
     def _start(self) -> None:
         config, launch = self.member.config, self.launch
-        values = {name: value for name, value in config.items() if name not in GIVEN}
+        values = {name: value for name, value in config.items() if name not in GIVEN and not are_rules(name, value)}
         own = {"workers": config["workers"]} if "workers" in config else {}
         given = {"steps": self.pack.steps, "seed": self.member.seed, "folder": str(self.folder.path), **own}
 
@@ -240,6 +233,7 @@ class CustomRun:
             "is_audited": self.is_audited,
             "rows": str(self.folder.rows),
             "telemetry": str(self.folder.telemetry),
+            "control": rules_of(self.member.config),
             "folder": str(self.folder.path),
         }
 
@@ -340,6 +334,8 @@ class CustomRun:
             return self._failed(started, f"it resumed, but printed {where}: steps must go on from the checkpoint")
         if has_result and (question := self.source.question) is not None:
             return self._failed(started, question)
+        if has_result and rules_of(self.member.config) and not self.source.uses_watch:
+            return self._failed(started, "rules of `control` act in a trainer that reports to orchestrator.Watch only")
         if has_result:
             validation = math.nan if self.is_pruned else self.source.validation_loss
             # A trial whose losses were in question at a rung has trained on.
@@ -364,6 +360,7 @@ class CustomRun:
                 score=None if self.is_pruned else self._scores.final,
                 initial_score=self._scores.initial(self.pack.steps),
                 plateau_step=self._scores.plateau_step,
+                fired=recorded_firings(self.folder) if self.source.uses_watch else (),
                 reason="; ".join(filter(None, [result.reason, self._scores.plateau_text, read])),
                 # Runs that break at once have equal curves by chance.
                 curve_digest=self.curve.digest if record.num_steps >= ENOUGH_LOSSES else None,

@@ -8,6 +8,7 @@ import os
 import sys
 from typing import Any
 
+from objectives.action import Action
 from orchestrator.base.environment import clash_remedy
 from orchestrator.detection.watch import TrainingLost, Watch
 
@@ -23,7 +24,7 @@ class Reporter:
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
 
-    def __call__(self, step: int, loss: Any, grad_norm: Any = None, **metrics: Any) -> bool:
+    def __call__(self, step: int, loss: Any, grad_norm: Any = None, **metrics: Any) -> Action:
         """Call ``Watch.report``."""
         return self.watch.report(step, loss, grad_norm, **metrics)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
@@ -18,7 +17,6 @@ import numpy as np
 from orchestrator.base.files import check_no_links, make_folder, open_private, storage_errors
 from orchestrator.base.packs import Trace
 from orchestrator.detection.run_monitor import JUDGED
-from orchestrator.detection.watch import read_rows
 from orchestrator.logs.columns import MetricsConfig, ScoreConfig
 from orchestrator.logs.files import FileTail
 from orchestrator.logs.streams import MetricStream, Point, Reading
@@ -80,24 +78,6 @@ def step_rows(path: Path) -> Iterator[dict[str, Any]]:
         except (ValueError, KeyError, TypeError, OverflowError):
             continue
         yield row
-
-
-def recorded_readings(folder: TrialFolder) -> list[Reading]:
-    """Return the readings of an earlier attempt that were parsed from its output."""
-    readings = []
-    for row in step_rows(folder.readings):
-        step = row.pop("step")
-        with contextlib.suppress(ValueError, TypeError):
-            readings.append(Reading(step, {name: float(value) for name, value in row.items()}))
-    return readings
-
-
-def recorded_points(folder: TrialFolder) -> Iterator[Point]:
-    """Yield the points of an earlier attempt, as reported or as parsed."""
-    path = folder.rows if folder.rows.is_file() and folder.rows.stat().st_size else folder.points
-    for row in read_rows(path):
-        others = {name: value for name, value in row.items() if name not in ("step", "loss", "grad_norm")}
-        yield Point(row["step"], float(row["loss"]), row.get("grad_norm"), others)
 
 
 class OutputLog:

@@ -69,11 +69,18 @@ def test_an_axis_of_rules_goes_through_the_commands_and_tells_what_fired(
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_commands_of_the_control_page_work_on_its_example(tmp_path: Path) -> None:
-    use = section(PAGE, "Use it")
+    use = section(PAGE, "Use it in a sweep")
     write_files(use, tmp_path)
     printed = run_commands(use, tmp_path)
     assert "Against control=none" in printed
     assert "its rules did: " in printed
+
+
+def test_the_loop_of_the_control_page_is_saved_by_its_rule(tmp_path: Path) -> None:
+    loop = section(PAGE, "In a training loop of your own")
+    write_files(loop, tmp_path)
+    said = run_commands(loop, tmp_path)
+    assert said == "stable [{'at': 150, 'skip': 1}]\n"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "sweeps" / "control").glob("*.yaml")), ids=lambda path: path.stem)

@@ -2,6 +2,7 @@
 
 import inspect
 import sqlite3
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
@@ -10,7 +11,10 @@ from sweep_cases import ledger_at, record, sweep_of
 from typer.main import get_command
 
 import orchestrator
+from objectives.action import Action
+from objectives.action import Kind as Action_kinds
 from objectives.base import OBJECTIVES
+from objectives.control import SIGNALS, Rule
 from orchestrator import answers
 from orchestrator.answers.remedies import RemediesAnswer
 from orchestrator.api.results import SweepResults
@@ -329,3 +333,21 @@ def test_names_for_the_training_loops_of_others() -> None:
     for loss in (3.0, 2.0, float("nan")):
         detector.update(loss, 1.0, 10)
     assert detector.record().lost == "not_finite"
+
+
+def test_names_of_rules_and_of_what_a_loop_does_with_them() -> None:
+    assert [*Rule.model_fields] == [
+        "name", "on", "above", "readings", "do", "every", "after", "at_most", "cool_down", "over", "lasts", "calm",
+    ]  # fmt: skip
+    assert SIGNALS == (
+        "step", "loss", "grad_norm", "curvature", "curvature_along_gradient", "v_lag", "noise_scale", "gain",
+        "loss_scale_falls", "not_finite",
+    )  # fmt: skip
+    assert [field.name for field in fields(Action)] == [
+        "step", "kind", "factor", "clip", "skip", "rollback_to", "reason", "words",
+    ]  # fmt: skip
+    assert get_args(Action_kinds) == ("none", "change", "skip", "rollback", "stop")
+    assert {name for name in vars(orchestrator.Watch) if not name.startswith("_")} >= {
+        "report", "apply", "keep", "fired", "has_rules", "state_dict", "load_state_dict", "telemetry", "verdict",
+    }  # fmt: skip
+    assert "control" in inspect.signature(orchestrator.Watch).parameters

@@ -13,7 +13,8 @@ from watch_cases import MakeTrial, sweeps_trial
 import orchestrator
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import SpikeDetector
-from orchestrator.detection.watch import TRIAL_VARIABLE, read_rows
+from orchestrator.detection.rows import read_rows
+from orchestrator.detection.watch import TRIAL_VARIABLE
 
 ROOT = Path(__file__).parents[3]
 
@@ -47,7 +48,7 @@ TWO_PROCESSES = """
 
     watch = Watch()
     losses = [[3.0, 2.0, 1.5, math.inf, 1.0], [math.nan, 3.0, 9.0, 1.0, 1.0]][rank]
-    told["answers"] = [watch.report(step, loss, 1.0) for step, loss in enumerate(losses)]
+    told["answers"] = [bool(watch.report(step, loss, 1.0)) for step, loss in enumerate(losses)]
     told["record"] = str(watch.record())
     told["reason"] = watch.lost_reason
 
@@ -56,7 +57,7 @@ TWO_PROCESSES = """
         (folder / "trial1.json").write_text((folder / "trial.json").read_text().replace("rows.jsonl", "none.jsonl"))
     os.environ["SWEEP_TRIAL"] = str(folder / ("trial.json" if rank == 0 else "trial1.json"))
     watch = Watch()
-    told["resumed"] = [watch.report(step, loss) for step, loss in enumerate(losses[:3], 1)]
+    told["resumed"] = [bool(watch.report(step, loss)) for step, loss in enumerate(losses[:3], 1)]
     told["resumed record"] = str(watch.record())
     for step in (3, 9 + rank):
         try:
@@ -64,6 +65,24 @@ TWO_PROCESSES = """
         except ValueError as error:
             told[f"step {step}"] = str(error)
     Watch().report(9, 1.0)
+
+    # Rules act on what rank 0 sees, on every process.
+    del os.environ["SWEEP_TRIAL"]
+    rules = [
+        {"on": "loss", "above": 2, "every": 1, "do": {"lr": "x0.5"}},
+        {"on": "step", "above": 10, "every": 4, "do": {"skip": 1}},
+    ]
+    watch = Watch(control=rules)
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    told["actions"] = []
+    for step in range(14):
+        weight.grad = torch.ones(1)
+        action = watch.report(step, [[1.0] * 9 + [3.0] + [1.0] * 9, [5.0] * 20][rank][step])
+        watch.apply(optimizer, action)
+        optimizer.step()
+        told["actions"].append([action.kind, action.factor])
+    told["weight"], told["fired"] = weight.item(), watch.fired
     dist.barrier()
     dist.destroy_process_group()
     print(json.dumps(told))
@@ -94,6 +113,11 @@ def test_all_processes_of_a_training_get_the_answer_of_rank_0(trial: MakeTrial, 
     assert told[0]["answers"] == [False, False, False, True, True]
     assert told[0]["reason"] == "the loss is not finite"
     for name in ("answers", "record", "reason", "resumed", "resumed record", "step 3"):
+        assert told[0][name] == told[1][name], name
+    assert told[0]["actions"][8:] == [
+        ["none", 1.0], ["change", 0.5], ["none", 0.5], ["none", 0.5], ["skip", 0.5], ["none", 0.5],
+    ]  # fmt: skip
+    for name in ("actions", "weight", "fired"):
         assert told[0][name] == told[1][name], name
     assert "num_steps=4, initial_loss=4.0" in told[0]["resumed record"]
     assert "step 3 was reported after step 3" in told[1]["step 3"]

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import itertools
 import json
 import logging
 import math
@@ -18,7 +19,8 @@ import torch
 from orchestrator.base.errors import InputError
 from orchestrator.callbacks import gradient_norm
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.detection.watch import TRIAL_VARIABLE, Watch, read_rows
+from orchestrator.detection.rows import read_rows
+from orchestrator.detection.watch import TRIAL_VARIABLE, Watch
 
 # Every library is imported by the tests that need it: it takes seconds, and all workers collect all tests.
 
@@ -277,6 +279,77 @@ def test_a_trainer_whose_loss_cannot_be_seen_is_refused(hugging_face: SimpleName
         callback.on_step_end(None, None, None)
 
 
+HALVE = {"on": "step", "above": 4, "every": 1, "do": [{"lr": "x0.5"}, {"skip": 2}], "cool_down": 4, "at_most": 2}
+# What the update of each step is of its usual size.
+SHARES = [1.0] * 5 + [0.5] * 5 + [0.0] * 2 + [0.5] * (NUM_STEPS - 12)
+
+
+def sizes_of_updates(weights: list[torch.Tensor]) -> list[float]:
+    return [float((new - old).norm()) for old, new in itertools.pairwise(weights)]
+
+
+class Weights:
+    """Copies of some weights, before and after each update of an optimizer."""
+
+    def __init__(self, weight: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+        self.copies = [weight.detach().clone()]
+        optimizer.register_step_post_hook(lambda *_: self.copies.append(weight.detach().clone()))
+
+
+def test_the_updates_of_a_trainer_follow_rules(
+    hugging_face: SimpleNamespace, hf_trainer: Callable, reports: list
+) -> None:
+    trained = {}
+    for name, rules in (("plain", None), ("ruled", [HALVE])):
+        callback = hugging_face.StabilityCallback(control=rules)
+        trainer = hf_trainer(callback, optim="sgd", lr_scheduler_type="linear", max_grad_norm=1e9)
+        trainer.create_optimizer()
+        weights = Weights(trainer.model.transformer.wte.weight, trainer.optimizer)
+        trainer.train()
+        trained[name] = sizes_of_updates(weights.copies)
+        assert [step for step, _, _ in reports] == list(range(NUM_STEPS))
+        reports.clear()
+    assert [one["did"] for one in callback.watch.fired] == [
+        {"at": 5, "set": {"lr": "x0.5"}}, {"at": 10, "skip": 2},
+    ]  # fmt: skip
+    assert trained["ruled"][:6] == pytest.approx([*trained["plain"][:5], trained["plain"][5] / 2], rel=1e-4)
+    assert [size == 0 for size in trained["ruled"]] == [share == 0 for share in SHARES]
+
+
+def test_a_trainer_goes_back_from_a_broken_update(
+    hugging_face: SimpleNamespace, hf_trainer: Callable, hf_poison: Any
+) -> None:
+    rules = [{"on": "not_finite", "above": 0, "every": 1, "do": {"back": 4}}]
+    callback = hugging_face.StabilityCallback(control=rules)
+    hf_trainer(callback, hf_poison).train()
+    assert [one["did"] for one in callback.watch.fired] == [{"at": POISONED_STEP, "back": 5}]
+    assert callback.watch.verdict().outcome == "stable"
+    assert callback.watch.record().num_steps == NUM_STEPS
+
+
+def test_the_rules_of_a_trainer_go_on_after_its_checkpoint(
+    hugging_face: SimpleNamespace, hf_trainer: Callable, tmp_path: Path
+) -> None:
+    saves = {"save_strategy": "steps", "save_steps": 8}
+    whole = hugging_face.StabilityCallback(control=[HALVE])
+    hf_trainer(whole, **saves).train()
+    again = hugging_face.StabilityCallback(control=[HALVE])
+    hf_trainer(again, **saves).train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-8"))
+    assert again.watch.fired == whole.watch.fired
+    assert again.watch.record() == whole.watch.record()
+
+
+def test_a_trainer_follows_the_rules_of_the_sweep_that_runs_it(
+    hugging_face: SimpleNamespace, hf_trainer: Callable, rows_of_trial: Path
+) -> None:
+    file = rows_of_trial.with_name("trial.json")
+    file.write_text(json.dumps({**json.loads(file.read_text()), "control": [HALVE]}))
+    hf_trainer(hugging_face.StabilityCallback()).train()
+    rows = read_rows(rows_of_trial)
+    assert [row["step"] for row in rows if "fired" in row] == [5, 10]
+    assert [row["step"] for row in rows if row.get("rolled_back")] == [10, 11]
+
+
 # Lightning
 
 
@@ -293,6 +366,7 @@ def lightning() -> Iterator[SimpleNamespace]:
         warnings.filterwarnings("ignore", "The `srun` command is available")  # on machines with Slurm
         warnings.filterwarnings("ignore", r"The '\w+' does not have many workers")
         warnings.filterwarnings("ignore", "You defined a `validation_step` but have no `val_dataloader`")
+        warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before the epoch ended")
         yield SimpleNamespace(pl=pl, StabilityCallback=StabilityCallback)
 
 
@@ -459,6 +533,64 @@ def test_each_fit_of_lightning_is_a_run_of_its_own(lightning: SimpleNamespace, m
 
 
 # Accelerate, and what the callbacks share
+
+
+@pytest.mark.parametrize("optimization", ["automatic", "manual"])
+def test_the_updates_of_lightning_follow_rules(
+    optimization: str, lightning: SimpleNamespace, module: Callable, fit: Callable, reports: list
+) -> None:
+    trained = {}
+    for name, rules in (("plain", None), ("ruled", [HALVE])):
+        callback = lightning.StabilityCallback(control=rules)
+        model = module(optimization=optimization)
+        optimizer = model.configure_optimizers()
+        model.configure_optimizers = lambda optimizer=optimizer: optimizer
+        weights = Weights(model.table.weight, optimizer)
+        fit(model, callback)
+        trained[name] = sizes_of_updates(weights.copies)
+        assert [step for step, _, _ in reports] == list(range(NUM_STEPS))
+        assert [loss for _, loss, _ in reports] == pytest.approx(model.losses)
+        reports.clear()
+    late = int(optimization == "manual")  # reports come after their updates
+    first = 5 + late
+    halved = [*trained["plain"][:first], trained["plain"][first] / 2]
+    assert trained["ruled"][: first + 1] == pytest.approx(halved, rel=1e-4)
+    assert [size == 0 for size in trained["ruled"]] == [share == 0 for share in ([1.0] * late + SHARES)[:NUM_STEPS]]
+
+
+def test_accumulated_gradients_follow_rules_as_one_step(
+    lightning: SimpleNamespace, module: Callable, fit: Callable, reports: list
+) -> None:
+    callback, model = lightning.StabilityCallback(control=[HALVE]), module()
+    fit(model, callback, accumulate_grad_batches=3)
+    assert [step for step, _, _ in reports] == list(range(NUM_STEPS // 3))
+    means = [sum(model.losses[i : i + 3]) / 3 for i in range(0, NUM_STEPS, 3)]
+    assert [loss for _, loss, _ in reports] == pytest.approx(means)
+
+
+def test_lightning_goes_back_from_a_broken_update(lightning: SimpleNamespace, module: Callable, fit: Callable) -> None:
+    rules = [{"on": "not_finite", "above": 0, "every": 1, "do": {"back": 4}}]
+    callback = lightning.StabilityCallback(control=rules)
+    fit(module(poisoned=POISONED_STEP), callback)
+    assert [one["did"] for one in callback.watch.fired] == [{"at": POISONED_STEP, "back": 5}]
+    assert callback.watch.verdict().outcome == "stable"
+
+
+def test_the_rules_of_lightning_go_on_after_its_checkpoint(
+    lightning: SimpleNamespace, module: Callable, fit: Callable, tmp_path: Path
+) -> None:
+    whole, first, again = (lightning.StabilityCallback(control=[HALVE]) for _ in range(3))
+    fit(module(), whole)
+    fit(module(), first, max_steps=8).save_checkpoint(tmp_path / "kept.ckpt")
+    trainer = lightning.pl.Trainer(
+        accelerator="cpu", devices=1, max_steps=NUM_STEPS, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, callbacks=[again],
+    )  # fmt: skip
+    data = torch.utils.data.DataLoader(batches_of_bytes(4 * NUM_STEPS), batch_size=4)
+    trainer.fit(module(), data, ckpt_path=tmp_path / "kept.ckpt", weights_only=False)
+    assert again.watch.fired == whole.watch.fired
+    record = again.watch.record()  # its data begin anew, so that only the first 8 losses are the same
+    assert (record.num_steps, record.initial_loss) == (NUM_STEPS, whole.watch.record().initial_loss)
 
 
 @pytest.mark.parametrize(("lr", "outcome"), [(5.0, "stable"), (1e6, "diverged")])

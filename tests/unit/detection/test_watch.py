@@ -14,7 +14,8 @@ from watch_cases import SWEEP_STOPPING, MakeTrial, sweeps_trial
 
 from orchestrator.base.errors import InputError, StorageError
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.detection.watch import TRIAL_VARIABLE, TrainingLost, Watch, read_rows
+from orchestrator.detection.rows import read_rows
+from orchestrator.detection.watch import TRIAL_VARIABLE, TrainingLost, Watch
 from orchestrator.maps.replay import Curve, detect
 
 LOST = learning(300, changes=[(150, 300, 4.0)])
@@ -60,7 +61,7 @@ def test_a_lost_run_stays_lost() -> None:
 
 def test_a_gradient_that_is_not_finite_is_waited_for_as_in_a_log() -> None:
     watch = Watch()
-    answers = [watch.report(step, 1.0, math.inf) for step in range(20)]
+    answers = [bool(watch.report(step, 1.0, math.inf)) for step in range(20)]
     assert answers == [False] * 19 + [True]
 
 

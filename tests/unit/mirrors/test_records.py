@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,16 @@ def test_a_cell_has_its_distance_to_the_edge_in_decades_negative_beyond_it(ledge
     assert [cell.metrics["stable_fraction"] for cell in cells] == [1, 1, 0.5, 0, 0]
     assert [cell.key.values["log10_lr"] for cell in cells] == ["-3", "-2", "-1", "0", "1"]
     assert len({cell.key.cell_id for cell in cells}) == 5
+
+
+def test_what_rules_did_is_a_tag_of_the_trial(ledger) -> None:
+    row, plain = ledger.trials()[:2]
+    did = {"at": 8, "set": {"lr": "x0.5"}}
+    fired = [{"step": 8, "rule": 1, "on": "loss", "value": 1.5, "above": 1.2, "did": did}] * 25
+    tags = trial_record(ledger, replace(row, fired=tuple(fired)), 10, {}, "s").tags
+    assert tags["fired"].startswith("lr x0.5 at 8 (loss 1.5 > 1.2 at step 8), lr x0.5")
+    assert tags["fired"].endswith(" and 5 more")
+    assert "fired" not in trial_record(ledger, plain, 10, {}, "s").tags
 
 
 def test_a_blow_up_is_drawn_at_twice_the_initial_loss(ledger) -> None:

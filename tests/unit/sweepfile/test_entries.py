@@ -126,8 +126,52 @@ def test_the_key_beside_the_field_elsewhere_and_a_custom_trainer_are_refused() -
         sweep_of(objective={"command": "train {seed}"}, interventions=HALVED)
     with pytest.raises(InputError, match="is also given under fixed"):
         sweep_of(control=HALVE, fixed={"control": []})
-    with pytest.raises(InputError, match="a custom trainer, which is not read"):
-        sweep_of(objective={"command": "train {seed}"}, control=HALVE)
+
+
+CUSTOM: dict[str, Any] = {"objective": {"command": "train {seed} {lr}"}, "axes": {"lr": {"values": [0.1]}}, "fixed": {}}
+
+
+def test_a_custom_trainer_gets_rules_at_the_top_fixed_or_on_an_axis_and_is_another_trial_with_them() -> None:
+    (plain,) = trials_of(**CUSTOM)
+    assert "control" not in plain.config
+    (ruled,) = trials_of(**CUSTOM, control=rule(every="10%"))
+    assert ruled.config["control"] == to_hashable([{**HALVE[0], "do": [{"lr": "x0.5"}], "every": 20}])
+    assert ids(trials_of(**{**CUSTOM, "fixed": {"control": rule(every=20)}})) == ids([ruled])
+    axes = {**CUSTOM["axes"], "control": {"values": [[], rule(every=20)]}}
+    none, again = trials_of(**{**CUSTOM, "axes": axes})
+    assert ids([again]) == ids([ruled])
+    assert none.config["control"] == ()  # unlike without the key, where the script's own rules act
+    assert none.trial_id != plain.trial_id
+
+
+def test_a_value_of_a_custom_trainer_may_be_called_control_unless_it_is_a_list() -> None:
+    objective = {"command": "train {seed} {control}"}
+    (trial,) = trials_of(**{**CUSTOM, "objective": objective, "axes": {}, "fixed": {"control": "pid"}})
+    assert trial.config["control"] == "pid"
+    with pytest.raises(InputError, match="no part of the command uses"):
+        trials_of(**{**CUSTOM, "fixed": {"control": "pid"}})
+    with pytest.raises(InputError, match="rules are for the trainer's Watch, and a command cannot use"):
+        trials_of(**{**CUSTOM, "objective": {"command": "train {seed} {lr} {control}"}, "control": HALVE})
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (rule(do={"beta2": 0.9}), "control rule 1, change 1: it cannot set beta2"),
+        (rule(do={"lr": 0.1}), "lr must be a factor such as x0.5"),
+        (rule(on="noise_scale"), "a training loop of your own does not have this signal"),
+        (rule(reading=2), "entry 1 has no key reading"),
+        (rule(every="-5%"), "not a share"),
+    ],
+)
+def test_rules_that_cannot_act_on_a_custom_trainer_are_refused_with_their_place(value: Any, words: str) -> None:
+    for place, changes in {
+        r"s\.yaml:10: control: ": {"control": value},
+        r"s\.yaml:\d+: axes\.control: ": {"axes": {**CUSTOM["axes"], "control": {"values": [[], value]}}},
+    }.items():
+        with pytest.raises(InputError, match=place) as refused:
+            sweep_of(**{**CUSTOM, **changes})
+        assert words in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -314,6 +358,12 @@ REFUSED_RULES: list[tuple[Any, list[str]]] = [
     (rule(every="-5%"), ["entry 1, every", "not a share"]),
     (rule(at_most=1001), ["entry 1, at_most", "less than or equal to 1000"]),
     (rule(name="a=b"), ["entry 1, name"]),
+    (rule(calm=9), ["entry 1", "calm returns to the first of several changes"]),
+    (rule(calm=0, do=[{"skip": 1}, {"lr": 1}]), ["entry 1, calm", "greater than or equal to 1"]),
+    (rule(do={"back": 0}), ["back = 0 is not a positive number of steps"]),
+    (rule(do={"stop": 1}), ["stop = 1 is not true"]),
+    (rule(do=[{"skip": 1}, {"back": 9}]), ["rule 1, change 2: back acts in a training loop of your own", "rollback"]),
+    (rule(on="not_finite"), ["control rule 1 cannot read not_finite"]),
     (rule(after=199), ["control rule 1 first reads step 199, which is too late: steps = 200"]),
     (rule(on="noise_scale"), ["control rule 1 cannot read noise_scale", "step, loss, grad_norm, curvature"]),
     (rule(do={"warmup": 5}), ["rule 1, change 1: it cannot set warmup", "only at the start", "beta1, beta2"]),

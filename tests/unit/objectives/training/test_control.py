@@ -305,6 +305,16 @@ def test_with_several_changes_each_firing_does_the_next_and_the_last_repeats() -
     ]  # fmt: skip
 
 
+def test_after_a_calm_the_first_change_is_next_again_and_the_budget_is_not() -> None:
+    rule = {"on": "step", "above": 0, "do": [{"skip": 2}, {"lr": "x0.5"}], "every": 10, "at_most": 4, "calm": 15}
+    trainer = pack([config([{**rule, "cool_down": 20}])], [0])
+    curves(trainer, STEPS)
+    assert [one["did"] for one in trainer.fired(0)] == [{"at": 11, "skip": 2}, {"at": 41, "skip": 2}]
+    trainer = pack([config([rule])], [0])
+    curves(trainer, STEPS)
+    assert ["skip" in one["did"] for one in trainer.fired(0)] == [True, False, False, False]
+
+
 def test_the_device_is_waited_for_at_readings_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     original = Controller._read
