@@ -148,8 +148,7 @@ class PackedOptimizer:
     def _renewed_factors(
         self, factor_KT: torch.Tensor | None, index: torch.Tensor, configs: Sequence[TrainingConfig], purpose: str
     ) -> torch.Tensor | None:
-        new_RT = self._factors(configs, purpose)
-        if factor_KT is None and new_RT is None:
+        if (new_RT := self._factors(configs, purpose)) is factor_KT is None:
             return None
         size = (len(self.params_Kn), len(self.layout.pieces))
         factor_KT = factor_KT if factor_KT is not None else self.params_Kn.new_ones(size, dtype=torch.float64)

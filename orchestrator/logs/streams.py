@@ -77,9 +77,7 @@ class MetricStream:
     With ``goes_back`` steps may go back. Raises InputError for a pattern that is invalid or has no group for the loss.
     """
 
-    def __init__(
-        self, metrics: MetricsConfig, max_line_bytes: int = MAX_LINE_BYTES, *, goes_back: bool = False
-    ) -> None:
+    def __init__(self, metrics: MetricsConfig, max_line_bytes: int = MAX_LINE_BYTES, goes_back: bool = False) -> None:
         self._maker = _PointMaker(metrics, goes_back=goes_back)
         self._reader = _reader(metrics, self._maker)
         self._lines = Lines(self._reader, max_line_bytes)
