@@ -21,7 +21,7 @@ VALUES: dict[str, list[Any]] = {
     "parametrisation": ["standard", "mup"], "base_width": [8, 16], "base_depth": [1, 2], "preset": [None, "llama"],
     "kv_heads": [None, 1], "position": ["learned", "rope"], "rope_theta": [20.0, 100.0], "mlp": ["gelu", "swiglu"],
     "bias": [False, True], "tie_embeddings": [False, True], "embedding_scale": [1.0, 2.0],
-    "logit_softcap": [None, 1.0], "attention_softcap": [None, 1.0], "residual_depth": [None, "inverse"],
+    "logit_softcap": [None, 1.0], "attention_softcap": [None, 1.0], "qk_clip": [None, 1.0], "residual_depth": [None, "inverse"],
     "norm_place": ["pre", "post"], "residual_scale": [0.5, 1.0], "init": ["gpt2", "he"],
     "init_deviation": [0.02, 0.1], "dropout": [0.0, 0.5],
     "z_loss": [0.0, 1e-4], "embedding_grad": [0.1, 1.0], "embedding_lr": [0.0, 1.0], "attention_lr": [0.0, 1.0],

@@ -16,6 +16,7 @@ from objectives.models.gpt_gradient import losses_and_gradient
 from objectives.models.gpt_knobs import Knobs, context_lengths, dropout_keys
 from objectives.models.gpt_model import (
     AUTOCAST,
+    attention_logits,
     cross_entropy,
     depth_of,
     forward_readings,
@@ -24,6 +25,7 @@ from objectives.models.gpt_model import (
     with_init,
 )
 from objectives.models.gpt_native import NativeGpt
+from objectives.models.gpt_qk_clip import clip_queries_and_keys
 from objectives.native.cache import kernel_folder
 from objectives.optimizers.native_optimizer import NativeOptimizer
 from objectives.optimizers.packed_optimizer import Rows
@@ -142,6 +144,8 @@ class GptTrainer(PackedTrainer[GptConfig]):
     def losses_and_gradient(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return each member's loss, (K,), and gradient, (K, n), on this step's data."""
         tokens_KBS, knobs = self._batch()
+        if self.structure.qk_clip is not None:
+            self._attention_logits = attention_logits(self.structure, self.weights, tokens_KBS, knobs)
 
         def differentiate(first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
             return self._loss_and_gradient(tokens_KBS[:, first:end], knobs.of_sequences(first, end))
@@ -153,6 +157,12 @@ class GptTrainer(PackedTrainer[GptConfig]):
         if self._scaler is not None:
             self.held_K = self._scaler.update(loss_K, grad_Kn)
         return loss_K, grad_Kn
+
+    def after_update(self) -> None:
+        """Shrink queries and keys by ``qk_clip``; a member that the optimizer left alone keeps its own."""
+        if self.structure.qk_clip is not None:
+            acting_K = self.optimizer.alive_K if self.held_K is None else self.optimizer.alive_K & ~self.held_K
+            clip_queries_and_keys(self.structure, self.weights, self._attention_logits, acting_K)
 
     def steps_ahead(self, count: int) -> list[dict[str, torch.Tensor]]:
         """Do ``count`` steps, and return the metrics of each; where it can, the kernel trains one member at a time."""

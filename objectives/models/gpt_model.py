@@ -88,7 +88,29 @@ def forward_readings(
     before a softcap. ``log_z`` is the mean of |log Z| over the logits. Wortsman et al. (arXiv 2309.14322): runs
     whose attention logits exceed 1e4 diverge, and logits far from log Z = 0 precede a late divergence.
     """
-    largest_K = []
+    logits_KNV, largest_LKH = _observed(structure, weights, tokens_KBS, knobs)
+    if structure.logit_softcap is not None:
+        logits_KNV = softcapped(logits_KNV, structure.logit_softcap)
+    return {
+        "attention_logit": largest_LKH.amax((0, 2)),
+        "log_z": logits_KNV.logsumexp(-1).abs().mean(1),
+    }
+
+
+@torch.no_grad()
+def attention_logits(
+    structure: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL
+) -> torch.Tensor:
+    """Return the largest scaled |q.k| of every head on these sequences, before a softcap, (L, K, H) for L layers."""
+    return _observed(structure, weights, tokens_KBS, knobs)[1]
+
+
+def _observed(
+    structure: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, knobs: Knobs
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the logits before a softcap, (K, N, V), and the largest attention logit of every head, (L, K, H)."""
+    (K, B, _), H = tokens_KBS.shape, structure.heads
+    largest: list[torch.Tensor] = []
 
     def attention(
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, may_attend_1TT: torch.Tensor | None
@@ -97,18 +119,12 @@ def forward_readings(
         if may_attend_1TT is None:
             may_attend_1TT = torch.ones(score.shape[-2:], dtype=torch.bool, device=score.device).tril()
         seen = score.abs().masked_fill(~may_attend_1TT, 0.0)
-        largest_K.append(seen.view(len(tokens_KBS), -1).amax(1))
+        largest.append(seen.view(K, B, H, -1).amax((1, 3)))
         if structure.attention_softcap is not None:
             score = softcapped(score, structure.attention_softcap)
         return score.masked_fill(~may_attend_1TT, -math.inf).softmax(-1) @ v
 
-    logits_KNV = _logits(structure, weights, tokens_KBS[..., :-1], knobs, attention)
-    if structure.logit_softcap is not None:
-        logits_KNV = softcapped(logits_KNV, structure.logit_softcap)
-    return {
-        "attention_logit": torch.stack(largest_K).amax(0),
-        "log_z": logits_KNV.logsumexp(-1).abs().mean(1),
-    }
+    return _logits(structure, weights, tokens_KBS[..., :-1], knobs, attention), torch.stack(largest)
 
 
 def _logits(

@@ -250,6 +250,9 @@ class PackedTrainer(ABC, Generic[Config]):
         finally:
             self.weights = own
 
+    def after_update(self) -> None:
+        """Change the updated weights, as an objective may; nothing by default."""
+
     def own_readings(self, rows: Rows) -> dict[str, torch.Tensor]:
         """Return the objective's readings of ``rows`` before a step, (R,) each; none by default."""
         return {}
@@ -272,6 +275,7 @@ class PackedTrainer(ABC, Generic[Config]):
 
     def _after_step(self, metrics: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Read the signals of rules, count the step and roll back members that spiked; adds ``rolled_back``, 0 or 1."""
+        self.after_update()
         changed = self._control.after_step(self, metrics | self.signals()) if self._control.has_rules else []
         self.num_steps += 1
         self._changes.wake(changed, self.num_steps)

@@ -83,7 +83,7 @@ class TestGptOfToday(ObjectiveConformance):
     objective = OBJECTIVES["gpt"]
     small = {
         **TestGpt.small, "norm": "rms", "position": "rope", "mlp": "swiglu", "kv_heads": 1,
-        "bias": True, "embedding_scale": 2.0, "logit_softcap": 5.0, "attention_softcap": 5.0,
+        "bias": True, "embedding_scale": 2.0, "logit_softcap": 5.0, "attention_softcap": 5.0, "qk_clip": 0.01,
     }  # fmt: skip
     values = TestGpt.values
     # Capped logits keep norms from rising at the learning rates of the others.

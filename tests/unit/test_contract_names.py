@@ -218,6 +218,7 @@ def test_fields_of_the_objectives() -> None:
             "embedding_scale",
             "logit_softcap",
             "attention_softcap",
+            "qk_clip",
             "precision",
             "loss_scale",
             "loss_scale_growth",

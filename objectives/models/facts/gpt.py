@@ -79,6 +79,14 @@ class GptConfig(TrainingConfig):
     attention_softcap: float | None = structural(
         None, "logits", "c of c tanh(x / c) on the attention logits (Gemma 2: 50); null for none", off=True, gt=0
     )
+    qk_clip: float | None = structural(
+        None,
+        "logits",
+        "largest attention logit of a head, beyond which its queries and keys are shrunk after the update"
+        " (Kimi K2: 100); null for none",
+        off=True,
+        gt=0,
+    )
     precision: Literal["float32", "tf32", "bfloat16", "float16"] = structural(
         "float32", "kind", "precision of matrix products; tf32 acts on GPUs only, bfloat16 and float16 use autocast"
     )
@@ -190,6 +198,8 @@ class GptConfig(TrainingConfig):
     def _sizes_fit_together(self) -> GptConfig:
         if self.width % self.heads:
             raise ValueError(f"width = {self.width} is not a multiple of heads = {self.heads}")
+        if self.qk_clip is not None and self.qk_norm:
+            raise ValueError(f"qk_clip = {self.qk_clip:g} has no effect with qk_norm, which undoes it")
         if self.heads % self.num_kv_heads:
             raise ValueError(f"heads = {self.heads} is not a multiple of kv_heads = {self.kv_heads}")
         if self.position == "rope" and self.width // self.heads % 2:
@@ -273,7 +283,7 @@ class GptConfig(TrainingConfig):
     @property
     def has_native_kernels(self) -> bool:
         """Whether the C++ kernel has the model, and float32, which a CPU also uses for tf32."""
-        has_model = self.logit_softcap is self.attention_softcap is None and not self.bias
+        has_model = self.logit_softcap is self.attention_softcap is self.qk_clip is None and not self.bias
         return has_model and self.precision in ("float32", "tf32")
 
     @property

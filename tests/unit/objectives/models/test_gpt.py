@@ -14,7 +14,7 @@ from objectives.base import GptConfig
 from objectives.instruments.curvature import GradientGraph
 from objectives.models.gpt import GptTrainer
 from objectives.models.gpt_knobs import Knobs, dropout_keys, is_kept, may_attend
-from objectives.models.gpt_model import depth_of, forward_readings, initial_weights
+from objectives.models.gpt_model import attention_logits, depth_of, forward_readings, initial_weights
 from objectives.training.packed import PackedTrainer
 
 SHAPE = {"steps": 10, "width": 12, "heads": 3, "context": 10, "batch_size": 4, "depth": 2}
@@ -503,3 +503,31 @@ def test_one_golden_step(text) -> None:
         "ledgers was made by another trainer: say so in CHANGELOG.md, change the pinned numbers here to\n"
         f"{metrics}, and make the reference map of the README again with `make run`. If not, this is a bug."
     )
+
+
+# QK-clip.
+
+CLIPPED = {"width": 16, "heads": 4, "depth": 2, "init_deviation": 0.6, "steps": 10, "context": 10, "batch_size": 4}
+
+
+@pytest.mark.parametrize("model", [{}, {"kv_heads": 2, "position": "rope", "bias": True}], ids=str)
+def test_qk_clip_brings_the_largest_logit_of_every_head_down_to_the_threshold(text, model: dict) -> None:
+    config = GptConfig(text=text, lr=1e-30, **(CLIPPED | model))
+    plain = trainer_of("gpt", [config, config], [0, 1])
+    before = attention_logits(config, plain.weights, tokens_of(plain))
+    own = config.model_copy(update={"qk_clip": before.flatten().median().item()})
+    clipped, tokens_KBS = trainer_of("gpt", [own, own], [0, 1]), tokens_of(plain)
+    clipped.step()
+    after = attention_logits(config, clipped.weights, tokens_KBS)[0]  # later layers see other inputs then
+    groups = before[0].unflatten(1, (own.num_kv_heads, -1)).amax(2)
+    factor = (own.qk_clip / groups).clamp(max=1).repeat_interleave(own.heads // own.num_kv_heads, dim=1)
+    assert (factor < 1).any()
+    torch.testing.assert_close(after, before[0] * factor, rtol=1e-4, atol=0)
+
+
+def test_qk_clip_beyond_all_logits_changes_no_bit(text) -> None:
+    config = GptConfig(text=text, lr=1e-2, **CLIPPED)
+    plain, clipped = (
+        trainer_of("gpt", [config.model_copy(update={"qk_clip": clip})] * 2, [0, 1]) for clip in (None, 1e9)
+    )
+    assert_same(curves(clipped, 4), curves(plain, 4))
