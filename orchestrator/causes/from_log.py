@@ -243,9 +243,7 @@ class _Case:
         """The cause that the log makes most likely, as a sentence."""
         norm = self.norm
         if self.shape == "stall":
-            return (
-                "steps too short to learn (rate too low, eps far above the gradients), or far too long from the start"
-            )
+            return "steps too short to learn (rate too low, eps above the gradients), or far too long from the start"
         if self.shape == "not finite":
             return "a number out of range: the loss was on its trend, and then not finite at once"
         if self.shape == "single jumps":

@@ -32,6 +32,7 @@ def test_a_log_is_judged_as_by_replay_and_compared_with_what_the_map_predicts(fo
     log = log_of(tmp_path, learning(300, changes=[(200, 206, 2.0)]))
     answer = located(folder, "lr=0.02", "beta1=0.2", log=log)
     plain, replayed = answer.to_plain(), ReplayQuery(no_figures=True).ask(([str(log)], tmp_path)).to_plain()
+    assert replayed[0].pop("explanation")["onset_step"] == 200, "which a place on a map leaves out"
     assert [plain["log"]] == replayed
     assert (plain["log"]["outcome"], answer.side, answer.num_cells_around) == ("spiked", "stable", 4)
     assert any(line.startswith(f"{log}: spiked from step 2") for line in answer.lines())
