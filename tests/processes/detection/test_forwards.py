@@ -55,7 +55,8 @@ TRAINING = """
         watch.report(step, loss)
         found += [watch.readings["lambda_crit"]] if reads and step % 2 == 0 else []
     parts = [getattr(p, "to_local", p.clone)().detach().numpy().tobytes() for p in module.parameters()]
-    told = {"found": found, "weights": hashlib.sha256(b"".join(parts)).hexdigest(), "has_norm": "grad_norm/all" in watch.readings}
+    weights, has_norm = hashlib.sha256(b"".join(parts)).hexdigest(), "grad_norm/all" in watch.readings
+    told = {"found": found, "weights": weights, "has_norm": has_norm}
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
