@@ -107,6 +107,14 @@ def test_the_progress_line_counts_the_trials_whose_gradient_norm_is_up() -> None
     assert "gradient norm" not in progress_line(progress)
 
 
+def test_the_progress_line_counts_the_trials_with_numbers_that_are_not_finite() -> None:
+    running = {"a": Report("a", 10, 10, 1.0, num_nonfinite=2), "b": Report("b", 10, 10, 1.0)}
+    progress = Progress(sweep_of(), {}, {}, {}, 8, clock=lambda: 5.0, started=0.0, running=running)
+    assert "NaN or infinity in 2" in progress_line(progress)
+    progress.running.clear()
+    assert "NaN" not in progress_line(progress)
+
+
 def test_before_the_first_step_the_line_says_what_is_waited_for() -> None:
     progress = Progress(sweep_of(), {}, {}, {}, 8, clock=lambda: 5.0, started=0.0)
     assert "workers import and load" in progress_line(progress)

@@ -353,6 +353,23 @@ def test_the_curvature_is_measured_when_it_is_due(loop) -> None:
     assert watch.readings["lambda_max"] > 0
 
 
+def test_forward_passes_give_the_risk_and_readings_have_what_any_monitor_has(loop) -> None:
+    model, optimizer, loss = loop
+    watch = Watch()
+    watch.telemetry(model, optimizer, loss, every=5, curvature=25, by="forwards")
+    train(watch, loop, 51)
+    assert watch.readings["lambda_crit"] > 0
+    assert watch.readings["nonfinite_share"] == 0
+    assert watch.readings["peak_memory"] > 1
+    assert 0 < watch.risk.risk < 1
+
+
+def test_an_unknown_way_to_measure_is_refused(loop) -> None:
+    model, optimizer, loss = loop
+    with pytest.raises(ValueError, match="'products' or 'forwards'"):
+        Watch().telemetry(model, optimizer, loss, by="guesses")
+
+
 def test_without_a_closure_the_risk_comes_from_the_cheap_readings(loop) -> None:
     model, optimizer, _ = loop
     watch = Watch()
