@@ -30,7 +30,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(
     ("spread", "num_axes", "num_trials", "num_edges"),
-    [("search", 1, 32, 100), ("search", 2, 64, 12), ("sobol", 1, 32, 100), ("sobol", 1, 128, 100)],
+    [
+        ("search", 1, 32, 100),
+        ("search", 2, 32, 12),
+        ("search", 2, 64, 12),
+        ("sobol", 1, 32, 100),
+        ("sobol", 1, 128, 100),
+    ],
 )
 def test_the_interval_contains_the_planted_edge(
     spread: str, num_axes: int, num_trials: int, num_edges: int, width: float
