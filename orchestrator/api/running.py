@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axes import led
 from orchestrator.maps.table import length_notes, read_table, repeated_runs, repeats_text
 from orchestrator.mirrors.notifier import Message, News, NotDelivered, Notifier, Sender
+from orchestrator.pages.export_process import ExportProcess
 from orchestrator.render.text import Lines, show
 from orchestrator.render.text_map import text_map
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
@@ -122,6 +122,7 @@ def run_lines(
     mirrors = [BackgroundMirror(folder, sweep.tracking, tracker) for tracker in trackers]
     notifiers = _notifiers(sweep, folder)
     view = LiveView(Console())
+    exports = ExportProcess(folder)
     later: list[Callable[[], object]] = [mirror.start for mirror in mirrors]
     observers: list[Observer] = [view, *mirrors, *notifiers, OnceTraining(later)]
     num = f"at most {sweep.max_trials}" if sweep.is_open else len(sweep.trials)
@@ -143,7 +144,7 @@ def run_lines(
         with view.starting():
             executor = load_executor()()  # imports it, which takes seconds
         if executor.name != INLINE:
-            later.append(import_ahead)
+            later.append(exports.start)
         return executor
 
     try:
@@ -157,10 +158,9 @@ def run_lines(
     elif summary.used_up is None:
         yield "nothing to train: every trial has run"
     from orchestrator.answers._tracked import tracked_answers
-    from orchestrator.pages.report import are_current, existing_exports, export_all  # by now ahead in a thread
 
     check_in_place(folder)
-    written = existing_exports(folder) if are_current(folder) else export_all(folder)
+    written = exports.finish()
     warnings = []
     answers = [] if all(mirror.is_current() for mirror in mirrors) else tracked_answers(folder)
     for tracker, mirror in zip(trackers, mirrors, strict=True):
@@ -286,26 +286,3 @@ class OnceTraining:
 
     def ended(self, progress: Progress) -> None:
         """Do nothing: the end does itself what was not begun."""
-
-
-_AHEAD = (
-    "orchestrator.render.maps",
-    "orchestrator.pages.report",
-    "matplotlib.backends.backend_agg",
-    "scipy.stats",
-    "sklearn.ensemble",
-    "optuna.importance",
-)
-
-
-def import_ahead() -> threading.Thread:
-    """Start the imports of the exports in a thread, and return it; an error is left to whoever imports for use."""
-
-    def import_all() -> None:
-        for name in _AHEAD:
-            with contextlib.suppress(Exception):  # an extra may be missing: the report then leaves something out
-                importlib.import_module(name)
-
-    thread = threading.Thread(target=import_all, daemon=True, name="imports-ahead")
-    thread.start()
-    return thread
