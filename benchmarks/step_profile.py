@@ -25,10 +25,12 @@ from objectives.base import ExecutionPlan, GptConfig
 from objectives.models.gpt import GptTrainer
 from objectives.native import library
 from objectives.native.cache import kernel_folder
+from objectives.optimizers.native_optimizer import NativeOptimizer
 from orchestrator.base.files import atomic_write
 
 # In the order of the enumeration in objectives/native/clock.hpp.
 _IN_KERNEL = ("products", "attention", "cross-entropy", "norms", "activation")
+_AHEAD = 9  # steps at once, as between two readings of telemetry
 _WIDTHS = {"d16": (1, 16, 64, 512), "d32": (1, 16, 64), "d64": (1, 4, 16), "d128": (1, 2)}
 
 
@@ -36,7 +38,8 @@ _WIDTHS = {"d16": (1, 16, 64, 512), "d32": (1, 16, 64), "d64": (1, 4, 16), "d128
 class Profile:
     """One pack on one core: CPU seconds of a member's step, and its parts as shares.
 
-    ``peak`` is the share of the fastest matrix product here, ``bandwidth`` the optimizer's share of the rate of a copy.
+    ``peak`` is the share of the fastest matrix product here, ``bandwidth`` the share of the rate of a copy that the
+    optimizer reaches when no cache holds a member.
     """
 
     size: str
@@ -73,11 +76,12 @@ def profile(size: Size, width: int, seconds: float, peak: float, copied: float) 
     """Measure one pack that trains by the native kernels."""
     config = GptConfig.model_validate({"steps": 10**6, "lr": 1e-4} | size.fields, strict=False)
     trainer = GptTrainer([config] * width, [k % 3 for k in range(width)], "cpu", ExecutionPlan(width, False, "native"))
-    step_s = _seconds(trainer.step, seconds)
-    batch_s = _seconds(lambda: (setattr(trainer, "_drawn", None), trainer._batch()), seconds)
+    step_s = _seconds(lambda: trainer.steps_ahead(_AHEAD), seconds) / _AHEAD
+    batch_s = _seconds(lambda: trainer._tokens(_AHEAD), seconds) / _AHEAD
     loss_K, grad_Kn = trainer.losses_and_gradient()
-    optimizer_s = _seconds(lambda: trainer.optimizer.step(loss_K, grad_Kn), seconds)
+    in_memory_s = _seconds(lambda: trainer.optimizer.step(loss_K, grad_Kn), seconds)
     gradient_s, parts = _in_kernel(trainer, seconds)
+    optimizer_s = max(0.0, _train_seconds(trainer, seconds) - gradient_s)
     shares = {name: part / step_s for name, part in parts.items()}
     shares["embeddings, sums"] = (gradient_s - sum(parts.values())) / step_s
     shares |= {"optimizer": optimizer_s / step_s, "batches": batch_s / step_s}
@@ -90,8 +94,18 @@ def profile(size: Size, width: int, seconds: float, peak: float, copied: float) 
         step_s / width,
         shares,
         flops_per_member_step(size) * width / step_s / peak,
-        moved / optimizer_s / copied,
+        moved / in_memory_s / copied,
     )
+
+
+def _train_seconds(trainer: GptTrainer, seconds: float) -> float:
+    """Return the seconds of a step with its optimizer in the kernel alone, without numbers and batches."""
+    native, optimizer = trainer._native, trainer.optimizer
+    assert native is not None
+    assert isinstance(optimizer, NativeOptimizer)
+    steps, knobs = optimizer.begin_steps(_AHEAD), [trainer._knobs()] * _AHEAD
+    tokens_TKBS = trainer._tokens(_AHEAD)
+    return _seconds(lambda: native.train(trainer._params_Kn, tokens_TKBS, knobs, steps), seconds) / _AHEAD
 
 
 def _in_kernel(trainer: GptTrainer, seconds: float) -> tuple[float, dict[str, float]]:

@@ -176,7 +176,9 @@ class GptTrainer(PackedTrainer[GptConfig]):
         """Return how many of the next steps the kernel can take at once: none may need more than it has."""
         optimizer, is_whole = self.optimizer, self._native is not None and self._parts is None
         can_step = is_whole and isinstance(optimizer, NativeOptimizer) and optimizer.can_step_ahead
-        return self.num_plain_steps() if can_step and type(self) is GptTrainer else 0
+        if not can_step or self._control.has_rules or self._rollback is not None or type(self) is not GptTrainer:
+            return 0
+        return self._changes.num_steps_before(self.num_steps)
 
     def _by_kernel(self, count: int) -> list[dict[str, torch.Tensor]]:
         assert self._native is not None

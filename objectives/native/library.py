@@ -32,6 +32,7 @@ KERNELS = {"gpt": "-ffp-contract=fast", "adamw": "-ffp-contract=off", "telemetry
 # The variable by which torch's own kernels are restricted restricts these, too.
 _CAPABILITIES = {"default": "x86-64", "avx2": "x86-64-v3"}
 _TIMEOUT_S = 600
+_REMEDY = "resources.kernels: default trains without"
 
 
 def compiler() -> list[str]:
@@ -51,14 +52,12 @@ def load(name: str, folder: Path, real: str = "float", *options: str) -> ctypes.
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
-        raise RuntimeError(
-            f"cannot load {path}: {error} (delete it to compile it again; resources.kernels: default trains without)"
-        ) from None
+        raise RuntimeError(f"cannot load {path}: {error} (delete it to compile it again; {_REMEDY})") from None
 
 
 def built(name: str, folder: Path, real: str = "float", *options: str) -> Path:
     """Return the compiled kernel ``name`` in ``folder``, and compile it if it is not there. See ``load``."""
-    path = folder / f"{name}-{real}-{_hash(name, real, options)}.so"
+    path = folder / _file(name, real, options)
     if path.is_file():
         return path
     try:
@@ -82,23 +81,52 @@ def compile_kernels() -> None:
             built(name, kernel_folder())
 
 
+def failure() -> str | None:
+    """Return why kernels cannot be compiled here, in the compiler's own words, or None if they can, or are there.
+
+    Takes a fraction of a second: a line of C++ is compiled, with all flags of the kernels.
+    """
+    folder = kernel_folder()
+    if all((folder / _file(name, "float", ())).is_file() for name in KERNELS):
+        return None
+    try:
+        with tempfile.TemporaryDirectory() as place:
+            source = Path(place, "probe.cpp")
+            source.write_text('#include <vector>\nextern "C" int probe() { return std::vector<int>(1)[0]; }\n')
+            _call_compiler([*_flags(), *dict.fromkeys(KERNELS.values()), str(source), "-o", str(source) + ".so"])
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
 def _compile(name: str, path: Path, real: str, options: Sequence[str]) -> None:
-    call = compiler()
-    if not call:
-        raise RuntimeError("no C++ compiler was found (install g++ or clang++, or set resources.kernels: default)")
     # Compiled beside its place and moved there, so that a killed compiler leaves no half kernel.
     with tempfile.TemporaryDirectory(dir=path.parent) as beside:
         made = Path(beside, path.name)
         flags = [*_flags(), KERNELS[name], f"-DREAL={real}", *options]
-        command = [*call, *flags, str(_SOURCES / f"{name}.cpp"), "-o", str(made)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise RuntimeError(f"{call[0]} failed: {error} (resources.kernels: default trains without)") from None
-        if done.returncode:
-            said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[0]
-            raise RuntimeError(f"{call[0]} failed: {said} (resources.kernels: default trains without)")
+            _call_compiler([*flags, str(_SOURCES / f"{name}.cpp"), "-o", str(made)])
+        except RuntimeError as error:
+            raise RuntimeError(f"{error} ({_REMEDY})") from None
         os.replace(made, path)
+
+
+def _call_compiler(arguments: Sequence[str]) -> None:
+    """Call the compiler. Raises RuntimeError, with the first line that it says, if it fails or there is none."""
+    call = compiler()
+    if not call:
+        raise RuntimeError("no C++ compiler was found: install g++ or clang++")
+    try:
+        done = subprocess.run([*call, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RuntimeError(f"{call[0]} failed: {error}") from None
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[0]
+        raise RuntimeError(f"{call[0]} failed: {said}")
+
+
+def _file(name: str, real: str, options: Sequence[str]) -> str:
+    return f"{name}-{real}-{_hash(name, real, options)}.so"
 
 
 def _flags() -> list[str]:

@@ -165,15 +165,6 @@ class PackedTrainer(ABC, Generic[Config]):
         metrics = self.optimizer.step(loss_K, self.gradient_noise(grad_Kn), held_K=self.held_K)
         return self._after_step(metrics | self._own_metrics(was_alive_K))
 
-    def steps_ahead(self, count: int) -> list[dict[str, torch.Tensor]]:
-        """Do ``count`` times a ``step``, and return the metrics of each."""
-        return [self.step() for _ in range(count)]
-
-    def num_plain_steps(self) -> int:
-        """Return how many of the next steps neither change a member nor are measured for a rule or a rollback."""
-        is_plain = not (self._control.has_rules or self._rollback or self.optimizer.rule.needs_hessian)
-        return self._changes.num_steps_before(self.num_steps) if is_plain else 0
-
     def observed_step(
         self, rows: Sequence[int], curved: Sequence[int], num_products: int
     ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
@@ -192,8 +183,7 @@ class PackedTrainer(ABC, Generic[Config]):
         metrics, observed = self.optimizer.observed_step(
             loss_K, self.gradient_noise(grad_Kn), index, held_K=self.held_K
         )
-        states, numbers, age_R = self.optimizer.of_rows(index)
-        rule, nan_R = self.optimizer.rule, torch.full((len(rows),), math.nan, device=self.device)
+        (states, numbers, age_R), rule = self.optimizer.of_rows(index), self.optimizer.rule
         readings |= group_readings(
             self.layout,
             observed.params_Rn,
@@ -201,7 +191,7 @@ class PackedTrainer(ABC, Generic[Config]):
             observed.update_Rn,
             rule.first_moment(states, numbers, age_R),
             rule.second_moment(states, numbers, age_R),
-            numbers.get("eps", nan_R),
+            numbers.get("eps", torch.full((len(rows),), math.nan, device=self.device)),
             native=self.plan.kernels == "native",
         )
         readings["clip_factor"] = observed.clip_factor_R
@@ -295,10 +285,7 @@ class PackedTrainer(ABC, Generic[Config]):
         return {"params": self._params_Kn, **self.optimizer.live(), **self.memory}
 
     def cohorts(self, ahead: int = 0) -> list[tuple[int, int]]:
-        """Return (seed, data step) of each cohort, ``ahead`` steps after this one.
-
-        ``cohort_of_member_K`` maps members to cohorts.
-        """
+        """Return (seed, data step) of each cohort ``ahead`` steps from now, as ``cohort_of_member_K`` counts them."""
         return [(seed, step + self.num_steps + ahead) for seed, step in self._cohorts]
 
     def arrange(self, rows: Sequence[RowSpec]) -> None:

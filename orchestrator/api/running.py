@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from objectives.native.library import compile_kernels
 from orchestrator.api.live_view import LiveView
-from orchestrator.api.results import SweepResults
 from orchestrator.api.sweep_files import overrides, read_sweep
 from orchestrator.base.environment import check_installed
 from orchestrator.base.errors import EXIT_INTERRUPTED, EXIT_OK, InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER, check_in_place
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.words import count, counts_line, length_text
 from orchestrator.driver.packing import compiles_kernels
 from orchestrator.driver.planning import check_runnable, refining_sweep
-from orchestrator.driver.progress import Observer, Summary
+from orchestrator.driver.progress import Observer, Progress, Summary
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors import INLINE, Executor
 from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
@@ -30,12 +29,16 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axes import led
 from orchestrator.maps.table import length_notes, read_table, repeated_runs, repeats_text
 from orchestrator.mirrors.notifier import Message, News, NotDelivered, Notifier, Sender
+from orchestrator.pages.export_process import ExportProcess
 from orchestrator.render.text import Lines, show
 from orchestrator.render.text_map import text_map
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, build_sweep, check_import, load_sections
 from orchestrator.sweepfile.strict_yaml import parse_document
+
+if TYPE_CHECKING:
+    from orchestrator.api.results import SweepResults
 
 _SIGNAL = 128  # exit codes from here on say which signal stopped the run
 
@@ -64,6 +67,8 @@ def run(
     code = show(run_lines(found, Path(results), executor, allow_import=allow_import, retry_errored=retry_errored))
     if code == EXIT_INTERRUPTED or code > _SIGNAL:
         raise KeyboardInterrupt
+    from orchestrator.api.results import SweepResults  # pandas and matplotlib, which would delay the first step
+
     return SweepResults(Path(results) / found.name)
 
 
@@ -117,7 +122,9 @@ def run_lines(
     mirrors = [BackgroundMirror(folder, sweep.tracking, tracker) for tracker in trackers]
     notifiers = _notifiers(sweep, folder)
     view = LiveView(Console())
-    observers: list[Observer] = [view, *mirrors, *notifiers]
+    exports = ExportProcess(folder)
+    later: list[Callable[[], object]] = [mirror.start for mirror in mirrors]
+    observers: list[Observer] = [view, *mirrors, *notifiers, OnceTraining(later)]
     num = f"at most {sweep.max_trials}" if sweep.is_open else len(sweep.trials)
     yield f"{sweep.name}: {num} trials of {sweep.objective.name}, {length_text(sweep.steps, sweep.tokens)} each"
 
@@ -135,12 +142,9 @@ def run_lines(
 
     def announced() -> Executor:
         with view.starting():
-            start = load_executor()  # imports it, which takes seconds
-            for mirror in mirrors:
-                mirror.start()  # its first seconds of work overlap with the start of the workers
-            executor = start()
+            executor = load_executor()()  # imports it, which takes seconds
         if executor.name != INLINE:
-            import_ahead()
+            later.append(exports.start)
         return executor
 
     try:
@@ -154,10 +158,9 @@ def run_lines(
     elif summary.used_up is None:
         yield "nothing to train: every trial has run"
     from orchestrator.answers._tracked import tracked_answers
-    from orchestrator.pages.report import are_current, existing_exports, export_all  # by now ahead in a thread
 
     check_in_place(folder)
-    written = existing_exports(folder) if are_current(folder) else export_all(folder)
+    written = exports.finish()
     warnings = []
     answers = [] if all(mirror.is_current() for mirror in mirrors) else tracked_answers(folder)
     for tracker, mirror in zip(trackers, mirrors, strict=True):
@@ -267,24 +270,19 @@ def _edge(folder: Path, within: float) -> str:
         return f"the edge is not known: {error}"
 
 
-_AHEAD = (
-    "orchestrator.render.maps",
-    "orchestrator.pages.report",
-    "matplotlib.backends.backend_agg",
-    "scipy.stats",
-    "sklearn.ensemble",
-    "optuna.importance",
-)
+class OnceTraining:
+    """Call ``actions``, which take seconds of a core, once workers train: earlier they would delay the first step."""
 
+    def __init__(self, actions: list[Callable[[], object]]) -> None:
+        self._actions = actions
 
-def import_ahead() -> threading.Thread:
-    """Start the imports of the exports in a thread, and return it; an error is left to whoever imports for use."""
+    def began(self, progress: Progress) -> None:
+        """Do nothing: workers still start."""
 
-    def import_all() -> None:
-        for name in _AHEAD:
-            with contextlib.suppress(Exception):  # an extra may be missing: the report then leaves something out
-                importlib.import_module(name)
+    def changed(self, progress: Progress, finished: Sequence[MemberResult]) -> None:
+        """Call them after the first report of steps."""
+        while progress.member_steps and self._actions:
+            self._actions.pop(0)()
 
-    thread = threading.Thread(target=import_all, daemon=True, name="imports-ahead")
-    thread.start()
-    return thread
+    def ended(self, progress: Progress) -> None:
+        """Do nothing: the end does itself what was not begun."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from objectives.base import ExecutionPlan, Objective
+from objectives.native.library import failure as kernel_failure
 from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.facts.library import problem_with
 from orchestrator.base import __version__
@@ -26,6 +27,7 @@ from orchestrator.base.query import hidden
 from orchestrator.base.space import Axis, Cell, Trial, canonical_text
 from orchestrator.driver.packing import (
     compile_note,
+    compiles_kernels,
     grouped,
     make_packs,
     planned_workers,
@@ -168,6 +170,7 @@ def check_runnable(sweep: Sweep, folder: Path) -> None:
     check_files_exist(sweep.objective)
     check_optimizers(sweep)
     check_same_axes(sweep, folder)
+    check_kernels(sweep, folder)
 
 
 def library_optimizers(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
@@ -188,6 +191,18 @@ def check_optimizers(sweep: Sweep) -> None:
         problems = [failure.rpartition("; ")[::2] for failure in failures if failure is not None]
     if problems:
         raise InputError(*(Problem("", "optimizer", *problem) for problem in problems))
+
+
+def check_kernels(sweep: Sweep, folder: Path) -> None:
+    """Raise InputError if ``sweep`` trains by native kernels, and the C++ compiler here fails."""
+    if (folder / LEDGER).is_file():
+        with LedgerReader(folder / LEDGER) as ledger:
+            if not sweep.is_open and not missing_trials(sweep.trials, ledger.statuses()):
+                return
+            sweep = with_numerics(sweep, ledger)
+    if compiles_kernels(sweep) and (failure := kernel_failure()) is not None:
+        remedy = "repair it, or set CXX to another one; `kernels: default` trains without, more slowly"
+        raise InputError(Problem("resources", "kernels", f"the C++ compiler cannot make kernels: {failure}", remedy))
 
 
 def check_same_axes(sweep: Sweep, folder: Path) -> None:

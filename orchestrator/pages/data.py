@@ -30,6 +30,7 @@ from orchestrator.pages.curves import (
 )
 from orchestrator.render import style
 from orchestrator.render.labels import axis_place, fraction_shown, fraction_text, short_number, tick_texts
+from orchestrator.render.states import STATES
 from orchestrator.render.style import colour_table, fraction_colours, ink, value_colours
 
 # Columns shown for the seeds of a cell, by their headings.
@@ -251,7 +252,7 @@ def page_look() -> dict[str, Any]:
             "is_painted": look.is_painted,
             "sets_colours": look.sets_colours,
         }
-        for name, look in style.STATES.items()
+        for name, look in STATES.items()
         if name != "running"
     }
     tables = {"fraction": colour_table(fraction_colours()), "value": colour_table(value_colours())}

@@ -15,7 +15,8 @@ from matplotlib.lines import Line2D
 from orchestrator.base.space import Axis
 from orchestrator.maps.front import MARGIN, Front, FrontCell
 from orchestrator.render.labels import AxisScale, legend_below, plain
-from orchestrator.render.style import BLUE, GREY, LOG_CURVES_FROM, PADDING, STATES, VERMILION, picture
+from orchestrator.render.states import STATES
+from orchestrator.render.style import BLUE, GREY, LOG_CURVES_FROM, PADDING, VERMILION, picture
 
 _MOST_NAMED = 12  # settings of the front in the key
 _PAD = 0.06  # beyond what is drawn, as a part of its width

@@ -20,6 +20,7 @@ from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.cells import CellSummary
 from orchestrator.render.labels import legend_below, plain
 from orchestrator.render.maps import Panel, draw_panel, outcome_legend, panel_size
+from orchestrator.render.states import STATES
 from orchestrator.render.style import (
     BLUE,
     EDGE_LABEL,
@@ -28,7 +29,6 @@ from orchestrator.render.style import (
     ORANGE,
     PURPLE,
     SKY,
-    STATES,
     TEXT_ROOM,
     VERMILION,
     YELLOW,

@@ -38,6 +38,7 @@ from orchestrator.render.labels import (
     value_text,
 )
 from orchestrator.render.panels import BAND_LABEL, BAND_LINE, draw_surface
+from orchestrator.render.states import STATES
 from orchestrator.render.style import (
     BLANK,
     EDGE_LABEL,
@@ -46,7 +47,6 @@ from orchestrator.render.style import (
     HATCH_COLOUR,
     LR_SIGNS,
     RISE_LABEL,
-    STATES,
     TEXT_ROOM,
     fraction_colours,
     ink,

@@ -14,7 +14,7 @@ from orchestrator.base.vocabulary import OSCILLATING, RIGHT, TOO_SLOW, UNSURE
 from orchestrator.base.words import wrapped
 from orchestrator.maps.axes import axis_values, value_labels
 from orchestrator.maps.cell_map import CellMap, map_of_trials
-from orchestrator.render.style import STATES
+from orchestrator.render.states import STATES
 
 _MAX_WIDTH, _MAX_ROWS = 80, 40  # a larger map is not shown
 _MAX_HEAD = 24

@@ -83,7 +83,7 @@ class PackedRun:
         """Yield a report about every second and one per checkpoint; the last one is Completed or Paused."""
         prepare_process()
         self.roster = roster = self._start()
-        last_report = self.pace.clock()
+        last_report = -math.inf  # the first update shows at once that it trains
         while roster.training:
             num_steps, began = self._steps_to_next_update(), self.pace.clock()
             self._update(*self._train(num_steps), num_steps)

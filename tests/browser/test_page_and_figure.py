@@ -19,7 +19,8 @@ from orchestrator.maps.cells import REDUCTIONS
 from orchestrator.maps.table import read_table
 from orchestrator.pages.report import report_html
 from orchestrator.render.maps import map_figure
-from orchestrator.render.style import LR_SIGNS, STATES
+from orchestrator.render.states import STATES
+from orchestrator.render.style import LR_SIGNS
 
 Cell = dict[str, Any]
 AXES = "axes: {lr: {log: [1e-3, 1], num: 4}, beta1: {values: [0.0, 0.5, 0.9]}, clip: {values: [0.5, 1.0, null]}}\n"

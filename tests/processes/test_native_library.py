@@ -3,13 +3,17 @@
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
+from sweep_cases import sweep_of
 
 from objectives.base import Rounding
 from objectives.native import library
+from orchestrator.base.errors import InputError
+from orchestrator.driver.planning import check_runnable, plan_of
 
 
 @pytest.fixture(autouse=True)
@@ -81,3 +85,28 @@ def test_without_a_compiler_new_sweeps_are_eager_and_a_native_one_says_what_to_i
     assert Rounding.of_new_results(False, "auto", 0) == Rounding()
     with pytest.raises(RuntimeError, match="no C\\+\\+ compiler was found"):
         library.load("adamw", tmp_path / "k")
+
+
+def test_a_compiler_that_fails_is_an_error_of_plan_and_run_and_not_of_each_trial(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("SWEEP_KERNELS", str(tmp_path / "kernels"))
+    monkeypatch.setenv("CXX", compiler_that(tmp_path, "echo no such flag >&2; exit 1"))
+    sweep = sweep_of("axes: {lr: {values: [0.1]}}\n", "name: s\nobjective: gpt\nsteps: 2\n")
+    for call in (plan_of, check_runnable):
+        with pytest.raises(InputError) as caught:
+            call(sweep, tmp_path / "results")
+        (problem,) = caught.value.problems
+        assert problem.key == "kernels"
+        assert "no such flag" in problem.message
+    assert len(compilations(tmp_path)) == 2
+    check_runnable(replace(sweep, roundings={"": Rounding()}), tmp_path / "results")
+
+
+def test_a_compiler_is_tried_by_a_line_and_not_at_all_once_the_kernels_are_there(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("SWEEP_KERNELS", str(tmp_path / "kernels"))
+    monkeypatch.setenv("CXX", compiler_that(tmp_path, COMPILES))
+    assert library.failure() is None
+    assert ["probe.cpp" in call for call in compilations(tmp_path)] == [True]
+    library.compile_kernels()
+    num_calls = len(compilations(tmp_path))
+    assert library.failure() is None
+    assert len(compilations(tmp_path)) == num_calls

@@ -6,12 +6,14 @@ from pathlib import Path
 
 from sweep_cases import ledger_at, record, sweep_of
 
+from orchestrator.pages.export_process import ExportProcess
+
 GRID = "seeds: [0, 1]\naxes:\n  lr: {values: [0.1, 0.2]}\n  clip: {values: [1.0, null]}\n"
 CODE = """
 import sys
 from pathlib import Path
-from orchestrator.api.running import import_ahead
-import_ahead().join()
+from orchestrator.pages.export_process import import_all
+import_all()
 before = set(sys.modules)
 from orchestrator.pages.report import export_all
 export_all(Path(sys.argv[1]))
@@ -26,3 +28,24 @@ def test_after_the_imports_ahead_the_files_need_no_heavy_library_more(tmp_path: 
     done = subprocess.run([sys.executable, "-c", CODE, str(tmp_path / "grid")], capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr[-2000:]
     assert (tmp_path / "grid" / "report.html").exists()
+
+
+def test_the_process_writes_what_this_one_would(tmp_path: Path) -> None:
+    with ledger_at(tmp_path / "grid") as ledger:
+        record(ledger, sweep_of(GRID), ["stable", "diverged"] * 4)
+    process = ExportProcess(tmp_path / "grid")
+    process.start()
+    written = process.finish()
+    assert {path.name for path in written} >= {"map.csv", "trials.csv", "report.html"}
+    assert all(path.is_file() for path in written)
+    assert ExportProcess(tmp_path / "grid").finish() == written
+
+
+def test_a_process_that_dies_leaves_the_work_to_this_one(tmp_path: Path) -> None:
+    with ledger_at(tmp_path / "grid") as ledger:
+        record(ledger, sweep_of(GRID), ["stable", "diverged"] * 4)
+    process = ExportProcess(tmp_path / "grid")
+    process.start()
+    assert process._process is not None
+    process._process.kill()
+    assert all(path.is_file() for path in process.finish())

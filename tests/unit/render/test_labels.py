@@ -7,7 +7,8 @@ from matplotlib.lines import Line2D
 
 from orchestrator.base.space import Axis
 from orchestrator.render.labels import AxisScale, distinct_numbers, legend_below, num_columns
-from orchestrator.render.style import EDGE_LABEL, STATES
+from orchestrator.render.states import STATES
+from orchestrator.render.style import EDGE_LABEL
 
 
 @pytest.mark.parametrize(

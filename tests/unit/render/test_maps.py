@@ -17,7 +17,8 @@ from orchestrator.maps.table import read_table
 from orchestrator.render.comparison import comparison_picture
 from orchestrator.render.labels import short_number, tick_labels
 from orchestrator.render.maps import draw_edges, heatmap
-from orchestrator.render.style import EDGE_LABEL, RISE_LABEL, RISE_SIGN, STATES
+from orchestrator.render.states import STATES
+from orchestrator.render.style import EDGE_LABEL, RISE_LABEL, RISE_SIGN
 
 ALL = ["stable", "spiked", "diverged", "stalled", "errored", "planned", "degraded"]
 
