@@ -35,7 +35,7 @@ axes: {lr: {values: [0.5, 1.5]}}
 fixed: {beta: 0.1}
 tracking: {enabled: false}
 """
-ONSET = 56
+ONSET = 55
 
 
 def swept(folder: Path, script: str = TRAIN, text: str = SWEEP, *, allow_import: bool = False) -> Path:

@@ -78,8 +78,7 @@ class PackedTrainer(ABC, Generic[Config]):
         )
         # A subclass's state per member, (K,) each, updated in place; zeros for a new member.
         self.memory = {name: self._params_Kn.new_zeros(self.num_members) for name in self.memory_names()}
-        # Members that the optimizer skips at this step, bool (K,); None for none.
-        self.held_K: torch.Tensor | None = None
+        self.held_K: torch.Tensor | None = None  # members that the optimizer skips at this step, bool (K,)
         self._curvature = CurvatureReadings()
         self._rollback = begin_rollback(self.configs, self._ages, self._live())
         self.members_changed()

@@ -224,7 +224,7 @@ def run(config, report):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("        json.dump", "        (lambda *_: None)"), "has no checkpoint at or before step 36, 51"),
+        (("        json.dump", "        (lambda *_: None)"), "has no checkpoint at or before step 35, 50"),
         (("x, v, first, *saved = json", "x, v, _, *saved = json"), "counted from 0 again"),
         (("x, v, first, *saved = json", "raise SystemExit('no such key'); json"), "no such key"),
     ],
