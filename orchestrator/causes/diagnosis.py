@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +81,7 @@ def batch_texts_of_objectives(trial: TrialResult, rollback_step_N: np.ndarray) -
 
     def text(step: int) -> str | None:
         try:
-            config = objective.config_class.model_validate_json(json.dumps(acted(trial.config, trial.fired)))
+            config = objective.config_of(acted(trial.config, trial.fired))
             moved_on = data_step(config, step, int((rollback_step_N < step).sum()))
             return objective.batch_text(config, data_seed(config, trial.seed, step), moved_on)
         except (ValueError, OSError):  # a configuration of an older version, or a text that no longer exists

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
 from objectives.control import Rule
-from objectives.policy import Policy
 from orchestrator.base.errors import InputError, Problem, did_you_mean
 from orchestrator.sweepfile.strict_yaml import read_document
+
+if TYPE_CHECKING:
+    from objectives.policy import Policy
 
 KEY = "control"  # of a sweep file or a policy's file, and of a trial's configuration
 EXAMPLE = "write a list of rules such as {on: grad_norm, above: 2, do: {lr: x0.5}, every: 5, at_most: 4}"
@@ -24,6 +26,8 @@ def policy_of(control: PolicyLike, steps: int | None = None) -> Policy:
 
     ``steps`` is the length of the run. Raises InputError for a rule that cannot act in a training loop.
     """
+    from objectives.policy import Policy  # takes a while
+
     where, value = "Watch", control
     if isinstance(value, str | os.PathLike):
         where = str(Path(value))

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from objectives.control import Rule
 from objectives.interventions import Intervention
-from objectives.policy import checked
+from objectives.loop_config import checked
 from orchestrator.base.errors import Problem
 from orchestrator.base.space import is_number, to_hashable, to_plain
 from orchestrator.detection.policies import EXAMPLE, entry_problem

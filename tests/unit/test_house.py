@@ -52,6 +52,7 @@ FLOOR_PLAN = (
     "objectives.control",
     "objectives.action",
     "objectives.rule_clocks",
+    "objectives.loop_config",
     "objectives.policy",
     "objectives.training_config",
     "objectives.protocol",

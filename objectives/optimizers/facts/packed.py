@@ -250,8 +250,8 @@ class MuonFields(BaseModel):
     muon_momentum: float = per_member(0.95, "1", "Muon: decay of the matrices' momentum", acts=_MUON, ge=0, lt=1)
     muon_nesterov: bool = structural(True, "switch", "Muon: Nesterov's momentum", acts=_MUON)
     muon_steps: int = structural(5, "steps", "Muon: Newton-Schulz steps per update", acts=_MUON, ge=1, le=20)
-    muon_scale: Literal["match_rms_adamw", "original"] = structural(
-        "match_rms_adamw",
+    muon_scale: Literal["rms", "original"] = structural(
+        "rms",
         "kind",
         "Muon: factor on a matrix's update; 0.2 sqrt(larger side) as in Moonlight, or sqrt(max(1, out / in))",
         acts=_MUON,
@@ -270,7 +270,7 @@ MUON = Optimizer(
         "muon_momentum": (0.0, 0.8, 0.95),
         "muon_nesterov": (True, False, True),
         "muon_steps": (5, 3, 1),
-        "muon_scale": ("match_rms_adamw", "original", "match_rms_adamw"),
+        "muon_scale": ("rms", "original", "rms"),
     },
 )
 

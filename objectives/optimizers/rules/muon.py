@@ -25,7 +25,7 @@ class Muon(UpdateRule):
         lr * scale * NS(mu m + (1 - mu) g)
 
     where NS divides by the Frobenius norm and takes ``muon_steps`` Newton-Schulz steps, in the precision of the
-    weights. ``muon_scale`` original: sqrt(max(1, out / in)). match_rms_adamw: 0.2 sqrt(max(in, out)), so that learning
+    weights. ``muon_scale`` original: sqrt(max(1, out / in)). rms: 0.2 sqrt(max(in, out)), so that learning
     rates of AdamW carry over (Moonlight: Liu et al., arXiv 2502.16982). Weights are stored input by output; of more
     than two axes the last two make the matrices. Embeddings, head, norms and other vectors train by AdamW with
     ``beta1``, ``beta2`` and ``eps``. Equal to ``torch.optim.Muon`` on the matrices, but for its 16-bit products.

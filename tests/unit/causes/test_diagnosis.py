@@ -1,7 +1,6 @@
 """Which trial is diagnosed, and its cause."""
 
 import contextlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +21,7 @@ from diagnosis_cases import (
 from sweep_cases import ledger_at, record, sweep_of
 from typer.testing import CliRunner
 
-from objectives.base import GptConfig
+from objectives.base import OBJECTIVES
 from objectives.models.data import batch_text
 from orchestrator.answers.explain import ExplainAnswer
 from orchestrator.base.errors import InputError
@@ -88,7 +87,7 @@ def test_a_batch_is_named_by_the_data_that_rollbacks_have_moved_on_to(tmp_path: 
     with LedgerReader(folder / LEDGER) as ledger:
         trial = ledger.trials()[0]
         found = diagnose(read_table(ledger), trial.trial_id)
-    config = GptConfig.model_validate_json(json.dumps(trial.config))
+    config = OBJECTIVES["gpt"].config_of(trial.config)
     assert found is not None
     assert found.evidence.batch_text(100) == batch_text(config, trial.seed, 100)
     assert found.evidence.batch_text(200) == batch_text(config, trial.seed, 207)

@@ -45,8 +45,14 @@ class MuonAndAdamW:
     def __init__(self, params: list, config: TrainingConfig) -> None:
         self.config, self.matrices = config, [p for p in params if p.dim() >= 2]
         self.stored = [[torch.nn.Parameter(m.T.clone()) for m in p.detach()] for p in self._stacks()]
-        scale = {"lr": config.lr, "weight_decay": 0.0, "momentum": config.muon_momentum, "ns_steps": config.muon_steps,
-                 "nesterov": config.muon_nesterov, "adjust_lr_fn": config.muon_scale}  # fmt: skip
+        scale = {
+            "lr": config.lr,
+            "weight_decay": 0.0,
+            "momentum": config.muon_momentum,
+            "ns_steps": config.muon_steps,
+            "nesterov": config.muon_nesterov,
+            "adjust_lr_fn": {"rms": "match_rms_adamw"}.get(config.muon_scale, config.muon_scale),
+        }
         self.muon = torch.optim.Muon([m for stack in self.stored for m in stack], **scale)
         others = [p for p in params if p.dim() < 2]
         self.adamw = torch.optim.AdamW(others, config.lr, betas(config), config.eps, weight_decay=0.0)
