@@ -189,7 +189,7 @@ class TrainingConfig(_Fields):
 
     def weight_factor(self, purpose: str, name: str, group: str) -> float:
         """Return the factor on ``lr``, ``grad``, ``eps`` or ``decay`` of the weight ``name`` of a layer group."""
-        return getattr(self, f"{group}_{purpose}", 1.0)
+        return getattr(self, f"{group}_{purpose}", 1.0) if purpose in ("lr", "grad") else 1.0
 
     def acting(self) -> dict[str, Any]:
         """Return the fields that affect training, as plain data, without other optimizers and features that are off."""

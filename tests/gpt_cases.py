@@ -33,7 +33,7 @@ LLAMA = {"norm": "rms", "position": "rope", "mlp": "swiglu", "kv_heads": 1}
 DENSE = (
     {"position": "rope"},
     {"position": "rope", "rope_theta": 20.0, "qk_norm": True},
-    {"position": "none"},
+    {"position": None},
     {"mlp": "swiglu"},
     {"kv_heads": 1},
     {"tie_embeddings": True},

@@ -234,8 +234,11 @@ class Evidence:
     def step_size(self) -> Series:
         """RMS of the update over the highest learning rate of a layer group: 1 is sign descent.
 
-        Leaves out steps that were not taken, such as skipped updates in float16.
+        Leaves out steps that were not taken, such as skipped updates in float16. Empty where a parametrisation gives
+        weights rates of their own.
         """
+        if self.config.get("parametrisation", "standard") != "standard":
+            return NOTHING
         share = max([1.0, *(number_of(self.config, f"{group}_lr") or 0.0 for group in self.layer_groups)])
         updates, rate = self.column(f"update_rms/{ALL}"), self.curves.get("lr", NOTHING)
         sizes = joined(updates, rate, lambda update_N, rate_N: update_N / (share * rate_N))

@@ -132,7 +132,9 @@ def compiles_kernels(sweep: Sweep) -> bool:
     """Whether a new sweep like this one trains by native kernels."""
     if isinstance(sweep.objective, CustomTrainer) or not sweep.trials:
         return False
-    return rounding_of(sweep, sweep.trials[0]).kernels == "native"
+    structural = [name for name in sweep.axis_names if name not in sweep.objective.per_member_fields]
+    one_of_each = {tuple(trial.cell.get(name) for name in structural): trial for trial in sweep.trials}
+    return any(rounding_of(sweep, trial).kernels == "native" for trial in one_of_each.values())
 
 
 def compile_note(sweep: Sweep) -> str | None:

@@ -201,7 +201,8 @@ def check_kernels(sweep: Sweep, folder: Path) -> None:
                 return
             sweep = with_numerics(sweep, ledger)
     if compiles_kernels(sweep) and (failure := kernel_failure()) is not None:
-        remedy = "repair it, or set CXX to another one; `kernels: default` trains without, more slowly"
+        begun = "with another --name " if (folder / LEDGER).is_file() else ""  # results keep their kernels
+        remedy = f"repair it, or set CXX to another one; {begun}`kernels: default` trains without, more slowly"
         raise InputError(Problem("resources", "kernels", f"the C++ compiler cannot make kernels: {failure}", remedy))
 
 

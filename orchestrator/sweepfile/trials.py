@@ -115,8 +115,9 @@ def _combination_problem(error: ValueError, cell: Mapping[str, Any], document: D
 
 
 def _twin_problem(first: Trial, second: Trial, maker: TrialMaker, document: Document) -> Problem:
-    """Return the problem of two cells with the same trials: values on tied axes are not part of a trial."""
-    name = next(name for name in maker.ties if name in first.cell)
+    """Return the problem of two cells with the same trials: a trial has no values of tied axes, and no preset."""
+    differs = [name for name, value in second.cell.items() if first.cell.get(name) != value]
+    name = next((name for name in maker.ties if name in first.cell), differs[0] if differs else "")
     message = f"the cells {first.cell.name} and {second.cell.name} would train the same trials"
     remedy = f"give {name} a different value in each cell, or take one cell out"
-    return document.problem(("tie", name), message, remedy)
+    return document.problem(("tie" if name in maker.ties else "axes", name), message, remedy)

@@ -59,8 +59,8 @@ class GptConfig(TrainingConfig):
         ge=1,
     )
     context: int = structural(32, "bytes", "length of a training sequence", ge=2, le=65_536)
-    position: Literal["learned", "rope", "none"] = structural(
-        "learned", "kind", "learned table of positions, rotated queries and keys (Su et al. 2021), or none", off=True
+    position: Literal["learned", "rope"] | None = structural(
+        "learned", "kind", "learned table, rotated queries and keys (Su et al. 2021), or null for none", off=True
     )
     rope_theta: float = structural(10_000.0, "1", "base of the rotations' wavelengths", acts=_ROTATES, gt=1)
     mlp: Literal["gelu", "swiglu"] = structural(

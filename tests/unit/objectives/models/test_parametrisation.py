@@ -7,12 +7,15 @@ import torch
 from gpt_cases import is_transposed, name_in_pack, plain_model
 from pack_cases import trainer_of
 from pydantic import ValidationError
+from sweep_cases import sweep_of
 from torch import nn
 
 from objectives.base import GptConfig
 from objectives.models.gpt import GptTrainer
+from orchestrator.base.errors import InputError
 
 SMALL = {"steps": 10, "width": 12, "heads": 3, "context": 8, "batch_size": 4, "depth": 2, "lr": 3e-3}
+GPT = "name: case\nobjective: gpt\nsteps: 20\n"
 MUP = {"parametrisation": "mup", "base_width": 8}
 COMPLETEP = {"parametrisation": "completep", "base_width": 8, "base_depth": 2}
 
@@ -35,6 +38,17 @@ def test_the_preset_gpt2_has_its_offsets_and_its_tie_and_small_is_the_default() 
 def test_an_unknown_preset_is_refused() -> None:
     with pytest.raises(ValidationError, match="preset"):
         GptConfig(steps=1, preset="bert")
+
+
+def test_presets_that_train_the_same_model_are_refused_as_values_of_an_axis() -> None:
+    with pytest.raises(InputError) as refused:
+        sweep_of("axes: {preset: {values: [null, small]}}\n", base=GPT)
+    assert [problem.key for problem in refused.value.problems] == ["axes.preset"]
+
+
+def test_a_model_without_positions_is_written_none_as_one_without_norms_is() -> None:
+    sweep = sweep_of("axes: {position: {values: [none, rope]}}\n", base=GPT)
+    assert {trial.config.get("position", "learned") for trial in sweep.trials} == {None, "rope"}
 
 
 # The parametrisation.
