@@ -37,6 +37,8 @@ class Steering:
             raise ValueError(
                 f"a rule reads {names[0]}: call watch.telemetry(model, optimizer, closure) before the loop"
             )
+        if self._snapshots is not None:
+            self._snapshots.begin(row["step"])
         newest = None if self._snapshots is None else self._snapshots.newest
         fired = self._take(row, newest)
         action = self.policy.action(row["step"])
@@ -77,6 +79,7 @@ class Steering:
         steered.action = action
         if self._snapshots is None:
             return
+        self._snapshots.begin(action.step)  # for a process whose rules another one fires
         if action.rollback_to is not None:
             target = self._snapshots.newest(action.rollback_to)
             if target is None:
