@@ -11,7 +11,7 @@ from typing import Any
 from objectives.action import Action
 from objectives.policy import Firing, Newest
 from orchestrator.detection.policies import PolicyLike, policy_of
-from orchestrator.detection.rows import FIRED, ROLLED_BACK
+from orchestrator.detection.rows import FIRED, ROLLED_BACK, firings_of
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Steering:
 
     def repeat(self, row: Mapping[str, Any]) -> None:
         """Take a row whose firings are known."""
-        self._take(row, None, row.get(FIRED, ()))
+        self._take(row, None, firings_of(row))
 
     def _take(
         self, row: Mapping[str, Any], newest: Newest | None, known: Sequence[Firing] | None = None
