@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 import subprocess
 import sys
@@ -168,6 +169,7 @@ class _Watch:
     beside: Beside | None = field(init=False, default=None)
     _others: dict[str, float] = field(init=False, default_factory=dict)
     _has_asked: bool = field(init=False, default=False)
+    _grown_at: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         options = self.options
@@ -194,9 +196,8 @@ class _Watch:
             yield from self._place(self.beside)
         next_report = self.clock.now()
         while True:
-            raised = self.alarms.take(
-                self.run.record, self.run.last_step, self.clock.now(), has_grown=self.log.has_grown
-            )
+            now, is_going_on = self.clock.now(), self.log.has_grown or self._may_be_last
+            raised = self.alarms.take(self.run.record, self.run.last_step, now, has_grown=is_going_on)
             for alarm in raised:
                 yield from self._raise(alarm)
             self.outlet.send_due(self._report())
@@ -229,6 +230,7 @@ class _Watch:
             yield from self._take(points)
         if self.log.is_over:
             yield from self._take(self.log.finish())
+        self._grown_at = self.clock.now() if self.log.has_grown else self._grown_at
         self.reporter.at(self.clock.now(), self.run.last_step)
 
     def _take(self, points: Sequence[Any]) -> Iterator[str]:
@@ -273,7 +275,24 @@ class _Watch:
 
     def _is_complete(self) -> bool:
         steps, last = self.options.steps, self.run.last_step
-        return steps is not None and last is not None and last >= steps - (self.run.first_step == 0)
+        if steps is None or last is None:
+            return False
+        if last >= steps - (self.run.first_step == 0) or last + (self.run.every or 0) > steps:
+            return True
+        return self._may_be_last and self.clock.now() - self._grown_at >= self._patience_s
+
+    @property
+    def _may_be_last(self) -> bool:
+        """Whether only a line after the last step could follow, which trainers that count from 0 rarely write."""
+        steps, last, every = self.options.steps, self.run.last_step, self.run.every
+        if steps is None or last is None or every is None:
+            return False
+        return self.run.first_step == 0 and last + every >= steps
+
+    @property
+    def _patience_s(self) -> float:
+        """How long a last line is waited for: twice as long as the lines before it took."""
+        return max(self.options.every_s, 2 * (self.run.every or 0) / (self.reporter.steps_per_s or math.inf))
 
     def _end(self, why: str) -> Iterator[str]:
         """Say how the run fares as a replay of the whole log would, and deliver what is waiting."""

@@ -21,6 +21,7 @@ from orchestrator.maps.replay import replay_logs
 
 _BETWEEN_STATES = 2000  # points from one kept state of the detector to the next
 MOST_POINTS = 400_000  # kept, to which a run may return
+_LATELY, _FEWEST_STRIDES = 20, 3  # points that show how often one comes
 _REPLAYED = 100_000  # points that are judged again at the end, within seconds
 
 
@@ -42,6 +43,7 @@ class FollowedRun:
     def _start(self) -> None:
         self._steps, self._losses = array("q"), array("d")
         self._norms, self._lrs = array("d"), array("d")  # NaN is none so far
+        self._first: int | None = None  # step, of the points that are no longer kept too
         self._num_dropped = 0  # of the first points, which are no longer kept
         self._num_judged = 0  # of those that are kept
         self._states: list[tuple[int, bytes]] = []  # how many points, with the dropped ones, a state has seen
@@ -62,8 +64,14 @@ class FollowedRun:
 
     @property
     def first_step(self) -> int | None:
-        """The step of the first point that is kept."""
-        return self._steps[0] if self._steps else None
+        """The step of the first point."""
+        return self._first
+
+    @property
+    def every(self) -> int | None:
+        """The usual number of steps from one point to the next lately; None if there are too few to say."""
+        strides = np.diff(np.array(self._steps[-_LATELY:]))
+        return None if len(strides) < _FEWEST_STRIDES else int(np.median(strides))
 
     @property
     def last_loss(self) -> float | None:
@@ -104,6 +112,7 @@ class FollowedRun:
             if self._steps and point.step <= self._steps[-1]:
                 back = point.step if back is None else min(back, point.step)
                 self._return_to(point.step)
+            self._first = point.step if self._first is None else self._first
             norm = point.grad_norm
             self._steps.append(point.step)
             self._losses.append(point.loss)

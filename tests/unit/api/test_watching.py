@@ -95,6 +95,19 @@ def test_a_run_is_reported_each_minute_with_its_rate_and_the_time_left(watched) 
     assert len(found.of("report")) == 5
 
 
+@pytest.mark.parametrize("first", [0, 9, 10])
+def test_a_run_that_logs_each_tenth_step_is_complete_after_its_last_line(watched, first: int) -> None:
+    rows = [f"step {step} loss 3.0\n" for step in range(first, 2000 + (first > 0), 10)]
+    found = watched(["".join(rows[:100]), "".join(rows[100:]), *[""] * 100], steps=2000)
+    assert (found.code, found.of("end")[0]["why"], found.alarms) == (EXIT_OK, "the run is complete", [])
+
+
+def test_a_last_line_that_may_come_is_waited_for(watched) -> None:
+    text = "".join(f"step {step} loss 3.0\n" for step in range(0, 2000, 500))
+    found = watched([text, *[""] * 3, "step 2000 loss 3.0\n", *[""] * 100], steps=2000, every_s=60.0)
+    assert (found.code, found.of("report")[-1]["step"]) == (EXIT_OK, 2000)
+
+
 def test_one_spike_is_one_alarm_and_one_message(watched) -> None:
     found = watched(in_parts(learning(1000, changes=SPIKE)), notify="URL", steps=1000)
     assert found.alarms == [("spike", 600)]

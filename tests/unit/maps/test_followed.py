@@ -115,3 +115,10 @@ def test_a_log_of_another_tool_comes_to_what_a_replay_says(path: Path) -> None:
         run.add(points)
     run.add(log.finish())
     assert_is_replay(run, path)
+
+
+def test_the_first_step_of_a_long_run_is_known_after_its_first_points_are_dropped(monkeypatch) -> None:
+    monkeypatch.setattr(followed, "MOST_POINTS", 100)
+    run = FollowedRun(CONFIG)
+    run.add([Point(10 * i, 3.0, None, {}) for i in range(150)])
+    assert (run.first_step, run.num_points, run.every) == (0, 150, 10)
