@@ -32,6 +32,7 @@ from orchestrator.render.text import Lines
 
 _POLL_S = 2.0  # seconds between two looks at the log
 _COMMAND_S = 60.0  # for which the watch waits for a command before it goes on without it
+_STANDARD_ERROR = 2
 _SEVERITY: dict[str, Kind] = {"spike": "warning", "lost": "failure", "nan": "failure"}  # others are for information
 
 
@@ -141,7 +142,10 @@ class _Outlet:
     def _run(self, command: str, alarm: Alarm) -> Iterator[str]:
         step = "" if alarm.step is None else str(alarm.step)
         own = {"SWEEP_ALARM": alarm.kind, "SWEEP_ALARM_STEP": step, "SWEEP_ALARM_TEXT": alarm.text}
-        child = subprocess.Popen(command, shell=True, env={**os.environ, **own}, stdin=subprocess.DEVNULL)
+        output = _STANDARD_ERROR if self._json is sys.stdout else None  # which has only JSON on standard output
+        child = subprocess.Popen(
+            command, shell=True, env={**os.environ, **own}, stdin=subprocess.DEVNULL, stdout=output
+        )
         try:
             code = child.wait(_COMMAND_S)
         except subprocess.TimeoutExpired:
