@@ -196,10 +196,10 @@ class _Watch:
         if self.has_past:
             self.alarms.pass_over(self.run.record)
         yield f"watching {self.log.name}: {self.log.note}"
-        if self.beside is not None:
-            yield from self._place(self.beside)
         next_report = self.clock.now()
         while True:
+            if self.beside is not None:
+                yield from self._place(self.beside)
             now, is_going_on = self.clock.now(), self.log.has_grown or self._may_be_last
             raised = self.alarms.take(self.run.record, self.run.last_step, now, has_grown=is_going_on)
             for alarm in raised:
@@ -273,9 +273,9 @@ class _Watch:
         return [*([f"likely: {why.likely}"] if alarm.kind != "spike" else []), *why.measured]
 
     def _place(self, beside: Beside) -> Iterator[str]:
-        place = beside.place(self.run.lr)
-        self.outlet.write("place", {"sweep": beside.name, "lines": place})
-        yield from place
+        if place := beside.news(self.run.lr, self.run.last_step):
+            self.outlet.write("place", {"sweep": beside.name, "lines": place})
+            yield from place
 
     def _is_complete(self) -> bool:
         steps, last = self.options.steps, self.run.last_step

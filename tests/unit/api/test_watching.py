@@ -241,6 +241,16 @@ def test_the_rate_in_the_log_places_the_run_and_a_missing_setting_is_named(watch
     assert "--set does not give dimension" in line
 
 
+def test_a_run_is_placed_again_when_its_warmup_is_over(watched, results: Path) -> None:
+    rates = [0.1 * min(1.0, (step + 1) / 300) for step in range(600)]
+    rows = [f"step {step} loss 3.0 lr {rate}\n" for step, rate in enumerate(rates)]
+    parts = ["".join(rows[start : start + 50]) for start in range(0, 600, 50)]
+    found = watched(parts, beside="lr_width", settings=("dimension=16",), results=results, steps=600)
+    places = [place["lines"][0] for place in found.of("place")]
+    assert "lr" not in places[0]
+    assert places[1:] == ["lr_width: lr=0.1 dimension=16"]
+
+
 def test_an_unknown_sweep_is_refused(watched, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no sweep"):
         watched([], beside="nowhere", results=tmp_path)
