@@ -238,13 +238,12 @@ class _Watch:
         self.reporter.at(self.clock.now(), self.run.last_step)
 
     def _take(self, points: Sequence[Any]) -> Iterator[str]:
-        before = self.run.last_step
         back = self.run.add(points)
         if points:
             self._others = dict(points[-1].others)
-        if back is not None and before is not None and self.reporter.has_any:
+        if back is not None and self.reporter.has_any:
             again = "begins again" if self.run.first_step == back else f"goes back to step {back:,}"
-            yield f"{_time()}  the run {again} (it was at step {before:,})"
+            yield f"{_time()}  the run {again} (it was at step {self.run.left_step:,})"
 
     def _report(self) -> RunReport:
         return self.reporter.report(self.run, self._others, self.log.validation_loss)

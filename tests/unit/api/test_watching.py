@@ -126,6 +126,12 @@ def test_a_run_that_is_restarted_before_its_spike_sends_no_second_message(watche
     assert found.of("end")[0]["episodes"] == [[600, 630]]
 
 
+def test_what_another_process_prints_again_is_no_way_back(watched) -> None:
+    rows = [lines(np.array([loss]), step) * 2 for step, loss in enumerate(learning(300))]
+    found = watched(["".join(rows[2:150]), "".join(rows[150:])], "".join(rows[:2]), steps=300)
+    assert not [line for line in found.said if "goes back" in line or "begins again" in line]
+
+
 def test_what_is_over_before_the_watch_is_no_alarm_and_alarms_within_a_minute_are_one_message(watched) -> None:
     losses = learning(2000, changes=[(600, 630, 2.0), (1600, 1610, 2.0)])
     losses[1750:] = math.nan
