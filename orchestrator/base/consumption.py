@@ -59,6 +59,16 @@ def peak_device_memory() -> float | None:
     return max(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count())) / _MIB
 
 
+def reset_peaks() -> None:
+    """Let the peaks of this process begin again, since a worker trains one pack after another."""
+    with contextlib.suppress(OSError):  # not on Linux, or not allowed
+        Path("/proc/self/clear_refs").write_text("5")
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.reset_peak_memory_stats(device)
+
+
 class Rapl:
     """The counters of a machine's processors and of their memory, in ``folder``."""
 

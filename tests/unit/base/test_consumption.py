@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.base import consumption
-from orchestrator.base.consumption import EnergyMeter, Nvml, Rapl, peak_device_memory, peak_memory
+from orchestrator.base.consumption import EnergyMeter, Nvml, Rapl, peak_device_memory, peak_memory, reset_peaks
 
 RANGE = 262_143_328_850
 
@@ -137,3 +137,11 @@ def test_the_memory_of_a_process_is_its_highest() -> None:
     del block
     assert peak_memory() >= before + 64
     assert peak_device_memory() is None
+
+
+def test_peaks_begin_again_for_the_next_pack_of_a_process() -> None:
+    block = bytearray(int(peak_memory() + 64) * 2**20)
+    before = peak_memory()
+    del block
+    reset_peaks()
+    assert peak_memory() < before - 32
