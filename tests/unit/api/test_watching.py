@@ -257,6 +257,14 @@ def test_a_run_is_placed_again_when_its_warmup_is_over(watched, results: Path) -
     assert places[1:] == ["lr_width: lr=0.1 dimension=16"]
 
 
+def test_the_keys_of_its_json_lines_are_documented(watched, results: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "json.md").read_text()
+    section = page.partition("\n## watch\n")[2].partition("\n## ")[0]
+    found = watched(in_parts(learning(1000, changes=SPIKE)), steps=1000, beside="lr_width", results=results)
+    assert {row["type"] for row in found.rows} == {"place", "alarm", "report", "end"}
+    assert not [key for row in found.rows for key in row if f"`{key}`" not in section and f"`{key}[]`" not in section]
+
+
 def test_an_unknown_sweep_is_refused(watched, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no sweep"):
         watched([], beside="nowhere", results=tmp_path)
