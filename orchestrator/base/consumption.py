@@ -59,6 +59,24 @@ def peak_device_memory() -> float | None:
     return max(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count())) / _MIB
 
 
+def fullest_device() -> tuple[float, float] | None:
+    """Return the memory in use on the fullest GPU of this machine and all of its memory, in MiB; None if unknown."""
+    with contextlib.suppress(Exception):  # no library, no driver
+        nvml = _nvml()
+        devices = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        fullest = max(map(nvml.nvmlDeviceGetMemoryInfo, devices), key=lambda info: info.used / info.total)
+        return fullest.used / _MIB, fullest.total / _MIB
+    return None
+
+
+def _nvml() -> Any:
+    """Return the library of NVML, ready. Raises any error where it cannot be used."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml
+
+
 def reset_peaks() -> None:
     """Let the peaks of this process begin again, since a worker trains one pack after another."""
     with contextlib.suppress(OSError):  # not on Linux, or not allowed
@@ -104,10 +122,7 @@ class Nvml:
         self._handles: list[Any] = []
         self.is_known = False
         with contextlib.suppress(Exception):  # no library, no driver, or a GPU without a counter
-            import pynvml
-
-            pynvml.nvmlInit()
-            self._nvml = pynvml
+            self._nvml = _nvml()
             self._handles = [self._handle(device) for device in devices]
             self._last = self._counters()
             self.is_known = bool(self._handles)
