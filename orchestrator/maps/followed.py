@@ -26,6 +26,7 @@ _BETWEEN_STATES = 2000  # points from one kept state of the detector to the next
 MOST_POINTS = 400_000  # kept, to which a run may return
 _LATELY, _FEWEST_STRIDES = 20, 3  # points that show how often one comes
 _PRINTED, _MOST_BEHIND = 1000, 50  # lines that show whether several processes print, and steps between these
+_RARE = 0.1  # ways back for each point: more often, a step printed again is of another process
 _FEWEST_BACK, _ASKED_EVERY = 3, 20  # ways back after which that is asked, and until it is asked again
 _REPLAYED = 100_000  # points that are judged again at the end, within seconds
 
@@ -125,7 +126,7 @@ class FollowedRun:
             if self._steps and point.step <= self._steps[-1]:
                 if self._is_of_another_process(point.step):
                     continue
-                if point.step < self._steps[-1]:
+                if point.step < self._steps[-1] or self._num_back < _RARE * len(self._steps):
                     back, self.left_step = point.step if back is None else min(back, point.step), self._steps[-1]
                 self._return_to(point.step)
             self._append(point)

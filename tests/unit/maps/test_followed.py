@@ -148,3 +148,9 @@ def test_several_processes_that_are_restarted_go_back_together() -> None:
     assert add(range(10, 900)) is None
     assert (add(range(400, 1000)), run.left_step) == (400, 899)
     assert (run.num_points, run.last_step) == (1000, 999)
+
+
+def test_a_run_that_is_restarted_at_its_last_step_goes_back() -> None:
+    run = FollowedRun(CONFIG)
+    assert run.add([Point(step, 3.0, None, {}) for step in range(301)]) is None
+    assert (run.add([Point(300, 3.0, None, {})]), run.left_step) == (300, 300)
