@@ -24,6 +24,7 @@ class Snapshots:
     def __init__(self, parts: Sequence[Any], every: int, farthest: int, folder: Path | None = None) -> None:
         self._parts, self._every, self._farthest, self._folder = parts, every, farthest, folder
         self._taken: dict[int, list[Any]] = {}  # in memory; an empty list stands for a file
+        self._has_begun = False
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             found = sorted(int(match[1]) for path in folder.iterdir() if (match := _FILE.fullmatch(path.name)))
@@ -33,6 +34,12 @@ class Snapshots:
     def steps(self) -> list[int]:
         """The steps of the snapshots, ascending."""
         return list(self._taken)
+
+    def begin(self, step: int) -> None:
+        """Drop snapshots that are not before the first ``step`` of this run: another run left them in the folder."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._drop_from(step)
 
     def newest(self, step: int) -> int | None:
         """Return the step of the newest snapshot at or before ``step``, or None."""
@@ -62,7 +69,10 @@ class Snapshots:
             states = torch.load(self._path(step), map_location="cpu", weights_only=False)
         for part, state in zip(self._parts, states, strict=True):
             part.load_state_dict(deepcopy(state))
-        for taken in [taken for taken in self._taken if taken > step]:
+        self._drop_from(step + 1)
+
+    def _drop_from(self, step: int) -> None:
+        for taken in [taken for taken in self._taken if taken >= step]:
             self._drop(taken)
 
     def _drop(self, step: int) -> None:

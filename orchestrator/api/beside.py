@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ class Beside:
     def __init__(self, name: str, results: Path, settings: Sequence[str]) -> None:
         self._folder = sweep_folder(name, results)
         self._given = dict(run_settings(None, tuple(settings)).values) if settings else {}
+        self._place: list[str] = []  # the last one that was told
+        self._told_lr, self._last_lr, self._last_step = math.nan, math.nan, -1  # NaN is none
         with LedgerReader(self._folder / LEDGER) as ledger:
             table = read_table(ledger)
             self.name, self._runs = table.name, saved_runs(table)
@@ -34,6 +37,20 @@ class Beside:
     def runs(self) -> SavedRuns:
         """What became of the sweep's runs that left their trend."""
         return self._runs
+
+    def news(self, lr: float | None, step: int | None) -> list[str]:
+        """Return the place of a run at ``step`` at first, and again when its highest rate ``lr`` has stopped rising.
+
+        Else nothing: in a warmup the place would change with each line.
+        """
+        rate, is_first = math.nan if lr is None else lr, not self._place
+        if not is_first and step == self._last_step:
+            return []
+        is_settled, self._last_lr, self._last_step = rate == self._last_lr, rate, -1 if step is None else step
+        if not is_first and (not is_settled or rate == self._told_lr):
+            return []
+        before, self._place, self._told_lr = self._place, self.place(lr), rate
+        return self._place if self._place != before else []
 
     def place(self, lr: float | None) -> list[str]:
         """Return where the run lies on the map and how far its edge is; ``lr`` is the rate in its log, if any."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from orchestrator.base.consumption import fullest_device
 from orchestrator.base.words import format_seconds
 from orchestrator.logs.columns import LR_NAMES, first_usual, plain_name
 from orchestrator.maps.followed import FollowedRun
@@ -129,18 +129,6 @@ def _memory_in(others: Mapping[str, float]) -> str | None:
 
 
 def _memory_of_devices() -> str | None:
-    """Return the memory in use on the fullest GPU of this machine by NVML; None if it cannot be read."""
-    if importlib.util.find_spec("pynvml") is None:
-        return None
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        devices = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        infos = [pynvml.nvmlDeviceGetMemoryInfo(device) for device in devices]
-    except pynvml.NVMLError:
-        return None
-    if not infos:
-        return None
-    fullest = max(infos, key=lambda info: info.used / info.total)
-    return f"{fullest.used / 2**30:.1f} of {fullest.total / 2**30:.1f} GiB"
+    """Return the memory in use on the fullest GPU of this machine; None if it cannot be read."""
+    fullest = fullest_device()
+    return None if fullest is None else f"{fullest[0] / 1024:.1f} of {fullest[1] / 1024:.1f} GiB"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from orchestrator.render.text import Lines
 
 _POLL_S = 2.0  # seconds between two looks at the log
 _COMMAND_S = 60.0  # for which the watch waits for a command before it goes on without it
+_STANDARD_ERROR = 2
 _SEVERITY: dict[str, Kind] = {"spike": "warning", "lost": "failure", "nan": "failure"}  # others are for information
 
 
@@ -140,7 +142,10 @@ class _Outlet:
     def _run(self, command: str, alarm: Alarm) -> Iterator[str]:
         step = "" if alarm.step is None else str(alarm.step)
         own = {"SWEEP_ALARM": alarm.kind, "SWEEP_ALARM_STEP": step, "SWEEP_ALARM_TEXT": alarm.text}
-        child = subprocess.Popen(command, shell=True, env={**os.environ, **own}, stdin=subprocess.DEVNULL)
+        output = _STANDARD_ERROR if self._json is sys.stdout else None  # which has only JSON on standard output
+        child = subprocess.Popen(
+            command, shell=True, env={**os.environ, **own}, stdin=subprocess.DEVNULL, stdout=output
+        )
         try:
             code = child.wait(_COMMAND_S)
         except subprocess.TimeoutExpired:
@@ -168,6 +173,7 @@ class _Watch:
     beside: Beside | None = field(init=False, default=None)
     _others: dict[str, float] = field(init=False, default_factory=dict)
     _has_asked: bool = field(init=False, default=False)
+    _grown_at: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         options = self.options
@@ -190,13 +196,12 @@ class _Watch:
         if self.has_past:
             self.alarms.pass_over(self.run.record)
         yield f"watching {self.log.name}: {self.log.note}"
-        if self.beside is not None:
-            yield from self._place(self.beside)
         next_report = self.clock.now()
         while True:
-            raised = self.alarms.take(
-                self.run.record, self.run.last_step, self.clock.now(), has_grown=self.log.has_grown
-            )
+            if self.beside is not None:
+                yield from self._place(self.beside)
+            now, is_going_on = self.clock.now(), self.log.has_grown or self._may_be_last
+            raised = self.alarms.take(self.run.record, self.run.last_step, now, has_grown=is_going_on)
             for alarm in raised:
                 yield from self._raise(alarm)
             self.outlet.send_due(self._report())
@@ -229,16 +234,16 @@ class _Watch:
             yield from self._take(points)
         if self.log.is_over:
             yield from self._take(self.log.finish())
+        self._grown_at = self.clock.now() if self.log.has_grown else self._grown_at
         self.reporter.at(self.clock.now(), self.run.last_step)
 
     def _take(self, points: Sequence[Any]) -> Iterator[str]:
-        before = self.run.last_step
         back = self.run.add(points)
         if points:
             self._others = dict(points[-1].others)
-        if back is not None and before is not None and self.reporter.has_any:
+        if back is not None and self.reporter.has_any:
             again = "begins again" if self.run.first_step == back else f"goes back to step {back:,}"
-            yield f"{_time()}  the run {again} (it was at step {before:,})"
+            yield f"{_time()}  the run {again} (it was at step {self.run.left_step:,})"
 
     def _report(self) -> RunReport:
         return self.reporter.report(self.run, self._others, self.log.validation_loss)
@@ -267,13 +272,30 @@ class _Watch:
         return [*([f"likely: {why.likely}"] if alarm.kind != "spike" else []), *why.measured]
 
     def _place(self, beside: Beside) -> Iterator[str]:
-        place = beside.place(self.run.lr)
-        self.outlet.write("place", {"sweep": beside.name, "lines": place})
-        yield from place
+        if place := beside.news(self.run.lr, self.run.last_step):
+            self.outlet.write("place", {"sweep": beside.name, "lines": place})
+            yield from place
 
     def _is_complete(self) -> bool:
         steps, last = self.options.steps, self.run.last_step
-        return steps is not None and last is not None and last >= steps - (self.run.first_step == 0)
+        if steps is None or last is None:
+            return False
+        if last >= steps - (self.run.first_step == 0) or last + (self.run.every or 0) > steps:
+            return True
+        return self._may_be_last and self.clock.now() - self._grown_at >= self._patience_s
+
+    @property
+    def _may_be_last(self) -> bool:
+        """Whether only a line after the last step could follow, which trainers that count from 0 rarely write."""
+        steps, last, every = self.options.steps, self.run.last_step, self.run.every
+        if steps is None or last is None or every is None:
+            return False
+        return self.run.first_step == 0 and last + every >= steps
+
+    @property
+    def _patience_s(self) -> float:
+        """How long a last line is waited for: twice as long as the lines before it took."""
+        return max(self.options.every_s, 2 * (self.run.every or 0) / (self.reporter.steps_per_s or math.inf))
 
     def _end(self, why: str) -> Iterator[str]:
         """Say how the run fares as a replay of the whole log would, and deliver what is waiting."""

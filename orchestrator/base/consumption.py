@@ -7,6 +7,7 @@ counts the energy of a whole GPU, and a pack gets the share that it asked for.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -58,6 +59,34 @@ def peak_device_memory() -> float | None:
     return max(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count())) / _MIB
 
 
+def fullest_device() -> tuple[float, float] | None:
+    """Return the memory in use on the fullest GPU of this machine and all of its memory, in MiB; None if unknown."""
+    with contextlib.suppress(Exception):  # no library, no driver
+        nvml = _nvml()
+        devices = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        fullest = max(map(nvml.nvmlDeviceGetMemoryInfo, devices), key=lambda info: info.used / info.total)
+        return fullest.used / _MIB, fullest.total / _MIB
+    return None
+
+
+def _nvml() -> Any:
+    """Return the library of NVML, ready. Raises any error where it cannot be used."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml
+
+
+def reset_peaks() -> None:
+    """Let the peaks of this process begin again, since a worker trains one pack after another."""
+    with contextlib.suppress(OSError):  # not on Linux, or not allowed
+        Path("/proc/self/clear_refs").write_text("5")
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.reset_peak_memory_stats(device)
+
+
 class Rapl:
     """The counters of a machine's processors and of their memory, in ``folder``."""
 
@@ -93,18 +122,17 @@ class Nvml:
         self._handles: list[Any] = []
         self.is_known = False
         with contextlib.suppress(Exception):  # no library, no driver, or a GPU without a counter
-            import pynvml
-
-            pynvml.nvmlInit()
-            self._nvml = pynvml
+            self._nvml = _nvml()
             self._handles = [self._handle(device) for device in devices]
             self._last = self._counters()
             self.is_known = bool(self._handles)
 
     def take(self) -> float:
-        """Return the joules since the last call."""
-        before, self._last = self._last, self._counters()
-        return sum(after - old for old, after in zip(before, self._last, strict=True)) / 1e3
+        """Return the joules since the last call that could read all counters; 0 if one cannot be read now."""
+        before = self._last
+        with contextlib.suppress(Exception):  # such as of a GPU that is lost; a trial must not fail for its energy
+            self._last = self._counters()
+        return sum(max(0, after - old) for old, after in zip(before, self._last, strict=True)) / 1e3
 
     def _handle(self, device: str) -> Any:
         if device.isdecimal():
@@ -119,11 +147,10 @@ class EnergyMeter:
     """The energy of this process, or of its ``_children`` with a variable, on ``gpus`` GPUs or a fraction of one."""
 
     def __init__(self, gpus: float = 0.0, *, variable: str | None = None, folder: Path = POWERCAP) -> None:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",") if gpus else []
         self._variable, self._gpu_share = variable, min(1.0, gpus)
         counters: dict[str, Rapl | Nvml] = {
             "rapl": Rapl(folder),
-            "nvml": Nvml([device.strip() for device in visible if device.strip()]),
+            "nvml": Nvml(_devices(math.ceil(gpus))),
         }
         self._counters = {name: counter for name, counter in counters.items() if counter.is_known}
         self._own_s, self._busy_s = self._times()
@@ -156,6 +183,13 @@ class EnergyMeter:
             with contextlib.suppress(psutil.Error):
                 own_s += sum(process.cpu_times()[:4])
         return own_s, busy_s
+
+
+def _devices(num: int) -> list[str]:
+    """Return the first ``num`` GPUs that this process may see."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [str(i) for i in range(num)] if visible is None else visible.split(",")
+    return [name.strip() for name in names if name.strip()][:num]
 
 
 def _read(path: Path) -> str | None:

@@ -147,7 +147,8 @@ class _Case:
     def __init__(self, judged: Replayed, onset: int, episode: Episode | None, runs: SavedRuns | None) -> None:
         self.judged, self.log, self.onset, self.episode, self.runs = judged, judged.log, onset, episode, runs
         self.place = int(np.searchsorted(self.log.step_N, onset))  # of the onset among the points
-        self.every = max(1, round(float(np.median(np.diff(self.log.step_N)))))
+        strides = np.diff(self.log.step_N)
+        self.every = max(1, round(float(np.median(strides)))) if len(strides) else 1
         has_onset = self.outcome != "stalled"  # which lasts from the first step
         self.rate, self.norm = (self._rate(), self._norm()) if has_onset else (None, None)
         self.validation = self._validation()

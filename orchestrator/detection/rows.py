@@ -54,6 +54,12 @@ def readings_by_step(path: Path) -> dict[int, dict[str, Any]]:
     return {row["step"]: row for row in _parsed_lines(path)}
 
 
+def firings_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what rules did at the step of ``row``; a number is a metric of the script that has the same name."""
+    fired = row.get(FIRED)
+    return fired if isinstance(fired, list) else []
+
+
 def _parsed_lines(path: Path) -> list[dict[str, Any]]:
     try:
         lines = path.read_bytes().splitlines()

@@ -11,7 +11,7 @@ from typing import Any
 from objectives.action import Action
 from objectives.policy import Firing, Newest
 from orchestrator.detection.policies import PolicyLike, policy_of
-from orchestrator.detection.rows import FIRED, ROLLED_BACK
+from orchestrator.detection.rows import FIRED, ROLLED_BACK, firings_of
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,8 @@ class Steering:
             raise ValueError(
                 f"a rule reads {names[0]}: call watch.telemetry(model, optimizer, closure) before the loop"
             )
+        if self._snapshots is not None:
+            self._snapshots.begin(row["step"])
         newest = None if self._snapshots is None else self._snapshots.newest
         fired = self._take(row, newest)
         action = self.policy.action(row["step"])
@@ -48,7 +50,7 @@ class Steering:
 
     def repeat(self, row: Mapping[str, Any]) -> None:
         """Take a row whose firings are known."""
-        self._take(row, None, row.get(FIRED, ()))
+        self._take(row, None, firings_of(row))
 
     def _take(
         self, row: Mapping[str, Any], newest: Newest | None, known: Sequence[Firing] | None = None
@@ -77,6 +79,7 @@ class Steering:
         steered.action = action
         if self._snapshots is None:
             return
+        self._snapshots.begin(action.step)  # for a process whose rules another one fires
         if action.rollback_to is not None:
             target = self._snapshots.newest(action.rollback_to)
             if target is None:

@@ -144,7 +144,8 @@ class Watch:
         """Let ``apply`` take snapshots of model, optimizer, scheduler and the like, and return to them.
 
         They are taken every ``every`` steps, by default half of the fewest steps that a rule goes back, and kept in
-        memory or in ``folder``, where a resumed run finds them. Each process needs a folder of its own.
+        memory or in ``folder``, where a resumed run finds those before its first step. Each process needs a folder of
+        its own.
         """
         if self._steering is not None and self._steering.policy.farthest:
             self._steering.keep(parts, every, None if folder is None else Path(folder))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import itertools
 import os
 import select
@@ -19,6 +20,7 @@ from orchestrator.logs.tables import Log
 
 PIPE = "-"  # the path that stands for standard input
 _PART = 1024**2  # bytes of a pipe read at a time
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # how a log begins that a redirect on Windows wrote
 
 
 class FollowedLog(ABC):
@@ -60,16 +62,22 @@ class StreamedLog(FollowedLog):
     def __init__(self, name: str, next_part: Callable[[], bytes | None], metrics: MetricsConfig) -> None:
         super().__init__(name)
         self._next_part, self._stream = next_part, MetricStream(metrics, goes_back=True)
+        self._decoder: codecs.IncrementalDecoder | None = None  # of UTF-16
 
     def read(self) -> Iterator[list[Point]]:
         """Yield the points of each new part."""
         self.has_grown = False
         while content := self._next_part():
             self.has_grown = True
-            points = self._stream.feed(content)
+            points = self._stream.feed(self._in_utf_8(content))
             self._stream.taken_readings()  # which would grow
             yield points
         self.is_over = content is None
+
+    def _in_utf_8(self, content: bytes) -> bytes:
+        if content.startswith(_UTF_16):
+            self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
+        return content if self._decoder is None else self._decoder.decode(content).encode()
 
     def finish(self) -> list[Point]:
         """Return the points that were held back until the end."""
@@ -158,6 +166,7 @@ def followed_log(path: str, columns: Columns, metrics: MetricsConfig, pipe: int 
     """
     metrics = metrics.model_copy(update={"step": columns.step, "loss": columns.loss, "grad_norm": columns.grad_norm})
     if path == PIPE:
+        _check_open(pipe)
         return StreamedLog("standard input", lambda: _part_of_pipe(pipe), metrics)
     if not os.path.exists(path):
         remedy = f"start the run first, or make the empty file that it will write: touch {path}"
@@ -218,8 +227,9 @@ def _has_losses(path: Path, columns: Columns, metrics: MetricsConfig) -> bool:
             return len(read_log(path, columns).step_N) > 1  # a summary has one loss
     except (OSError, InputError):
         return False
-    stream = MetricStream(metrics)
-    return bool(stream.feed(head) or stream.finish())
+    parts = iter([head])
+    log = StreamedLog(str(path), lambda: next(parts, None), metrics)
+    return any([*log.read(), log.finish()])
 
 
 def _named(folder: Path, name: str) -> list[Path]:
@@ -227,6 +237,14 @@ def _named(folder: Path, name: str) -> list[Path]:
     if not found:
         raise InputError(Problem(str(folder), "", f"no longer holds a {name}"))
     return found
+
+
+def _check_open(pipe: int) -> None:
+    try:
+        os.fstat(pipe)
+    except OSError:
+        remedy = "pipe the output of the run into it: `... | sweep watch -`"
+        raise InputError(Problem(PIPE, "", "standard input is closed", remedy)) from None
 
 
 def _part_of_pipe(pipe: int) -> bytes | None:

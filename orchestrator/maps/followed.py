@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import pickle
 from array import array
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -15,12 +17,17 @@ from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.outcomes import member_result
 from orchestrator.detection.run_monitor import RunMonitor
 from orchestrator.logs.columns import LR_NAMES, Columns, first_usual
+from orchestrator.logs.steps import first_lines
 from orchestrator.logs.streams import Point
 from orchestrator.logs.tables import Log
 from orchestrator.maps.replay import replay_logs
 
 _BETWEEN_STATES = 2000  # points from one kept state of the detector to the next
 MOST_POINTS = 400_000  # kept, to which a run may return
+_LATELY, _FEWEST_STRIDES = 20, 3  # points that show how often one comes
+_PRINTED, _MOST_BEHIND = 1000, 50  # lines that show whether several processes print, and steps between these
+_RARE = 0.1  # ways back for each point: more often, a step printed again is of another process
+_FEWEST_BACK, _ASKED_EVERY = 3, 20  # ways back after which that is asked, and until it is asked again
 _REPLAYED = 100_000  # points that are judged again at the end, within seconds
 
 
@@ -37,11 +44,16 @@ class FollowedRun:
         self._config = config.model_copy(update={"early_stop": False})
         self._wants_norm_rises, self._all_steps = wants_norm_rises, all_steps
         self._lr_name = ""
+        self.left_step = -1  # from which the run went back last
+        self._printed: deque[Point] = deque(maxlen=_PRINTED)  # the latest lines, also those that are left out
+        self._num_back = 0
+        self._are_several = False  # processes without names, each of which prints each step
         self._start()
 
     def _start(self) -> None:
         self._steps, self._losses = array("q"), array("d")
         self._norms, self._lrs = array("d"), array("d")  # NaN is none so far
+        self._first: int | None = None  # step, of the points that are no longer kept too
         self._num_dropped = 0  # of the first points, which are no longer kept
         self._num_judged = 0  # of those that are kept
         self._states: list[tuple[int, bytes]] = []  # how many points, with the dropped ones, a state has seen
@@ -62,8 +74,14 @@ class FollowedRun:
 
     @property
     def first_step(self) -> int | None:
-        """The step of the first point that is kept."""
-        return self._steps[0] if self._steps else None
+        """The step of the first point."""
+        return self._first
+
+    @property
+    def every(self) -> int | None:
+        """The usual number of steps from one point to the next lately; None if there are too few to say."""
+        strides = np.diff(np.array(self._steps[-_LATELY:]))
+        return None if len(strides) < _FEWEST_STRIDES else int(np.median(strides))
 
     @property
     def last_loss(self) -> float | None:
@@ -98,19 +116,42 @@ class FollowedRun:
         return others.get(self._lr_name, self._lrs[-1] if self._lrs else math.nan)
 
     def add(self, points: Sequence[Point]) -> int | None:
-        """Take the next points. Return the step that the run went back to, the first one if several times, or None."""
+        """Take the next points. Return the step that the run went back to, the first one if several times, or None.
+
+        Of several processes that print the same steps, the first line of each step counts.
+        """
         back = None
         for point in points:
+            self._printed.append(point)
             if self._steps and point.step <= self._steps[-1]:
-                back = point.step if back is None else min(back, point.step)
+                if self._is_of_another_process(point.step):
+                    continue
+                if point.step < self._steps[-1] or self._num_back < _RARE * len(self._steps):
+                    back, self.left_step = point.step if back is None else min(back, point.step), self._steps[-1]
                 self._return_to(point.step)
-            norm = point.grad_norm
-            self._steps.append(point.step)
-            self._losses.append(point.loss)
-            self._norms.append(math.nan if norm is None else math.inf if math.isnan(norm) else norm)
-            self._lrs.append(self._lr_of(point.others))
+            self._append(point)
         self._judge()
         return back
+
+    def _append(self, point: Point) -> None:
+        norm = point.grad_norm
+        self._first = point.step if self._first is None else self._first
+        self._steps.append(point.step)
+        self._losses.append(point.loss)
+        self._norms.append(math.nan if norm is None else math.inf if math.isnan(norm) else norm)
+        self._lrs.append(self._lr_of(point.others))
+
+    def _is_of_another_process(self, step: int) -> bool:
+        """Whether ``step`` was printed by a process that is at most some steps behind another one."""
+        self._num_back += 1
+        if not self._are_several and self._num_back % _ASKED_EVERY == _FEWEST_BACK:
+            first, num = first_lines([point.step for point in self._printed])
+            self._are_several = num > 1
+            if self._are_several:  # what was taken for ways back was none
+                self._return_to(self._printed[first[0]].step)
+                for at in first:
+                    self._append(self._printed[at])
+        return self._are_several and step >= self._steps[-_MOST_BEHIND:][0]
 
     def result(self, name: str) -> MemberResult:
         """Return the result of the run if it ended now."""
@@ -160,7 +201,7 @@ class FollowedRun:
 
     def _return_to(self, step: int) -> None:
         """Drop the points from ``step`` to the end; what was judged of them is judged no more."""
-        num = int(np.searchsorted(np.array(self._steps), step))
+        num = bisect_left(self._steps, step)
         if not num:
             self._start()
             return

@@ -163,7 +163,8 @@ def _after(log: Log, num: int) -> Log:
     why = "are not judged: all that follow are twice as high"
     notes = (*log.notes, f"it resumes at step {log.step_N[0]:,}; its first {num} losses {why}")
     norm_N = None if log.grad_norm_N is None else log.grad_norm_N[num:]
-    return replace(log, step_N=log.step_N[num:], loss_N=log.loss_N[num:], grad_norm_N=norm_N, notes=notes)
+    lr_N = None if log.lr_N is None else log.lr_N[num:]
+    return replace(log, step_N=log.step_N[num:], loss_N=log.loss_N[num:], grad_norm_N=norm_N, lr_N=lr_N, notes=notes)
 
 
 def _unless_resumed(judged: Replayed, config: StoppingConfig, wants_norm_rises: bool | None) -> Replayed:

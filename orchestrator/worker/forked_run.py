@@ -362,7 +362,7 @@ def _copy_files(trial: TrialFolder, target: Path, leave_out: set[str]) -> bool:
 
 
 def _own_files(trial: TrialFolder) -> set[str]:
-    return {path.name for path in (trial.settings, *trial.curve_files)}
+    return {path.name for path in (trial.settings, trial.joules, *trial.curve_files)}
 
 
 def _is_output(name: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from objectives.base import ExecutionPlan, Objective, Trainer, TrainingConfig, load_objective
-from orchestrator.base.consumption import EnergyMeter, peak_device_memory, peak_memory
+from orchestrator.base.consumption import EnergyMeter, peak_device_memory, peak_memory, reset_peaks
 from orchestrator.base.environment import describe_process
 from orchestrator.base.packs import Checkpoint, Completed, Ending, Paused, Report, StackedPack
 from orchestrator.base.trial_result import MemberResult
@@ -82,6 +82,7 @@ class PackedRun:
     def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
         """Yield a report about every second and one per checkpoint; the last one is Completed or Paused."""
         prepare_process()
+        reset_peaks()
         self.roster = roster = self._start()
         last_report = -math.inf  # the first update shows at once that it trains
         while roster.training:

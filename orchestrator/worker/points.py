@@ -43,6 +43,7 @@ class TrialFolder:
         self.telemetry = path / "telemetry.jsonl"  # what a `Watch` reads from the optimizer's steps
         self.readings = path / "readings.jsonl"  # validation losses and other metrics parsed from its output
         self.points = path / "points.jsonl"  # points parsed from a trainer that prints its losses
+        self.joules = path / "joules.json"  # the energy of its attempts so far
 
     def output(self, rank: int) -> Path:
         """Return the file for the output of the process ``rank``."""

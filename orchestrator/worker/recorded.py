@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.base.files import storage_errors
-from orchestrator.detection.rows import FIRED, parsed_row, read_rows
+from orchestrator.detection.rows import FIRED, firings_of, parsed_row, read_rows
 from orchestrator.logs.streams import Point, Reading
 from orchestrator.worker.points import TrialFolder, step_rows
 
@@ -26,7 +26,8 @@ def recorded_points(folder: TrialFolder) -> Iterator[Point]:
     """Yield the points of an earlier attempt, as reported or as parsed."""
     path = folder.rows if folder.rows.is_file() and folder.rows.stat().st_size else folder.points
     for row in read_rows(path):
-        others = {name: value for name, value in row.items() if name not in ("step", "loss", "grad_norm", FIRED)}
+        own = ("step", "loss", "grad_norm", *([FIRED] if firings_of(row) else []))
+        others = {name: value for name, value in row.items() if name not in own}
         yield Point(row["step"], float(row["loss"]), row.get("grad_norm"), others)
 
 
@@ -36,4 +37,4 @@ def recorded_firings(folder: TrialFolder) -> tuple[dict[str, Any], ...]:
         lines = folder.rows.read_bytes().splitlines()
     marked = (line for line in lines if f'"{FIRED}"'.encode() in line)
     rows = (row for row in map(parsed_row, marked) if row is not None)
-    return tuple(firing for row in rows for firing in row.get(FIRED, ()))
+    return tuple(firing for row in rows for firing in firings_of(row))

@@ -5,12 +5,17 @@ The same code runs in the driver's process, in a Ray worker and in a Slurm job.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from orchestrator.base.consumption import EnergyMeter, peak_memory_of_children
+from orchestrator.base.errors import StorageError
+from orchestrator.base.files import atomic_write
 from orchestrator.base.packs import Ending, Failed, LaunchedPack, OutOfMemory, Pack, Refused, Report, StackedPack
 from orchestrator.worker.checkpoints import BadCheckpoint
 from orchestrator.worker.custom_run import CustomRun
@@ -18,6 +23,7 @@ from orchestrator.worker.forked_run import launched_run
 from orchestrator.worker.launcher import TRIAL_MARK, Launcher
 from orchestrator.worker.machine import is_out_of_memory
 from orchestrator.worker.packed_run import Pace, PackedRun
+from orchestrator.worker.points import TrialFolder
 
 _ERROR_LINES = 30
 
@@ -71,15 +77,28 @@ def _ending_of(error: BaseException, tail: str, run: PackedRun | CustomRun) -> E
 
 def _with_usage(reports: Iterator[Report], pack: LaunchedPack) -> Iterator[Report]:
     """Yield the reports of a trial whose processes are on this machine, its result with their memory and energy."""
-    meter, peak, joules = EnergyMeter(pack.launch.gpus_per_worker, variable=TRIAL_MARK), None, None
+    meter, peak = EnergyMeter(pack.launch.gpus_per_worker, variable=TRIAL_MARK), None
+    joules: float | None = None
+    kept = TrialFolder(Path(pack.launch.trials_folder) / pack.trial_ids[0]).joules
     environment = {"energy": meter.source} if meter.source else {}
     for report in reports:
         peaks = (peak, peak_memory_of_children(TRIAL_MARK))
         peak = max((each for each in peaks if each is not None), default=None)
         if (spent := meter.take()) is not None:
-            joules = (joules or 0.0) + spent
+            # The first report comes after an attempt that does not resume has emptied the trial's folder.
+            joules = (_kept_joules(kept) if joules is None else joules) + spent
+            with contextlib.suppress(StorageError):
+                atomic_write(kept, json.dumps(joules))
         finished = tuple(replace(result, peak_memory=peak, joules=joules) for result in report.finished)
         has_facts = bool(report.environment)
         yield replace(
             report, finished=finished, environment={**report.environment, **(environment if has_facts else {})}
         )
+
+
+def _kept_joules(path: Path) -> float:
+    """Return the energy of earlier attempts that this one goes on from."""
+    try:
+        return float(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return 0.0

@@ -147,6 +147,17 @@ def test_a_lost_run_on_a_pipe_runs_the_command_and_ends_with_exit_code_5(tmp_pat
     assert done.stdout.splitlines()[-1].startswith("ended (--exit-on lost): diverged from step 500: ")
 
 
+def test_what_the_command_prints_does_not_mix_with_json_on_standard_output(tmp_path: Path) -> None:
+    text = "".join(f"step {step} loss {loss}\n" for step, loss in enumerate([3.0] * 50 + ["nan"]))
+    done = subprocess.run(
+        [SWEEP, "watch", "-", "--json", "-", "--run", "echo told"],
+        cwd=tmp_path, input=text, capture_output=True, text=True, timeout=WAIT_S,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert [json.loads(line)["type"] for line in done.stdout.splitlines()] == ["alarm", "alarm", "report", "end"]
+    assert "told\n" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

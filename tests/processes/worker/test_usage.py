@@ -13,6 +13,7 @@ from orchestrator.base.packs import Report
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.worker import run as worker
 from orchestrator.worker.launcher import TRIAL_MARK
+from orchestrator.worker.points import TrialFolder
 
 HOLDS = "import sys; block = bytearray(200 * 2**20); print('ready', flush=True); sys.stdin.read()"
 
@@ -49,3 +50,29 @@ def test_a_trial_without_a_process_that_was_seen_has_no_memory(tmp_path: Path) -
     reports = iter([Report(pack.pack_id, 2, 0, 2.0, finished=(MemberResult(trial_id="t", outcome="stable"),))])
     (only,) = worker._with_usage(reports, pack)
     assert only.finished[0].peak_memory is None
+
+
+def test_energy_of_an_earlier_attempt_counts_if_the_trial_resumed(tmp_path: Path, monkeypatch) -> None:
+    class Meter:
+        source = "rapl"
+
+        def __init__(self, gpus: float, variable: str) -> None:
+            pass
+
+        def take(self) -> float:
+            return 5.0
+
+    monkeypatch.setattr(worker, "EnergyMeter", Meter)
+    pack = only_pack(sweep_in(tmp_path), tmp_path)
+    folder = TrialFolder(Path(pack.launch.trials_folder) / pack.trial_ids[0])
+
+    def joules(*, is_resumed: bool) -> float:
+        def reports() -> Iterator[Report]:
+            folder.prepare(keep=is_resumed)
+            yield Report(pack.pack_id, 1, 1, 1.0)
+            yield Report(pack.pack_id, 2, 0, 2.0, finished=(MemberResult(trial_id="t", outcome="stable"),))
+
+        *_, last = worker._with_usage(reports(), pack)
+        return last.finished[0].joules
+
+    assert [joules(is_resumed=is_resumed) for is_resumed in (False, True, False)] == [10.0, 20.0, 10.0]

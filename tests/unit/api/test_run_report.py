@@ -18,15 +18,15 @@ def run_of(num: int) -> FollowedRun:
     return run
 
 
-def nvml(*used: int, works: bool = True) -> ModuleType:
+def nvml(*used: int, error: Exception | None = None) -> ModuleType:
     """A library for GPUs with so many GiB in use, of 80 each."""
     module = ModuleType("pynvml")
     module.__spec__ = ModuleSpec("pynvml", None)
     module.NVMLError = OSError
 
     def init() -> None:
-        if not works:
-            raise OSError("no driver")
+        if error is not None:
+            raise error
 
     module.nvmlInit, module.nvmlDeviceGetCount = init, lambda: len(used)
     module.nvmlDeviceGetHandleByIndex = lambda number: number
@@ -59,8 +59,13 @@ def test_memory_is_read_from_the_log_under_its_own_name(name: str, is_memory: bo
 
 @pytest.mark.parametrize(
     ("library", "shown"),
-    [(nvml(10, 62), "62.0 of 80.0 GiB"), (nvml(works=False), None), (nvml(), None)],
-    ids=["two GPUs", "no driver", "no GPU"],
+    [
+        (nvml(10, 62), "62.0 of 80.0 GiB"),
+        (nvml(error=OSError()), None),
+        (nvml(error=AttributeError()), None),
+        (nvml(), None),
+    ],
+    ids=["two GPUs", "no driver", "an older library", "no GPU"],
 )
 def test_memory_is_that_of_the_fullest_gpu_where_the_log_has_none(library, shown, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", library)

@@ -95,6 +95,19 @@ def test_a_run_is_reported_each_minute_with_its_rate_and_the_time_left(watched) 
     assert len(found.of("report")) == 5
 
 
+@pytest.mark.parametrize("first", [0, 9, 10])
+def test_a_run_that_logs_each_tenth_step_is_complete_after_its_last_line(watched, first: int) -> None:
+    rows = [f"step {step} loss 3.0\n" for step in range(first, 2000 + (first > 0), 10)]
+    found = watched(["".join(rows[:100]), "".join(rows[100:]), *[""] * 100], steps=2000)
+    assert (found.code, found.of("end")[0]["why"], found.alarms) == (EXIT_OK, "the run is complete", [])
+
+
+def test_a_last_line_that_may_come_is_waited_for(watched) -> None:
+    text = "".join(f"step {step} loss 3.0\n" for step in range(0, 2000, 500))
+    found = watched([text, *[""] * 3, "step 2000 loss 3.0\n", *[""] * 100], steps=2000, every_s=60.0)
+    assert (found.code, found.of("report")[-1]["step"]) == (EXIT_OK, 2000)
+
+
 def test_one_spike_is_one_alarm_and_one_message(watched) -> None:
     found = watched(in_parts(learning(1000, changes=SPIKE)), notify="URL", steps=1000)
     assert found.alarms == [("spike", 600)]
@@ -111,6 +124,12 @@ def test_a_run_that_is_restarted_before_its_spike_sends_no_second_message(watche
     assert (found.alarms, len(found.sent)) == ([("spike", 600)], 1)
     assert any("goes back to step 550" in line for line in found.said)
     assert found.of("end")[0]["episodes"] == [[600, 630]]
+
+
+def test_what_another_process_prints_again_is_no_way_back(watched) -> None:
+    rows = [lines(np.array([loss]), step) * 2 for step, loss in enumerate(learning(300))]
+    found = watched(["".join(rows[2:150]), "".join(rows[150:])], "".join(rows[:2]), steps=300)
+    assert not [line for line in found.said if "goes back" in line or "begins again" in line]
 
 
 def test_what_is_over_before_the_watch_is_no_alarm_and_alarms_within_a_minute_are_one_message(watched) -> None:
@@ -226,6 +245,24 @@ def test_the_rate_in_the_log_places_the_run_and_a_missing_setting_is_named(watch
     found = watched([], before, beside="lr_width", results=results)
     (line,) = found.of("place")[-1]["lines"]
     assert "--set does not give dimension" in line
+
+
+def test_a_run_is_placed_again_when_its_warmup_is_over(watched, results: Path) -> None:
+    rates = [0.1 * min(1.0, (step + 1) / 300) for step in range(600)]
+    rows = [f"step {step} loss 3.0 lr {rate}\n" for step, rate in enumerate(rates)]
+    parts = ["".join(rows[start : start + 50]) for start in range(0, 600, 50)]
+    found = watched(parts, beside="lr_width", settings=("dimension=16",), results=results, steps=600)
+    places = [place["lines"][0] for place in found.of("place")]
+    assert "lr" not in places[0]
+    assert places[1:] == ["lr_width: lr=0.1 dimension=16"]
+
+
+def test_the_keys_of_its_json_lines_are_documented(watched, results: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "json.md").read_text()
+    section = page.partition("\n## watch\n")[2].partition("\n## ")[0]
+    found = watched(in_parts(learning(1000, changes=SPIKE)), steps=1000, beside="lr_width", results=results)
+    assert {row["type"] for row in found.rows} == {"place", "alarm", "report", "end"}
+    assert not [key for row in found.rows for key in row if f"`{key}`" not in section and f"`{key}[]`" not in section]
 
 
 def test_an_unknown_sweep_is_refused(watched, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.base import consumption
-from orchestrator.base.consumption import EnergyMeter, Nvml, Rapl, peak_device_memory, peak_memory
+from orchestrator.base.consumption import EnergyMeter, Nvml, Rapl, peak_device_memory, peak_memory, reset_peaks
 
 RANGE = 262_143_328_850
 
@@ -101,6 +101,30 @@ def test_a_pack_on_a_part_of_a_gpu_gets_this_part(tmp_path: Path, monkeypatch: p
     assert (meter.source, meter.take()) == ("nvml", pytest.approx(2.0))
 
 
+def test_what_a_counter_missed_comes_with_its_next_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    millijoules = {"0": 1000}
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(millijoules))
+    counter = Nvml(["0"])
+    del millijoules["0"]  # as of a GPU that is lost for a moment
+    assert counter.take() == 0
+    millijoules["0"] = 4000
+    assert counter.take() == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(("visible", "joules"), [(None, 10.0), ("3,2", 7.0), ("", 0.0)])
+def test_as_many_gpus_count_as_a_pack_asked_for(
+    visible: str | None, joules: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    millijoules = dict.fromkeys("01234", 0)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(millijoules))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    meter = EnergyMeter(4, folder=tmp_path)
+    millijoules.update({"0": 1000, "1": 2000, "2": 3000, "3": 4000, "4": 9000})
+    assert (meter.take() or 0.0) == pytest.approx(joules)
+
+
 def test_a_gpu_that_does_not_count_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml({}))
     assert not Nvml(["0"]).is_known
@@ -113,3 +137,11 @@ def test_the_memory_of_a_process_is_its_highest() -> None:
     del block
     assert peak_memory() >= before + 64
     assert peak_device_memory() is None
+
+
+def test_peaks_begin_again_for_the_next_pack_of_a_process() -> None:
+    block = bytearray(int(peak_memory() + 64) * 2**20)
+    before = peak_memory()
+    del block
+    reset_peaks()
+    assert peak_memory() < before - 32

@@ -161,3 +161,8 @@ def test_any_log_has_an_explanation_that_can_be_written(seed: int) -> None:
         column[rng.random(num) < rng.choice([0, 0.1, 1])] = rng.choice([np.nan, np.inf, 0])
     why = explained(losses, norms, rates, rng.choice([None, RUNS]), int(rng.choice([1, 7])))
     assert why is None or (to_plain(why)["actions"] and all(text for text, _ in why.lines()))
+
+
+def test_a_log_of_one_loss_that_is_not_finite_is_explained() -> None:
+    why = explained(np.array([math.nan]), norms=None, rates=None)
+    assert (why.onset_step, why.shape) == (0, "not finite")

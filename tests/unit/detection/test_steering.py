@@ -17,6 +17,8 @@ from orchestrator.base.errors import InputError
 from orchestrator.detection.policies import policy_of
 from orchestrator.detection.rows import read_rows
 from orchestrator.detection.watch import TrainingLost, Watch
+from orchestrator.worker.points import TrialFolder
+from orchestrator.worker.recorded import recorded_firings, recorded_points
 
 trial = sweeps_trial
 
@@ -154,6 +156,18 @@ def test_rows_of_a_trial_have_what_fired_and_a_later_attempt_goes_on(trial: Make
     assert [again.report(step, losses[step], norms[step]) for step in range(8, 40)] == wanted[8:]
     assert again.fired == watch.fired
     assert read_rows(path) == rows
+
+
+def test_a_metric_named_fired_of_the_script_is_not_what_rules_did(trial: MakeTrial) -> None:
+    path = trial(control=[HALVE])
+    watch = Watch()
+    for step, norm in enumerate([1.0] * 10 + [9.0, 1.0]):
+        watch.report(step, 1.0, norm, fired=1.0)
+    again = Watch()
+    assert len(again.fired) == len(watch.fired) == 1
+    folder = TrialFolder(path.parent)
+    assert [firing["did"]["at"] for firing in recorded_firings(folder)] == [10]
+    assert [point.others.get("fired") for point in recorded_points(folder)] == [1.0] * 10 + [None, 1.0]
 
 
 def test_an_empty_policy_of_a_sweep_switches_the_rules_of_the_script_off(trial: MakeTrial) -> None:

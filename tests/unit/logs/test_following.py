@@ -142,6 +142,28 @@ def test_a_pipe_is_read_until_its_writer_ends() -> None:
     os.close(reading)
 
 
+def test_a_closed_standard_input_is_refused() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    os.close(writing)
+    with pytest.raises(InputError, match="standard input is closed"):
+        followed_log("-", Columns(), MetricsConfig(), reading)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_log_in_utf_16_is_read_as_it_grows(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "out" / "train.log"
+    path.parent.mkdir()
+    content = ("\ufeff" + lines(0, 20)).encode(encoding)
+    path.write_bytes(content[:101])
+    log = follow(path)
+    first = steps_of(log)
+    with open(path, "ab") as file:
+        file.write(content[101:])
+    assert [*first, *steps_of(log)] == [*range(20)]
+    assert steps_of(follow(path.parent)) == [*range(20)]
+
+
 @pytest.mark.parametrize(
     ("content", "message", "remedy"),
     [

@@ -115,3 +115,42 @@ def test_a_log_of_another_tool_comes_to_what_a_replay_says(path: Path) -> None:
         run.add(points)
     run.add(log.finish())
     assert_is_replay(run, path)
+
+
+def test_the_first_step_of_a_long_run_is_known_after_its_first_points_are_dropped(monkeypatch) -> None:
+    monkeypatch.setattr(followed, "MOST_POINTS", 100)
+    run = FollowedRun(CONFIG)
+    run.add([Point(10 * i, 3.0, None, {}) for i in range(150)])
+    assert (run.first_step, run.num_points, run.every) == (0, 150, 10)
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+@pytest.mark.parametrize("num", [2, 8])
+def test_of_several_processes_the_first_line_of_each_step_counts_as_in_a_replay(num: int, lag: int, tmp_path) -> None:
+    losses = learning(1000)
+    spiked = learning(1000, changes=[(600, 630, 2.0)])
+    order = sorted((step + lag * rank, rank, step) for step in range(1000) for rank in range(num))
+    rows = [lines((spiked if rank == 0 else losses)[step : step + 1], step) for _, rank, step in order]
+    path = tmp_path / "train.log"
+    path.write_text("".join(rows))
+    run = followed_in_parts(path.read_bytes(), [*range(0, path.stat().st_size, 5000)])
+    assert_is_replay(run, path)
+    assert (run.result("it").outcome, run.num_points) == ("spiked", 1000)
+
+
+def test_several_processes_that_are_restarted_go_back_together() -> None:
+    run, losses = FollowedRun(CONFIG), learning(1000)
+
+    def add(steps: range) -> int | None:
+        return run.add([Point(step, losses[step], None, {}) for step in steps for _ in range(2)])
+
+    assert add(range(10)) is None
+    assert add(range(10, 900)) is None
+    assert (add(range(400, 1000)), run.left_step) == (400, 899)
+    assert (run.num_points, run.last_step) == (1000, 999)
+
+
+def test_a_run_that_is_restarted_at_its_last_step_goes_back() -> None:
+    run = FollowedRun(CONFIG)
+    assert run.add([Point(step, 3.0, None, {}) for step in range(301)]) is None
+    assert (run.add([Point(300, 3.0, None, {})]), run.left_step) == (300, 300)

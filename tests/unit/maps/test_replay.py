@@ -272,3 +272,12 @@ def test_trials_are_judged_in_parts_that_fit_into_memory(lengths: list[int], mos
     assert sum(len(part) < 64 and sum(row.steps_done for row in part) <= most / 2 for part in parts) <= (
         len(parts) / 2 + 1
     ), "parts are not smaller than they need to be"
+
+
+def test_a_resumed_log_without_its_partial_lines_keeps_a_rate_for_each_step() -> None:
+    losses = np.concatenate([[0.4], learning(500, changes=[(300, 500, 40.0)])])
+    steps = 10 * np.arange(100, 100 + len(losses))
+    log = Log("run.csv", Columns("step", "loss"), steps, losses, None, lr_N=np.full(len(losses), 1e-3))
+    (judged,) = replay_logs([log], CONFIG)
+    assert judged.result.outcome == "diverged"
+    assert len(judged.log.step_N) == len(judged.log.lr_N) == 500

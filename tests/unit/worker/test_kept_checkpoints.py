@@ -109,6 +109,7 @@ def test_of_several_checkpoints_the_newest_alone_is_copied_and_no_file_of_sweep(
         trial.telemetry,
         trial.points,
         trial.readings,
+        trial.joules,
         trial.output(0),
         trial.output(1),
     ):
@@ -118,7 +119,8 @@ def test_of_several_checkpoints_the_newest_alone_is_copied_and_no_file_of_sweep(
     assert {path.name for path in keeper.candidate_files(10).iterdir()} == {"ckpt-2", "config.json"}
     drop_trainer_files(trial)
     assert {path.name for path in trial.path.iterdir()} == {
-        "trial.json", "rows.jsonl", "telemetry.jsonl", "points.jsonl", "readings.jsonl", "output.log", "output.1.log",
+        "trial.json", "rows.jsonl", "telemetry.jsonl", "points.jsonl", "readings.jsonl", "joules.json", "output.log",
+        "output.1.log",
     }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from pack_cases import pack_with
 
+from orchestrator.base.consumption import peak_memory
 from orchestrator.base.packs import Checkpoint, Pack, Paused
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.worker import packed_run
@@ -58,6 +59,14 @@ def test_energy_of_an_earlier_attempt_counts(meter: type[Meter]) -> None:
     before = meter.num_taken - 1
     results, _ = results_of(replace(pack, resume=checkpoint))
     assert results["trial0"].joules > STEP_J * before
+
+
+def test_a_pack_has_no_peak_of_what_its_process_did_before() -> None:
+    block = bytearray(int(peak_memory() + 256) * 2**20)
+    before = peak_memory()
+    del block
+    results, _ = results_of(pack_with("quadratic", [{"lr": 1e-2}], 1, [0]))
+    assert results["trial0"].peak_memory < before - 128
 
 
 def test_without_a_counter_the_energy_of_a_trial_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from objectives.training.snapshots import Snapshots
+from orchestrator.detection.watch import Watch
 
 
 def loop() -> tuple[torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
@@ -64,3 +65,29 @@ def test_a_resumed_run_finds_what_is_on_disk(tmp_path: Path) -> None:
     found.restore(5)
     assert train(again, range(5, 12)) == losses[5:]
     assert [path.name for path in tmp_path.iterdir()] == ["step-5.pt"]
+
+
+def weight_after_a_return(weight: float, folder: Path, spike: int | None = None) -> float:
+    """Train a run of ``weight`` from step 0 with snapshots in ``folder``; return its weight at the end."""
+    model = torch.nn.Linear(1, 1)
+    torch.nn.init.constant_(model.weight, weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    watch = Watch(control=[{"on": "loss", "above": 2, "do": {"back": 20}, "every": 1, "at_most": 1}])
+    watch.keep(model, optimizer, folder=folder)
+    for step in range(120):
+        watch.apply(optimizer, watch.report(step, 100.0 if step == spike else 1 + 0.001 * (step % 3)))
+    return model.weight.item()
+
+
+def test_a_run_from_the_start_does_not_return_to_another_run_in_the_same_folder(tmp_path: Path) -> None:
+    weight_after_a_return(1.0, tmp_path)
+    assert weight_after_a_return(7.0, tmp_path, spike=110) == 7.0
+
+
+def test_a_run_that_begins_drops_what_is_no_past_of_it(tmp_path: Path) -> None:
+    train(loop(), range(12), Snapshots(loop(), 5, 5, tmp_path))
+    found = Snapshots(loop(), 5, 5, tmp_path)
+    found.begin(10)
+    assert found.steps == [5]
+    found.begin(5)
+    assert found.steps == [5], "only the first step is where the run begins"
