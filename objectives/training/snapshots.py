@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -24,7 +25,7 @@ class Snapshots:
     def __init__(self, parts: Sequence[Any], every: int, farthest: int, folder: Path | None = None) -> None:
         self._parts, self._every, self._farthest, self._folder = parts, every, farthest, folder
         self._taken: dict[int, list[Any]] = {}  # in memory; an empty list stands for a file
-        self._has_begun = False
+        self._has_begun = self._has_written = False
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             found = sorted(int(match[1]) for path in folder.iterdir() if (match := _FILE.fullmatch(path.name)))
@@ -54,6 +55,8 @@ class Snapshots:
         if self._folder is not None:
             path = self._path(step)
             torch.save(states, path.with_suffix(".new"))
+            if not self._has_written:
+                self._has_written = bool(_loaded(path.with_suffix(".new")))
             os.replace(path.with_suffix(".new"), path)
             states = []
         self._taken[step] = states
@@ -66,7 +69,7 @@ class Snapshots:
         """Give the parts the states of the snapshot of ``step``, and drop later ones."""
         states = self._taken[step]
         if self._folder is not None:
-            states = torch.load(self._path(step), map_location="cpu", weights_only=False)
+            states = _loaded(self._path(step))
         for part, state in zip(self._parts, states, strict=True):
             part.load_state_dict(deepcopy(state))
         self._drop_from(step + 1)
@@ -83,6 +86,17 @@ class Snapshots:
     def _path(self, step: int) -> Path:
         assert self._folder is not None
         return self._folder / f"step-{step}.pt"
+
+
+def _loaded(path: Path) -> Any:
+    """Return the states in a file without running code from it. Raises TypeError for a part that needs more."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        what = str(error).strip().splitlines()[0]
+        raise TypeError(
+            f"{path.name}: a state has more than tensors and plain values; keep it in memory ({what})"
+        ) from None
 
 
 def _copied(state: Any) -> Any:

@@ -91,3 +91,23 @@ def test_a_run_that_begins_drops_what_is_no_past_of_it(tmp_path: Path) -> None:
     assert found.steps == [5]
     found.begin(5)
     assert found.steps == [5], "only the first step is where the run begins"
+
+
+class Odd:
+    """A part whose state a file could only hold as code."""
+
+    def state_dict(self) -> dict:
+        return {"rule": Path}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.rule = state["rule"]
+
+
+def test_no_code_is_run_from_a_snapshot_on_disk_and_a_state_that_needs_it_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="keep it in memory"):
+        Snapshots([Odd()], 1, 5, tmp_path).offer(0)
+    own = Odd()
+    in_memory = Snapshots([own], 1, 5)
+    in_memory.offer(0)
+    in_memory.restore(0)
+    assert own.rule is Path
