@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -17,6 +18,7 @@ from objectives.stacking import Layout, Piece
 
 _COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of the quintic; its steepest slope at zero that keeps 0.7 to 1.2
 _SMALLEST_NORM = 1e-7
+_ADAMW_STATES = {"first_moment": "first_moment", "second_moment": "vector_moment"}
 
 
 class Muon(UpdateRule):
@@ -39,6 +41,7 @@ class Muon(UpdateRule):
         fields = cast(MuonFields, structure)
         self._steps, self._looks_ahead = fields.muon_steps, fields.muon_nesterov
         self._matrices = [piece for piece in layout.pieces if piece.is_hidden_matrix]
+        self._others = _between(self._matrices, layout.size)
         self._scale = {piece.name: _scale(piece, fields.muon_scale) for piece in self._matrices}
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
@@ -50,21 +53,20 @@ class Muon(UpdateRule):
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
         """Return both optimizers' updates in the memory of the gradient."""
-        directions = {piece.name: self._direction(piece, states, grad_Kn, scalars_K1) for piece in self._matrices}
-        # AdamW goes over whole rows, which costs less than its parts, and leaves the matrices' moments alone.
-        momenta = {piece.name: _columns(states["first_moment"], piece).clone() for piece in self._matrices}
-        moments = {"first_moment": states["first_moment"], "second_moment": states["vector_moment"]}
-        update_Kn = self._adamw.update(moments, grad_Kn, params_Kn, scalars_K1)
         for piece in self._matrices:
-            _columns(states["first_moment"], piece).copy_(momenta[piece.name])
-            _columns(states["vector_moment"], piece).zero_()
+            direction_Ks = self._direction(piece, states, grad_Kn, scalars_K1)
             step_K1 = scalars_K1["lr"] * self._scale[piece.name]
-            torch.mul(directions[piece.name], step_K1, out=_columns(update_Kn, piece))
-        return update_Kn
+            torch.mul(direction_Ks, step_K1, out=_columns(grad_Kn, piece.start, piece.end))
+        for start, end in self._others:
+            moments = {name: _columns(states[kept], start, end) for name, kept in _ADAMW_STATES.items()}
+            self._adamw.update(moments, _columns(grad_Kn, start, end), params_Kn, scalars_K1)
+        return grad_Kn
 
     def _direction(self, piece: Piece, states: States, grad_Kn: torch.Tensor, scalars_K1: Numbers) -> torch.Tensor:
         """Add the gradient to the momentum of ``piece``; return its orthogonalised direction, (K, size)."""
-        grad_Ks, momentum_Ks = _columns(grad_Kn, piece), _columns(states["first_moment"], piece)
+        grad_Ks, momentum_Ks = (
+            _columns(value_Kn, piece.start, piece.end) for value_Kn in (grad_Kn, states["first_moment"])
+        )
         momentum_K1 = scalars_K1["momentum"]
         momentum_Ks.lerp_(grad_Ks, 1 - momentum_K1)
         ahead_Ks = grad_Ks.lerp(momentum_Ks, momentum_K1) if self._looks_ahead else momentum_Ks
@@ -92,5 +94,11 @@ def _scale(piece: Piece, kind: str) -> float:
     return 0.2 * math.sqrt(max(num_inputs, num_outputs))
 
 
-def _columns(value_Kn: torch.Tensor, piece: Piece) -> torch.Tensor:
-    return value_Kn[:, piece.start : piece.end]
+def _columns(value_Kn: torch.Tensor, start: int, end: int) -> torch.Tensor:
+    return value_Kn[:, start:end]
+
+
+def _between(matrices: Sequence[Piece], size: int) -> list[tuple[int, int]]:
+    """Return the columns that belong to no matrix, in runs as long as possible."""
+    starts, ends = [0, *(piece.end for piece in matrices)], [*(piece.start for piece in matrices), size]
+    return [(start, end) for start, end in zip(starts, ends, strict=True) if start < end]
