@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -17,23 +18,28 @@ _NUM_QUANTITIES = 8  # the last five need moments, the last two the first moment
 _NUM_WITHOUT_MOMENTS, _NUM_WITHOUT_FIRST = 3, 6
 
 
-def native_sums(
-    layout: Layout,
-    grad_Rn: torch.Tensor,
-    update_Rn: torch.Tensor,
-    weight_Rn: torch.Tensor,
-    first_moment_Rn: torch.Tensor | None,
-    second_moment_Rn: torch.Tensor | None,
-    eps_R: torch.Tensor,
-) -> torch.Tensor:
+class StepValues(NamedTuple):
+    """What one step did to some members, (R, n) each: gradients, updates, weights, and moments or None.
+
+    ``eps`` is (R,), or (R, n) if it differs by weight.
+    """
+
+    grad_Rn: torch.Tensor
+    update_Rn: torch.Tensor
+    weight_Rn: torch.Tensor
+    first_moment_Rn: torch.Tensor | None
+    second_moment_Rn: torch.Tensor | None
+    eps: torch.Tensor
+
+
+def native_sums(layout: Layout, values: StepValues) -> torch.Tensor:
     """Return the ``sums_per_weight`` of objectives/instruments/telemetry.py, (Q, R, T); NaN without the moments."""
-    (num_rows, size), pieces = grad_Rn.shape, layout.pieces
-    first_moment_Rn = None if second_moment_Rn is None else first_moment_Rn
-    buffers = [
-        None if value is None else value.contiguous()
-        for value in (grad_Rn, update_Rn, weight_Rn, first_moment_Rn, second_moment_Rn)
-    ]
-    eps_R = eps_R.contiguous()
+    if values.second_moment_Rn is None:
+        values = values._replace(first_moment_Rn=None)
+    grad_Rn, pieces = values.grad_Rn, layout.pieces
+    num_rows, size = grad_Rn.shape
+    buffers = [None if value is None else value.contiguous() for value in values[:-1]]
+    eps_R = values.eps.contiguous()
     addresses = (ctypes.c_void_p * len(buffers))(*(None if value is None else value.data_ptr() for value in buffers))
     sums_QRT = grad_Rn.new_empty(_NUM_QUANTITIES, num_rows, len(pieces))
     real = "double" if grad_Rn.dtype == torch.float64 else "float"
@@ -45,9 +51,9 @@ def native_sums(
         ctypes.c_void_p(eps_R.data_ptr()),
         ctypes.c_void_p(sums_QRT.data_ptr()),
     )
-    if second_moment_Rn is None:
+    if values.second_moment_Rn is None:
         sums_QRT[_NUM_WITHOUT_MOMENTS:] = torch.nan
-    elif first_moment_Rn is None:
+    elif values.first_moment_Rn is None:
         sums_QRT[_NUM_WITHOUT_FIRST:] = torch.nan
     return sums_QRT
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from objectives.instruments.native_sums import native_sums
+from objectives.instruments.native_sums import StepValues, native_sums
 from objectives.stacking import Layout
 
 # Shapes: R observed members, n parameters per member, T weights, G groups, Q quantities.
@@ -24,17 +24,7 @@ def norm_per_member(value_Kn: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(value_Kn, dim=1)
 
 
-def group_readings(
-    layout: Layout,
-    params_Rn: torch.Tensor,
-    grad_Rn: torch.Tensor,
-    update_Rn: torch.Tensor,
-    first_moment_Rn: torch.Tensor | None,
-    second_moment_Rn: torch.Tensor | None,
-    eps: torch.Tensor,
-    *,
-    native: bool = False,
-) -> dict[str, torch.Tensor]:
+def group_readings(layout: Layout, values: StepValues, *, native: bool = False) -> dict[str, torch.Tensor]:
     """Return readings named ``reading/group``, (R,) each, for every layer group and for ``all``.
 
     The gradient g is before clipping and the update u includes the learning rate. The moments m and v are
@@ -50,15 +40,16 @@ def group_readings(
 
     Each part of the depth has ``grad_norm`` and ``update_rms``. ``native`` sums are by the C++ kernel.
     """
-    over_eps_RT = layout.norms_per_weight(grad_Rn / eps.to(grad_Rn.dtype)).square() if eps.dim() == 2 else None
-    sum_up = native_sums if native and over_eps_RT is None else sums_per_weight
-    sums_QRT = sum_up(layout, grad_Rn, update_Rn, params_Rn, first_moment_Rn, second_moment_Rn, eps.to(grad_Rn.dtype))
+    grad_Rn, eps = values.grad_Rn, values.eps
+    values = values._replace(eps=eps.to(grad_Rn.dtype))
+    over_eps_RT = layout.norms_per_weight(grad_Rn / values.eps).square() if eps.dim() == 2 else None
+    sums_QRT = (native_sums if native and over_eps_RT is None else sums_per_weight)(layout, values)
     readings: dict[str, torch.Tensor] = {}
     for group, weights in layout.weights_of_groups().items():
         size = sum(layout.pieces[t].size for t in weights)
         sums = sums_QRT[:, :, weights].sum(2)
         grad_R, update_R, weight_R, v_R, relative_R, below_R, direction_R, saturated_R = sums
-        values = (
+        of_group = (
             grad_R.sqrt(),
             (grad_R / size).sqrt() / eps if over_eps_RT is None else (over_eps_RT[:, weights].sum(1) / size).sqrt(),
             (update_R / size).sqrt(),
@@ -69,7 +60,7 @@ def group_readings(
             (direction_R / size).sqrt(),
             saturated_R / size,
         )
-        readings |= {f"{name}/{group}": value for name, value in zip(READINGS_OF_GROUPS, values, strict=True)}
+        readings |= {f"{name}/{group}": value for name, value in zip(READINGS_OF_GROUPS, of_group, strict=True)}
     for depth, weights in layout.weights_of_depths().items():
         size = sum(layout.pieces[t].size for t in weights)
         grad_R, update_R = sums_QRT[:2, :, weights].sum(2)
@@ -77,19 +68,12 @@ def group_readings(
     return readings
 
 
-def sums_per_weight(
-    layout: Layout,
-    grad_Rn: torch.Tensor,
-    update_Rn: torch.Tensor,
-    weight_Rn: torch.Tensor,
-    first_moment_Rn: torch.Tensor | None,
-    second_moment_Rn: torch.Tensor | None,
-    eps: torch.Tensor,
-) -> torch.Tensor:
+def sums_per_weight(layout: Layout, values: StepValues) -> torch.Tensor:
     """Return the sums of g^2, u^2, weights^2, v, g^2 / max(v, eps^2), sqrt(v) < eps, m^2 / v and |m| / sqrt(v) > 0.9.
 
     They are over the columns of each weight, (Q, R, T).
     """
+    grad_Rn, update_Rn, weight_Rn, first_moment_Rn, second_moment_Rn, eps = values
     nan_RT = torch.full((len(grad_Rn), len(layout.pieces)), float("nan"), dtype=grad_Rn.dtype, device=grad_Rn.device)
     v_RT = relative_RT = below_RT = direction_RT = saturated_RT = nan_RT
     if second_moment_Rn is not None:

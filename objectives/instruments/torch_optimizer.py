@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from objectives.instruments.curvature import Graph, measure_curvature
+from objectives.instruments.native_sums import StepValues
 from objectives.instruments.telemetry import group_readings
 from objectives.instruments.update_line import Closure, critical_step, local, random_streams_of, untouched
 from objectives.stacking import Layout, rows_of_blocks
@@ -109,15 +110,15 @@ class OptimizerReadings:
         gradient_Rn = self._gradient() if self._gradient_Rn is None else self._gradient_Rn
         assert gradient_Rn is not None, "the parameters are whole"
         first_Rn, second_Rn = (_row_or_none([getattr(m, which) for m in moments]) for which in ("first", "second"))
-        return group_readings(
-            self._layout,
-            before_Rn,
+        values = StepValues(
             gradient_Rn,
             before_Rn - _row(list(self._parameters.values())),
+            before_Rn,
             first_Rn,
             second_Rn,
             torch.tensor([moments[0].eps], dtype=torch.float64, device=before_Rn.device),
         )
+        return group_readings(self._layout, values)
 
     def _critical(self, before: Sequence[torch.Tensor]) -> dict[str, float]:
         """Return the curvature along this step's update, measured by forward passes."""

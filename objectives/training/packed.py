@@ -12,6 +12,7 @@ import torch
 
 from objectives.base import ExecutionPlan, RowSpec
 from objectives.instruments.curvature import GradientGraph
+from objectives.instruments.native_sums import StepValues
 from objectives.instruments.telemetry import group_readings
 from objectives.optimizers.foreign import make_optimizer
 from objectives.optimizers.packed_optimizer import Rows
@@ -183,16 +184,15 @@ class PackedTrainer(ABC, Generic[Config]):
             loss_K, self.gradient_noise(grad_Kn), index, held_K=self.held_K
         )
         (states, numbers, age_R), rule = self.optimizer.of_rows(index), self.optimizer.rule
-        readings |= group_readings(
-            self.layout,
-            observed.params_Rn,
+        values = StepValues(
             observed.grad_Rn,
             observed.update_Rn,
+            observed.params_Rn,
             rule.first_moment(states, numbers, age_R),
             rule.second_moment(states, numbers, age_R),
             numbers.get("eps", torch.full((len(rows),), math.nan, device=self.device)),
-            native=self.plan.kernels == "native",
         )
+        readings |= group_readings(self.layout, values, native=self.plan.kernels == "native")
         readings["clip_factor"] = observed.clip_factor_R
         if curved:
             readings |= self._curvature.read(self, rows, curved, observed.params_Rn, num_products)

@@ -8,7 +8,7 @@ from pack_cases import trainer_of
 from tiers import thinned
 
 from objectives.base import OBJECTIVES, FunctionFitConfig, GptConfig, QuadraticConfig
-from objectives.instruments.native_sums import native_sums
+from objectives.instruments.native_sums import StepValues, native_sums
 from objectives.instruments.telemetry import READINGS_OF_GROUPS, group_readings, sums_per_weight
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.stacking import Layout
@@ -66,7 +66,10 @@ def test_readings_are_those_of_a_plain_computation() -> None:
     states, numbers, age_R = optimizer.of_rows(rows)
     rule = optimizer.rule
     moments = (rule.first_moment(states, numbers, age_R), rule.second_moment(states, numbers, age_R))
-    found = group_readings(LAYOUT, observed.params_Rn, observed.grad_Rn, observed.update_Rn, *moments, numbers["eps"])
+    found = group_readings(
+        LAYOUT,
+        StepValues(observed.grad_Rn, observed.update_Rn, observed.params_Rn, *moments, numbers["eps"]),
+    )
     for position, k in enumerate(rows):
         expected = expected_readings(members[k], params[k, :28], grads[:, k, :28])
         assert found.keys() == expected.keys()
@@ -79,7 +82,7 @@ def test_readings_are_those_of_a_plain_computation() -> None:
 
 def test_without_moments_what_needs_them_is_not_a_number() -> None:
     values = torch.ones(2, LAYOUT.size)
-    found = group_readings(LAYOUT, values, values, values, None, None, torch.full((2,), math.nan))
+    found = group_readings(LAYOUT, StepValues(values, values, values, None, None, torch.full((2,), math.nan)))
     read = {name for name, value in found.items() if bool(value.isfinite().all())}
     assert read == {f"{name}/{group}" for name in ("grad_norm", "update_rms", "update_to_weight")
                     for group in ("in", "out", "all")}  # fmt: skip
@@ -87,7 +90,7 @@ def test_without_moments_what_needs_them_is_not_a_number() -> None:
 
 def test_a_coordinate_that_never_had_a_gradient_spoils_no_reading() -> None:
     zeros, ones = torch.zeros(1, LAYOUT.size), torch.ones(1, LAYOUT.size)
-    found = group_readings(LAYOUT, ones, zeros, zeros, zeros, zeros, torch.tensor([1e-8]))
+    found = group_readings(LAYOUT, StepValues(zeros, zeros, ones, zeros, zeros, torch.tensor([1e-8])))
     assert float(found["direction_rms/all"]) == 0.0
     assert float(found["rms_ratio/all"]) == 0.0
     assert float(found["share_below_eps/all"]) == 1.0
@@ -104,7 +107,8 @@ def test_sums_by_the_kernel_are_those_by_torch(num_moments, dtype) -> None:
     second[0, 2] = first[0, 2] = 0
     second[1, 4] = math.nan
     moments = [(None, None), (None, second), (first, second)][num_moments]
-    expected, found = (sum_up(layout, grad, update, weight, *moments, eps) for sum_up in (sums_per_weight, native_sums))
+    values = StepValues(grad, update, weight, *moments, eps)
+    expected, found = (sum_up(layout, values) for sum_up in (sums_per_weight, native_sums))
     torch.testing.assert_close(found, expected, rtol=20 * torch.finfo(dtype).eps, atol=0, equal_nan=True)
 
 
