@@ -74,7 +74,7 @@ class StabilityCallback(TrainerCallback):
         if self.watch.has_rules:
             kept = _checkpoint(args, state)
             if kept.is_file():
-                self.watch.load_state_dict(torch.load(kept, weights_only=False))
+                self.watch.load_state_dict(torch.load(kept, weights_only=True))
             self.watch.keep(kwargs["model"], kwargs["optimizer"], kwargs["lr_scheduler"])
         trainer = _running_trainer()
         self._taps = [
