@@ -1,7 +1,7 @@
 """Write the pages of the site: those of docs/, and those that no file there holds.
 
-The README, files that pages link to, the command line and the Python names become pages of their own. What is written
-is plain Markdown, which any builder of sites takes.
+The README, files that pages link to, the command line, the fields and the Python names become pages of their own. What
+is written is plain Markdown, which any builder of sites takes.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def write_pages(folder: Path) -> None:
             content = _relinked(path) if path.suffix == ".md" else _shown(path)
         _write(folder / _place(path), content)
     _write(folder / "commands.md", commands_page())
+    _write(folder / "fields.md", fields_page())
     _write(folder / "python.md", python_page())
 
 
@@ -146,6 +147,19 @@ def commands_page() -> str:
     for words, command in _commands(typer.main.get_command(app), "sweep"):
         parts += [f"## {words}\n", f"{command.help}\n", "| option | meaning |", "| --- | --- |"]
         parts += [f"| `{_name(one)}` | {_meaning(one)} |" for one in command.params if one.name != "help"]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def fields_page() -> str:
+    """Every field of every objective, as `sweep objectives` lists them."""
+    from orchestrator.sweepfile.starter import objectives_with_rows
+
+    parts = ["# Fields of the objectives\n", "`sweep objectives` lists the same.\n"]
+    for objective, rows in objectives_with_rows():
+        parts += [f"## {objective.name}\n", f"{objective.summary}\n"]
+        parts += ["| field | default | unit | domain | meaning |", "| --- | --- | --- | --- | --- |"]
+        parts += [f"| `{name}` | {' | '.join(map(_escaped, rest))} |" for name, *rest in rows]
         parts.append("")
     return "\n".join(parts)
 

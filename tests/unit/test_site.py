@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from objectives.base import OBJECTIVES
+
 ROOT = Path(__file__).parents[2]
 SPEC = importlib.util.spec_from_file_location("site_pages", ROOT / "docs" / "site" / "pages.py")
 site = importlib.util.module_from_spec(SPEC)
@@ -41,6 +43,12 @@ def test_the_page_of_commands_has_every_option_and_the_page_of_python_every_publ
     assert set(re.findall(r"\.(\w+)$", python, re.MULTILINE)) >= {n for n in orchestrator.__all__ if n[0] != "_"}
     assert "### boundary\n" in python
     assert "| `margin = 2.0` | how far from every edge, as a factor of each axis |" in python
+
+
+def test_the_page_of_fields_has_every_field_of_every_objective(pages: Path) -> None:
+    sections = (pages / "fields.md").read_text().split("\n## ")[1:]
+    shown = {section.split("\n")[0]: re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) for section in sections}
+    assert shown == {name: list(one.config_class.model_fields) for name, one in OBJECTIVES.items()}
 
 
 def anchors(page: Path) -> set[str]:
