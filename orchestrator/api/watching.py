@@ -134,6 +134,11 @@ class _Outlet:
         self._sender.send(Message(f"{self.name}: {joined(kinds)}", "\n".join(body), severity))
         self._quiet_until = self.clock.now() + PAUSE_S
 
+    def failures(self) -> Iterator[str]:
+        """Yield a warning for each message that did not arrive since the last call."""
+        for failure in [] if self._sender is None else self._sender.new_failures():
+            yield f"warning: --notify: a message did not arrive: {failure}"
+
     def finish(self) -> Iterator[str]:
         """Wait a moment for messages, and yield a warning if they do not arrive."""
         if self._sender is not None and (failure := self._sender.finish()) is not None:
@@ -205,6 +210,7 @@ class _Watch:
             for alarm in raised:
                 yield from self._raise(alarm)
             self.outlet.send_due(self._report())
+            yield from self.outlet.failures()
             yield from self._ask()
             ending = next((alarm for alarm in raised if alarm.kind in self.options.exit_on), None)
             if ending is not None and self.log.question is None:
