@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from objectives.action import Action, Kind
-from objectives.control import BACK, LEAST_HISTORY, STOP, WINDOW, Rule, firing_in_words, with_fired
+from objectives.control import BACK, LEAST_HISTORY, QUANTILE, STOP, WINDOW, Rule, firing_in_words, with_fired
 from objectives.interventions import in_force
 from objectives.loop_config import OF_TELEMETRY, SIGNALS, checked
 from objectives.rule_clocks import RuleClocks
@@ -45,6 +45,11 @@ class Policy:
     def nearest(self) -> int:
         """The fewest steps that a change goes back; 0 if none does."""
         return min(self._backs(), default=0)
+
+    @property
+    def clips(self) -> bool:
+        """Whether a change clips gradients."""
+        return any(name in change for rule in self._rules for change in rule.do for name in ("clip", QUANTILE))
 
     @property
     def asks_telemetry(self) -> list[str]:

@@ -17,7 +17,14 @@ import torch
 from objectives.instruments.curvature import Graph, measure_curvature
 from objectives.instruments.native_sums import StepValues
 from objectives.instruments.telemetry import group_readings
-from objectives.instruments.update_line import Closure, critical_step, local, random_streams_of, untouched
+from objectives.instruments.update_line import (
+    Closure,
+    are_flattened,
+    critical_step,
+    local,
+    random_streams_of,
+    untouched,
+)
 from objectives.stacking import Layout, rows_of_blocks
 
 # Shapes: one member, n parameters zero-padded to whole blocks, with a leading axis of 1 for the members.
@@ -53,6 +60,8 @@ class OptimizerReadings:
         self._parameters = {name: p for name, p in module.named_parameters() if id(p) in self._group_of}
         if not self._parameters:
             raise ValueError("the optimizer has none of the module's parameters: give the module that it trains")
+        if are_flattened(self._parameters.values()):
+            raise ValueError("parameters in FullyShardedDataParallel cannot be read: use fully_shard (FSDP2)")
         self._is_sharded = any(hasattr(p, "full_tensor") for p in self._parameters.values())
         if self._is_sharded and (products or closure is None):
             raise ValueError("the parameters are sharded: of these only the curvature by forward passes is read")

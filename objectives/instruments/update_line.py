@@ -6,7 +6,7 @@ Parameters may be sharded by FSDP2: each process moves its shards, and all proce
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
@@ -22,6 +22,11 @@ def local(value: torch.Tensor) -> torch.Tensor:
     """Return the part of a tensor that this process holds, without a graph; it shares the tensor's memory."""
     value = value.detach()
     return value.to_local() if hasattr(value, "to_local") else value
+
+
+def are_flattened(parameters: Iterable[torch.Tensor]) -> bool:
+    """Whether FSDP1 has joined ``parameters`` and cut them at any place, so that no process has a whole one."""
+    return any(getattr(parameter, "_fsdp_flattened", False) for parameter in parameters)
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from objectives.action import Action
+from objectives.instruments.update_line import are_flattened
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -22,8 +23,14 @@ class SteeredOptimizer:
     With a closure, gradients are changed after it was called, so that an action may also be set within it.
     """
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: Any, *, may_clip: bool = True) -> None:
+        """Raise ValueError if it ``may_clip`` gradients of which each process has its own part, as in FSDP1."""
         self._optimizer = inner(optimizer)
+        if may_clip and are_flattened(self._parameters()):
+            raise ValueError(
+                "a rule clips, and gradients in FullyShardedDataParallel have no norm here: clip by "
+                "model.clip_grad_norm_ in the loop, or use fully_shard (FSDP2)"
+            )
         self.action: Action | None = None
         self._rates: list[tuple[dict[str, Any], Any]] = []  # groups, and their rates without the factor
         self._hooks = [

@@ -130,7 +130,8 @@ def run_lines(
 
     beside: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if page:
-        from orchestrator.pages.server import address_of, listening_socket, page_beside
+        from orchestrator.pages.loopback import address_of, listening_socket
+        from orchestrator.pages.server import page_beside
 
         listener = listening_socket(port)
         beside = page_beside(listener, results)

@@ -198,7 +198,8 @@ def page(results: Path, name: str | None, port: int | None, opens: bool) -> Line
 
     Raises InputError without a folder of results, or if the port is taken.
     """
-    from orchestrator.pages.server import address_of, listening_socket, serve
+    from orchestrator.pages.loopback import address_of, listening_socket
+    from orchestrator.pages.server import serve
 
     if not results.is_dir():
         raise InputError(Problem(str(results), "", "is not a folder of sweeps", "`sweep run FILE` makes one"))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.api.beside import Beside
 from orchestrator.api.run_report import Reporter, RunReport
@@ -30,9 +30,13 @@ from orchestrator.mirrors.notifier import PAUSE_S, Kind, Message, Sender, servic
 from orchestrator.render.answer import to_plain
 from orchestrator.render.text import Lines
 
+if TYPE_CHECKING:
+    from orchestrator.pages.watch_page import WatchedRun, WatchPage
+
 _POLL_S = 2.0  # seconds between two looks at the log
 _COMMAND_S = 60.0  # for which the watch waits for a command before it goes on without it
 _STANDARD_ERROR = 2
+_MOST_SHOWN = 100  # alarms on the page
 _SEVERITY: dict[str, Kind] = {"spike": "warning", "lost": "failure", "nan": "failure"}  # others are for information
 
 
@@ -62,6 +66,7 @@ class WatchOptions:
     beside: str | None = None
     settings: tuple[str, ...] = ()
     json_file: Path | None = None
+    page: bool = False
     results: Path = Path("results")
 
 
@@ -78,7 +83,15 @@ def watch(path: str, options: WatchOptions, clock: Clock = Clock()) -> Lines:
     """Follow the log at ``path`` until it is over, or an alarm ends the watch; return the exit code."""
     log = followed_log(path, options.columns, options.metrics)
     with _Outlet(log.name, options, clock) as outlet:
-        return (yield from _Watch(log, options, clock, outlet).lines())
+        if not options.page:
+            return (yield from _Watch(log, options, clock, outlet).lines())
+        from orchestrator.pages.loopback import address_of, listening_socket
+        from orchestrator.pages.watch_page import WatchPage
+
+        listener = listening_socket(None)
+        yield f"page at {address_of(listener)}"
+        with WatchPage(listener, log.name) as page:
+            return (yield from _Watch(log, options, clock, outlet, page).lines())
 
 
 @dataclass(slots=True)
@@ -134,6 +147,11 @@ class _Outlet:
         self._sender.send(Message(f"{self.name}: {joined(kinds)}", "\n".join(body), severity))
         self._quiet_until = self.clock.now() + PAUSE_S
 
+    def failures(self) -> Iterator[str]:
+        """Yield a warning for each message that did not arrive since the last call."""
+        for failure in [] if self._sender is None else self._sender.new_failures():
+            yield f"warning: --notify: a message did not arrive: {failure}"
+
     def finish(self) -> Iterator[str]:
         """Wait a moment for messages, and yield a warning if they do not arrive."""
         if self._sender is not None and (failure := self._sender.finish()) is not None:
@@ -167,11 +185,14 @@ class _Watch:
     options: WatchOptions
     clock: Clock
     outlet: _Outlet
+    page: WatchPage | None = None
     run: FollowedRun = field(init=False)
     alarms: RunAlarms = field(init=False)
     reporter: Reporter = field(init=False)
     beside: Beside | None = field(init=False, default=None)
     _others: dict[str, float] = field(init=False, default_factory=dict)
+    _raised: list[str] = field(init=False, default_factory=list)
+    _place_lines: list[str] = field(init=False, default_factory=list)
     _has_asked: bool = field(init=False, default=False)
     _grown_at: float = field(init=False, default=0.0)
 
@@ -196,6 +217,7 @@ class _Watch:
         if self.has_past:
             self.alarms.pass_over(self.run.record)
         yield f"watching {self.log.name}: {self.log.note}"
+        self._show(at_once=True)
         next_report = self.clock.now()
         while True:
             if self.beside is not None:
@@ -205,6 +227,7 @@ class _Watch:
             for alarm in raised:
                 yield from self._raise(alarm)
             self.outlet.send_due(self._report())
+            yield from self.outlet.failures()
             yield from self._ask()
             ending = next((alarm for alarm in raised if alarm.kind in self.options.exit_on), None)
             if ending is not None and self.log.question is None:
@@ -220,6 +243,7 @@ class _Watch:
             if self.log.is_over or is_complete:
                 yield from self._end("the run is complete" if is_complete else "the log is over")
                 return EXIT_OK
+            self._show(at_once=False)
             self.clock.sleep(min(_POLL_S, self.options.every_s))
             yield from self._read()
 
@@ -250,6 +274,7 @@ class _Watch:
 
     def _raise(self, alarm: Alarm) -> Iterator[str]:
         more = [*self._argued(alarm), *([] if self.beside is None else self.beside.saved(alarm))]
+        self._raised = [*self._raised[-_MOST_SHOWN:], f"{_time()} {alarm.kind}: {'; '.join((alarm.text, *more))}"]
         yield f"{_time()}  ALARM {alarm.kind}: {alarm.text}"
         yield from (f"  {line}" for line in more)
         yield from self.outlet.pass_on(alarm, more, may_act=self.log.question is None)
@@ -273,8 +298,23 @@ class _Watch:
 
     def _place(self, beside: Beside) -> Iterator[str]:
         if place := beside.news(self.run.lr, self.run.last_step):
+            self._place_lines = place
             self.outlet.write("place", {"sweep": beside.name, "lines": place})
             yield from place
+
+    def _show(self, *, at_once: bool) -> None:
+        if self.page is not None:
+            self.page.show(self._shown, at_once=at_once)
+
+    def _shown(self) -> WatchedRun:
+        from orchestrator.pages.watch_page import WatchedRun
+
+        log = self.run.log(self.log.name, self.options.columns)
+        curves = {"loss": log.loss_N, "gradient norm": log.grad_norm_N, "learning rate": log.lr_N}
+        lines = [self._report().line(), self.log.note, *self._place_lines]
+        spans = [(episode.onset_step, episode.recovery_step) for episode in self.run.record.episodes]
+        there = {name: values for name, values in curves.items() if values is not None and len(values)}
+        return WatchedRun(lines, self._raised, log.step_N, there, spans)
 
     def _is_complete(self) -> bool:
         steps, last = self.options.steps, self.run.last_step

@@ -25,12 +25,12 @@ _MIB = 2**20
 
 def peak_memory() -> float | None:
     """Return the largest resident memory of this process so far in MiB, or None if unknown."""
-    return _peak_of(os.getpid())
+    return peak_memory_of(os.getpid())
 
 
 def peak_memory_of_children(variable: str) -> float | None:
     """Return the largest resident memory so far of any of ``_children``, or None without one."""
-    peaks = [_peak_of(process.pid) for process in _children(variable)]
+    peaks = [peak_memory_of(process.pid) for process in _children(variable)]
     return max((peak for peak in peaks if peak is not None), default=None)
 
 
@@ -43,7 +43,8 @@ def _children(variable: str) -> list[psutil.Process]:
     return found
 
 
-def _peak_of(pid: int) -> float | None:
+def peak_memory_of(pid: int) -> float | None:
+    """Return the largest resident memory so far of a process that lives, in MiB; None if unknown."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

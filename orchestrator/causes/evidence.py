@@ -30,6 +30,7 @@ from orchestrator.sweepfile.settings import settings_of
 # Shapes: N steps.
 
 ALL = "all"
+BY_PRODUCTS, BY_FORWARDS = ("lambda_max", "lambda_grad"), "lambda_crit"  # readings of the curvature
 _FULL_RATE = 0.9  # of the highest learning rate before the onset
 # A blow-up at the start rises this share above the first loss within these steps. A run that has been back for _BACK
 # times as long is judged by its later steps.
@@ -83,6 +84,11 @@ class Evidence:
         config = self.objective.config_of(actual)
         now = in_force(config, max(self.until - 1, 0))
         return {**self.config, **{name: getattr(now, name) for entry in entries for name in entry.get("set", ())}}
+
+    @property
+    def bounds_curvature(self) -> bool:
+        """Whether a low curvature excludes an overshoot: products see the steepest direction."""
+        return any(len(self.column(name)) for name in BY_PRODUCTS)
 
     @property
     def sets_clipping(self) -> bool:
@@ -321,13 +327,13 @@ def gather(
 
 
 def _threshold_ratio(readings: Mapping[str, Series]) -> Series:
-    """Curvature over its threshold: the larger of lambda_max and lambda_grad, both lower bounds."""
+    """Curvature over its threshold: the largest of the readings at a step, all of them lower bounds."""
     threshold = readings.get("curvature_threshold", NOTHING)
     ratios = [
         joined(readings.get(name, NOTHING), threshold, lambda a_N, b_N: a_N / b_N)
-        for name in ("lambda_max", "lambda_grad")
+        for name in (*BY_PRODUCTS, BY_FORWARDS)
     ]
-    steps_N = np.union1d(ratios[0].step_N, ratios[1].step_N)
+    steps_N = np.unique(np.concatenate([ratio.step_N for ratio in ratios]))
     value_N = np.full(len(steps_N), -np.inf)
     for ratio in ratios:
         places = np.searchsorted(steps_N, ratio.step_N)

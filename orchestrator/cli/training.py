@@ -163,6 +163,7 @@ def watch_command(
         Path | None,
         typer.Option("--json", metavar="FILE", help="append reports and alarms as JSON lines; - for standard output"),
     ] = None,
+    page: Annotated[bool, typer.Option("--page", help="serve a page with the run's curves and alarms")] = False,
     on: Annotated[str, _alarm(metavar="KINDS", help="those that --notify sends")] = "spike,lost,nan,stalled",
     notify: Annotated[
         str | None, _alarm(metavar="NAME", help="the environment variable with a URL of Apprise, or the URL itself")
@@ -231,6 +232,7 @@ def watch_command(
         beside=beside,
         settings=settings,
         json_file=json_,
+        page=page,
         results=results,
     )
     finish(watch(path, options), json_)

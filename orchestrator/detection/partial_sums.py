@@ -7,9 +7,13 @@ lines may look the same: other trials of the sweep say which of the two it is (`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from orchestrator.base.packs import RungThreshold
 from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.outcomes import Verdict, judge
 from orchestrator.detection.run_monitor import RunMonitor
 
 _LEAST_PART, _MOST_PART = 0.4, 1.2  # of the first loss that follows from the second one
@@ -33,13 +37,15 @@ class TrialMonitor(RunMonitor):
         is_audited: bool,
         rung_thresholds: Sequence[RungThreshold] = (),
         all_steps: float = 1.0,
+        wants_norm_rises: bool | None = None,
     ) -> None:
-        super().__init__(stopping, [is_audited], rung_thresholds=rung_thresholds, all_steps=all_steps)
+        super().__init__(stopping, [is_audited], wants_norm_rises, rung_thresholds, all_steps)
         self._first: tuple[int, float] | None = None
         self._num_points = 0
         # Judges all but the first loss, if that may be a partial sum.
         self._rest: RunMonitor | None = None
-        self._new = lambda: RunMonitor(stopping, [is_audited], all_steps=all_steps)
+        self._stopping = stopping
+        self._new = partial(RunMonitor, stopping, [is_audited], all_steps=all_steps)
 
     def update_single(self, step: int, row: Mapping[str, float | None]) -> bool:
         """Judge one step from the JUDGED values in ``row``. Return whether the trial ends there."""
@@ -54,3 +60,30 @@ class TrialMonitor(RunMonitor):
             return has_ended
         is_lost_too = self._rest.update_single(step, row)
         return has_ended and (is_lost_too or self.record().lost != "far" or self.rung_progress().is_pruned)
+
+    def verdict(self) -> Verdict:
+        """Return the outcome if the trial ended now, unknown if it is lost by a first loss that may be a part."""
+        judged, first = judge(self.record(), self._stopping), self._first
+        if first is None or self._rest is None or judged.outcome != "diverged":
+            return judged
+        rest = judge(self._rest.record(), self._stopping)
+        if rest.outcome in ("diverged", "stalled"):  # also if a loss was not finite
+            return judged
+        why = (
+            f"its first loss, {first[1]:.3g}, may be a sum over fewer steps; without it: {rest.outcome}, {rest.reason}"
+        )
+        return replace(rest, outcome="unknown", onset_step=None, reason=why)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return arrays and plain values for a checkpoint."""
+        rest = None if self._rest is None else self._rest.state_dict()
+        return {**super().state_dict(), "first": [self._first, self._num_points, rest]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a ``state_dict``; one of an earlier version is beyond its first losses."""
+        super().load_state_dict(state)
+        first, self._num_points, rest = state.get("first", [(0, 0.0), 2, None])
+        self._first = None if first is None else (first[0], first[1])
+        self._rest = None if rest is None else self._new()
+        if self._rest is not None:
+            self._rest.load_state_dict(rest)

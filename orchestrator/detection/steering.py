@@ -74,7 +74,7 @@ class Steering:
         own, self._was_applied = inner(optimizer), True
         steered = next((one for known, one in self._steered if known is own), None)
         if steered is None:
-            steered = SteeredOptimizer(own)
+            steered = SteeredOptimizer(own, may_clip=self.policy.clips)
             self._steered.append((own, steered))
         steered.action = action
         if self._snapshots is None:

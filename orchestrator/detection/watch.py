@@ -29,9 +29,10 @@ from objectives.action import Action
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
-from orchestrator.detection.outcomes import Verdict, judge
+from orchestrator.detection.outcomes import Verdict
+from orchestrator.detection.partial_sums import TrialMonitor
 from orchestrator.detection.rows import append_row, read_rows, readings_by_step, row_of
-from orchestrator.detection.run_monitor import NOTE, RunMonitor
+from orchestrator.detection.run_monitor import NOTE
 from orchestrator.detection.warning.monitor import Risk, WatchedSteps
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Watch:
         is_audited, all_steps = (
             (False, math.inf) if self._trial is None else (self._trial.is_audited, self._trial.steps)
         )
-        self._monitor = RunMonitor(self._stopping, [is_audited], norm_rises, all_steps=all_steps)
+        self._monitor = TrialMonitor(self._stopping, is_audited, (), all_steps, norm_rises)
         self._is_lost = False
         self._last_step: int | None = None
         self._is_shared = False  # whether all processes know what rank 0 knows
@@ -265,10 +266,9 @@ class Watch:
 
     def verdict(self) -> Verdict:
         """Return the outcome of the run if it ended now. Raises ValueError before the first report."""
-        record = self.record()
-        if record.num_steps == 0:
+        if self.record().num_steps == 0:
             raise ValueError("a run without a reported step has no outcome")
-        return judge(record, self._stopping)
+        return self._monitor.verdict()
 
     def _report_together(self, row: Mapping[str, Any], processes: ModuleType) -> None:
         """Judge the row of rank 0 and send the result. The other detectors follow, for their records."""

@@ -40,6 +40,7 @@ for _name, _value in {
 import ray  # noqa: E402
 from ray import tune  # noqa: E402
 from ray.tune.progress_reporter import TrialProgressCallback  # noqa: E402
+from ray.tune.schedulers import FIFOScheduler  # noqa: E402
 from ray.tune.search import Searcher  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
@@ -54,6 +55,7 @@ from orchestrator.worker.run import run_pack  # noqa: E402
 _STOP_TIMEOUT_S = 4.0
 _CONNECT_TIMEOUT_S = 5.0
 _SECONDS_PER_CHECK = 2.0
+_IDLE_S = 30.0  # after which a worker without a pack is released
 
 
 def train_pack(config: dict[str, Any]) -> None:
@@ -111,6 +113,26 @@ class PackQueue(Searcher):
         """Do nothing: the driver reads the reports, and the ledger has everything."""
 
     on_trial_complete = save = restore = save_to_dir = _ignore
+
+
+class InOrder(FIFOScheduler):
+    """Starts packs in order, and releases the one worker that Tune keeps for a next pack if none comes for a while.
+
+    On a cluster others may use its CPU and GPU then; the next pack starts a new worker.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._busy_at = time.monotonic()
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        """Return the next trial; called at each turn of Tune's loop."""
+        controller, now = tune_controller._tune_controller, time.monotonic()
+        if not controller._actor_cache.num_cached_objects:
+            self._busy_at = now
+        elif now - self._busy_at > _IDLE_S:
+            controller._cleanup_cached_actors(force_all=True)
+        return super().choose_trial_to_run(tune_controller)
 
 
 class StopOnRequest(tune.Stopper):
@@ -305,6 +327,7 @@ class RayTuneExecutor:
                 tune.with_resources(train_pack, tune.PlacementGroupFactory([bundle] * workers)),
                 tune_config=tune.TuneConfig(
                     search_alg=PackQueue(self._mailbox),
+                    scheduler=InOrder(),
                     num_samples=-1,
                     max_concurrent_trials=parallel,  # the driver also queues the next packs
                     reuse_actors=True,

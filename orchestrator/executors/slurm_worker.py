@@ -25,7 +25,6 @@ from orchestrator.base.files import atomic_write, make_folder, open_private, sto
 from orchestrator.base.packs import Ending, Failed, LaunchedPack, Lost, Report
 from orchestrator.base.processes import MARK, new_mark
 from orchestrator.worker.launcher import CannotStart, Child, Launcher
-from orchestrator.worker.points import Process
 from orchestrator.worker.run import run_pack
 
 REPORTS = "reports"
@@ -167,7 +166,6 @@ class JobLauncher(Launcher):
 
     def __init__(self) -> None:
         super().__init__()  # without preloading: a job has a single trial
-        self._started: list[Process] = []
         self._is_ending = False
 
     def start(self, rank: int, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path) -> Child:
@@ -176,7 +174,7 @@ class JobLauncher(Launcher):
             raise CannotStart("the job is ending")
         # Slurm sends the signal to all processes of the job; it would kill the trial before its last checkpoint.
         process = Child(command, folder, environment, log, ignored=_WARNING)
-        self._started.append(process)
+        self._children.append(process)
         if self._is_ending:
             process.terminate()
         return process
@@ -184,13 +182,13 @@ class JobLauncher(Launcher):
     def terminate(self) -> None:
         """Ask all processes to end, and start no further ones."""
         self._is_ending = True
-        for process in self._started:
+        for process in self._children:
             process.terminate()
 
     def kill(self) -> None:
         """Kill all processes."""
         self._is_ending = True
-        for process in self._started:
+        for process in self._children:
             process.close()
 
 

@@ -226,7 +226,7 @@ class Sender:
         self._deliver, self._patience_s = deliver, patience_s
         self._queue: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._failures: list[NotDelivered] = []
-        self._num = 0
+        self._num = self._num_said = 0
         self._thread = threading.Thread(target=self._work, daemon=True, name="notify")
 
     def send(self, message: Message) -> None:
@@ -236,10 +236,10 @@ class Sender:
         self._num += 1
         self._queue.put(message)
 
-    @property
-    def num_failed(self) -> int:
-        """Messages that did not arrive so far."""
-        return len(self._failures)
+    def new_failures(self) -> list[str]:
+        """Return why messages since the last call did not arrive."""
+        first, self._num_said = self._num_said, len(self._failures)
+        return [str(failure) for failure in self._failures[first : self._num_said]]
 
     def finish(self) -> str | None:
         """Wait for queued messages, at most ``patience_s``, and return what went wrong, or None."""

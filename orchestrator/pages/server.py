@@ -3,85 +3,40 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import math
 import os
 import re
-import secrets
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from orchestrator.base.environment import OWN_PYTHON
-from orchestrator.base.errors import InputError, Problem, SweepError
+from orchestrator.base.errors import SweepError
 from orchestrator.base.files import LEDGER
 from orchestrator.base.processes import MARK, new_mark
 from orchestrator.pages import answers
 from orchestrator.pages.curves import curves
 from orchestrator.pages.data import as_script
 from orchestrator.pages.live import LivePage
+from orchestrator.pages.loopback import Listener, LoopbackServer
 from orchestrator.pages.report import index_html
 
-HOST = "127.0.0.1"
 _MOST_CURVES = 1000  # asked for at a time
 _MOST_ANSWERS = 4  # in computation or waiting for it
 _STEPS = re.compile(r"(\d{1,15}):(\d{1,15})", re.ASCII)
-_HEADERS = {
-    "Cache-Control": "no-cache",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Content-Security-Policy": "frame-ancestors 'none'",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
 
 
-class Listener(socket.socket):
-    """A socket for pages, and the random word in their addresses: the port is open to every user of this machine."""
-
-    token = ""
-
-
-def listening_socket(port: int | None) -> Listener:
-    """A socket on loopback, on ``port`` or else a free one. Raises InputError where the port is taken."""
-    listener = Listener(socket.AF_INET, socket.SOCK_STREAM)
-    listener.token = secrets.token_urlsafe(16)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((HOST, port or 0))
-        listener.listen(16)
-    except OSError as error:
-        listener.close()
-        remedy = "choose another, or leave the option out for one that is free"
-        raise InputError(Problem("--port", str(port), error.strerror or str(error), remedy)) from None
-    return listener
-
-
-def address_of(listener: Listener, name: str | None = None) -> str:
-    """The address of the page of the sweep ``name``, or of the index."""
-    path = f"{quote(name, safe='')}/" if name is not None else ""
-    return f"http://{HOST}:{listener.getsockname()[1]}/{listener.token}/{path}"
-
-
-class PageServer(ThreadingHTTPServer):
+class PageServer(LoopbackServer):
     """The pages of the sweeps in the folder ``results``."""
-
-    daemon_threads = True
 
     def __init__(self, listener: Listener, results: Path) -> None:
         """Take over ``listener``."""
-        super().__init__(listener.getsockname()[:2], _Handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listener
-        self.prefix = f"/{listener.token}".encode()
+        super().__init__(listener)
         self._results = results
         self._pages: dict[str, LivePage] = {}
         self._lock, self._lock_of_answers = threading.Lock(), threading.Lock()  # several browsers may ask
@@ -91,11 +46,6 @@ class PageServer(ThreadingHTTPServer):
     def is_open_somewhere(self) -> bool:
         """Whether a browser has a page open: it asked for news a moment ago."""
         return time.monotonic() - self._last_answer_s < _LAST_NEWS_S
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a browser that left before it had its answer."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
 
     def answer(self, target: str) -> tuple[str, str] | None:
         """Type and text of what is at ``target``, the path and query of a request; None if nothing is.
@@ -163,55 +113,6 @@ def _between(text: str) -> tuple[int, int] | None:
 def sweep_names(results: Path) -> list[str]:
     """The folders in ``results`` that hold a sweep."""
     return sorted(path.parent.name for path in results.glob(f"*/{LEDGER}"))
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: PageServer
-    server_version, sys_version = "sweep", ""
-    protocol_version = "HTTP/1.1"
-    timeout = 30.0  # seconds of silence that end a connection
-
-    def do_GET(self) -> None:
-        port = self.server.server_address[1]
-        # A page of another site may have its name resolved to this machine, and must not read what is here.
-        if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
-            self._send(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "this server answers to this machine alone\n")
-            return
-        path = self.path.encode()
-        prefix = self.server.prefix
-        if not (hmac.compare_digest(path[: len(prefix)], prefix) and path[len(prefix) :].startswith(b"/")):
-            text = "open the whole address that sweep printed: its random part keeps other users out\n"
-            self._send(HTTPStatus.FORBIDDEN, "text/plain", text)
-            return
-        try:
-            found = self.server.answer(path[len(prefix) :].decode())
-        except SweepError as error:
-            self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n")
-            return
-        if found is None:
-            self._send(HTTPStatus.NOT_FOUND, "text/plain", "there is no such page yet\n")
-            return
-        self._send(HTTPStatus.OK, *found)
-
-    def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
-        content = text.encode()
-        tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-        is_known = status == HTTPStatus.OK and self.headers.get("If-None-Match") == tag
-        self.send_response(HTTPStatus.NOT_MODIFIED if is_known else status)
-        for name, value in _HEADERS.items():
-            self.send_header(name, value)
-        if status in (HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE):
-            self.send_header("Refresh", "2")  # a run that has just been started makes its ledger
-        self.send_header("ETag", tag)
-        if not is_known:
-            self.send_header("Content-Type", f"{kind}; charset=utf-8")
-            self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if not is_known:
-            self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing of requests: the terminal is the run's."""
 
 
 def serve(listener: Listener, results: Path, until: Callable[[], object] | None = None) -> None:

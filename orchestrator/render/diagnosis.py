@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from orchestrator.base.space import trial_name
 from orchestrator.causes.advice import CURVATURE_EVERY
 from orchestrator.causes.diagnosis import Diagnosis
-from orchestrator.causes.evidence import Evidence
+from orchestrator.causes.evidence import BY_FORWARDS, BY_PRODUCTS, Evidence
 from orchestrator.causes.mechanisms.catalogue import title_of
 from orchestrator.causes.mechanisms.limits import DECAYED, LAGGING
 from orchestrator.causes.series import Series, known
@@ -83,7 +83,9 @@ def _curvature(axes: Axes, evidence: Evidence, window: Window) -> None:
         remedy = f"not measured: telemetry: {{curvature: {CURVATURE_EVERY}}}"
         _nothing(axes, "not measured here" if elsewhere else remedy)
         return
-    for name, colour in (("lambda_max", LINE), ("lambda_grad", SECOND_LINE)):
+    for name, colour in ((BY_PRODUCTS[0], LINE), (BY_PRODUCTS[1], SECOND_LINE), (BY_FORWARDS, SECOND_LINE)):
+        if not len(evidence.column(name)):
+            continue
         readings = evidence.column(name).between(*window)
         # Negative values are gaps on a log scale.
         shown_N = np.where(readings.value_N > 0, readings.value_N, np.nan)

@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from orchestrator.base.consumption import peak_memory_of
 from orchestrator.base.processes import MARK, end_marked, new_mark
 from orchestrator.detection.watch import TRIAL_VARIABLE
 from orchestrator.worker import fork_server
@@ -51,6 +52,12 @@ class Launcher:
     def __init__(self, preload: str | Sequence[str] | None = None) -> None:
         self._preload = preload
         self._environments: list[dict[str, str]] = []
+        self._children: list[Child] = []
+
+    @property
+    def peak_memory(self) -> float | None:
+        """The largest memory in MiB of a process that it launched on this machine; None if none was seen."""
+        return max((child.peak_memory for child in self._children if child.peak_memory), default=None)
 
     def environments(self, workers: int) -> list[dict[str, str]]:
         """Return the environment of each of ``workers`` processes, by rank; the same ones at each call."""
@@ -70,7 +77,9 @@ class Launcher:
         if self._preload is not None:
             shared = {name: text for name, text in environment.items() if name not in _OF_ONE_PROCESS}
             server = server_for(command, self._preload, folder, {**os.environ, **shared})
-        return Child(command, folder, environment, log, server)
+        child = Child(command, folder, environment, log, server)
+        self._children.append(child)
+        return child
 
     def close(self) -> None:
         """Release resources; there are none on this machine."""
@@ -128,6 +137,7 @@ class Child:
             cause = getattr(error, "strerror", None) or str(error)
             raise CannotStart(f"{command[0]!r} cannot be run: {cause}") from None
         self._is_at_end, self._last = False, b""
+        self.peak_memory = 0.0  # in MiB, as seen at each read
         os.set_blocking(self._process.output, False)
 
     def read(self, timeout_s: float = 0.0) -> bytes:
@@ -136,7 +146,10 @@ class Child:
             if self.returncode() is None:
                 time.sleep(timeout_s)  # it has closed its output and still runs
             return b""
-        if not self.is_readable(timeout_s):
+        is_readable = self.is_readable(timeout_s)
+        if (pid := self._process.pid()) is not None:  # of a short trial this is the only look
+            self.peak_memory = max(self.peak_memory, peak_memory_of(pid) or 0.0)
+        if not is_readable:
             return b""
         content = os.read(self._process.output, _CHUNK_BYTES)
         self._is_at_end = not content
@@ -218,6 +231,10 @@ class SpawnedProcess:
         self._stdout = self._process.stdout
         self.output = self._stdout.fileno()
 
+    def pid(self) -> int | None:
+        """Return its id, None while unknown."""
+        return self._process.pid
+
     def returncode(self) -> int | None:
         """Return the exit status, minus the signal's number if it was killed, or None while it runs."""
         if self._process.returncode is not None:
@@ -256,6 +273,10 @@ class ForkedProcess:
         """``line`` connects to the server, ``output`` is the readable end of a pipe."""
         self.output = output
         self._line, self._received, self._is_alone = line, b"", False
+
+    def pid(self) -> int | None:
+        """Return its id, None while unknown."""
+        return self._listen().get("pid")
 
     def returncode(self) -> int | None:
         """Return the exit status, minus the signal's number if it was killed, or None while it runs."""

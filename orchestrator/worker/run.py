@@ -55,7 +55,9 @@ def run_pack(
         reports = run.reports(started, wants_pause)
         # Processes of a trial on several machines would be measured on one of them.
         yield from (
-            _with_usage(reports, pack) if isinstance(pack, LaunchedPack) and pack.launch.workers == 1 else reports
+            _with_usage(reports, run.pack, run.launcher)
+            if isinstance(run, CustomRun) and run.pack.launch.workers == 1
+            else reports
         )
     except (KeyboardInterrupt, GeneratorExit):
         raise
@@ -75,14 +77,14 @@ def _ending_of(error: BaseException, tail: str, run: PackedRun | CustomRun) -> E
     return Failed(tail, run.waited)
 
 
-def _with_usage(reports: Iterator[Report], pack: LaunchedPack) -> Iterator[Report]:
+def _with_usage(reports: Iterator[Report], pack: LaunchedPack, launcher: Launcher) -> Iterator[Report]:
     """Yield the reports of a trial whose processes are on this machine, its result with their memory and energy."""
     meter, peak = EnergyMeter(pack.launch.gpus_per_worker, variable=TRIAL_MARK), None
     joules: float | None = None
     kept = TrialFolder(Path(pack.launch.trials_folder) / pack.trial_ids[0]).joules
     environment = {"energy": meter.source} if meter.source else {}
     for report in reports:
-        peaks = (peak, peak_memory_of_children(TRIAL_MARK))
+        peaks = (peak, launcher.peak_memory, peak_memory_of_children(TRIAL_MARK))
         peak = max((each for each in peaks if each is not None), default=None)
         if (spent := meter.take()) is not None:
             # The first report comes after an attempt that does not resume has emptied the trial's folder.

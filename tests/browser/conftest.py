@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from orchestrator.pages.server import PageServer, address_of, listening_socket
+from orchestrator.pages.loopback import address_of, listening_socket
+from orchestrator.pages.server import PageServer
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 

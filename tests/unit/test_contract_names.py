@@ -111,7 +111,18 @@ ACTIONS = {
     "init": {"--objective", "--command", "--axis", "--drop", "--set", "--seeds", "--steps", "--from", "--output"}
     | {"--trainer", "--for", "--trials"},
     "watch": LOG_OPTIONS
-    | {"--steps", "--every", "--json", "--on", "--notify", "--run", "--run-on", "--exit-on", "--stalled-after"}
+    | {
+        "--steps",
+        "--every",
+        "--json",
+        "--page",
+        "--on",
+        "--notify",
+        "--run",
+        "--run-on",
+        "--exit-on",
+        "--stalled-after",
+    }
     | {"--beside", "--set", "--results", "--pattern", "--format"},
     "objectives": {"--match"},
     "import": {"--name", "--axis", "--outcome", "--loss", "--seed", "--map", "--diverged-above", "--where", "--mapping"}

@@ -12,6 +12,7 @@ from orchestrator.causes.mechanisms import limits as at
 from orchestrator.causes.mechanisms.mechanism import (
     CLIP,
     NO_ONSET,
+    NOT_BOUNDED,
     Finding,
     MakeFinding,
     Move,
@@ -75,8 +76,11 @@ def bad_batch(evidence: Evidence, finding: MakeFinding) -> Finding:
         return finding("excluded", "the loss did not fall back after the step that jumped", numbers)
     if share is not None and not is_shared:
         return finding("excluded", "other trials that saw this batch did not jump", numbers)
-    if is_shared or (ratio is not None and ratio <= at.THRESHOLD):
+    is_low = ratio is not None and ratio <= at.THRESHOLD
+    if is_shared or (is_low and evidence.bounds_curvature):
         return finding("supported", f"the loss jumped at step {step} alone", numbers, step)
+    if is_low:
+        return finding("unknown", f"one step jumped; {NOT_BOUNDED}", numbers)
     if ratio is not None:
         return finding("excluded", "the curvature was over its threshold before", numbers)
     reason = "one step jumped; whether the curvature was over its threshold then was not measured"

@@ -13,6 +13,7 @@ from orchestrator.causes.mechanisms.mechanism import (
     HIGHER_LR,
     LOWER_LR,
     NO_ONSET,
+    NOT_BOUNDED,
     NOT_MEASURED,
     UNKNOWN_RATE,
     Finding,
@@ -69,7 +70,7 @@ def over_the_threshold(evidence: Evidence, finding: MakeFinding) -> Finding:
         return finding("excluded", reason, numbers)
     if (wider := stable_with_more_bits(evidence)) is not None:
         return finding("excluded", f"it is stable with precision {wider.value}", numbers)
-    if is_early and len(readings) and known(readings.largest()) < at.NEAR_THRESHOLD:
+    if is_early and evidence.bounds_curvature and len(readings) and known(readings.largest()) < at.NEAR_THRESHOLD:
         if len(readings) > 1:
             return finding("excluded", "the curvature was far below the threshold before the onset", numbers)
         reason = f"the only reading of the curvature is {readings.largest():.3g} of the threshold"
@@ -84,6 +85,7 @@ def over_the_threshold(evidence: Evidence, finding: MakeFinding) -> Finding:
     if not is_early:
         return finding("excluded", "it had trained at this learning rate", numbers)
     missing = "the curvature was over the threshold now and then" if share_over is not None else _not_read(evidence)
+    missing = NOT_BOUNDED if share_over == 0 and not evidence.bounds_curvature else missing
     tried = "no lower learning rate is stable either" if slower else "no cell has a lower learning rate"
     return finding("unknown", f"{missing}, and {tried}", numbers)
 
@@ -150,7 +152,8 @@ def warmup_too_short(evidence: Evidence, finding: MakeFinding) -> Finding:
     if direction is None:
         return finding("unknown", "the direction of the steps before the onset was not read", numbers)
     later = evidence.threshold_ratio.between(young, evidence.end)
-    if len(later) > 1 and known(later.share(lambda ratio_N: ratio_N > at.THRESHOLD)) <= at.SELDOM_OVER:
+    share_later = later.share(lambda ratio_N: ratio_N > at.THRESHOLD)
+    if evidence.bounds_curvature and len(later) > 1 and known(share_later) <= at.SELDOM_OVER:
         began = evidence.threshold_ratio.first(lambda ratio_N: ratio_N > at.THRESHOLD)
         if began is not None and began < young:
             return finding("supported", "the curvature was over the threshold only while v was young", numbers, began)
@@ -180,6 +183,8 @@ def sharpening(evidence: Evidence, finding: MakeFinding) -> Finding:
         f"curvature over the threshold at {num_over} of the last {len(readings)} readings before the onset, at most "
         f"{readings.largest():.3g} times it"
     ]
+    if not num_over and not evidence.bounds_curvature:
+        return finding("unknown", NOT_BOUNDED, numbers)
     if known(readings.largest()) < at.NEAR_THRESHOLD:
         return finding("excluded", "the curvature stayed far below its threshold", numbers)
     is_often_over = num_over >= max(at.MIN_OVER, at.SELDOM_OVER * len(readings))

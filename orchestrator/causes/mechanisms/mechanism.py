@@ -14,6 +14,7 @@ from orchestrator.causes.mechanisms.limits import WARMUP_RULE
 from orchestrator.maps.neighbours import Neighbour
 
 NOT_MEASURED = "the curvature was not measured"
+NOT_BOUNDED = "the curvature along the update stayed below its threshold, but others may not"
 UNKNOWN_RATE = "it is not known when the learning rate was full; in the sweep file, `facts: {warmup: STEPS}` says so"
 NO_ONSET = "the loss never rose off its trend"
 

@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from orchestrator.base.space import format_value
-from orchestrator.causes.evidence import Evidence
+from orchestrator.causes.evidence import BY_FORWARDS, BY_PRODUCTS, Evidence
 from orchestrator.causes.mechanisms import limits as at
 from orchestrator.causes.mechanisms.mechanism import (
     HIGHER_EPS,
@@ -86,7 +86,7 @@ def preconditioner_decay(evidence: Evidence, finding: MakeFinding) -> Finding:
     first, end = onset - 2 * at.DECAY_WINDOW, peak + 1
     curvature = evidence.threshold_ratio.between(first, end)
     has_crossed = curvature.first(lambda ratio_N: ratio_N > at.THRESHOLD) is not None
-    if len(curvature) > 1 and known(curvature.largest()) < at.NEAR_THRESHOLD:
+    if evidence.bounds_curvature and len(curvature) > 1 and known(curvature.largest()) < at.NEAR_THRESHOLD:
         reason = f"the curvature stayed below {curvature.largest():.2g} times its threshold"
         return finding("excluded", reason, numbers)
     if len(curvature):
@@ -114,10 +114,12 @@ def growth_steps(norm: Series, onset: int, reach: int) -> int | None:
 
 
 def _crossings(evidence: Evidence, first: int, end: int) -> str:
-    """When each of the two curvatures first exceeded the threshold of its step."""
+    """When each curvature that was read first exceeded the threshold of its step."""
     threshold = evidence.column("curvature_threshold")
     words = []
-    for name in ("lambda_max", "lambda_grad"):
+    for name in (*BY_PRODUCTS, BY_FORWARDS):
+        if not len(evidence.column(name)):
+            continue
         readings = evidence.column(name).between(first, end)
         limit_N = np.array([threshold.at(step) or np.inf for step in readings.step_N])
         over_N = readings.step_N[readings.value_N > limit_N]

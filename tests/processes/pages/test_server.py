@@ -15,14 +15,15 @@ from local_server import wait_for
 from sweep_cases import ledger_at, record, sweep_of
 
 from orchestrator.base.files import FROZEN_SWEEP
-from orchestrator.pages.server import address_of, listening_socket, page_beside, serve
+from orchestrator.pages.loopback import address_of, listening_socket
+from orchestrator.pages.server import page_beside, serve
 
 GRID = "axes: {lr: {values: [0.1, 0.2]}}\n"
 KILLED = """
 import os, sys, time
 from pathlib import Path
 from orchestrator.pages.server import page_beside
-from orchestrator.pages.server import listening_socket
+from orchestrator.pages.loopback import listening_socket
 with page_beside(listening_socket(None), Path(sys.argv[1])):
     print("ready", flush=True)
     time.sleep(60)

@@ -45,8 +45,10 @@ def test_closing_in_the_middle_of_a_trial_ends_every_process_and_removes_the_scr
     assert scratch_of(executor.pid) == []
 
 
-def test_of_workers_with_nothing_left_to_train_one_waits_for_the_next_pack_and_the_others_end(tmp_path: Path) -> None:
-    """While another pack trains on, a worker that has ended its own gives back its memory, unless it is the last."""
+def test_workers_with_nothing_left_to_train_end_one_of_them_after_a_while_and_a_next_pack_starts_a_new_one(
+    tmp_path: Path,
+) -> None:
+    """While another pack trains on, a worker that has ended its own gives back its memory and its CPU."""
     sweeps = []
     for name, script in (("a", SHORT), ("b", SHORT), ("c", SHORT), ("long", WAITS)):
         (tmp_path / name).mkdir()
@@ -64,6 +66,16 @@ def test_of_workers_with_nothing_left_to_train_one_waits_for_the_next_pack_and_t
             seen = max(seen, sum(workers(executor.pid)))
         assert (num_ended, workers(executor.pid)) == (3, (1, 1))
         assert seen > 2
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline and workers(executor.pid) != (0, 1):
+            executor.poll(0.2)
+        assert workers(executor.pid) == (0, 1)
+        executor.submit(only_pack(*sweeps[0]))
+        deadline, has_ended = time.monotonic() + 60, False
+        while time.monotonic() < deadline and not has_ended:
+            events = executor.poll(0.2)
+            has_ended = any(isinstance(e, Report) and isinstance(e.ending, Completed) for e in events)
+        assert has_ended
     finally:
         executor.close()
 

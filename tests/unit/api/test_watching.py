@@ -2,6 +2,8 @@
 
 import json
 import math
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from orchestrator.api import watching
 from orchestrator.api.watching import Clock, WatchOptions, kinds_of, watch
 from orchestrator.base.errors import EXIT_ALARM, EXIT_INTERRUPTED, EXIT_OK, InputError
 from orchestrator.base.files import FROZEN_SWEEP, REMEDY_TABLE
-from orchestrator.mirrors.notifier import Message
+from orchestrator.mirrors.notifier import Message, NotDelivered
 
 SPIKE = [(600, 630, 2.0)]
 
@@ -139,6 +141,24 @@ def test_what_is_over_before_the_watch_is_no_alarm_and_alarms_within_a_minute_ar
     assert found.alarms == [("spike", 1600), ("nan", 1750), ("lost", 1750)]
     assert [message.title.split(": ")[-1] for message in found.sent] == ["spike", "nan and lost"]
     assert [message.kind for message in found.sent] == ["warning", "failure"]
+
+
+def test_a_message_that_does_not_arrive_is_said_while_the_watch_goes_on(watched, monkeypatch) -> None:
+    refused = threading.Event()
+
+    def deliver(message: Message) -> None:
+        refused.set()
+        raise NotDelivered("the service answered with HTTP status 403")
+
+    monkeypatch.setattr(watching, "service_named", lambda name, option: deliver)
+    parts = in_parts(learning(1000, changes=SPIKE))
+    parts.insert(14, lambda: refused.wait(10) and time.sleep(0.05))
+    said = watched(parts, notify="URL", steps=1000).said
+    warning = "warning: --notify: a message did not arrive: the service answered with HTTP status 403"
+    assert said.count(warning) == 1
+    reports = [i for i, line in enumerate(said) if "steps/s" in line]
+    assert said.index(warning) < reports[-1]
+    assert "warning: --notify: 1 of 1 messages did not arrive" in said[-3] + said[-2] + said[-4]
 
 
 def test_kinds_that_are_not_wanted_are_said_but_not_sent(watched) -> None:

@@ -44,6 +44,32 @@ def test_a_watch_says_of_a_run_what_replay_says_of_its_log(curve: np.ndarray) ->
     assert watch.verdict().outcome == ("diverged" if stopped_at else "spiked")
 
 
+def summed(losses: np.ndarray, every: int = 100) -> list[tuple[int, float]]:
+    """What a trainer reports that adds up losses, divides them by ``every`` and also reports after its first step."""
+    means = [float(losses[at : at + every].mean()) for at in range(1, len(losses), every)]
+    return [(0, losses[0] / every), *((every * (at + 1), mean) for at, mean in enumerate(means))]
+
+
+def test_a_first_loss_that_may_be_a_partial_sum_does_not_stop_a_run() -> None:
+    watch = Watch()
+    assert not any(watch.report(step, loss) for step, loss in summed(learning(20000)))
+    assert watch.verdict().outcome == "unknown"
+    assert "may be a sum over fewer steps; without it: stable" in watch.verdict().reason
+
+
+def test_a_run_that_begins_with_a_partial_sum_is_stopped_when_the_rest_is_lost() -> None:
+    points = summed(learning(20000, changes=[(14000, 20000, 9.0)]))
+    watch, resumed = Watch(), Watch()
+    stops = [bool(watch.report(step, loss)) for step, loss in points]
+    assert points[stops.index(True)][0] > 14000
+    assert watch.verdict().outcome == "diverged"
+    first = Watch()
+    for step, loss in points[:5]:
+        first.report(step, loss)
+    resumed.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
+    assert [bool(resumed.report(step, loss)) for step, loss in points[5:]] == stops[5:]
+
+
 def test_a_loss_that_is_not_finite_loses_the_run_at_its_step() -> None:
     watch = Watch()
     assert feed(watch, [3.0, 2.0, math.nan, 1.0]) == 2

@@ -20,7 +20,8 @@ from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.causes.diagnosis import diagnose
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
-from orchestrator.pages.server import PageServer, address_of, listening_socket
+from orchestrator.pages.loopback import address_of, listening_socket
+from orchestrator.pages.server import PageServer
 from orchestrator.render.html import blocks_html
 
 GRID = "axes: {lr: {values: [0.1, 0.2]}, eps: {values: [1e-8, 1e-4]}}\n"
@@ -233,7 +234,7 @@ def test_each_server_has_its_own_token() -> None:
 
 
 def test_a_silent_connection_is_closed(port: int, monkeypatch) -> None:
-    monkeypatch.setattr("orchestrator.pages.server._Handler.timeout", 0.05)
+    monkeypatch.setattr("orchestrator.pages.loopback._Handler.timeout", 0.05)
     with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
         silent.sendall(b"GET /token/")
         assert silent.recv(100) == b""
