@@ -81,7 +81,7 @@ QUESTIONS = {
     "boundary": {"--along", "--across", "--where", "--reduce", "--degraded", "--level"},
     "check": SWEEP_OPTIONS - {"--results"} | {"--losses", "--timeout"},
     "compare": {"--by", "--base", "--x", "--y", "--reduce", "--degraded"},
-    "diagnose": {"--trial", "--cell"},
+    "diagnose": {"--trial", "--cell", "--full"},
     "doctor": {"--strict", "--fix"},
     "edge": {"--along", "--across", "--by", "--where", "--degraded"},
     "explain": {"--x", "--y"},
@@ -298,7 +298,8 @@ def test_names_of_the_results_in_a_notebook(tmp_path: Path) -> None:
     results = orchestrator.load(tmp_path / "case")
     questions = {query.query_name() for query in answers.query_classes("sweep")}
     assert {*dir(results)} == questions | {
-        "ask", "axes", "compare", "folder", "map", "name", "plot", "telemetry", "to_xarray", "trace", "trials",
+        "ask", "axes", "compare", "folder", "map", "name", "plot", "sentence", "telemetry", "to_xarray", "trace",
+        "trials",
     }  # fmt: skip
     assert list(inspect.signature(results.recommend).parameters)[-4:] == [
         "margin", "metric", "degraded", "maximize",
