@@ -1,7 +1,7 @@
 """A sweep in one sentence: where its edge is, which setting to take and why, and the command that comes next.
 
-It is made here alone, and every surface shows it first. No cell of the sweep refutes it: what holds for known cells only
-says so, and a sweep without an edge has a sentence of its own.
+It is made here alone, and every surface shows it first. No cell of the sweep refutes it: what holds for known cells
+alone says so, and a sweep without an edge has a sentence of its own.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _degraded(table: SweepTable, cells: Iterable[Cell]) -> str:
 
 
 def _of_grid(table: SweepTable, sides: Mapping[Cell, bool | None]) -> _Edge:
-    """The values of the steepest axis at which every known cell is inside the edge, and what the next value has."""
+    """Where on the steepest axis every known cell is inside the edge, and what the next values have."""
     axis = GridMap(table).steepest.along
     values = existing(axis, axis.values)
     known = sum(side is not None for side in sides.values())
@@ -267,7 +267,7 @@ def _margin(chosen: Candidate) -> str:
         return "without a margin, since no axis has an order"
     if math.isfinite(chosen.margin):
         return f"at least {chosen.margin:.3g} times from the edge"
-    return "no edge on any side of it in what was tried"
+    return "no edge on any side in what was tried"
 
 
 # --- what comes next ---------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ QUESTIONS = {
     "plan": SWEEP_OPTIONS - {"--results"},
     "predict": {"--at", "--along", "--where", "--lr", "--assume", "--far", "--degraded"}
     | {"--confirm", "--executor", "--allow-import"},
-    "recommend": {"--margin", "--metric", "--degraded", "--maximize", "--minimize"},
+    "recommend": {"--margin", "--metric", "--degraded", "--maximize", "--minimize", "--paste"},
     "remedies": FORK_OPTIONS | {"--cell"},
     "remedy": FORK_OPTIONS | {"--trial", "--cell"},
     "replay": LOG_OPTIONS
@@ -109,7 +109,7 @@ ACTIONS = {
     | {"--executor", "--address", "--cpus", "--gpus", "--pack", "--parallel", "--slurm", "--tracking-uri"}
     | {"--retry-errored", "--notify-test", "--page", "--port", "--refine", "--factor", "--trials", "--along"},
     "init": {"--objective", "--command", "--axis", "--drop", "--set", "--seeds", "--steps", "--from", "--output"}
-    | {"--trainer", "--for", "--trials"},
+    | {"--trainer", "--for", "--trials", "--preset", "--goal"},
     "watch": LOG_OPTIONS
     | {"--steps", "--every", "--json", "--on", "--notify", "--run", "--run-on", "--exit-on", "--stalled-after"}
     | {"--beside", "--set", "--results", "--pattern", "--format"},
@@ -301,8 +301,8 @@ def test_names_of_the_results_in_a_notebook(tmp_path: Path) -> None:
         "ask", "axes", "compare", "folder", "map", "name", "plot", "sentence", "telemetry", "to_xarray", "trace",
         "trials",
     }  # fmt: skip
-    assert list(inspect.signature(results.recommend).parameters)[-4:] == [
-        "margin", "metric", "degraded", "maximize",
+    assert list(inspect.signature(results.recommend).parameters)[-5:] == [
+        "margin", "metric", "degraded", "maximize", "paste",
     ]  # fmt: skip
     assert list(inspect.signature(orchestrator.run).parameters) == [
         "sweep", "axis", "drop", "set", "seeds", "steps", "name", "results", "executor", "retry_errored",
