@@ -32,6 +32,7 @@ def comparison_content(comparison: Comparison) -> dict[str, Any]:
     else:
         shared |= {"num_cells": comparison.num_cells, "num_unknown": comparison.num_unknown}
     return {
+        "sentence": " ".join(_verdicts(comparison)),
         **shared,
         "differs": {name: list(values) for name, values in comparison.changed.items()},
         "sweeps": [
@@ -79,8 +80,14 @@ def _difference_content(new: Difference, comparison: Comparison) -> dict[str, An
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:
-    """Return the comparison in words."""
-    return list(_lines_of_surfaces(comparison) if comparison.is_fitted else _lines_of_cells(comparison))
+    """Return the comparison in words, the verdict first."""
+    details = _lines_of_surfaces(comparison) if comparison.is_fitted else _lines_of_cells(comparison)
+    return [*_verdicts(comparison), *details]
+
+
+def _verdicts(comparison: Comparison) -> Iterator[str]:
+    """How much of the map each sweep gains or loses against the first, and how sure that is."""
+    return (f"{_area_text(comparison, new)} {_how_sure(comparison, new)}" for new in comparison.differences)
 
 
 def _edge_axis(comparison: Comparison) -> Axis:
@@ -190,15 +197,15 @@ def _stable_lines(side: Side, of: str, noun: str) -> Iterator[str]:
 
 
 def _paragraph_of_cells(comparison: Comparison, new: Difference) -> str:
-    """What changed from the first sweep and how certain that is."""
+    """What changed from the first sweep."""
     pairs = _pairs_text(new.pairs) if new.pairs else "They share no seeds, so trials are not paired."
-    sentences = [_area_text(comparison, new), pairs]
+    sentences = [pairs]
     if comparison.edge_axis is not None:
         sentences.append(_shift_of_brackets(new, comparison.edge_axis))
     if new.num_turned:
         cells = count(new.num_turned, "cell has", "cells have")
         sentences.append(f"{cells} all seeds stable in one of them and none in the other.")
-    return " ".join([*sentences, _how_sure(comparison, new)])
+    return f"{new.name}: {' '.join(sentences)}"
 
 
 def _shift_of_brackets(new: Difference, axis: Axis) -> str:
@@ -246,14 +253,14 @@ def _is_wider(axis: Axis, common: Axis) -> bool:
 
 
 def _paragraph_of_surfaces(comparison: Comparison, side: Side, new: Difference) -> str:
-    """What changed from the first sweep and how certain that is."""
+    """What changed from the first sweep."""
     first = comparison.sides[0]
-    sentences = [_area_text(comparison, new), _shift_of_fits(_edge_axis(comparison), new.rows)]
+    sentences = [_shift_of_fits(_edge_axis(comparison), new.rows)]
     if new.pairs is not None:
         sentences.append(_pairs_text(new.pairs))
     nums = " and ".join(str(_surface(each).num_trials) for each in (first, side))
     fitted = f"Both surfaces are fitted, to {nums} trials."
-    return " ".join([*sentences, _how_sure(comparison, new), fitted])
+    return f"{new.name}: {' '.join([*sentences, fitted])}"
 
 
 def _surface(side: Side) -> SurfaceMap:

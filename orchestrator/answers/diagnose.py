@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.answers._options import cell_option, trial_option
 from orchestrator.base.files import DIAGNOSES, FROZEN_SWEEP
-from orchestrator.base.query import Query, Say, hidden, silent
+from orchestrator.base.query import Query, Say, hidden, option, silent
 from orchestrator.base.space import format_value
-from orchestrator.base.words import listed
+from orchestrator.base.words import count, listed
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Figure, File, Line, picture_of
 
@@ -43,6 +43,7 @@ class DiagnoseQuery(Query["SweepTable"]):
 
     trial: str | None = trial_option()
     cell: Mapping[str, Any] | None = cell_option()
+    full: bool = option(False, "also why each other mechanism is excluded")
 
     def ask(self, subject: SweepTable, say: Say = silent) -> DiagnoseAnswer:
         """Diagnose a trial."""
@@ -51,7 +52,7 @@ class DiagnoseQuery(Query["SweepTable"]):
         diagnosis = diagnose(subject, self.trial, self.cell)
         if diagnosis is None:
             return DiagnoseAnswer(subject.ledger.path.parent.name)
-        return answer_of(subject.ledger, diagnosis)
+        return answer_of(subject.ledger, diagnosis, in_full=self.full)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,17 @@ class DiagnoseAnswer(Answer):
     folder: Path | None = hidden(default=None)
     remedies: RemedyAnswer | None = hidden(default=None)
     can_be_forked: bool = hidden(default=False)
+    in_full: bool = hidden(default=False)
 
     @classmethod
     def of(
-        cls, diagnosis: Diagnosis, folder: Path, remedies: RemedyAnswer | None = None, *, can_be_forked: bool = False
+        cls,
+        diagnosis: Diagnosis,
+        folder: Path,
+        remedies: RemedyAnswer | None = None,
+        *,
+        can_be_forked: bool = False,
+        in_full: bool = False,
     ) -> DiagnoseAnswer:
         """The answer with a diagnosis and its advice for a trial of the sweep in ``folder``."""
         from orchestrator.causes.advice import advised
@@ -102,6 +110,7 @@ class DiagnoseAnswer(Answer):
             folder=folder,
             remedies=remedies,
             can_be_forked=can_be_forked,
+            in_full=in_full,
         )
 
     @property
@@ -110,13 +119,16 @@ class DiagnoseAnswer(Answer):
         return f"{self.sweep}: diagnosis" + ("" if self.trial_id is None else f" of {self.trial_id}")
 
     def blocks(self) -> Iterator[Block]:
-        """Yield what happened, the cause with its numbers, what else was examined, and the advice."""
+        """Yield the trial, its cause and what to do next; then what happened, the evidence, and the advice."""
         if self.result is None or self.folder is None:
             yield Line(f"{self.sweep}: no trial is unstable, there is nothing to diagnose")
             yield Line("`--trial ID` diagnoses a stable trial anyway")
             return
+        yield Line(self.result.headline)
+        yield Line(_cause(self.result))
+        yield Line(self._next())
         yield from _history(self.result)
-        yield from _findings(self.result)
+        yield from _findings(self.result, self.in_full)
         pictures = self.folder / DIAGNOSES
         yield from self._not_finite(self.result, pictures)
         yield from self._advice(pictures)
@@ -131,8 +143,19 @@ class DiagnoseAnswer(Answer):
         if self.remedies is not None:
             yield Line("remedies, tried on forks of this trial:")
             yield from (block for block in self.remedies.blocks() if not isinstance(block, Figure))
-        elif self.can_be_forked:
-            yield Line(f"`sweep remedy {self.folder.name} --trial {self.trial_id}` finds what would have saved it")
+
+    def _next(self) -> str:
+        """Return what to do next: the remedy that saved it, a command that looks for one, or the first advice."""
+        assert self.folder is not None, "there is a trial"
+        if self.remedies is not None and (found := self.remedies.cheapest) is not None:
+            return f"next: {found} from step {self.remedies.cheapest_step}, which saved forks (below)"
+        if self.remedies is None and self.can_be_forked:
+            return f"next: `sweep remedy {self.folder.name} --trial {self.trial_id}` finds what would have saved it"
+        if shown := [advice.move for advice in self.advice if advice.standing != "refuted"]:
+            return f"next: {shown[0].direction} {shown[0].setting}, which {shown[0].reason}"
+        if self.outcome == "stable":
+            return f"next: `sweep recommend {self.folder.name}` says which setting to take"
+        return f"next: `sweep explain {self.folder.name}` says what the unstable cells have in common"
 
     def _not_finite(self, diagnosis: Diagnosis, pictures: Path) -> Iterator[Block]:
         from orchestrator.causes.advice import broken_step
@@ -170,7 +193,7 @@ class DiagnoseAnswer(Answer):
                 yield from _small_sweep(f"{missing}; this sweep would:", path, advice.sweep_file)
 
 
-def answer_of(ledger: LedgerReader, diagnosis: Diagnosis) -> DiagnoseAnswer:
+def answer_of(ledger: LedgerReader, diagnosis: Diagnosis, *, in_full: bool = False) -> DiagnoseAnswer:
     """The answer with a diagnosis and the remedies that were tried on forks."""
     from orchestrator.answers.remedy import RemedyAnswer
     from orchestrator.causes.remedies.forking import is_custom, why_unforkable
@@ -178,10 +201,12 @@ def answer_of(ledger: LedgerReader, diagnosis: Diagnosis) -> DiagnoseAnswer:
 
     trial, folder = diagnosis.trial, ledger.path.parent
     if trial.outcome == "stable" or (is_custom(trial) and why_unforkable(folder, trial) is not None):
-        return DiagnoseAnswer.of(diagnosis, folder)
+        return DiagnoseAnswer.of(diagnosis, folder, in_full=in_full)
     if has_remedies(folder, trial.trial_id):
-        return DiagnoseAnswer.of(diagnosis, folder, RemedyAnswer.of(read_remedies(ledger, diagnosis)))
-    return DiagnoseAnswer.of(diagnosis, folder, can_be_forked=(folder / FROZEN_SWEEP).is_file())
+        tried = RemedyAnswer.of(read_remedies(ledger, diagnosis))
+        return DiagnoseAnswer.of(diagnosis, folder, tried, in_full=in_full)
+    can_be_forked = (folder / FROZEN_SWEEP).is_file()
+    return DiagnoseAnswer.of(diagnosis, folder, can_be_forked=can_be_forked, in_full=in_full)
 
 
 def _history(diagnosis: Diagnosis) -> Iterator[Line]:
@@ -189,7 +214,6 @@ def _history(diagnosis: Diagnosis) -> Iterator[Line]:
     from orchestrator.base.space import entries_in_words
 
     evidence, trial = diagnosis.evidence, diagnosis.trial
-    yield Line(diagnosis.headline)
     parts = [trial.reason or ""]
     if evidence.onset != trial.onset_step:
         parts.append(f"it had blown up at step {evidence.onset}, which counts as the onset here")
@@ -213,17 +237,25 @@ def _history(diagnosis: Diagnosis) -> Iterator[Line]:
         yield Line(f"its rules did: {listed(trial.firings, _MAX_FIRINGS) or 'nothing'}", 1)
 
 
-def _findings(diagnosis: Diagnosis) -> Iterator[Line]:
-    """The cause with its numbers, its companions, and the unknown and excluded mechanisms."""
+def _cause(diagnosis: Diagnosis) -> str:
+    """Return the cause, or why there is none."""
+    if diagnosis.cause is not None:
+        return f"cause: {_titled(diagnosis.cause)}"
+    if diagnosis.evidence.outcome == "stable":
+        return "no cause: it stayed on its trend"
+    return f"not enough evidence: {_missing(diagnosis)}"
+
+
+def _findings(diagnosis: Diagnosis, in_full: bool) -> Iterator[Line]:
+    """The numbers of the cause, its companions, and the unknown and excluded mechanisms.
+
+    Unless ``in_full``, excluded ones are only counted.
+    """
     from orchestrator.causes.mechanisms.catalogue import title_of
 
     if diagnosis.cause is not None:
-        yield Line(f"cause: {_titled(diagnosis.cause)}")
+        yield Line("evidence:")
         yield from _numbers(diagnosis.cause, 1)
-    elif diagnosis.evidence.outcome == "stable":
-        yield Line("no cause: it stayed on its trend")
-    else:
-        yield Line(f"not enough evidence: {_missing(diagnosis)}")
     if diagnosis.along:
         yield Line("also seen, but not taken for the cause:" if diagnosis.cause else "seen, but not a cause:")
     for finding in diagnosis.along:
@@ -231,6 +263,9 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Line]:
         yield from _numbers(finding, 2)
     for verdict, heading in (("unknown", "not known:"), ("excluded", "excluded:")):
         findings = diagnosis.of(verdict)
+        if verdict == "excluded" and findings and not in_full:
+            yield Line(f"excluded: {count(len(findings), 'other mechanism')}; --full says why")
+            continue
         yield from [Line(heading)] if findings else []
         for finding in findings:
             measured = f" ({'; '.join(finding.numbers)})" if finding.numbers else ""

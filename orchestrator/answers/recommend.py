@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.answers._margins import margin_text
 from orchestrator.answers._options import degraded_option, direction_option, metric_option
 from orchestrator.base.query import Query, Say, flat, hidden, option, silent
 from orchestrator.base.space import format_value
 from orchestrator.render.answer import Answer
-from orchestrator.render.blocks import Block, Line
+from orchestrator.render.blocks import Block, Heading, Line
 
 if TYPE_CHECKING:
     from orchestrator.maps.recommendation import Candidate, Recommendation
@@ -37,6 +38,7 @@ class RecommendQuery(Query["SweepTable"]):
     )
     degraded: bool = degraded_option()
     maximize: bool | None = direction_option("--metric")
+    paste: bool = option(False, "end with the whole setting, a line for each value, to paste into a configuration")
 
     def ask(self, subject: SweepTable, say: Say = silent) -> RecommendAnswer:
         """Return the recommended setting, or the reason why there is none."""
@@ -45,7 +47,9 @@ class RecommendQuery(Query["SweepTable"]):
         from orchestrator.maps.recommendation import recommend
 
         found = recommend(subject, self.margin, self.metric, StableRule(self.degraded), self.maximize)
-        return RecommendAnswer(subject.name, found, IMPORTED_FACT in subject.facts)
+        return RecommendAnswer(
+            subject.name, found, _config(subject, found), IMPORTED_FACT in subject.facts, can_paste=self.paste
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,9 @@ class RecommendAnswer(Answer):
 
     sweep: str
     result: Recommendation = flat()
+    config: Mapping[str, Any] | None = None
     is_imported: bool = hidden(default=False)
+    can_paste: bool = hidden(default=False)
 
     def blocks(self) -> Iterator[Block]:
         """Yield the setting and its margins, then what was better but nearer to an edge."""
@@ -84,6 +90,9 @@ class RecommendAnswer(Answer):
             f"chosen from {len(self.result.candidates)} cells of {self.result.num_cells} that are stable on all seeds"
             f"{', without islands' if self.result.islands else ''}"
         )
+        if self.can_paste and self.config:
+            yield Heading("to paste:")
+            yield from (Line(f"{name}: {_yaml(value)}", 1) for name, value in self.config.items())
 
     @property
     def _loss_name(self) -> str:
@@ -146,3 +155,18 @@ class RecommendAnswer(Answer):
         return Line(
             f"{candidate.name}: median {self._loss_name} {candidate.loss:.4g}, margin {candidate.margin:.3g}", 1
         )
+
+
+def _config(table: SweepTable, found: Recommendation) -> Mapping[str, Any] | None:
+    """Return the recommended setting with what else acts in its trials; None without one."""
+    if found.chosen is None:
+        return None
+    first = table.by_cell()[found.chosen.setting][0]
+    return {**first.config, **found.chosen.setting}
+
+
+def _yaml(value: Any) -> str:
+    """Return a value as YAML has it."""
+    from orchestrator.render.answer import to_plain
+
+    return json.dumps(to_plain(value))

@@ -1,4 +1,4 @@
-"""The state of a sweep: outcomes, the map as text, and what failed."""
+"""The state of a sweep: its sentence, outcomes, the map as text, and what failed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LINES_OF_ERROR = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusQuery(Query["SweepTable"]):
-    """Show the state of a sweep: outcomes, failures, the map as text.
+    """Show the state of a sweep: edge and setting in a sentence, outcomes, failures, the map as text.
 
     For example `sweep status lr_warmup --watch`.
     """
@@ -74,14 +74,17 @@ def _state(table: SweepTable) -> Status:
     from orchestrator.ledger.facts import imported_of, long_note
     from orchestrator.maps.axes import led
     from orchestrator.maps.energy import energy_of
+    from orchestrator.maps.sentence import sentence_of
     from orchestrator.render.text_map import text_map
 
     facts, rows, folder = table.facts, table.trials, table.ledger.path.parent
+    is_running = is_locked(folder)
     return Status(
         sweep=facts.get("name", folder.name),
+        sentence=sentence_of(table, is_running=is_running).text,
         objective=facts.get("objective", ""),
         imported=imported_of(facts),
-        is_running=is_locked(folder),
+        is_running=is_running,
         num_trials=len(rows),
         statuses=Counter(row.status for row in rows),
         outcomes=Counter(row.label for row in rows if row.outcome is not None),
@@ -98,6 +101,7 @@ class Status(Answer):
     """How many trials have each status and outcome, and which ones failed."""
 
     sweep: str
+    sentence: str
     objective: str
     imported: Imported | None
     is_running: bool
@@ -122,9 +126,10 @@ class Status(Answer):
         return EXIT_SOME_FAILED if self.failures else EXIT_OK
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the outcomes, the map, and the first failures with the end of their errors."""
+        """Yield the sentence, the outcomes, the map, and the first failures with the end of their errors."""
         from orchestrator.base.words import counts_line
 
+        yield Line(self.sentence)
         yield Line(f"{self.sweep}: {self.num_trials} trials of {self.objective}")
         if self.origin:
             yield Line(self.origin)

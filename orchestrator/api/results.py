@@ -27,8 +27,10 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.curve_metrics import CURVE_METRICS, Measured, measured
 from orchestrator.maps.edges import StableRule
+from orchestrator.maps.sentence import Sentence, sentence_of
 from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.maps.tables import labelled, map_table, trial_table
+from orchestrator.render.html import text_html
 from orchestrator.render.maps import fraction_axes, heatmap, map_figure
 
 if TYPE_CHECKING:
@@ -68,11 +70,12 @@ class SweepResults:
         return [*dict.fromkeys([*own, *questions, "folder", "name"])]
 
     def _repr_html_(self) -> str:
-        """For a notebook: outcomes, the map, and what to call next."""
+        """For a notebook: the sentence, outcomes, the map, and what to call next."""
         labels = self._of_table(lambda table: Counter(row.label for row in table.trials if row.outcome is not None))
         counts = counts_line(labels) if labels else "no trial is over"
         picture = base64.b64encode(self._of_table(lambda table: heatmap("png", cell_map(table)))).decode()
         return (
+            f"<p>{text_html(str(self.sentence))}</p>"
             f"<p><b>{html.escape(self.name)}</b>: axes {html.escape(self._axes_text())}; {counts}</p>"
             f'<img alt="stability map" src="data:image/png;base64,{picture}">'
             f"<p>{', '.join(f'<code>.{call}</code>' for call in _NEXT)}</p>"
@@ -83,6 +86,11 @@ class SweepResults:
 
     def __repr__(self) -> str:
         return f"<sweep {self.name}: {len(self.trials)} trials, axes {self._axes_text()}>"
+
+    @property
+    def sentence(self) -> Sentence:
+        """Where the edge is, which setting to take and why, and the command that comes next, in one sentence."""
+        return self._of_table(sentence_of)
 
     @cached_property
     def trials(self) -> pd.DataFrame:

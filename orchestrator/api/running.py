@@ -176,6 +176,8 @@ def run_lines(
     yield from _warnings(notifiers)
     if within is not None and summary.stopped_by is None:
         yield _edge(folder, within)
+    else:
+        yield from _sentence(folder)
     return summary.exit_code
 
 
@@ -269,6 +271,15 @@ def _edge(folder: Path, within: float) -> str:
             return edge_sentence(read_table(ledger), search.along, within)
     except InputError as error:
         return f"the edge is not known: {error}"
+
+
+def _sentence(folder: Path) -> Iterator[str]:
+    """Yield the edge, the setting to take and the next command, after an empty line."""
+    from orchestrator.maps.sentence import sentence_of
+
+    with LedgerReader(folder / LEDGER) as ledger:
+        yield ""
+        yield sentence_of(read_table(ledger), is_running=False).text
 
 
 class OnceTraining:

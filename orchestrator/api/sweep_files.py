@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.api.presets import CONFIGS, preset_changes
+from orchestrator.api.presets import NUM_TRIALS as PRESET_TRIALS
 from orchestrator.base.errors import EXIT_OK, InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, check_output, write_output
 from orchestrator.render.blocks import Table
@@ -56,29 +58,42 @@ def init(
     shipped: str | None = None,
     target: str | None = None,
     num_trials: int | None = None,
+    preset: str | None = None,
+    goal: str | None = None,
 ) -> Lines:
     """Write the starter file of a sweep ``name`` to ``output`` or NAME.yaml. Raises InputError if it exists.
 
-    With ``shipped`` it is a copy of a sweep that ships, under the new name; with ``target`` a sweep of ``num_trials``
-    small models that predicts the edge of a large one.
+    With ``shipped`` it is a copy of a sweep that ships, or fixes what a configuration has. With ``target`` it is a sweep
+    of ``num_trials`` small models that predicts the edge of a large one, with ``preset`` or ``goal`` a search.
     """
     if objective is not None and command is not None:
         message = "cannot be combined with --command, which is what is trained"
         raise InputError(Problem("--objective", "", message, "give one option"))
     said: list[str] = []
-    if num_trials is not None and target is None:
-        raise InputError(Problem("--trials", str(num_trials), "is an option of --for", "add --for, or leave it out"))
+    is_search = preset is not None or goal is not None
+    config = None if shipped is None or Path(shipped).suffix.lower() not in CONFIGS else Path(shipped)
+    if num_trials is not None and target is None and not is_search:
+        remedy = "add one, or leave it out"
+        raise InputError(Problem("--trials", str(num_trials), "is an option of --for, --preset and --goal", remedy))
+    if target is not None and (is_search or config is not None):
+        message = "plans its own search, and cannot be combined with --preset, --goal or a configuration"
+        raise InputError(Problem("--for", target, message, "give one"))
+    if is_search or config is not None:
+        shipped = None if config is not None else shipped
+        changes, said = preset_changes(
+            preset, goal, config, objective or "gpt", command, changes, num_trials or PRESET_TRIALS
+        )
     if target is not None and shipped is None:
         from orchestrator.api.proxies import NUM_TRIALS, proxies_for
 
         changes, said = proxies_for(target, num_trials or NUM_TRIALS, changes)
     if shipped is not None:
-        text = _copy(name, shipped, objective is command is target is None and changes == Overrides())
+        text = _copy(name, shipped, objective is command is target is None and changes == Overrides() and not is_search)
     elif command is None:
         text = starter_file(name, objective or "gpt", changes)
     else:
         text = script_starter(name, command, changes)
-    if said:
+    if target is not None:
         text = f"# Where is the edge at {target}?\n" + text.split("\n", 1)[1]
     path = output or Path(f"{name}.yaml")
     if path.exists():

@@ -45,24 +45,38 @@ def init_command(
     seeds: SeedsOption = None,
     steps: StepsOption = None,
     shipped: Annotated[
-        str | None, typer.Option("--from", metavar="SWEEP", help="copy a sweep that ships, such as lr_warmup")
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="SWEEP|FILE",
+            help="copy a sweep that ships, such as lr_warmup, or fix what a config.json or .yaml of yours has",
+        ),
     ] = None,
     target: Annotated[
         str | None,
         typer.Option("--for", metavar="SIZE=N,...", help="small models that predict one of width=4096,steps=100000"),
     ] = None,
-    trials: Annotated[int | None, typer.Option(min=1, max=10_000, help="their number; 60 by default")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="adamw: search rate, warmup, beta2 and clip, around the values of --from")
+    ] = None,
+    goal: Annotated[
+        str | None, typer.Option(help="safe: search the edge over the ranges of --axis, for a setting far from it")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="budget of --for, --preset and --goal; 60 by default")
+    ] = None,
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="the file to write instead")] = None,
 ) -> None:
     """Write a commented sweep file as a starting point.
 
     For example `sweep init mine --axis lr=log:1e-3,1,7 --steps 200`, or `sweep init mine --from lr_warmup`. `sweep init
-    proxies --for width=4096,depth=32` plans small models whose edges predict that of a large one.
+    proxies --for width=4096,depth=32` plans small models whose edges predict that of a large one. `sweep init mine
+    --preset adamw --from config.json` searches rate, warmup, beta2 and clip within 60 trials.
     """
     from orchestrator.api.sweep_files import init, overrides
 
     changes = overrides(axis, drop, set_, seeds, steps)
-    finish(init(name, objective, command, changes, output, shipped, target, trials))
+    finish(init(name, objective, command, changes, output, shipped, target, trials, preset, goal))
 
 
 def run_command(

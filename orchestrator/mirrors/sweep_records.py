@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from orchestrator.base.errors import InputError
-from orchestrator.base.space import Axis, Cell, format_value, is_number, number_text
+from orchestrator.base.space import Axis, Cell, format_value, is_number
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, OSCILLATING, OUTCOMES, RIGHT, TOO_SLOW
 from orchestrator.base.words import count
@@ -23,6 +23,7 @@ from orchestrator.maps.curve_metrics import OF_TELEMETRY, measured
 from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.recommendation import Recommendation, recommend
 from orchestrator.maps.sensitivity import sensitivity_of_values
+from orchestrator.maps.sentence import sentence_of
 from orchestrator.maps.stability_map import StabilityMap
 from orchestrator.maps.table import SweepTable
 from orchestrator.mirrors.records import cell_key, log_columns, loss_columns, map_params, shown_value
@@ -74,7 +75,7 @@ def sweep_record(table: SweepTable) -> SweepRecord:
         is_over=not any(row.status in _UNFINISHED for row in rows),
         num_finished=num_finished,
         texts=_texts(packs),
-        description=_description(num_finished, metrics, advice),
+        description=_description(table, num_finished, metrics, advice),
     )
 
 
@@ -86,16 +87,13 @@ def _advice(table: SweepTable) -> Recommendation | None:
         return None
 
 
-def _description(num_finished: int, metrics: Mapping[str, float], advice: Recommendation | None) -> list[str]:
-    """Say how much of the sweep is stable, where its edge is, and which setting to take."""
-    lines = [f"{count(num_finished, 'trial')} finished."]
+def _description(
+    table: SweepTable, num_finished: int, metrics: Mapping[str, float], advice: Recommendation | None
+) -> list[str]:
+    """Say where the edge is and which setting to take, and how much of the sweep is stable."""
+    lines = [sentence_of(table, found=advice).text, f"{count(num_finished, 'trial')} finished."]
     if "stable_fraction" in metrics:
         lines.append(f"**{metrics['stable_fraction']:.0%} of the seeds are stable**, the mean of the cells.")
-    if advice is not None and "edge_low" in metrics:
-        low, high = (number_text(metrics[end], 3) for end in ("edge_low", "edge_high"))
-        lines.append(f"Edge along {advice.stability.along.name}: between {low} and {high}, the median of the rows.")
-    if advice is not None and advice.chosen is not None:
-        lines.append(f"Recommended: {advice.chosen.name}.")
     return lines
 
 

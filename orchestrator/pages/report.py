@@ -32,12 +32,13 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.schema import PackRow
 from orchestrator.maps.all_sweeps import ListedSweep, all_sweeps
 from orchestrator.maps.cell_map import CellMap, cell_map, separate_maps
+from orchestrator.maps.sentence import Sentence, sentence_of
 from orchestrator.maps.stability_map import surface_mesh
 from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.maps.tables import as_csv, map_table, readings_and_printed, trial_table
 from orchestrator.pages.answers import answers_html
 from orchestrator.pages.data import as_script, report_data, style_sheet
-from orchestrator.render.html import table_html
+from orchestrator.render.html import table_html, text_html
 from orchestrator.render.labels import short_number
 
 # One script, in this order.
@@ -53,7 +54,14 @@ def report_html(table: SweepTable, stability: CellMap | None, sweep_text: str) -
     data = None if stability is None else report_data(table)
     rows = table.trials
     sections = {
-        "summary": f"{marked(table.ledger)}<p>{len(rows)} trials.</p>\n{counts_table(rows)}",
+        "summary": "".join(
+            [
+                sentence_html(sentence_of(table)),
+                marked(table.ledger),
+                f"<p>{len(rows)} trials.</p>\n",
+                counts_table(rows),
+            ]
+        ),
         "answers": answers_html(table, stability, sweep_text),
     }
     return page_html(table.name, data, sections)
@@ -213,6 +221,12 @@ def _troubles(rows: Sequence[TrialResult], packs: Sequence[PackRow]) -> str:
 def counts_table(rows: Sequence[TrialResult]) -> str:
     """How many trials there are of each outcome or status."""
     return table_html(("outcome or status", "trials"), Counter(row.label for row in rows).items())
+
+
+def sentence_html(sentence: Sentence) -> str:
+    """Return the sentence of a sweep as a paragraph, and the next command below it."""
+    command = f"Next: `{sentence.command}` {sentence.purpose}."
+    return f'<p class="finding">{text_html(sentence.finding)}</p>\n<p class="next">{text_html(command)}</p>\n'
 
 
 def marked(ledger: LedgerReader) -> str:

@@ -33,25 +33,25 @@ def _parts(blocks: Iterable[Block], *, with_figures: bool) -> Iterator[str]:
     items: list[str] = []
     for block in blocks:
         if isinstance(block, Line) and block.indent:
-            items.append(f"<li>{_text(block.text)}</li>")
+            items.append(f"<li>{text_html(block.text)}</li>")
             continue
         yield from _list(items)
         items = []
         match block:
             case Heading():
-                yield f"<h3>{_text(block.text)}</h3>"
+                yield f"<h3>{text_html(block.text)}</h3>"
             case Line():
-                yield f"<p>{_text(block.text)}</p>" if block.text else ""
+                yield f"<p>{text_html(block.text)}</p>" if block.text else ""
             case Caution():
-                yield f'<p class="caution"><strong>{_text(block.label)}:</strong> {_text(block.text)}</p>'
+                yield f'<p class="caution"><strong>{text_html(block.label)}:</strong> {text_html(block.text)}</p>'
             case Table():
                 yield _table(block)
             case Drawing():
-                yield f"<pre>{_text(block.text.plain)}</pre>"
+                yield f"<pre>{text_html(block.text.plain)}</pre>"
             case Figure():
                 yield figure_html(block) if with_figures else ""
             case File():
-                name, content = _text(block.path.name), _text(block.content)
+                name, content = text_html(block.path.name), text_html(block.content)
                 yield f"<details><summary>{name}</summary><pre>{content}</pre></details>"
     yield from _list(items)
 
@@ -69,7 +69,7 @@ def figure_html(figure: Figure) -> str:
 
 
 def _table(table: Table) -> str:
-    title = f"<p>{_text(table.title)}</p>" if table.title else ""
+    title = f"<p>{text_html(table.title)}</p>" if table.title else ""
     return title + table_html(table.head, table.rows, table.right)
 
 
@@ -104,6 +104,6 @@ def answer_document(title: str, blocks: Iterable[Block]) -> str:
     )
 
 
-def _text(text: str) -> str:
-    """Escaped text, whose `code` is marked as such."""
+def text_html(text: str) -> str:
+    """Return escaped text, whose `code` is marked as such."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))

@@ -81,7 +81,7 @@ QUESTIONS = {
     "boundary": {"--along", "--across", "--where", "--reduce", "--degraded", "--level"},
     "check": SWEEP_OPTIONS - {"--results"} | {"--losses", "--timeout"},
     "compare": {"--by", "--base", "--x", "--y", "--reduce", "--degraded"},
-    "diagnose": {"--trial", "--cell"},
+    "diagnose": {"--trial", "--cell", "--full"},
     "doctor": {"--strict", "--fix"},
     "edge": {"--along", "--across", "--by", "--where", "--degraded"},
     "explain": {"--x", "--y"},
@@ -93,7 +93,7 @@ QUESTIONS = {
     "plan": SWEEP_OPTIONS - {"--results"},
     "predict": {"--at", "--along", "--where", "--lr", "--assume", "--far", "--degraded"}
     | {"--confirm", "--executor", "--allow-import"},
-    "recommend": {"--margin", "--metric", "--degraded", "--maximize", "--minimize"},
+    "recommend": {"--margin", "--metric", "--degraded", "--maximize", "--minimize", "--paste"},
     "remedies": FORK_OPTIONS | {"--cell"},
     "remedy": FORK_OPTIONS | {"--trial", "--cell"},
     "replay": LOG_OPTIONS
@@ -109,7 +109,7 @@ ACTIONS = {
     | {"--executor", "--address", "--cpus", "--gpus", "--pack", "--parallel", "--slurm", "--tracking-uri"}
     | {"--retry-errored", "--notify-test", "--page", "--port", "--refine", "--factor", "--trials", "--along"},
     "init": {"--objective", "--command", "--axis", "--drop", "--set", "--seeds", "--steps", "--from", "--output"}
-    | {"--trainer", "--for", "--trials"},
+    | {"--trainer", "--for", "--trials", "--preset", "--goal"},
     "watch": LOG_OPTIONS
     | {
         "--steps",
@@ -309,10 +309,11 @@ def test_names_of_the_results_in_a_notebook(tmp_path: Path) -> None:
     results = orchestrator.load(tmp_path / "case")
     questions = {query.query_name() for query in answers.query_classes("sweep")}
     assert {*dir(results)} == questions | {
-        "ask", "axes", "compare", "folder", "map", "name", "plot", "telemetry", "to_xarray", "trace", "trials",
+        "ask", "axes", "compare", "folder", "map", "name", "plot", "sentence", "telemetry", "to_xarray", "trace",
+        "trials",
     }  # fmt: skip
-    assert list(inspect.signature(results.recommend).parameters)[-4:] == [
-        "margin", "metric", "degraded", "maximize",
+    assert list(inspect.signature(results.recommend).parameters)[-5:] == [
+        "margin", "metric", "degraded", "maximize", "paste",
     ]  # fmt: skip
     assert list(inspect.signature(orchestrator.run).parameters) == [
         "sweep", "axis", "drop", "set", "seeds", "steps", "name", "results", "executor", "retry_errored",

@@ -111,7 +111,7 @@ def test_the_mirror_says_what_the_ledger_says(results: Path) -> None:
     assert json.loads(parent.data.tags["mlflow.loggedArtifacts"]) == [{"path": "cells.json", "type": "table"}]
     assert parent.info.status == "FINISHED"
     for part in (
-        "12 trials finished.", "**83% of the seeds are stable**", "Edge along lr: between", "Recommended: lr",
+        "12 trials finished.", "**83% of the seeds are stable**", "table up to lr", "take lr",
         f"![heatmap](get-artifact?path=heatmap.png&run_uuid={parent.info.run_id})",
     ):  # fmt: skip
         assert part in parent.data.tags["mlflow.note.content"]

@@ -136,7 +136,7 @@ def test_only_what_all_cover_is_compared_and_the_rest_is_named(tmp_path: Path) -
     for side in found.sides:
         assert side.area == pytest.approx(0.36 / 2, abs=0.06)
     lines = comparison_lines(found)
-    assert lines[:3] == [
+    assert lines[1:4] == [
         "compared: lr 0.01 to 1 x beta1 0 to 0.9, which all cover",
         "  left out: the rest of s0, which covers lr 0.001 to 1",
         "  left out: the rest of s1, which covers lr 0.01 to 10",

@@ -66,7 +66,7 @@ def test_values_are_compared_as_sweeps_in_which_they_are_fixed(tmp_path: Path) -
 
 def test_the_base_comes_first(tmp_path: Path) -> None:
     lines = lines_along(whole(tmp_path), "optimizer", "lion")
-    assert lines[0] == "shared: 3 cells (lr)"
+    assert lines[2] == "shared: 3 cells (lr)", "after a verdict for each"
     assert "differs: optimizer = lion, sgd, adamw" in lines
     sgd, adamw = (line for line in lines if " against optimizer=lion: " in line)
     assert sgd.startswith("optimizer=sgd against optimizer=lion: the stable area changes by -33.3 points")
@@ -78,7 +78,7 @@ def test_axes_that_advance_with_it_are_no_axes_either(tmp_path: Path) -> None:
     folder = swept(tmp_path / "zipped", body, lambda cell: cell["lr"] < 0.5)
     for axis in ("batch_size", "beta1"):
         lines = lines_along(folder, axis)
-        assert lines[0] == "shared: 3 cells (lr)"
+        assert lines[1] == "shared: 3 cells (lr)"
         assert {"differs: beta1 = 0.1, 0.5", "differs: batch_size = 4, 8"} <= set(lines)
 
 
@@ -120,7 +120,7 @@ def test_values_are_compared_on_fitted_surfaces_where_cells_are_scattered(tmp_pa
     body = "sample: {method: sobol, num: 60}\naxes: {lr: {log: [0.01, 1.0]}, optimizer: {values: [sgd, adamw]}}\n"
     folder = swept(tmp_path / "scattered", body, lambda cell: cell["lr"] < EDGES[cell["optimizer"]])
     lines = asked(folder, by="optimizer", base="sgd").lines()
-    assert lines[0] == "compared: lr 0.01 to 1, which all cover"
+    assert lines[1] == "compared: lr 0.01 to 1, which all cover"
     assert any("optimizer=adamw against optimizer=sgd" in line for line in lines)
     with pytest.raises(InputError, match="--by lr: its cells are scattered over a range"):
         asked(folder, by="lr")
