@@ -22,6 +22,13 @@ def main() -> None:
     main()
 
 
+def mlflow_app() -> object:
+    """Return MLflow's server behind the login of `sweep ui`; uvicorn would search the working folder for modules."""
+    from orchestrator.mirrors.mlflow_server import app_with_login
+
+    return app_with_login()
+
+
 if __name__ == "__main__":
     if "-m" in sys.argv:
         sys.argv = sys.argv[sys.argv.index("-m") + 1 :]

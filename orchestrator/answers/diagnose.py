@@ -329,11 +329,14 @@ def _small_sweep(text: str, path: Path, content: str, indent: int = 2) -> Iterat
 
 
 def _results(advice: Advice, nearest: Neighbour, outcome: str | None) -> Iterator[str]:
-    """What the cells in the direction of the advice show."""
-    yield _comparison(advice, nearest)
+    """What the cells in the direction of the advice show: the stable cell, then a nearer one that is not."""
     stable, here = advice.stable, advice.here.loss if advice.here is not None else None
-    if stable is not None and stable is not nearest:
+    if stable is None:
+        yield _comparison(advice, nearest)
+    else:
         yield _comparison(advice, stable)
+        if stable is not nearest:
+            yield f"a smaller change does not do: {_comparison(advice, nearest)}"
     if outcome == "spiked" and stable is not None and here is not None and here < (stable.loss or math.inf):
         yield "a spike is not a failure: the cell that spikes has the lower final loss"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import sqlite3
 import subprocess
@@ -34,7 +35,8 @@ from orchestrator.base.processes import MARK, dead_scratch, end_marked, new_mark
 from orchestrator.driver.progress import stop_signals
 from orchestrator.ledger.reader import LedgerReader, is_imported
 from orchestrator.mirrors.mirror import Mirror, has_been_mirrored
-from orchestrator.mirrors.mlflow_store import STORE, rehome, run_pages, server_command, tracking_uri
+from orchestrator.mirrors.mlflow_server import PASSWORD, TOKEN, closed_server, server_command
+from orchestrator.mirrors.mlflow_store import STORE, rehome, run_pages, tracking_uri
 from orchestrator.mirrors.tracker import TrackingError, tracker_class
 from orchestrator.render.optuna_study import export_study
 from orchestrator.render.text import Lines, say_progress
@@ -158,22 +160,22 @@ _SHOWN_LINES = 15  # of a server that has failed
 
 
 def ui(results: Path, uri: str | None, port: int) -> Lines:
-    """Serve MLflow's pages on loopback until Ctrl-C or SIGTERM. Raises InputError, SweepError."""
+    """Serve MLflow's pages on loopback, behind a login, until Ctrl-C or SIGTERM. Raises InputError, SweepError."""
     store = tracking_uri(TrackingConfig(uri=uri), results)
     if uri is None:
         if not (results / STORE).is_file():
             raise InputError(Problem(str(results / STORE), "", "no MLflow store yet", "`sweep run FILE` creates one"))
         with contextlib.suppress(sqlite3.Error):  # MLflow reports errors of its store
             rehome(results / STORE, results)
-    address = f"http://127.0.0.1:{port}"
-    yield "note: without a login, and from this machine alone: each of its users can add and delete experiments"
-    mark = new_mark()
-    # MLflow's workers judge chats, which sweeps do not have.
-    environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ, MARK: mark}
-    command = server_command(store, results, port, sys.executable)
+    mark, token = new_mark(), secrets.token_urlsafe(16)
+    address = f"http://127.0.0.1:{port}/?{TOKEN}={token}"
+    yield f"note: open to you alone; other programs need {PASSWORD}, your own or {token}, and any user name"
     # MLflow logs every request; its log is shown only if it fails. Files that it writes are private to this user.
     try:
-        with tempfile.TemporaryFile() as log, stop_signals(_interrupt):
+        with tempfile.TemporaryFile() as log, stop_signals(_interrupt), closed_server(token) as (app, words):
+            # MLflow's workers judge chats, which sweeps do not have.
+            environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ, **words, MARK: mark}
+            command = server_command(store, results, port, sys.executable, app)
             server = subprocess.Popen(command, env=environment, umask=0o077, stdout=log, stderr=log)
             yield from run_pages(store, address)
             yield f"all of MLflow: {address}, which opens at an overview without the sweeps (Ctrl-C ends it)"

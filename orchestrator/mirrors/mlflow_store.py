@@ -280,7 +280,7 @@ def runs_without_driver(folder: Path, tracking: TrackingConfig) -> int:
         return 0
 
 
-# --- pages: prepared views, as the tag that MLflow's share button writes, and the server -----------
+# --- pages: prepared views, as the tag that MLflow's share button writes -----------------------
 
 _VIEW = "mlflow.sharedViewState."
 # As many as fit a page of usual width; MLflow orders them by name.
@@ -290,7 +290,7 @@ _MOST_MAPS = 12  # on one page
 
 
 def run_pages(uri: str, address: str) -> list[str]:
-    """Prepare each experiment's views and return a line for each: what it shows, and its URL at ``address``.
+    """Prepare each experiment's views and return a line for each: what it shows, and its URL from ``address`` on.
 
     Empty if the store is unreadable. The URLs ask for runs: by default MLflow opens an experiment's chat traces.
     """
@@ -302,7 +302,7 @@ def run_pages(uri: str, address: str) -> list[str]:
         for experiment in client.search_experiments():
             if experiment.name == "Default":
                 continue
-            page = f"{address}/#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning"
+            page = f"{address}#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning"
             query = "tags.`sweep.level` = 'sweep'"
             sweeps = client.search_runs([experiment.experiment_id], query, max_results=_PAGE)
             if not sweeps:
@@ -387,14 +387,3 @@ def _view(query: str, order: str, columns: Sequence[str]) -> dict[str, Any]:
         "hideEmptyCharts": True, "groupBy": None, "groupsExpanded": {}, "autoRefreshEnabled": True,
         "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
     }  # fmt: skip
-
-
-def server_command(uri: str, results: Path, port: int, python: str) -> list[str]:
-    """Return the command that serves MLflow's pages for ``uri``, on loopback only."""
-    hosts = ",".join(f"{host}:{port}" for host in ("127.0.0.1", "localhost"))
-    artifacts = artifacts_folder(results).as_uri()
-    return [
-        *(python, "-m", "mlflow", "server", "--backend-store-uri", uri),
-        *("--default-artifact-root", artifacts, "--host", "127.0.0.1", "--port", str(port)),
-        *("--allowed-hosts", hosts, "--workers", "1"),
-    ]

@@ -1,5 +1,6 @@
 """The installed command on real parts: Ray, MLflow on SQLite, real text, real signals and kills."""
 
+import base64
 import contextlib
 import http.client
 import os
@@ -158,12 +159,14 @@ def test_the_pages_are_served_on_this_machine_to_this_machine(tmp_path: Path, nu
     (tmp_path / "small.yaml").write_text(LONG.replace("steps: 600", "steps: 5").replace("enabled: false", ""))
     assert sweep(tmp_path, "run", "small.yaml", "--executor", "inline").returncode == 0
     port = free_port()
-    server = subprocess.Popen([SWEEP, "ui", "--port", str(port)], cwd=tmp_path, start_new_session=True)
+    environment = {**os.environ, "MLFLOW_TRACKING_PASSWORD": "mine"}
+    server = subprocess.Popen([SWEEP, "ui", "--port", str(port)], cwd=tmp_path, env=environment, start_new_session=True)
+    login = {"Authorization": f"Basic {base64.b64encode(b'any:mine').decode()}"}
 
     def status(host: str) -> int | None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
         try:
-            connection.request("GET", "/", headers={"Host": host})
+            connection.request("GET", "/", headers={"Host": host, **login})
             return connection.getresponse().status
         except OSError:
             return None

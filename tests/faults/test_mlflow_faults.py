@@ -24,7 +24,8 @@ from orchestrator.api.upkeep import sync
 from orchestrator.base.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.mirrors.mirror import Mirror
-from orchestrator.mirrors.mlflow_store import runs_without_driver, server_command
+from orchestrator.mirrors.mlflow_server import server_command
+from orchestrator.mirrors.mlflow_store import runs_without_driver
 from orchestrator.mirrors.tracker import TrackingError
 from orchestrator.render.text import show
 from orchestrator.sweepfile.sections import TrackingConfig

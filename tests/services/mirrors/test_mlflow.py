@@ -25,7 +25,8 @@ from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.columns import Columns
 from orchestrator.mirrors.mirror import BackgroundMirror, Mirror
-from orchestrator.mirrors.mlflow_store import folder_tag, read_run, rehome, server_command
+from orchestrator.mirrors.mlflow_server import server_command
+from orchestrator.mirrors.mlflow_store import folder_tag, read_run, rehome
 from orchestrator.mirrors.tracker import SweepAnswer
 from orchestrator.render.text import show
 from orchestrator.sweepfile.overrides import Overrides

@@ -66,15 +66,14 @@ def test_a_cell_that_learned_too_little_is_said_to_be_degraded_not_just_unstable
     near = next(sister for sister in case.sisters if sister.config["beta2"] == 0.99)
     sisters = tuple(replace(s, learned_share=0.1) if s is near else s for s in case.sisters)
     lines = said(replace(case, sisters=sisters), "preconditioner_decay")
-    assert "beta2 0.999 -> 0.99 at these settings: 0 of 1 seeds stable (degraded), final loss" in lines[1]
+    assert "beta2 0.999 -> 0.99 at these settings: 0 of 1 seeds stable (degraded), final loss" in lines[2]
 
 
-def test_where_the_nearest_cell_is_not_stable_the_nearest_that_is_comes_after_it() -> None:
+def test_the_stable_cell_comes_first_and_a_nearer_one_that_is_not_stable_after_it() -> None:
     case = preconditioner_decay().sister("spiked", 50, beta2=0.99).sister("stable", beta2=0.95)
-    assert [line.split(" at ")[0] for line in said(case, "preconditioner_decay")[1:3]] == [
-        "  beta2 0.999 -> 0.99",
-        "  beta2 0.999 -> 0.95",
-    ]
+    proven, refuted = said(case, "preconditioner_decay")[1:3]
+    assert "beta2 0.999 -> 0.95 at these settings: 1 of 1 seeds stable" in proven
+    assert "beta2 0.999 -> 0.99 at these settings: 0 of 1 seeds stable" in refuted
 
 
 def test_proven_advice_comes_first_untested_next_and_refuted_advice_is_marked_but_not_shown() -> None:
