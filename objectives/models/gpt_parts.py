@@ -37,9 +37,8 @@ def turns(structure: GptConfig, num_positions: int, device: torch.device | None 
     """Return the cosine and the sine of every position's angles, float64 (T, c)."""
     C = structure.width // structure.heads
     channel_c = torch.arange(0, C, 2, dtype=torch.float64, device=device)
-    angle_Tc = torch.arange(num_positions, dtype=torch.float64, device=device)[:, None] * structure.rope_theta ** -(
-        channel_c / C
-    )
+    position_T = torch.arange(num_positions, dtype=torch.float64, device=device)
+    angle_Tc = position_T[:, None] * structure.rope_theta ** -(channel_c / C)
     return angle_Tc.cos(), angle_Tc.sin()
 
 
