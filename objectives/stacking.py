@@ -7,6 +7,7 @@ a number does not depend on its position.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -101,9 +102,19 @@ class Layout:
         """Repeat each weight's number over its columns, (K, n); the padding gets the last weight's number."""
         sizes = [piece.size for piece in self.pieces]
         sizes[-1] += self.size - sum(sizes)
-        sizes_T = torch.tensor(sizes, device=value_KT.device)
-        # Passing the total size avoids waiting for a GPU.
-        return value_KT.repeat_interleave(sizes_T, dim=1, output_size=self.size)
+        columns = zip(value_KT.split(1, dim=1), sizes, strict=True)
+        return torch.cat([value_K1.expand(-1, size) for value_K1, size in columns], dim=1)
+
+
+@functools.lru_cache(maxsize=1024)
+def index_on(device: torch.device, numbers: tuple[int, ...]) -> torch.Tensor:
+    """Return an index on the device. It is kept, since the host waits whenever a list is sent; do not change it."""
+    return torch.tensor(numbers, dtype=torch.int64).to(device)
+
+
+def sent(value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor of the host on the device, without waiting for it: from pinned memory."""
+    return value if device.type == "cpu" else value.pin_memory().to(device, non_blocking=True)
 
 
 def longest_prefix(name: str, prefixes: Iterable[str]) -> str | None:

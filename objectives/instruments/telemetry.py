@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from objectives.instruments.native_sums import StepValues, native_sums
-from objectives.stacking import Layout
+from objectives.stacking import Layout, index_on
 
 # Shapes: R observed members, n parameters per member, T weights, G groups, Q quantities.
 
@@ -47,11 +47,12 @@ def group_readings(layout: Layout, values: StepValues, *, native: bool = False) 
     readings: dict[str, torch.Tensor] = {}
     for group, weights in layout.weights_of_groups().items():
         size = sum(layout.pieces[t].size for t in weights)
-        sums = sums_QRT[:, :, weights].sum(2)
+        index = index_on(grad_Rn.device, tuple(weights))
+        sums = sums_QRT[:, :, index].sum(2)
         grad_R, update_R, weight_R, v_R, relative_R, below_R, direction_R, saturated_R = sums
         of_group = (
             grad_R.sqrt(),
-            (grad_R / size).sqrt() / eps if over_eps_RT is None else (over_eps_RT[:, weights].sum(1) / size).sqrt(),
+            (grad_R / size).sqrt() / eps if over_eps_RT is None else (over_eps_RT[:, index].sum(1) / size).sqrt(),
             (update_R / size).sqrt(),
             (update_R / weight_R).sqrt(),
             (relative_R / size).sqrt(),
@@ -63,7 +64,7 @@ def group_readings(layout: Layout, values: StepValues, *, native: bool = False) 
         readings |= {f"{name}/{group}": value for name, value in zip(READINGS_OF_GROUPS, of_group, strict=True)}
     for depth, weights in layout.weights_of_depths().items():
         size = sum(layout.pieces[t].size for t in weights)
-        grad_R, update_R = sums_QRT[:2, :, weights].sum(2)
+        grad_R, update_R = sums_QRT[:2, :, index_on(grad_Rn.device, tuple(weights))].sum(2)
         readings |= {f"grad_norm/{depth}": grad_R.sqrt(), f"update_rms/{depth}": (update_R / size).sqrt()}
     return readings
 

@@ -17,13 +17,13 @@ from pathlib import Path
 import torch
 
 from objectives.base import GptConfig
-from objectives.stacking import seeded_generator
+from objectives.models.ahead import STEPS_PER_DRAW, Ahead, Cohorts
+from objectives.stacking import seeded_generator, sent
 
 # Shapes: K members, S cohorts, N steps, B sequences, T context length.
 
 _HELD_OUT = 0.1
 _POSITIONS_PER_CHUNK = 256
-_STEPS_PER_DRAW = 32
 # A seed's streams, which must not overlap: for the text, the corrupted steps, and their random bytes.
 _BATCH_PURPOSE, _CORRUPTION_PURPOSE, _RANDOM_BYTES_PURPOSE = 1, 8, 9
 # Tests contain invalid bytes on purpose; site-packages differ between machines.
@@ -110,45 +110,27 @@ class BatchStream:
             raise ValueError(f"text {corpus.source} is too short for context = {context}")
         self._span_T = torch.arange(context + 1, device=device)
         self._chunk_of: dict[tuple[int, int], torch.Tensor] = {}
-        self._drawn_for: list[tuple[int, int]] = []
+        self._positions_ahead = Ahead(self._positions, device, self._forget_chunks)
 
-    def batch(self, cohorts: Sequence[tuple[int, int]]) -> torch.Tensor:
+    def batch(self, cohorts: Cohorts) -> torch.Tensor:
         """Return the bytes for each (seed, step), int64 of shape (S, B, T + 1): inputs, and targets shifted by one."""
         return self.batches(cohorts, 1)[0]
 
-    def batches(self, cohorts: Sequence[tuple[int, int]], count: int) -> torch.Tensor:
+    def batches(self, cohorts: Cohorts, count: int) -> torch.Tensor:
         """Return the bytes for each (seed, step) and the steps after it, int64 of shape (``count``, S, B, T + 1)."""
-        positions, missing = [], count
-        while missing:
-            first = self._offset([(seed, step + count - missing) for seed, step in cohorts])
-            positions.append(self._positions_SNB[:, first : first + missing])
-            missing -= positions[-1].shape[1]
-        positions_NSB = (positions[0] if len(positions) == 1 else torch.cat(positions, dim=1)).transpose(0, 1)
+        positions_NSB = self._positions_ahead.take(cohorts, count)
         return self._tokens[positions_NSB[..., None] + self._span_T].long()
 
-    def _offset(self, cohorts: Sequence[tuple[int, int]]) -> int:
-        """Return where the positions of ``cohorts`` are among the drawn ones, after drawing them if they are not."""
-        first = cohorts[0][1] - self._drawn_for[0][1] if self._drawn_for else -1
-        expected = [(seed, step + first) for seed, step in self._drawn_for]
-        if not 0 <= first < _STEPS_PER_DRAW or expected != list(cohorts):
-            self._draw(cohorts)
-            first = 0
-        return first
-
-    def _draw(self, cohorts: Sequence[tuple[int, int]]) -> None:
-        """Draw positions for the next steps of all cohorts and move them to the device in one transfer."""
-        drawn = [self._positions(seed, step) for seed, step in cohorts]
-        self._positions_SNB = torch.stack(drawn).to(self._tokens.device, non_blocking=True)
-        self._drawn_for = list(cohorts)
+    def _forget_chunks(self, cohorts: Cohorts) -> None:
         current = {(seed, step // _POSITIONS_PER_CHUNK) for seed, step in cohorts}
         self._chunk_of = {key: chunk for key, chunk in self._chunk_of.items() if key in current}
 
     def _positions(self, seed: int, step: int) -> torch.Tensor:
         """Return the start of each sequence for ``step`` and the steps after it, (N, B)."""
         chunk, offset = divmod(step, _POSITIONS_PER_CHUNK)
-        pieces = [self._chunk(seed, chunk)[offset : offset + _STEPS_PER_DRAW]]
-        if len(pieces[0]) < _STEPS_PER_DRAW:
-            pieces.append(self._chunk(seed, chunk + 1)[: _STEPS_PER_DRAW - len(pieces[0])])
+        pieces = [self._chunk(seed, chunk)[offset : offset + STEPS_PER_DRAW]]
+        if len(pieces[0]) < STEPS_PER_DRAW:
+            pieces.append(self._chunk(seed, chunk + 1)[: STEPS_PER_DRAW - len(pieces[0])])
         return torch.cat(pieces)
 
     def _chunk(self, seed: int, chunk: int) -> torch.Tensor:
@@ -183,10 +165,9 @@ class Corruption:
         self.is_possible = self._largest_share > 0 or bool(self._bursts)
         ends = [(burst.start, burst.stop) for burst in bursts]
         self._burst_K2 = torch.tensor(ends, dtype=torch.int64, device=device)
+        self._draws = Ahead(_draws_and_steps, device)
 
-    def apply(
-        self, tokens_KBS: torch.Tensor, cohorts: Sequence[tuple[int, int]], cohort_of_member_K: torch.Tensor
-    ) -> torch.Tensor:
+    def apply(self, tokens_KBS: torch.Tensor, cohorts: Cohorts, cohort_of_member_K: torch.Tensor) -> torch.Tensor:
         """Return the bytes that each member trains on, with S = T + 1 per sequence; ``cohorts`` are (seed, step)."""
         in_burst = [any(step in burst for burst in self._bursts) for _, step in cohorts]
         if self._largest_share == 0 and not any(in_burst):
@@ -202,9 +183,8 @@ class Corruption:
                 random_bytes(seed, step, size) if is_possible else nothing_BS
                 for (seed, step), is_possible in zip(cohorts, may_be, strict=True)
             ]
-        ).to(device)
-        draw_K = torch.tensor(draws, dtype=torch.float64).to(device)[cohort_of_member_K]
-        step_K = torch.tensor([step for _, step in cohorts]).to(device)[cohort_of_member_K]
+        )
+        random_SBS, (draw_K, step_K) = sent(random_SBS, device), self._draws.take(cohorts)[0, cohort_of_member_K].T
         is_in_burst_K = (step_K >= self._burst_K2[:, 0]) & (step_K < self._burst_K2[:, 1])
         is_corrupted_K11 = ((draw_K < self._share_K) | is_in_burst_K)[:, None, None]
         return torch.where(is_corrupted_K11, random_SBS[cohort_of_member_K].to(tokens_KBS.dtype), tokens_KBS)
@@ -230,6 +210,12 @@ def corruption_draw(seed: int, step: int) -> float:
 def _corruption_draws(seed: int, chunk: int) -> tuple[float, ...]:
     generator = seeded_generator(seed, _CORRUPTION_PURPOSE, chunk)
     return tuple(torch.rand(_POSITIONS_PER_CHUNK, generator=generator, dtype=torch.float64).tolist())
+
+
+def _draws_and_steps(seed: int, step: int) -> torch.Tensor:
+    """Return u(seed, t) and t for a data step and those after it, float64 (STEPS_PER_DRAW, 2)."""
+    steps = range(step, step + STEPS_PER_DRAW)
+    return torch.tensor([(corruption_draw(seed, later), later) for later in steps], dtype=torch.float64)
 
 
 def random_bytes(seed: int, step: int, size: Sequence[int]) -> torch.Tensor:

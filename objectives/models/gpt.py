@@ -10,6 +10,7 @@ import torch
 
 from objectives.base import ExecutionPlan, GptConfig
 from objectives.models import data
+from objectives.models.ahead import STEPS_PER_DRAW, Ahead
 from objectives.models.batch_gradient import LossScaler, MicroBatches
 from objectives.models.data import BatchStream, Corruption, burst_of, held_out_batches, load_corpus
 from objectives.models.gpt_gradient import losses_and_gradient
@@ -39,6 +40,17 @@ _NEVER = 2**62  # the step of a shift that never comes
 _MOST_SEQUENCES_READ = 2  # of a batch, in the readings of a forward pass: a whole batch would take much memory
 
 
+def _keys_ahead(seed: int, step: int) -> torch.Tensor:
+    """Return a seed's 32-bit keys for dropout at a step and the steps after it, int64 (N,)."""
+    steps = range(step, step + STEPS_PER_DRAW)
+    return torch.tensor([seeded_generator(seed, _DROPOUT_PURPOSE, later).initial_seed() % 2**32 for later in steps])
+
+
+def _steps_ahead(seed: int, step: int) -> torch.Tensor:
+    """Return a data step and those after it, int64 (N,)."""
+    return torch.arange(step, step + STEPS_PER_DRAW)
+
+
 def batch_text(config: GptConfig, seed: int, step: int) -> str:
     """Return one line on the origin of a batch's text; ``step`` counts batches of data."""
     return data.batch_text(config, seed, step)
@@ -57,6 +69,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         self.corpus = load_corpus(self.structure.text)
         self.batches = BatchStream(self.corpus, self.structure.batch_size, self.structure.context, self.device)
         self._later_batches: BatchStream | None = None  # with the text after a shift, once a member needs it
+        self._dropout_keys, self._data_steps = Ahead(_keys_ahead, self.device), Ahead(_steps_ahead, self.device)
         is_on_cpu = self.device.type == "cpu"
         if not is_on_cpu:
             torch.set_float32_matmul_precision("high" if self.structure.precision == "tf32" else "highest")
@@ -281,18 +294,15 @@ class GptTrainer(PackedTrainer[GptConfig]):
             self._later_batches = BatchStream(later, self.structure.batch_size, self.structure.context, self.device)
         count = len(tokens_TKBS)
         later_TKBS = self._later_batches.batches(self.cohorts(), count)[:, self.cohort_of_member_K]
-        steps = [[step for _, step in self.cohorts(ahead)] for ahead in range(count)]
-        step_TK = torch.tensor(steps).to(self.device, non_blocking=True)[:, self.cohort_of_member_K]
+        step_TK = self._data_steps.take(self.cohorts(), count)[:, self.cohort_of_member_K]
         return torch.where((step_TK >= self._shift_K)[..., None, None], later_TKBS, tokens_TKBS)
 
     def _knobs(self, ahead: int = 0) -> Knobs:
         """Return the knobs of each member ``ahead`` steps after this one."""
         knobs = self._fixed
         if knobs.dropout_K is not None:
-            cohorts = self.cohorts(ahead)
-            keys = [seeded_generator(seed, _DROPOUT_PURPOSE, step).initial_seed() for seed, step in cohorts]
-            key_S = torch.tensor([key % 2**32 for key in keys]).to(self.device, non_blocking=True)
-            key_KB = dropout_keys(key_S[self.cohort_of_member_K], self.structure.batch_size)
+            key_K = self._dropout_keys.take(self.cohorts(ahead))[0, self.cohort_of_member_K]
+            key_KB = dropout_keys(key_K, self.structure.batch_size)
             knobs = replace(knobs, dropout_key_KB=key_KB)
         if self._context_start_K is not None:
             step_K, context = self.optimizer.step_K + ahead, self.structure.context

@@ -8,6 +8,7 @@ after the last block (Vaswani et al., arXiv 1706.03762). output: x + norm(f(x)) 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable
@@ -64,7 +65,7 @@ def cross_entropy(
 ) -> torch.Tensor:
     """Return mean next-byte cross-entropy plus z-loss of each member, (K,), in nats; S = T + 1 bytes per sequence."""
     dtype, device = AUTOCAST.get(structure.precision), tokens_KBS.device.type
-    with torch.autocast(device, dtype, enabled=dtype is not None):
+    with contextlib.nullcontext() if dtype is None else torch.autocast(device, dtype):
         logits_KNV = _logits(structure, weights, tokens_KBS[..., :-1], knobs, _attention_of(structure))
         logits_KNV = logits_KNV.to(weights["embedding"].dtype)
     if structure.logit_softcap is not None:

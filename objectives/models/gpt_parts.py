@@ -26,18 +26,19 @@ def rotation(
     """
     if structure.position != "rope":
         return None
-    cosine, sine = (turn.to(like) for turn in turns(structure, num_positions))
+    cosine, sine = (turn.to(like) for turn in turns(structure, num_positions, like.device))
     if knobs.context_K is not None:
         place_KT = block_positions(knobs.context_K, num_positions)
         cosine, sine = (turn[place_KT].repeat_interleave(num_sequences, dim=0) for turn in (cosine, sine))
     return cosine.view(-1, 1, num_positions, cosine.shape[-1]), sine.view(-1, 1, num_positions, sine.shape[-1])
 
 
-def turns(structure: GptConfig, num_positions: int) -> Rotation:
+def turns(structure: GptConfig, num_positions: int, device: torch.device | None = None) -> Rotation:
     """Return the cosine and the sine of every position's angles, float64 (T, c)."""
     C = structure.width // structure.heads
-    channel_c = torch.arange(0, C, 2, dtype=torch.float64)
-    angle_Tc = torch.arange(num_positions, dtype=torch.float64)[:, None] * structure.rope_theta ** -(channel_c / C)
+    channel_c = torch.arange(0, C, 2, dtype=torch.float64, device=device)
+    position_T = torch.arange(num_positions, dtype=torch.float64, device=device)
+    angle_Tc = position_T[:, None] * structure.rope_theta ** -(channel_c / C)
     return angle_Tc.cos(), angle_Tc.sin()
 
 

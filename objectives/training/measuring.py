@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -11,11 +11,12 @@ import torch
 from objectives.instruments.critical_step import critical_steps
 from objectives.instruments.curvature import Curvature, GradientGraph, measure_curvature, momentum_factor, weights_of
 from objectives.optimizers.packed_optimizer import PackedOptimizer
-from objectives.stacking import continued
+from objectives.stacking import continued, index_on
 
 # Shapes: K members, R observed ones, C with curvature, n parameters per member.
 
 _VECTORS, _RATES = "warm", "critical_lr"
+_HESSIAN_PURPOSE = 12  # of the random stream, among a seed's streams
 
 
 class Pack(Protocol):
@@ -29,6 +30,9 @@ class Pack(Protocol):
 
     def losses_of(self, weights: dict[str, torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
         """Return the loss on this step's data for the members ``rows``."""
+
+    def draw(self, sample: Callable[[torch.Generator], torch.Tensor], purpose: int) -> torch.Tensor:
+        """Return ``sample`` of each member's generator for this step, (K, ...)."""
 
 
 def curvature_of(
@@ -64,12 +68,13 @@ class CurvatureReadings:
 
         ``params_Rn`` as in ``curvature_of``. Without Hessian-vector products it is measured by forward passes.
         """
-        is_curved_R = torch.tensor([row in curved for row in rows], device=params_Rn.device)
-        chosen = torch.tensor(rows, device=params_Rn.device)[is_curved_R]
+        device, positions = params_Rn.device, [r for r, row in enumerate(rows) if row in curved]
+        position_C = index_on(device, tuple(positions))
+        row_C = index_on(device, tuple(rows[r] for r in positions))
         measure = self._by_products if num_products else self._by_forwards
-        values = measure(pack, chosen, params_Rn[is_curved_R], num_products)
+        values = measure(pack, row_C, params_Rn[position_C], num_products)
         nan_R = torch.full((len(rows),), math.nan, dtype=torch.float64, device=params_Rn.device)
-        return {name: nan_R.masked_scatter(is_curved_R, value.to(torch.float64)) for name, value in values.items()}
+        return {name: nan_R.index_copy(0, position_C, value_C.double()) for name, value_C in values.items()}
 
     def _by_products(
         self, pack: Pack, chosen: torch.Tensor, params_Cn: torch.Tensor, num_products: int
@@ -107,6 +112,16 @@ class CurvatureReadings:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that holds a ``state_dict``."""
         self._start = {name: state[name].clone() for name in (_VECTORS, _RATES) if name in state}
+
+
+def estimate_hessian(pack: Pack, due: Sequence[int]) -> None:
+    """Give the optimizer an estimate of the Hessian's diagonal of the members ``due`` at this step (Sophia)."""
+    params_Kn, size = pack.optimizer.params_Kn, pack.optimizer.layout.size
+    index, dtype = index_on(params_Kn.device, tuple(due)), params_Kn.dtype
+    direction_Kn = pack.draw(lambda generator: torch.randn(size, generator=generator, dtype=dtype), _HESSIAN_PURPOSE)
+    graph = GradientGraph(lambda weights: pack.losses_of(weights, index), params_Kn[index], pack.weight_shapes)
+    direction_Rn = direction_Kn[index]
+    pack.optimizer.take_hessian(index, direction_Rn * graph.hessian_product(direction_Rn))
 
 
 @torch.no_grad()

@@ -11,7 +11,6 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from objectives.base import ExecutionPlan, RowSpec
-from objectives.instruments.curvature import GradientGraph
 from objectives.instruments.native_sums import StepValues
 from objectives.instruments.telemetry import group_readings
 from objectives.optimizers.foreign import make_optimizer
@@ -21,13 +20,15 @@ from objectives.stacking import (
     Layout,
     check_prefixes,
     continued,
+    index_on,
     longest_prefix,
     rows_of_blocks,
     seeded_generator,
+    sent,
     third_of_depth,
 )
 from objectives.training.controller import Controller
-from objectives.training.measuring import CurvatureReadings
+from objectives.training.measuring import CurvatureReadings, estimate_hessian
 from objectives.training.members import Changes, batches_of, check_members_renewed
 from objectives.training.rollback import begin_rollback
 from objectives.training_config import TrainingConfig
@@ -38,7 +39,7 @@ from objectives.training_config import TrainingConfig
 Config = TypeVar("Config", bound=TrainingConfig)
 Weights = dict[str, torch.Tensor]
 # Random streams of one seed that must not overlap.
-WEIGHT_PURPOSE, DATA_PURPOSE, _HESSIAN_PURPOSE = 0, 1, 12
+WEIGHT_PURPOSE, DATA_PURPOSE = 0, 1
 
 
 class PackedTrainer(ABC, Generic[Config]):
@@ -125,7 +126,7 @@ class PackedTrainer(ABC, Generic[Config]):
         A second draw in one step needs another ``purpose``; otherwise it gets the same numbers.
         """
         by_cohort = [sample(seeded_generator(seed, purpose, step)) for seed, step in self.cohorts()]
-        return torch.stack(by_cohort).to(self.device)[self.cohort_of_member_K]
+        return sent(torch.stack(by_cohort), self.device)[self.cohort_of_member_K]
 
     def of_each_member(self, function: Callable[..., torch.Tensor], *values: torch.Tensor) -> torch.Tensor:
         """Apply ``function(weights, *values)``, written for one member, to all members by ``torch.func.vmap``.
@@ -175,7 +176,7 @@ class PackedTrainer(ABC, Generic[Config]):
         """
         self._begin_step()
         is_everybody = list(rows) == list(range(self.num_members))
-        index: Rows = slice(None) if is_everybody else torch.tensor(rows, device=self.device)
+        index: Rows = slice(None) if is_everybody else index_on(self.device, tuple(rows))
         readings = self.own_readings(index)
         self._estimate_hessian()
         loss_K, grad_Kn = self.losses_and_gradient()
@@ -211,19 +212,8 @@ class PackedTrainer(ABC, Generic[Config]):
         rule = self.optimizer.rule
         if not rule.needs_hessian:
             return
-        due = [k for k, age in enumerate(self._ages) if rule.hessian_is_due(age + self.num_steps)]
-        if not due:
-            return
-        index, size = torch.tensor(due, device=self.device), self.layout.size
-        dtype = self._params_Kn.dtype
-        direction_Kn = self.draw(
-            lambda generator: torch.randn(size, generator=generator, dtype=dtype), _HESSIAN_PURPOSE
-        )
-        graph = GradientGraph(
-            lambda weights: self.losses_of(weights, index), self._params_Kn[index], self.weight_shapes
-        )
-        direction_Rn = direction_Kn[index]
-        self.optimizer.take_hessian(index, direction_Rn * graph.hessian_product(direction_Rn))
+        if due := [k for k, age in enumerate(self._ages) if rule.hessian_is_due(age + self.num_steps)]:
+            estimate_hessian(self, due)
 
     def losses_of(self, weights: Weights, rows: torch.Tensor) -> torch.Tensor:
         """Return the loss on this step's data for the members in ``rows``, with ``weights`` of shape (R, ...).

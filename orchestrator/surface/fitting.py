@@ -135,13 +135,17 @@ class _Candidate:
         return replace(self, mode=cells.lifted(self.jump).mode(self.field, self.mode.coefficient_K))
 
     def fit(self, cells: _Cells) -> Fit:
-        lifted = cells.lifted(self.jump)
-        basis_NK, mean_N, factor_KK = lifted.prior(self.field)
-        mode = find_mode(basis_NK, mean_N, lifted.counts, self.mode.coefficient_K)
-        posterior = matched(mode, basis_NK, mean_N, lifted.counts)
-        whitening_KK = solve_triangular(factor_KK, np.eye(len(factor_KK)), lower=True, check_finite=False)
-        weight_K = whitening_KK.T @ posterior.coefficient_K
-        return Fit(self.field, lifted.points_KD, weight_K, posterior.explained() @ whitening_KK, self.jump)
+        return _fit(cells.lifted(self.jump), self.field, self.jump, self.mode.coefficient_K)
+
+
+def _fit(lifted: _Cells, field: Field, jump: Jump | None, start_K: np.ndarray) -> Fit:
+    """Fit a field to cells that are lifted by its jump; the search for its mode begins at ``start_K``."""
+    basis_NK, mean_N, factor_KK = lifted.prior(field)
+    mode = find_mode(basis_NK, mean_N, lifted.counts, start_K)
+    posterior = matched(mode, basis_NK, mean_N, lifted.counts)
+    whitening_KK = solve_triangular(factor_KK, np.eye(len(factor_KK)), lower=True, check_finite=False)
+    weight_K = whitening_KK.T @ posterior.coefficient_K
+    return Fit(field, lifted.points_KD, weight_K, posterior.explained() @ whitening_KK, jump)
 
 
 def fit_surface(
@@ -163,6 +167,14 @@ def fit_surface(
     # Small matrices: several threads gain nothing, and wait for each other where trainers take the processors.
     with threadpool_limits(limits=1, user_api="blas"):
         return _fitted(cells, layout, resolution, has_one_edge)
+
+
+def refitted(surface: Surface, points_ND: np.ndarray, stable_N: np.ndarray, trials_N: np.ndarray) -> Surface:
+    """Fit the likeliest field of ``surface`` to other outcomes, without asking which fields these make likely."""
+    cells, (best,) = _Cells.of(points_ND, stable_N, trials_N), surface.best.fits
+    with threadpool_limits(limits=1, user_api="blas"):
+        fit = _fit(cells.lifted(best.jump), best.field, best.jump, np.zeros(len(cells.points_KD)))
+    return Surface(surface.layout, np.ones(1), (fit,))
 
 
 def surface_of(outcomes: Outcomes, layout: Layout, resolution: float, has_one_edge: bool | None = None) -> Surface:

@@ -86,7 +86,7 @@ class Adafactor(UpdateRule):
             excess_K1 = (_root_mean_square(step_Kw) / scalars_K1["clip"]).clamp(min=1.0)
             share_K1 = scalars_K1["lr_share"] * size_K1 / excess_K1
             states["step"][:, t : t + 1] = share_K1
-            torch.mul(step_Kw, share_K1 * scalars_K1["lr"], out=grad_Kw)
+            grad_Kw.copy_(step_Kw.mul_(share_K1 * scalars_K1["lr"]))
         return grad_Kn
 
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from orchestrator.base.space import Axis, grid_cells
-from orchestrator.search.edge import EdgeOptions, EdgeSearch, expected_share
+from orchestrator.search import edge
+from orchestrator.search.edge import EdgeOptions, EdgeSearch
+from orchestrator.search.gain import expected_share
 from orchestrator.search.protocol import CellResult, InBatches, Proposal, Search, SeedResult
 from orchestrator.surface.lattice import lattice_of
 
@@ -289,3 +291,34 @@ def test_where_the_mean_may_move_a_trial_at_it_tells_less_and_one_far_from_it_mo
 def test_an_outcome_takes_at_most_what_a_surely_known_latent_value_would() -> None:
     variance = np.array([0.01, 1.0, 100.0])
     assert (expected_share(np.zeros(3), variance, np.zeros(3)) * variance < 1).all()
+
+
+def test_of_many_cells_fields_are_compared_anew_only_after_a_quarter_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To compare the fields of a thousand cells takes seconds, in which no result is recorded."""
+    monkeypatch.setattr(edge, "_MOST_ANEW", 16)
+    compared: list[int] = []
+    fit_surface = edge.fit_surface
+
+    def counted(points_ND: np.ndarray, *rest: Any) -> Any:
+        compared.append(len(points_ND))
+        return fit_surface(points_ND, *rest)
+
+    monkeypatch.setattr(edge, "fit_surface", counted)
+    engine = search(num_seeds=1, trials=60)
+    known = searched(search(num_seeds=1, trials=32)).known()
+    engine.propose(known[:20], 4)
+    compared.clear()
+    for num in range(20, 26):
+        assert engine.propose(known[:num], 4)
+    assert compared == []
+    engine.propose(known[:26], 4)
+    assert compared == [26]
+
+
+@pytest.mark.slow
+def test_a_search_of_many_cells_ends_precise_by_a_surface_that_compares_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge, "_MOST_ANEW", 16)
+    ledger = searched(search((WARMUP, LR_RANGE), trials=150, precision=1.5))
+    assert 16 < ledger.num_trials < 150
+    for _, (row,) in search((WARMUP, LR_RANGE), precision=1.5).crossings(ledger.known()):
+        assert LR.factor(LR.at(row.low), LR.at(row.high)) <= 1.5

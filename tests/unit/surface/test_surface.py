@@ -9,7 +9,7 @@ from scipy.special import expit
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from orchestrator.surface import fitting
-from orchestrator.surface.fitting import fit_surface
+from orchestrator.surface.fitting import fit_surface, refitted
 from orchestrator.surface.gaussian import Field, Layout, Shape
 from orchestrator.surface.posterior import Counts, evidence_gradient, find_mode, matched
 from orchestrator.surface.surface import Surface
@@ -332,3 +332,13 @@ def test_the_interval_of_a_row_beside_a_jump_holds_the_edge_of_its_own_side() ->
     (last_row,), (row_after,) = surface.crossings(np.array([[rows[last], 0.0], [rows[last + 1], 0.0]]), PLACES)
     assert last_row.low < 0.25 < last_row.high
     assert row_after.at == pytest.approx(0.75, abs=step)
+
+
+@pytest.mark.parametrize("layout", [ALONG_Y, PLAIN], ids=["along", "plain"])
+def test_a_field_that_is_fitted_again_to_the_same_cells_is_the_likeliest_one(layout: Layout) -> None:
+    points, stable = outcomes(40)
+    surface = fit_surface(points, stable, np.ones(40), layout)
+    again = refitted(surface, points, stable, np.ones(40))
+    expected, actual = surface.best.latent(points), again.latent(points)
+    np.testing.assert_allclose(actual.mean_M, expected.mean_M, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(actual.sd_M, expected.sd_M, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,145 @@
+"""On a GPU the host only launches work: no step waits for the device, and none sends it a list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from pretend_device import DEVICE, Notes, on_host, pretended_device
+
+from objectives.base import OBJECTIVES, ExecutionPlan
+from objectives.optimizers.facts import OPTIMIZERS
+from objectives.training.packed import PackedTrainer
+
+SMALL: Mapping[str, Mapping[str, Any]] = {
+    "quadratic": {"dimension": 40},
+    "function_fit": {"width": 8, "num_points": 16},
+    "gpt": {"width": 16, "depth": 1, "heads": 2, "context": 8, "batch_size": 2},
+}
+# Knobs of gpt that act on the host's side of a step, or differ by member; each runs in a pack with a default member.
+GPT_KNOBS: Sequence[Mapping[str, Any]] = (
+    {"dropout": 0.1},
+    {"context_start": 2, "context_steps": 50},
+    {"z_loss": 0.1, "residual_scale": 0.5},
+    {"corrupted": 0.4},
+    {"burst_at": 6, "burst_length": 3},
+    {"embedding_lr": 0.5, "embedding_grad": 0.5},
+)
+GPT_MODELS: Sequence[Mapping[str, Any]] = (
+    {"accumulate": 2},
+    {"qk_clip": 0.01},
+    {"position": "rope", "mlp": "swiglu", "kv_heads": 1, "qk_norm": True, "bias": True, "norm": "rms"},
+    {"attention_softcap": 1.0, "logit_softcap": 1.0, "recompute": True, "tie_embeddings": True},
+    {"parametrisation": "mup", "base_width": 8},
+)
+
+
+def started(objective: str, changes: Sequence[Mapping[str, Any]], device: str = DEVICE) -> PackedTrainer[Any]:
+    """A pack of a member with each of the changes."""
+    kind = OBJECTIVES[objective]
+    configs = [kind.config_of({**SMALL[objective], "steps": 100, **change}) for change in changes]
+    trainer = kind.start(configs, list(range(len(configs))), device, ExecutionPlan(len(configs)))
+    assert isinstance(trainer, PackedTrainer)
+    return trainer
+
+
+def waits_of_ten_steps(objective: str, changes: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """What waits for the device, or sends it a list, in ten steps of a pack that has trained two."""
+    with pretended_device() as notes:
+        trainer = started(objective, changes)
+        for _ in range(2):
+            trainer.step()
+        notes.take()
+        losses = [trainer.step()["loss"] for _ in range(10)]
+        waits = notes.take()
+    assert all(torch.isfinite(on_host(loss_K)).all() for loss_K in losses)
+    return waits
+
+
+def test_what_waits_for_a_pretended_device_is_noted() -> None:
+    """Otherwise the tests below would pass whatever a step does."""
+    ways = (
+        ("_local_scalar_dense", lambda x: x.sum().item()),
+        ("_local_scalar_dense", lambda x: bool((x > 0).all())),
+        ("nonzero", lambda x: x.nonzero()),
+        ("copied to the host", lambda x: x.cpu()),
+        ("copied to the host", lambda x: x.tolist()),
+        ("index by a mask", lambda x: x[x > 1]),
+        ("a list is sent", lambda x: torch.tensor([0, 1], device=DEVICE)),
+        ("a list is sent", lambda x: x.new_tensor([0.0])),
+        ("index sends a tensor", lambda x: x[[1, 0]]),
+        ("a tensor is sent while the host waits", lambda x: torch.ones(3).to(DEVICE)),
+        ("a tensor is sent while the host waits", lambda x: torch.ones(3).to(DEVICE, non_blocking=True)),
+    )
+    with pretended_device() as notes:
+        x = torch.arange(3.0).to(DEVICE)
+        notes.take()
+        for what, way in ways:
+            way(x)
+            assert [note.split(",")[0] for note in notes.take()] == [what]
+        (x + 1).mul_(2).masked_fill(x > 1, 0.0)[x.long()].sum()
+        torch.ones(3).pin_memory().to(DEVICE, non_blocking=True)
+        assert notes.take() == {}
+
+
+def test_a_pretended_device_computes_what_the_cpu_does() -> None:
+    changes = [{"lr": 1e-2}, {"lr": 1e-3, "optimizer": "adamw", "clip": 0.1}]
+    with pretended_device():
+        trainer = started("function_fit", changes)
+        elsewhere = [on_host(trainer.step()["loss"]) for _ in range(5)]
+    trainer = started("function_fit", changes, "cpu")
+    torch.testing.assert_close(torch.stack(elsewhere), torch.stack([trainer.step()["loss"] for _ in range(5)]))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_no_optimizer_waits(optimizer: str) -> None:
+    changes = [{"optimizer": optimizer}, {"optimizer": optimizer, "clip": 1.0, "weight_decay": 0.1, "noise": 0.1}]
+    assert waits_of_ten_steps("quadratic", changes) == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"zclip": 1.0},
+        {"adagc": 1.0},
+        {"second_moment_start": "data"},
+        {"schedule": "cosine", "warmup": 8, "warmup_shape": "cosine"},
+        {"schedule": "wsd", "weight_decay_kind": "coupled", "weight_decay": 0.1},
+        {"batch_size": 4},
+    ],
+    ids=str,
+)
+def test_no_clipping_schedule_or_draw_waits(change: Mapping[str, Any]) -> None:
+    assert waits_of_ten_steps("function_fit", [change, {**change, "lr": 1e-4}]) == {}
+
+
+def test_no_knob_of_a_gpt_that_members_may_share_waits() -> None:
+    assert waits_of_ten_steps("gpt", [{}, *GPT_KNOBS]) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", GPT_MODELS, ids=str)
+def test_no_structure_of_a_gpt_waits(change: Mapping[str, Any]) -> None:
+    assert waits_of_ten_steps("gpt", [change, {**change, "lr": 1e-4}]) == {}
+
+
+def test_rules_and_interventions_wait_only_when_they_act() -> None:
+    rule = {"on": "loss", "above": 2.0, "every": 50, "do": {"lr": "x0.5"}}
+    changes = [{}, {"control": [rule]}, {"interventions": [{"at": 30, "set": {"lr": 1e-4}}]}]
+    assert waits_of_ten_steps("gpt", changes) == {}
+
+
+@pytest.mark.parametrize("objective", ["function_fit", "gpt"])
+@pytest.mark.parametrize("rows", [[0, 1, 2], [0, 2]], ids=["all", "some"])
+def test_a_step_with_readings_and_curvature_waits_for_nothing(objective: str, rows: list[int]) -> None:
+    def observe(notes: Notes) -> dict[str, int]:
+        notes.take()
+        trainer.observed_step(rows, rows[1:], 3)
+        return notes.take()
+
+    with pretended_device() as notes:
+        trainer = started(objective, [{}, {"lr": 1e-4}, {"lr": 1e-5}])
+        observe(notes)  # the first sends which rows and weights it reads
+        assert observe(notes) == {}
