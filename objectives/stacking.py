@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ class Piece:
     shape: tuple[int, ...]
     start: int
     end: int
+    is_stack: bool = False  # of matrices; otherwise further axes are of a convolution
 
     @property
     def size(self) -> int:
@@ -51,7 +52,7 @@ class Layout:
     """The weights of one member in column order; ``groups`` are their layer groups in order.
 
     ``shapes`` has one member's shapes. ``group_of`` names the group of each weight (``all`` if there is only one), and
-    ``depth_of`` its part of the depth, if any.
+    ``depth_of`` its part of the depth, if any. ``stacks`` are endings of the names of stacks of matrices.
     """
 
     def __init__(
@@ -59,12 +60,13 @@ class Layout:
         shapes: Mapping[str, tuple[int, ...]],
         group_of: Mapping[str, str] | None = None,
         depth_of: Mapping[str, str] | None = None,
+        stacks: Sequence[str] = (),
     ) -> None:
         self.pieces: list[Piece] = []
         start = 0
         for name, shape in shapes.items():
-            end = start + math.prod(shape)
-            self.pieces.append(Piece(name, (group_of or {}).get(name, ALL), tuple(shape), start, end))
+            end, is_stack = start + math.prod(shape), len(shape) > 2 and name.endswith(tuple(stacks))
+            self.pieces.append(Piece(name, (group_of or {}).get(name, ALL), tuple(shape), start, end, is_stack))
             start = end
         self.size = start + -start % BLOCK
         self.groups = list(dict.fromkeys(piece.group for piece in self.pieces))
