@@ -1,4 +1,4 @@
-"""A mixture of experts as a user would write it for one run, token by token: what members of a pack are checked against."""
+"""A mixture of experts as a user would write it for one run, token by token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from objectives.stacking import seeded_generator
 
 # Shapes: B sequences, T positions, N = B * T, D width, E experts.
 
-SHAPE = {"steps": 40, "width": 12, "heads": 3, "context": 10, "batch_size": 4, "depth": 2, "lr": 1e-2, "experts": 5}
+SHAPE = {"steps": 40, "width": 12, "heads": 3, "context": 8, "batch_size": 2, "depth": 2, "lr": 1e-2, "experts": 5}
 # Members that differ in all that routers may; the first has every neutral value.
 MEMBERS = (
     {},
