@@ -201,6 +201,18 @@ def test_fields_of_the_objectives() -> None:
     assert own == {
         "gpt": [
             *COMMON_FIELDS,
+            "experts",
+            "top_k",
+            "gate",
+            "shared_experts",
+            "balance",
+            "balance_weight",
+            "balance_step",
+            "router_z_loss",
+            "router_noise",
+            "router_lr",
+            "router_init",
+            "capacity",
             "preset",
             "depth",
             "width",
