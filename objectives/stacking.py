@@ -47,6 +47,18 @@ class Piece:
         """Whether Muon and its relatives train it: tables that are looked up or face the loss are not theirs."""
         return len(self.shape) >= 2 and self.group not in ("embedding", "head")
 
+    def matrices(self) -> list[Piece]:
+        """Return a piece for each matrix of a stack, and any other weight as it is."""
+        if not self.is_stack:
+            return [self]
+        shape = self.shape[1:]
+        size = math.prod(shape)
+        starts = range(self.start, self.end, size)
+        return [
+            Piece(f"{self.name}.{number}", self.group, shape, start, start + size)
+            for number, start in enumerate(starts)
+        ]
+
 
 class Layout:
     """The weights of one member in column order; ``groups`` are their layer groups in order.

@@ -147,6 +147,40 @@ def test_a_router_whose_rate_is_zero_stays_as_it_began(text) -> None:
     }  # fmt: skip
 
 
+# Optimizers, for which an expert is a matrix.
+
+
+def test_a_random_second_moment_has_the_fans_of_one_expert(text) -> None:
+    trainer = experts_pack(text, members=({}, {}), second_moment_start="random", width=16, heads=2, experts=8)
+    pieces = {piece.name: piece for piece in trainer.layout.pieces}
+    piece = pieces["0.mlp_in"]
+    mean = trainer.optimizer.states["second_moment"][:, piece.start : piece.end].mean().item()
+    assert mean == pytest.approx(1 / (16 + 64), rel=0.05)
+
+
+def test_muon_orthogonalises_every_expert_by_itself(text) -> None:
+    trainer = experts_pack(text, members=({}, {}), optimizer="muon", width=16, heads=2)
+    before = trainer.weights["0.mlp_in"].detach().clone()
+    trainer.step()
+    step_KEDF = trainer.weights["0.mlp_in"].detach() - before
+    values = torch.linalg.svdvals(step_KEDF / SHAPE["lr"] / 2)  # scale sqrt(64 / 16)
+    is_used_KE = step_KEDF.flatten(2).any(2)
+    largest = values[is_used_KE].amax(1)
+    assert len(largest) > 2
+    assert ((largest > 0.6) & (largest < 1.3)).all()
+
+
+def test_a_library_gets_every_expert_as_a_matrix(text) -> None:
+    trainer = experts_pack(text, members=({},), optimizer="torch.optim.NAdam")
+    plain = experts_pack(text, members=({},), optimizer="torch.optim.NAdam")
+    sizes = {tuple(p.shape) for p in trainer.optimizer.rule.members[0]._params}
+    assert {len(size) for size in sizes} == {1, 2}
+    for _ in range(3):
+        trainer.step()
+    plain.load_state_dict(trainer.state_dict())
+    assert torch.equal(plain.step()["loss"], trainer.step()["loss"])
+
+
 # Packs, checkpoints, forks and interventions.
 
 EVEN = {"width": 16, "heads": 2, "context": 16, "experts": 4}
