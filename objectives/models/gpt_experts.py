@@ -4,7 +4,7 @@ Every expert computes every token, and gates of zero leave out what was not chos
 so a member's bits do not depend on its pack. Backward passes are autograd's; there is no native kernel.
 
 A router has the logits x W and the scores s: their softmax, or the sigmoid of each. A token uses the ``top_k`` experts
-of the largest s, or s + b with the bias of ``balance: loss_free``. Its gates are the scores of the chosen, over their
+with the largest s, or s + b with the bias of ``balance: loss_free``. Its gates are the scores of the chosen, over their
 sum if there are several (Switch: Fedus et al., arXiv 2101.03961, has one; Mixtral, arXiv 2401.04088, and DeepSeek-V3,
 arXiv 2412.19437, normalise). With a ``capacity`` c an expert takes at most ceil(c N top_k / experts) of N tokens, all
 first choices in the order of the text before all second ones (GShard, arXiv 2006.16668); what it drops has a gate of 0.
@@ -130,7 +130,7 @@ def with_router_losses(loss_K: torch.Tensor, routings: Sequence[Routing], knobs:
 
     f_i is the share of the choices that expert i got, P_i the mean over the tokens of its probability: its score over
     the sum of all scores (Switch; with sigmoids as in DeepSeek-V3). z-loss: ST-MoE (Zoph et al., arXiv 2202.08906).
-    Both are of the batch, or of each micro-batch.
+    Both are means over the batch, or over each micro-batch.
     """
     share_KB = knobs.sequence_share_KB
     if knobs.balance_weight_K is not None:

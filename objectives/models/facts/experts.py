@@ -14,10 +14,10 @@ _SWITCH_WEIGHT = 0.01  # of Fedus et al., arXiv 2101.03961
 
 
 class ExpertFields(TrainingConfig):
-    """The fields of a mixture of experts: each token's router chooses ``top_k`` of them."""
+    """The fields of a mixture of experts: a router chooses ``top_k`` experts for each token."""
 
     experts: int = structural(
-        0, "experts", "MLPs of which each token uses top_k (Shazeer et al. 2017); 0 for one MLP", off=True, ge=0, le=256
+        0, "experts", "MLPs, from which each token uses top_k (Shazeer et al. 2017); 0 for one MLP", off=True, ge=0, le=256
     )
     top_k: int = structural(1, "experts", "experts that a token uses", acts=_HAS_EXPERTS, ge=1, le=256)
     gate: Literal["softmax", "sigmoid"] = structural(
