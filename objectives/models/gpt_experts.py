@@ -1,7 +1,7 @@
 """A mixture of experts in place of the MLP: routing, the experts' sum, and the losses that keep routers sound.
 
 Every expert computes every token, and gates of zero leave out what was not chosen: shapes do not depend on the routing,
-so a member's bits do not depend on its pack. Backward passes are autograd's; there is no native kernel.
+so a member's bits do not depend on its pack. Backward passes are autograd's, and the native kernel refuses experts.
 
 A router has the logits x W and the scores s: their softmax, or the sigmoid of each. A token uses the ``top_k`` experts
 with the largest s, or s + b with the bias of ``balance: loss_free``. Its gates are the scores of the chosen, over their

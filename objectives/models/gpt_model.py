@@ -348,7 +348,7 @@ def with_init(drawn: Weights, config: GptConfig) -> Weights:
 
 
 def _factor(config: GptConfig, name: str, drawn: torch.Tensor) -> float:
-    """Return the factor on a drawn matrix, or on a stack of them."""
+    """Return the factor on a drawn matrix or stack."""
     own = config.router_init if group_of(name) == "router" else 1.0
     if config.init == "gpt2":
         return own * (config.init_deviation / _DEVIATION * config.size_factors.of_weight("init", name))

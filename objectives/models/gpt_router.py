@@ -54,7 +54,7 @@ class Routers:
         self._set_numbers()
 
     def knobs(self, knobs: Knobs, draw: Draw) -> Knobs:
-        """Return ``knobs`` with those of the routers; ``draw`` samples for each member by its seed and step."""
+        """Return ``knobs`` with the routers' knobs; ``draw`` samples for each member by its seed and step."""
         structure, noise = self._structure, None
         if self._noise_K is not None:
             size = structure.batch_size, structure.depth, structure.context, structure.experts
@@ -116,7 +116,7 @@ class Routers:
         return found
 
     def _changed(self, probed: Sequence[Routing], rows: Rows) -> torch.Tensor:
-        """Return the share of tokens whose set of experts is not that of the last reading, (R, L); NaN at the first."""
+        """Return the share of tokens whose experts have changed since the last reading, (R, L); NaN at the first."""
         chosen_RLP = torch.stack([routing.chosen_KNJ.sort(-1).values.flatten(1) for routing in probed], dim=1) + 1
         memory = self._memory[_CHOICES]
         before_RLP = memory[rows].to(chosen_RLP.dtype)
@@ -153,7 +153,7 @@ def _gini(load_RLE: torch.Tensor) -> torch.Tensor:
 
 
 def _entropy(routing: Routing) -> torch.Tensor:
-    """Return the mean entropy of a token's probabilities over that of even ones, (R,)."""
+    """Return the mean entropy of a token's probabilities, divided by log E, (R,)."""
     share_RNE = probability(routing)
     terms_RNE = share_RNE * in_blocks(torch.log, share_RNE.clamp(min=torch.finfo(share_RNE.dtype).tiny))
     return -terms_RNE.sum(2).mean(1) / math.log(share_RNE.shape[2])
