@@ -211,11 +211,13 @@ class GptTrainer(PackedTrainer[GptConfig]):
         return {"loss_scale": self._scaler.used_K, "is_skipped": self.held_K}
 
     def signals(self) -> dict[str, torch.Tensor]:
-        """Return noise scale over batch size, AdaScale's gain, and in float16 whether the loss scale fell, 0 or 1."""
-        noise = {} if self._parts is None else self._parts.signals()
-        if self._scaler is None:
-            return noise
-        return noise | {"loss_scale_falls": self._scaler.scale_K < self._scaler.used_K}
+        """Return noise scale over batch size, AdaScale's gain, whether the loss scale fell (0 or 1), uneven loads."""
+        found = {} if self._parts is None else self._parts.signals()
+        if self._routers is not None:
+            found |= self._routers.signals()
+        if self._scaler is not None:
+            found["loss_scale_falls"] = self._scaler.scale_K < self._scaler.used_K
+        return found
 
     def own_readings(self, rows: Rows) -> dict[str, torch.Tensor]:
         """Return ``attention_logit`` and ``log_z`` of this forward pass, and ``noise_scale`` of the steps before.

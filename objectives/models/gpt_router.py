@@ -87,6 +87,11 @@ class Routers:
         step_K = torch.where(acting_K, self._step_K, 0.0)
         bias_KLE.add_((step_K[:, None, None] * towards_KLE).to(bias_KLE.dtype))
 
+    def signals(self) -> dict[str, torch.Tensor]:
+        """Return how uneven the loads of the batch are in the worst layer, (K,) each."""
+        load_KLE = self._load_KLE.double()
+        return {"router_gini": _gini(load_KLE).amax(1), "router_dead": _dead(load_KLE).amax(1)}
+
     def readings(
         self, routings: Sequence[Routing], probed: Sequence[Routing], routers: Sequence[torch.Tensor], rows: Rows
     ) -> dict[str, torch.Tensor]:
@@ -98,7 +103,7 @@ class Routers:
         of_layer_LR = {
             "router_load": load_RLE.amax(2).T / load_RLE.mean(2).T,
             "router_gini": _gini(load_RLE).T,
-            "router_dead": (load_RLE == 0).double().sum(2).T,
+            "router_dead": _dead(load_RLE).T,
             "router_entropy": torch.stack([_entropy(routing) for routing in routings]),
             "router_similarity": torch.stack([_similarity(router) for router in routers]),
             "router_zsquared": torch.stack([log_z(routing.logits_KNE).square().mean(1) for routing in routings]),
@@ -150,6 +155,11 @@ def _gini(load_RLE: torch.Tensor) -> torch.Tensor:
     E = load_RLE.shape[2]
     rank_E = 2.0 * torch.arange(1, E + 1, device=load_RLE.device) - E - 1
     return (rank_E * load_RLE.sort(2).values).sum(2) / (E * load_RLE.sum(2))
+
+
+def _dead(load_RLE: torch.Tensor) -> torch.Tensor:
+    """Return the number of experts without a token, (R, L)."""
+    return (load_RLE == 0).double().sum(2)
 
 
 def _entropy(routing: Routing) -> torch.Tensor:

@@ -17,7 +17,12 @@ class ExpertFields(TrainingConfig):
     """The fields of a mixture of experts: a router chooses ``top_k`` experts for each token."""
 
     experts: int = structural(
-        0, "experts", "MLPs, from which each token uses top_k (Shazeer et al. 2017); 0 for one MLP", off=True, ge=0, le=256
+        0,
+        "experts",
+        "MLPs from which a token uses top_k (Shazeer et al. 2017); 0 for one MLP",
+        off=True,
+        ge=0,
+        le=256,
     )
     top_k: int = structural(1, "experts", "experts that a token uses", acts=_HAS_EXPERTS, ge=1, le=256)
     gate: Literal["softmax", "sigmoid"] = structural(
@@ -94,6 +99,11 @@ class ExpertFields(TrainingConfig):
         if self.experts and self.top_k > self.experts:
             raise ValueError(f"top_k = {self.top_k} is more than experts = {self.experts}")
         return self
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """Also what the loads of experts are."""
+        return (*super().signals, *(("router_gini", "router_dead") if self.experts else ()))
 
     @property
     def aux_weight(self) -> float:

@@ -200,6 +200,19 @@ def test_biases_and_rules_on_routers_resume_to_the_bit(text, tmp_path) -> None:
     assert_resumes(partial(trainer_of, "gpt"), configs, SEEDS[:4], 7, 12, tmp_path)
 
 
+def test_a_rule_balances_the_load_once_it_is_uneven(text) -> None:
+    rule = Rule(on="router_gini", above=0.5, do=({"balance_weight": 10.0},), every=1)
+    own = {"router_lr": 30.0, "steps": 60}
+    trainer = experts_pack(text, members=({"control": (rule,), **own}, own), **EVEN)
+    for _ in range(60):
+        trainer.step()
+    (fired,) = trainer.fired(0)
+    assert fired["value"] > 0.5
+    assert fired["did"]["set"] == {"balance_weight": 10.0}
+    _, readings = trainer.observed_step(everyone(trainer), [], 1)
+    assert readings["router_gini"][0] < readings["router_gini"][1] - 0.1
+
+
 def test_a_fork_goes_on_with_its_bias_and_a_new_member_begins_without(text) -> None:
     own = ({"balance": "loss_free"}, {})
     trainer, straight = (experts_pack(text, 5, own, **EVEN) for _ in range(2))
