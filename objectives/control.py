@@ -36,6 +36,8 @@ Signal = Literal[
     "noise_scale",
     "gain",
     "loss_scale_falls",
+    "router_gini",
+    "router_dead",
     "not_finite",
 ]
 SIGNALS: tuple[str, ...] = get_args(Signal)

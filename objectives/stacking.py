@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,7 @@ class Piece:
     shape: tuple[int, ...]
     start: int
     end: int
+    is_stack: bool = False  # of matrices; otherwise further axes are of a convolution
 
     @property
     def size(self) -> int:
@@ -47,12 +48,24 @@ class Piece:
         """Whether Muon and its relatives train it: tables that are looked up or face the loss are not theirs."""
         return len(self.shape) >= 2 and self.group not in ("embedding", "head")
 
+    def matrices(self) -> list[Piece]:
+        """Return a piece for each matrix of a stack, and any other weight as it is."""
+        if not self.is_stack:
+            return [self]
+        shape = self.shape[1:]
+        size = math.prod(shape)
+        starts = range(self.start, self.end, size)
+        return [
+            Piece(f"{self.name}.{number}", self.group, shape, start, start + size)
+            for number, start in enumerate(starts)
+        ]
+
 
 class Layout:
     """The weights of one member in column order; ``groups`` are their layer groups in order.
 
     ``shapes`` has one member's shapes. ``group_of`` names the group of each weight (``all`` if there is only one), and
-    ``depth_of`` its part of the depth, if any.
+    ``depth_of`` its part of the depth, if any. ``stacks`` are endings of the names of stacks of matrices.
     """
 
     def __init__(
@@ -60,12 +73,13 @@ class Layout:
         shapes: Mapping[str, tuple[int, ...]],
         group_of: Mapping[str, str] | None = None,
         depth_of: Mapping[str, str] | None = None,
+        stacks: Sequence[str] = (),
     ) -> None:
         self.pieces: list[Piece] = []
         start = 0
         for name, shape in shapes.items():
-            end = start + math.prod(shape)
-            self.pieces.append(Piece(name, (group_of or {}).get(name, ALL), tuple(shape), start, end))
+            end, is_stack = start + math.prod(shape), len(shape) > 2 and name.endswith(tuple(stacks))
+            self.pieces.append(Piece(name, (group_of or {}).get(name, ALL), tuple(shape), start, end, is_stack))
             start = end
         self.size = start + -start % BLOCK
         self.groups = list(dict.fromkeys(piece.group for piece in self.pieces))

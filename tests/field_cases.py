@@ -23,6 +23,9 @@ VALUES: dict[str, list[Any]] = {
     "bias": [False, True], "tie_embeddings": [False, True], "embedding_scale": [1.0, 2.0],
     "logit_softcap": [None, 1.0], "attention_softcap": [None, 1.0], "qk_clip": [None, 1.0],
     "residual_depth": [None, "inverse"],
+    "experts": [0, 4], "top_k": [1, 2], "gate": ["softmax", "sigmoid"], "shared_experts": [0, 1],
+    "balance": [None, "aux"], "balance_weight": [None, 0.1], "balance_step": [0.001, 0.1], "router_z_loss": [0.0, 0.1],
+    "router_noise": [0.0, 0.5], "router_lr": [0.1, 1.0], "router_init": [0.1, 1.0], "capacity": [None, 1.0],
     "norm_place": ["pre", "post"], "residual_scale": [0.5, 1.0], "init": ["gpt2", "he"],
     "init_deviation": [0.02, 0.1], "dropout": [0.0, 0.5],
     "z_loss": [0.0, 1e-4], "embedding_grad": [0.1, 1.0], "embedding_lr": [0.0, 1.0], "attention_lr": [0.0, 1.0],
@@ -47,6 +50,9 @@ NEEDS: dict[str, dict[str, Any]] = {
     "micro_batches": {"accumulate": 2}, "rope_theta": {"position": "rope"},
     "parametrisation": {"base_width": 4}, "base_width": {"parametrisation": "mup"},
     "base_depth": {"parametrisation": "completep", "base_width": 4},
+    **dict.fromkeys(("top_k", "gate", "shared_experts", "balance", "balance_weight", "router_z_loss", "router_noise",
+                     "router_lr", "router_init", "capacity"), {"experts": 4}),
+    "balance_step": {"experts": 4, "balance": "loss_free"},
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from expert_cases import PlainMixture
 from pack_cases import trainer_of
 from torch import nn
 
@@ -75,9 +76,12 @@ class PlainBlock(nn.Module):
         self.qkv = nn.Linear(D, D + 2 * kv_heads * C, bias=config.bias)
         self.attention_out = nn.Linear(D, D, bias=config.bias)
         hidden = 4 * D if config.mlp == "gelu" else 4 * round(2 * D / 3)
-        if config.mlp == "swiglu":
-            self.mlp_gate = nn.Linear(D, hidden, bias=config.bias)
-        self.mlp_in, self.mlp_out = nn.Linear(D, hidden, bias=config.bias), nn.Linear(hidden, D, bias=config.bias)
+        if config.experts:
+            self.mixture = PlainMixture(config)
+        else:
+            if config.mlp == "swiglu":
+                self.mlp_gate = nn.Linear(D, hidden, bias=config.bias)
+            self.mlp_in, self.mlp_out = nn.Linear(D, hidden, bias=config.bias), nn.Linear(hidden, D, bias=config.bias)
         self.sizes = [D, kv_heads * C, kv_heads * C]
         if config.qk_norm:
             self.q_norm, self.k_norm = norm(C), norm(C)
@@ -101,6 +105,8 @@ class PlainBlock(nn.Module):
         return self.attention_out(mixed.transpose(1, 2).reshape(B, T, D))
 
     def mlp(self, x_BTD: torch.Tensor) -> torch.Tensor:
+        if self.config.experts:
+            return self.mixture(x_BTD)
         if self.config.mlp == "swiglu":
             gate_BTF = self.mlp_gate(x_BTD)
             return self.mlp_out(gate_BTF * torch.sigmoid(gate_BTF) * self.mlp_in(x_BTD))
@@ -214,12 +220,14 @@ def plain_rope(z_BHTC: torch.Tensor, theta: float) -> torch.Tensor:
 
 def name_in_pack(name: str) -> str:
     """blocks.0.qkv.weight is 0.qkv, and blocks.0.qkv.bias is 0.qkv_bias."""
-    return name.removeprefix("blocks.").removesuffix(".weight").replace(".bias", "_bias")
+    return name.removeprefix("blocks.").removesuffix(".weight").replace(".bias", "_bias").replace("mixture.", "")
 
 
 def is_transposed(name: str) -> bool:
     """Whether it is a matrix of nn.Linear."""
-    return "norm" not in name and not name.startswith(("embedding", "position")) and not name.endswith("bias")
+    if "mixture" in name or "norm" in name:
+        return False
+    return not name.startswith(("embedding", "position")) and not name.endswith("bias")
 
 
 def plain_model(trainer: GptTrainer, member: int, dtype: torch.dtype = torch.float32) -> PlainGpt:

@@ -13,6 +13,7 @@ from objectives.models import data
 from objectives.models.ahead import STEPS_PER_DRAW, Ahead
 from objectives.models.batch_gradient import LossScaler, MicroBatches
 from objectives.models.data import BatchStream, Corruption, burst_of, held_out_batches, load_corpus
+from objectives.models.gpt_experts import STACKS
 from objectives.models.gpt_gradient import losses_and_gradient
 from objectives.models.gpt_knobs import Knobs, context_lengths, dropout_keys
 from objectives.models.gpt_model import (
@@ -23,10 +24,13 @@ from objectives.models.gpt_model import (
     forward_readings,
     group_of,
     initial_weights,
+    losses_and_loads,
+    routings_of,
     with_init,
 )
 from objectives.models.gpt_native import NativeGpt
 from objectives.models.gpt_qk_clip import clip_queries_and_keys
+from objectives.models.gpt_router import Routers, probe_size
 from objectives.native.cache import kernel_folder
 from objectives.optimizers.native_optimizer import NativeOptimizer
 from objectives.optimizers.packed_optimizer import Rows
@@ -35,8 +39,9 @@ from objectives.training.packed import PackedTrainer, Weights
 
 # Shapes: K members, R observed ones, B sequences, T bytes of context, n parameters per member.
 
-_DROPOUT_PURPOSE = 10  # of the random stream, among a seed's streams
+_DROPOUT_PURPOSE, _NOISE_PURPOSE = 10, 13  # of random streams, among a seed's streams
 _NEVER = 2**62  # the step of a shift that never comes
+Forward = tuple[torch.Tensor, torch.Tensor | None]  # losses, and the loads of experts
 _MOST_SEQUENCES_READ = 2  # of a batch, in the readings of a forward pass: a whole batch would take much memory
 
 
@@ -64,6 +69,8 @@ class GptTrainer(PackedTrainer[GptConfig]):
     is scaled before the backward pass, and a step whose gradient overflows is skipped for that member.
     """
 
+    stacks = STACKS
+
     def __init__(self, configs: Sequence[GptConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan) -> None:
         super().__init__(configs, seeds, device, plan)
         self.corpus = load_corpus(self.structure.text)
@@ -73,23 +80,22 @@ class GptTrainer(PackedTrainer[GptConfig]):
         is_on_cpu = self.device.type == "cpu"
         if not is_on_cpu:
             torch.set_float32_matmul_precision("high" if self.structure.precision == "tf32" else "highest")
-        # The hand-written passes are for CPUs: a GPU has fused attention, and autocast needs autograd.
-        self._by_hand = is_on_cpu and self.structure.precision not in AUTOCAST
+        # The hand-written passes are for CPUs: a GPU has fused attention, autocast and experts need autograd.
+        self._by_hand = is_on_cpu and self.structure.precision not in AUTOCAST and not self.structure.experts
         self._differentiate: Callable[..., tuple[torch.Tensor, torch.Tensor]] = losses_and_gradient
-        self._cross_entropy: Callable[..., torch.Tensor] = functools.partial(cross_entropy, self.structure)
+        self._forward: Callable[..., Forward] = functools.partial(losses_and_loads, self.structure)
         self._native: NativeGpt | None = None
         if plan.kernels == "native":
             if not self._by_hand or plan.compiled:
-                raise ValueError(
-                    f"native kernels are for float32 on a CPU, not for {self.structure.precision} on {device}"
-                )
+                kind = "experts" if self.structure.experts else self.structure.precision
+                raise ValueError(f"native kernels are for float32 on a CPU, not for {kind} on {device}")
             self._native = NativeGpt(self.structure, self.layout, kernel_folder())
         elif plan.compiled and self._by_hand:
             self._differentiate = Compiled(losses_and_gradient)
         elif plan.compiled:
             # At these sizes a GPU spends more time on launching kernels than on running them, so record a CUDA graph.
             mode = None if is_on_cpu else "reduce-overhead"
-            self._cross_entropy = Compiled(self._cross_entropy, mode=mode)
+            self._forward = Compiled(self._forward, mode=mode)
 
     def initial_weights(self, seed: int) -> Weights:
         """Return one member's weights as drawn from its seed."""
@@ -100,19 +106,20 @@ class GptTrainer(PackedTrainer[GptConfig]):
         return with_init(drawn, config)
 
     def group_of(self, name: str) -> str:
-        """Return embedding, attention, mlp, norm or head."""
+        """Return embedding, attention, mlp, router, norm or head."""
         return group_of(name)
 
     def depth_of(self, name: str) -> str | None:
         """Return the third of the blocks (shallow, middle or deep), or None outside blocks."""
         return depth_of(name, self.structure.depth)
 
-    def memory_names(self) -> Sequence[str]:
-        """Return the loss scale in float16, and the averages of the noise scale with micro-batches."""
-        return (
+    def memory_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the loss scale in float16, averages of the noise scale with micro-batches, and state of routers."""
+        names = (
             *(LossScaler.MEMORY if self.structure.precision == "float16" else ()),
             *(MicroBatches.MEMORY if self.structure.accumulate > 1 else ()),
         )
+        return {**dict.fromkeys(names, ()), **Routers.memory_shapes(self.structure)}
 
     def members_changed(self) -> None:
         """Read the hyperparameters of the current members."""
@@ -131,16 +138,19 @@ class GptTrainer(PackedTrainer[GptConfig]):
         self._shift_K = self._tensor(self._shifts, torch.int64)
         self._scaler = LossScaler(self.configs, self.memory) if self.structure.precision == "float16" else None
         self._parts = MicroBatches(self.configs, self.memory, self.device) if self.structure.accumulate > 1 else None
+        self._routers = Routers(self.configs, self.memory, self.device) if self.structure.experts else None
         self._drawn: tuple[int, torch.Tensor, Knobs] | None = None
 
     def numbers_changed(self, acting: Mapping[int, GptConfig]) -> None:
-        """Update how many micro-batches members train on."""
+        """Update how many micro-batches members train on, and the numbers of their routers."""
         if self._parts is not None:
             self._parts.change(acting)
+        if self._routers is not None:
+            self._routers.change(acting)
 
     def losses(self) -> torch.Tensor:
         """Return each member's loss on this step's data, shape (K,), in nats."""
-        return self._cross_entropy(self.weights, *self._batch())
+        return self._forward(self.weights, *self._batch())[0]
 
     def losses_of(self, weights: Weights, rows: torch.Tensor) -> torch.Tensor:
         """Return the loss on this step's data for the members in ``rows``: float32, eager, twice differentiable.
@@ -161,7 +171,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
             self._attention_logits = attention_logits(self.structure, self.weights, tokens_KBS, knobs)
 
         def differentiate(first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-            return self._loss_and_gradient(tokens_KBS[:, first:end], knobs.of_sequences(first, end))
+            return self._loss_and_gradient(tokens_KBS[:, first:end], knobs.of_sequences(first, end), first)
 
         if self._parts is None:
             loss_K, grad_Kn = self._loss_and_gradient(tokens_KBS, knobs)
@@ -172,10 +182,15 @@ class GptTrainer(PackedTrainer[GptConfig]):
         return loss_K, grad_Kn
 
     def after_update(self) -> None:
-        """Shrink queries and keys by ``qk_clip``; a member that the optimizer left alone keeps its own."""
+        """Shrink queries and keys by ``qk_clip``, and change the biases of routers.
+
+        A member that the optimizer left alone keeps its own.
+        """
+        acting_K = self.optimizer.alive_K if self.held_K is None else self.optimizer.alive_K & ~self.held_K
         if self.structure.qk_clip is not None:
-            acting_K = self.optimizer.alive_K if self.held_K is None else self.optimizer.alive_K & ~self.held_K
             clip_queries_and_keys(self.structure, self.weights, self._attention_logits, acting_K)
+        if self._routers is not None:
+            self._routers.update(acting_K)
 
     def steps_ahead(self, count: int) -> list[dict[str, torch.Tensor]]:
         """Do ``count`` steps, and return the metrics of each; where it can, the kernel trains one member at a time."""
@@ -209,14 +224,19 @@ class GptTrainer(PackedTrainer[GptConfig]):
         return {"loss_scale": self._scaler.used_K, "is_skipped": self.held_K}
 
     def signals(self) -> dict[str, torch.Tensor]:
-        """Return noise scale over batch size, AdaScale's gain, and in float16 whether the loss scale fell, 0 or 1."""
-        noise = {} if self._parts is None else self._parts.signals()
-        if self._scaler is None:
-            return noise
-        return noise | {"loss_scale_falls": self._scaler.scale_K < self._scaler.used_K}
+        """Return noise scale over batch size, AdaScale's gain, whether the loss scale fell (0 or 1), uneven loads."""
+        found = {} if self._parts is None else self._parts.signals()
+        if self._routers is not None:
+            found |= self._routers.signals()
+        if self._scaler is not None:
+            found["loss_scale_falls"] = self._scaler.scale_K < self._scaler.used_K
+        return found
 
     def own_readings(self, rows: Rows) -> dict[str, torch.Tensor]:
-        """Return ``attention_logit`` and ``log_z`` of this forward pass, and ``noise_scale`` of the steps before."""
+        """Return ``attention_logit`` and ``log_z`` of this forward pass, and ``noise_scale`` of the steps before.
+
+        With experts also the readings of the routers, whose loads are of the whole batch.
+        """
         tokens_KBS, knobs = self._batch()
         tokens_RBS = tokens_KBS[rows, :_MOST_SEQUENCES_READ]
         knobs = knobs.of_rows(rows).of_sequences(0, tokens_RBS.shape[1])
@@ -225,13 +245,29 @@ class GptTrainer(PackedTrainer[GptConfig]):
             _, logit_R, log_z_R = self._native.readings(self._params_Kn[rows], tokens_RBS, knobs)
             return {"attention_logit": logit_R, "log_z": log_z_R} | noise
         weights = {name: weight.detach()[rows] for name, weight in self.weights.items()}
-        return forward_readings(self.structure, weights, tokens_RBS, knobs) | noise
+        routers = {} if self._routers is None else self._router_readings(weights, rows)
+        return forward_readings(self.structure, weights, tokens_RBS, knobs) | noise | routers
+
+    def _router_readings(self, weights: Weights, rows: Rows) -> dict[str, torch.Tensor]:
+        """Return the readings of the routers of ``rows``, whose ``weights`` these are."""
+        assert self._routers is not None
+        tokens_KBS, knobs = self._batch()
+        routings = routings_of(self.structure, weights, tokens_KBS[rows], knobs.of_rows(rows))
+        num_sequences, num_positions = probe_size(self.structure)
+        held_out = held_out_batches(self.corpus, 1, self.structure.batch_size, self.structure.context)
+        probe_BS = held_out[0, :num_sequences, : num_positions + 1].to(self.device)
+        validating = self._routers.of_validation(self._fixed.of_validation()).of_rows(rows)
+        probe_RBS = probe_BS.expand(len(routings[0].logits_KNE), -1, -1)
+        probed = routings_of(self.structure, weights, probe_RBS, validating)
+        routers = [weights[f"{layer}.router"] for layer in range(self.structure.depth)]
+        return self._routers.readings(routings, probed, routers, rows)
 
     @torch.no_grad()
     def validate(self, rows: Sequence[int]) -> torch.Tensor:
         """Return the mean next-byte cross-entropy on held-out text, in nats, for ``rows``; no dropout, no z-loss."""
         structure, index = self.structure, torch.tensor(rows, device=self.device)
-        knobs = self._fixed.of_validation().of_rows(index)
+        knobs = self._fixed.of_validation()
+        knobs = (knobs if self._routers is None else self._routers.of_validation(knobs)).of_rows(index)
         batches = held_out_batches(self.corpus, structure.validation_batches, structure.batch_size, structure.context)
         if self._native is not None:
             tokens_RBS = batches.flatten(0, 1).expand(len(rows), -1, -1)
@@ -250,15 +286,21 @@ class GptTrainer(PackedTrainer[GptConfig]):
             "text_bytes": str(len(self.corpus.training) + len(self.corpus.held_out)),
         }
 
-    def _loss_and_gradient(self, tokens_KBS: torch.Tensor, knobs: Knobs) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return loss and gradient on a part of the batch."""
+    def _loss_and_gradient(
+        self, tokens_KBS: torch.Tensor, knobs: Knobs, first: int = 0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return loss and gradient on a part of the batch, which begins with its sequence ``first``."""
         if self._native is not None:
             return self._native.losses_and_gradient(self._params_Kn, tokens_KBS, knobs)
         if self._by_hand:
             weights = {name: weight.detach() for name, weight in self.weights.items()}
             with torch.no_grad():
                 return self._differentiate(weights, tokens_KBS, self.structure, self.plan.kernels, knobs)
-        loss_K = self._cross_entropy(self.weights, tokens_KBS, knobs)
+        loss_K, load_KLE = self._forward(self.weights, tokens_KBS, knobs)
+        if self._routers is not None:
+            assert load_KLE is not None
+            share_KB = None if self._parts is None else self._parts.share_of_sequence
+            self._routers.count(load_KLE, share_KB, first)
         # Members do not mix, so the gradient of the sum has each member's gradient.
         summed = (loss_K if self._scaler is None else self._scaler.scaled(loss_K)).sum()
         grad_Kn = rows_of_blocks(torch.autograd.grad(summed, list(self.weights.values())))
@@ -310,6 +352,8 @@ class GptTrainer(PackedTrainer[GptConfig]):
             knobs = replace(knobs, context_K=context_K)
         if self._parts is not None:
             knobs = replace(knobs, sequence_share_KB=self._parts.share_of_sequence)
+        if self._routers is not None:
+            knobs = self._routers.knobs(knobs, lambda sample: self.draw(sample, _NOISE_PURPOSE))
         return knobs
 
     def _numbers_of(self, field: str, neutral: float) -> torch.Tensor | None:

@@ -27,7 +27,10 @@ class Knobs:
     residual stream; neutral 1. ``dropout_K``: dropped share; neutral 0, with masks from the ``dropout_key_KB`` of each
     sequence. ``context_K``: length of the blocks that sequences are cut into, which confine attention and restart
     positions; any length of T or more is neutral. ``sequence_share_KB``: weight of each sequence in the loss, float32;
-    without it the loss is the mean. Keys and lengths are int64, the others float64, rounded when they meet activations.
+    without it the loss is the mean. Of experts (L layers, E experts): ``balance_weight_K``, ``router_z_loss_K`` and
+    ``router_noise_K``, neutral 0, with normal numbers ``router_draw_KBLTE``; ``capacity_K``, neutral infinity;
+    ``router_bias_KLE`` on the scores by which experts are chosen, neutral 0. Keys and lengths are int64, draws and
+    biases float32, the others float64, rounded when they meet activations.
     """
 
     z_loss_K: torch.Tensor | None = None
@@ -36,6 +39,12 @@ class Knobs:
     dropout_key_KB: torch.Tensor | None = None
     context_K: torch.Tensor | None = None
     sequence_share_KB: torch.Tensor | None = None
+    balance_weight_K: torch.Tensor | None = None
+    router_z_loss_K: torch.Tensor | None = None
+    router_noise_K: torch.Tensor | None = None
+    router_draw_KBLTE: torch.Tensor | None = None
+    router_bias_KLE: torch.Tensor | None = None
+    capacity_K: torch.Tensor | None = None
 
     def of_rows(self, rows: torch.Tensor | slice) -> Knobs:
         """Return the knobs of the members in ``rows``."""
@@ -45,7 +54,8 @@ class Knobs:
     def of_sequences(self, first: int, end: int) -> Knobs:
         """Return the knobs of the sequences ``[first, end)`` of a batch, with equal weights."""
         keys_KB = None if self.dropout_key_KB is None else self.dropout_key_KB[:, first:end]
-        return replace(self, dropout_key_KB=keys_KB, sequence_share_KB=None)
+        draw = None if self.router_draw_KBLTE is None else self.router_draw_KBLTE[:, first:end]
+        return replace(self, dropout_key_KB=keys_KB, router_draw_KBLTE=draw, sequence_share_KB=None)
 
     def with_factor(self, num_members: int, device: torch.device) -> Knobs:
         """Return these knobs with an explicit ``residual_scale``, even if it is 1.
@@ -58,8 +68,8 @@ class Knobs:
         return replace(self, residual_scale_K=torch.ones(num_members, dtype=torch.float64, device=device))
 
     def of_validation(self) -> Knobs:
-        """Return the knobs that belong to the model: no dropout, no z-loss, the whole context."""
-        return Knobs(residual_scale_K=self.residual_scale_K)
+        """Return the knobs that belong to the model: no dropout, noise, capacity or added losses, the whole context."""
+        return Knobs(residual_scale_K=self.residual_scale_K, router_bias_KLE=self.router_bias_KLE)
 
 
 NEUTRAL = Knobs()

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from objectives.base import GptConfig
+from objectives.models.gpt_experts import Routing, loads, mixture, with_router_losses
 from objectives.models.gpt_knobs import (
     NEUTRAL,
     Knobs,
@@ -43,13 +44,13 @@ Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | N
 
 
 def group_of(name: str) -> str:
-    """Return the layer group of the weight ``name``: embedding, attention, mlp, norm or head."""
+    """Return the layer group of the weight ``name``: embedding, attention, mlp, router, norm or head."""
     part = name.split(".")[-1].removesuffix("_bias")
     if part in ("embedding", "position"):
         return "embedding"
     if part.endswith("norm"):
         return "norm"
-    return "mlp" if part.startswith("mlp") else "head" if part == "head" else "attention"
+    return "mlp" if part.startswith("mlp") else part if part in ("head", "router") else "attention"
 
 
 def depth_of(name: str, depth: int) -> str | None:
@@ -63,10 +64,20 @@ def depth_of(name: str, depth: int) -> str | None:
 def cross_entropy(
     structure: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL
 ) -> torch.Tensor:
-    """Return mean next-byte cross-entropy plus z-loss of each member, (K,), in nats; S = T + 1 bytes per sequence."""
+    """Return the losses of ``losses_and_loads``, (K,)."""
+    return losses_and_loads(structure, weights, tokens_KBS, knobs)[0]
+
+
+def losses_and_loads(
+    structure: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return each member's mean next-byte cross-entropy plus the losses that are added to it, (K,), in nats.
+
+    Also the ``loads`` of a model with experts, (K, L, E). ``tokens_KBS`` has S = T + 1 bytes per sequence.
+    """
     dtype, device = AUTOCAST.get(structure.precision), tokens_KBS.device.type
     with contextlib.nullcontext() if dtype is None else torch.autocast(device, dtype):
-        logits_KNV = _logits(structure, weights, tokens_KBS[..., :-1], knobs, _attention_of(structure))
+        logits_KNV, routings = _logits(structure, weights, tokens_KBS[..., :-1], knobs, _attention_of(structure))
         logits_KNV = logits_KNV.to(weights["embedding"].dtype)
     if structure.logit_softcap is not None:
         logits_KNV = softcapped(logits_KNV, structure.logit_softcap)
@@ -74,9 +85,19 @@ def cross_entropy(
     losses = F.cross_entropy(logits_KNV.reshape(-1, NUM_BYTES), targets, reduction="none")
     share_KB = knobs.sequence_share_KB
     loss_K = mean_of_tokens(losses.view(logits_KNV.shape[0], -1), share_KB)
-    if knobs.z_loss_K is None:
-        return loss_K
-    return with_z_loss(loss_K, logits_KNV.logsumexp(-1), knobs.z_loss_K.to(loss_K.dtype), share_KB)
+    if knobs.z_loss_K is not None:
+        loss_K = with_z_loss(loss_K, logits_KNV.logsumexp(-1), knobs.z_loss_K.to(loss_K.dtype), share_KB)
+    if not routings:
+        return loss_K, None
+    return with_router_losses(loss_K, routings, knobs), loads(routings)
+
+
+@torch.no_grad()
+def routings_of(
+    structure: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL
+) -> list[Routing]:
+    """Return the routing of every layer on these sequences, without autocast; empty for a model without experts."""
+    return _logits(structure, weights, tokens_KBS[..., :-1], knobs, _attention_of(structure))[1]
 
 
 @torch.no_grad()
@@ -125,13 +146,14 @@ def _observed(
             score = softcapped(score, structure.attention_softcap)
         return score.masked_fill(~may_attend_1TT, -math.inf).softmax(-1) @ v
 
-    return _logits(structure, weights, tokens_KBS[..., :-1], knobs, attention), torch.stack(largest)
+    logits_KNV, _ = _logits(structure, weights, tokens_KBS[..., :-1], knobs, attention)
+    return logits_KNV, torch.stack(largest)
 
 
 def _logits(
     structure: GptConfig, weights: Weights, tokens_KBT: torch.Tensor, knobs: Knobs, attention: Attention
-) -> torch.Tensor:
-    """Return the logits of the next byte before a softcap, (K, N, V)."""
+) -> tuple[torch.Tensor, list[Routing]]:
+    """Return the logits of the next byte before a softcap, (K, N, V), and the routing of every layer with experts."""
     (K, B, T), D = tokens_KBT.shape, structure.width
     member_K11 = torch.arange(K, device=tokens_KBT.device)[:, None, None]
     embedding = weights["embedding"].reshape(K * NUM_BYTES, D)
@@ -145,19 +167,21 @@ def _logits(
     if structure.position == "learned":
         x_KBTD = x_KBTD + _positions(weights["position"], T, knobs)[:, None]
     x_KND = x_KBTD.view(K, B * T, D)
-    turn = rotation(structure, knobs, T, B, x_KND)
+    turn, routings = rotation(structure, knobs, T, B, x_KND), list[Routing]()
     for layer in range(structure.depth):
         block = functools.partial(_block, structure, weights, layer, B, knobs, attention, may_attend_1TT, turn)
         if structure.recompute and torch.is_grad_enabled():
-            x_KND = checkpoint(block, x_KND, use_reentrant=False, preserve_rng_state=False)
+            x_KND, routing = checkpoint(block, x_KND, use_reentrant=False, preserve_rng_state=False)
         else:
-            x_KND = block(x_KND)
+            x_KND, routing = block(x_KND)
+        if routing is not None:
+            routings.append(routing)
     if structure.has_final_norm:
         x_KND = _normed(structure, weights, x_KND, "final_norm")
     if structure.size_factors.width != 1:
         x_KND = x_KND / structure.size_factors.width
     head_KDV = weights["embedding"].transpose(1, 2) if structure.tie_embeddings else weights["head"]
-    return autocast_product(x_KND, head_KDV)
+    return autocast_product(x_KND, head_KDV), routings
 
 
 def _positions(position_KTD: torch.Tensor, num_positions: int, knobs: Knobs) -> torch.Tensor:
@@ -178,10 +202,10 @@ def _block(
     may_attend_1TT: torch.Tensor | None,
     turn: Rotation | None,
     x_KND: torch.Tensor,
-) -> torch.Tensor:
-    """Return the residual stream after one transformer block."""
+) -> tuple[torch.Tensor, Routing | None]:
+    """Return the residual stream after one transformer block, and the routing of its experts if it has any."""
     (K, N, D), B, H, G = x_KND.shape, num_sequences, structure.heads, structure.num_kv_heads
-    T, C, norm_place = N // B, D // H, structure.place_of_norms
+    T, C, norm_place, routing = N // B, D // H, structure.place_of_norms, None
 
     def norm(x_KND: torch.Tensor, name: str) -> torch.Tensor:
         return _normed(structure, weights, x_KND, f"{layer}.{name}")
@@ -203,6 +227,10 @@ def _block(
         return product(mixed.transpose(1, 2).reshape(K, N, D), "attention_out")
 
     def mlp(x_KND: torch.Tensor) -> torch.Tensor:
+        nonlocal routing
+        if structure.experts:
+            out_KND, routing = mixture(structure, weights, layer, x_KND, B, knobs)
+            return out_KND
         if structure.mlp == "swiglu":
             hidden = in_blocks(F.silu, product(x_KND, "mlp_gate")) * product(x_KND, "mlp_in")
         else:
@@ -216,7 +244,7 @@ def _block(
         factor = branch_factor(knobs, branch, x_KND, B)
         x_KND = x_KND + (out_KND if factor is None else out_KND * factor)
         x_KND = norm(x_KND, name) if norm_place == "post" else x_KND
-    return x_KND
+    return x_KND, routing
 
 
 def _attention_of(structure: GptConfig) -> Attention:
@@ -272,14 +300,15 @@ def initial_weights(structure: GptConfig, seed: int) -> Weights:
     """Return one member's weights for any ``init``: deviation 0.02, residual outputs 0.02 / sqrt(2 depth), gains 1."""
     D, C, generator = structure.width, structure.width // structure.heads, seeded_generator(seed, WEIGHT_PURPOSE)
     has_norms, weights = structure.norm is not None, dict[str, torch.Tensor]()
+    stack = (structure.experts + structure.shared_experts,) if structure.experts else ()
 
     def normal(name: str, *size: int) -> None:
         weights[name] = torch.randn(size, generator=generator) * _drawn_deviation(name, structure.depth)
 
-    def matrix(name: str, num_rows: int, num_columns: int) -> None:
-        normal(name, num_rows, num_columns)
+    def matrix(name: str, num_rows: int, num_columns: int, stack: tuple[int, ...] = ()) -> None:
+        normal(name, *stack, num_rows, num_columns)
         if structure.bias:
-            weights[f"{name}_bias"] = torch.zeros(num_columns)
+            weights[f"{name}_bias"] = torch.zeros(math.prod(stack) * num_columns)
 
     def gain(name: str) -> None:
         weights[name] = torch.ones(D)
@@ -299,10 +328,12 @@ def initial_weights(structure: GptConfig, seed: int) -> Weights:
         matrix(f"{layer}.attention_out", D, D)
         if has_norms:
             gain(f"{layer}.mlp_norm")
+        if structure.experts:
+            normal(f"{layer}.router", D, structure.experts)
         if structure.mlp == "swiglu":
-            matrix(f"{layer}.mlp_gate", D, structure.mlp_width)
-        matrix(f"{layer}.mlp_in", D, structure.mlp_width)
-        matrix(f"{layer}.mlp_out", structure.mlp_width, D)
+            matrix(f"{layer}.mlp_gate", D, structure.mlp_width, stack)
+        matrix(f"{layer}.mlp_in", D, structure.mlp_width, stack)
+        matrix(f"{layer}.mlp_out", structure.mlp_width, D, stack)
     if structure.has_final_norm:
         gain("final_norm")
     if not structure.tie_embeddings:
@@ -318,10 +349,11 @@ def with_init(drawn: Weights, config: GptConfig) -> Weights:
 
 
 def _factor(config: GptConfig, name: str, drawn: torch.Tensor) -> float:
-    """Return the factor on a drawn matrix."""
+    """Return the factor on a drawn matrix or stack."""
+    own = config.router_init if group_of(name) == "router" else 1.0
     if config.init == "gpt2":
-        return config.init_deviation / _DEVIATION * config.size_factors.of_weight("init", name)
-    return math.sqrt(_variance(config, name, *drawn.shape)) / _drawn_deviation(name, config.depth)
+        return own * (config.init_deviation / _DEVIATION * config.size_factors.of_weight("init", name))
+    return own * math.sqrt(_variance(config, name, *drawn.shape[-2:])) / _drawn_deviation(name, config.depth)
 
 
 def _drawn_deviation(name: str, depth: int) -> float:

@@ -178,7 +178,8 @@ class LibraryOptimizer:
         self, name: str, params_n: torch.Tensor, layout: Layout, values: Mapping[str, float], seed: int
     ) -> None:
         """``values`` are lr, beta1, beta2 and eps; ``seed`` is for the library's random numbers."""
-        self._pieces, self._seed, self._size = layout.pieces, seed, layout.size
+        self._pieces = [part for piece in layout.pieces for part in piece.matrices()]
+        self._seed, self._size = seed, layout.size
         self._params = [torch.nn.Parameter(weight.clone()) for weight in self._weights(params_n)]
         module, _, class_name = name.rpartition(".")
         self._class = getattr(importlib.import_module(module), class_name)

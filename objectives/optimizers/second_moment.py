@@ -105,9 +105,10 @@ def random_start(layout: Layout, seed: int) -> torch.Tensor:
 
 def _per_fan(piece: Piece) -> float:
     """Return 1 / (fan in + fan out) of a weight, with torch's definition; 0 for anything but a matrix."""
-    if len(piece.shape) < 2:
+    shape = piece.shape[-2:] if piece.is_stack else piece.shape
+    if len(shape) < 2:
         return 0.0
-    return 1 / ((piece.shape[0] + piece.shape[1]) * math.prod(piece.shape[2:]))
+    return 1 / ((shape[0] + shape[1]) * math.prod(shape[2:]))
 
 
 def _times(value_Kn: torch.Tensor, weight_K1: torch.Tensor) -> torch.Tensor:

@@ -50,7 +50,7 @@ class PackedTrainer(ABC, Generic[Config]):
     ``of_each_member`` applies a function written for one member to all. Data and noise come from ``draw``. A cohort
     consists of members with equal seed and age, which see the same data and noise. A member with ``rollback`` returns
     to a snapshot on a spike and skips data (objectives/training/rollback.py), so its data step is ahead of its age.
-    Interventions change numbers, states and data before given steps (objectives/interventions.py) and may do the same.
+    Interventions change numbers, states and data before given steps and may do the same (objectives/interventions.py).
     """
 
     weights: Weights
@@ -58,12 +58,12 @@ class PackedTrainer(ABC, Generic[Config]):
     groups: Mapping[str, str] = MappingProxyType({})
     # Prefixes of the names of each block's weights, from the input to the output; empty for no parts by depth.
     blocks: Sequence[str] = ()
+    stacks: Sequence[str] = ()  # endings of the names of weights that are stacks of matrices
     takes_interventions = takes_control = True
 
     def __init__(self, configs: Sequence[Config], seeds: Sequence[int], device: str, plan: ExecutionPlan) -> None:
         self.device, self.plan = torch.device(device), plan
         self.structure = configs[0]  # for its structural fields, which all members share
-        # Of one member's weights.
         self.weight_shapes: Mapping[str, tuple[int, ...]] = {
             name: tuple(weight.shape) for name, weight in self.initial_weights(seeds[0]).items()
         }
@@ -73,13 +73,13 @@ class PackedTrainer(ABC, Generic[Config]):
         check_prefixes(self.groups, self.blocks, self.weight_shapes)
         groups = {name: self.group_of(name) for name in self.weight_shapes}
         depths = {name: depth for name in self.weight_shapes if (depth := self.depth_of(name)) is not None}
-        self.layout = Layout(self.weight_shapes, groups, depths)
+        self.layout = Layout(self.weight_shapes, groups, depths, self.stacks)
         is_native = plan.kernels == "native"
         self.optimizer = make_optimizer(
             self._params_Kn, self.configs, self.layout, seeds=self.seeds, compiled=plan.compiled, native=is_native
         )
-        # A subclass's state per member, (K,) each, updated in place; zeros for a new member.
-        self.memory = {name: self._params_Kn.new_zeros(self.num_members) for name in self.memory_names()}
+        sizes = {name: (self.num_members, *shape) for name, shape in self.memory_shapes().items()}
+        self.memory = {name: self._params_Kn.new_zeros(size) for name, size in sizes.items()}
         self.held_K: torch.Tensor | None = None  # members that the optimizer skips at this step, bool (K,)
         self._curvature = CurvatureReadings()
         self._rollback = begin_rollback(self.configs, self._ages, self._live())
@@ -112,9 +112,9 @@ class PackedTrainer(ABC, Generic[Config]):
         prefix = longest_prefix(name, self.blocks)
         return None if prefix is None else third_of_depth(list(self.blocks).index(prefix), len(self.blocks))
 
-    def memory_names(self) -> Sequence[str]:
-        """Return the names of the state that a subclass keeps per member in ``self.memory``; none by default."""
-        return ()
+    def memory_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return a subclass's state in ``self.memory``, by name and shape; updated in place, zeros for a new member."""
+        return {}
 
     def field(self, name: str) -> torch.Tensor:
         """Return the field ``name`` of each current member, (K,), in the precision of the weights."""

@@ -39,8 +39,21 @@ class TestGpt(ObjectiveConformance):
         "norm_lr": [0.0, 0.1, 10.0],
         "head_lr": [0.0, 0.1, 10.0],
         "micro_batches": [1.0, 3.0, None],
+        "balance": [None, "aux", "loss_free"],
+        "balance_weight": [None, 0.1, 10.0],
+        "balance_step": [0.0, 1e-2, 1.0],
+        "router_z_loss": [0.0, 0.1, 10.0],
+        "router_noise": [0.0, 0.1, 1.0],
+        "router_lr": [0.0, 1.0, 10.0],
+        "router_init": [0.0, 1.0, 100.0],
+        "capacity": [None, 1.0, 0.3],
     }
     needs = {
+        **dict.fromkeys(
+            ("balance_weight", "router_z_loss", "router_noise", "router_lr", "router_init", "capacity"), {"experts": 4}
+        ),
+        "balance": {"experts": 4, "balance_step": 0.1},
+        "balance_step": {"experts": 4, "balance": "loss_free"},
         "burst_length": {"burst_at": 2},
         "context_start": {"context_steps": 6},
         "context_steps": {"context_start": 2},
@@ -88,6 +101,19 @@ class TestGptOfToday(ObjectiveConformance):
     values = TestGpt.values
     # Capped logits keep norms from rising at the learning rates of the others.
     needs = {**TestGpt.needs, "zclip": {"zclip_warmup": 2, "lr": 0.3}, "zclip_warmup": {"zclip": 1e-2, "lr": 1.0}}
+
+
+@pytest.mark.slow
+class TestGptOfExperts(ObjectiveConformance):
+    objective = OBJECTIVES["gpt"]
+    small = {**TestGpt.small, "experts": 4, "top_k": 2, "shared_experts": 1, "router_noise": 0.1, "capacity": 1.0}
+    values = TestGpt.values
+    needs = {**TestGpt.needs, "loss_scale_growth": {"precision": "float16", "loss_scale": 2.0**20}}
+
+    @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+    def test_readings_of_micro_batches_and_of_every_precision_are_the_same_alone(self, precision: str) -> None:
+        shared = {"precision": precision, "accumulate": 4, "batch_size": 8, "balance": "loss_free"}
+        self.assert_same_readings_alone([2, 3, 5, 8], shared)
 
 
 class TestFunctionFit(ObjectiveConformance):

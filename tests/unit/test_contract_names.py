@@ -212,6 +212,18 @@ def test_fields_of_the_objectives() -> None:
     assert own == {
         "gpt": [
             *COMMON_FIELDS,
+            "experts",
+            "top_k",
+            "gate",
+            "shared_experts",
+            "balance",
+            "balance_weight",
+            "balance_step",
+            "router_z_loss",
+            "router_noise",
+            "router_lr",
+            "router_init",
+            "capacity",
             "preset",
             "depth",
             "width",
@@ -354,7 +366,7 @@ def test_names_of_rules_and_of_what_a_loop_does_with_them() -> None:
     ]  # fmt: skip
     assert SIGNALS == (
         "step", "loss", "grad_norm", "curvature", "curvature_along_gradient", "v_lag", "noise_scale", "gain",
-        "loss_scale_falls", "not_finite",
+        "loss_scale_falls", "router_gini", "router_dead", "not_finite",
     )  # fmt: skip
     assert [field.name for field in fields(Action)] == [
         "step", "kind", "factor", "clip", "skip", "rollback_to", "reason", "words",

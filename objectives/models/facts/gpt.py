@@ -8,10 +8,10 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from objectives.fields import Condition, per_member, structural, unless, when
+from objectives.models.facts.experts import ExpertFields
 from objectives.models.facts.parametrisation import Parametrisation, SizeFactors
 from objectives.models.facts.presets import Preset, expanded
 from objectives.protocol import Objective
-from objectives.training_config import TrainingConfig
 
 _IN_FLOAT16 = when("precision", "float16")
 _HAS_HEAD = when("tie_embeddings", False)
@@ -22,7 +22,7 @@ _HAS_GAINS = Condition(
 )
 
 
-class GptConfig(TrainingConfig):
+class GptConfig(ExpertFields):
     """A byte-level decoder-only transformer on real text."""
 
     batch_size: int = structural(8, "sequences", "sequences of `context` bytes per step", ge=1, le=65_536)
@@ -283,7 +283,8 @@ class GptConfig(TrainingConfig):
     @property
     def has_native_kernels(self) -> bool:
         """Whether the C++ kernel has the model, and float32, which a CPU also uses for tf32."""
-        has_model = self.logit_softcap is self.attention_softcap is self.qk_clip is None and not self.bias
+        has_caps = any(cap is not None for cap in (self.logit_softcap, self.attention_softcap, self.qk_clip))
+        has_model = not (has_caps or self.bias or self.experts)
         return has_model and self.precision in ("float32", "tf32")
 
     @property
