@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -11,11 +11,12 @@ import torch
 from objectives.instruments.critical_step import critical_steps
 from objectives.instruments.curvature import Curvature, GradientGraph, measure_curvature, momentum_factor, weights_of
 from objectives.optimizers.packed_optimizer import PackedOptimizer
-from objectives.stacking import continued
+from objectives.stacking import Layout, continued
 
 # Shapes: K members, R observed ones, C with curvature, n parameters per member.
 
 _VECTORS, _RATES = "warm", "critical_lr"
+_HESSIAN_PURPOSE = 12  # of the random stream, among a seed's streams
 
 
 class Pack(Protocol):
@@ -47,6 +48,36 @@ def curvature_of(
     factor_C = momentum_factor(beta1_C, age_C, debiased=pack.optimizer.rule.is_debiased)
     curvature = measure_curvature(graph, divisor_Cn, factor_C, warm_Cn, num_products)
     return curvature, 2 / pack.optimizer.lr_K[rows]
+
+
+class TrainingPack(Pack, Protocol):
+    """A pack before a step, as an estimate of its Hessian reads it."""
+
+    layout: Layout
+
+    @property
+    def completed_steps(self) -> list[int]:
+        """Completed steps of each member."""
+
+    def draw(self, sample: Callable[[torch.Generator], torch.Tensor], purpose: int = 1) -> torch.Tensor:
+        """Return random numbers of each member."""
+
+
+def estimate_hessian(pack: TrainingPack) -> None:
+    """Estimate the Hessian's diagonal for the members that are due, if the optimizer needs it (Sophia)."""
+    rule, params_Kn = pack.optimizer.rule, pack.optimizer.params_Kn
+    if not rule.needs_hessian:
+        return
+    due = [k for k, age in enumerate(pack.completed_steps) if rule.hessian_is_due(age)]
+    if not due:
+        return
+    index, size = torch.tensor(due, device=params_Kn.device), pack.layout.size
+    direction_Kn = pack.draw(
+        lambda generator: torch.randn(size, generator=generator, dtype=params_Kn.dtype), _HESSIAN_PURPOSE
+    )
+    graph = GradientGraph(lambda weights: pack.losses_of(weights, index), params_Kn[index], pack.weight_shapes)
+    direction_Rn = direction_Kn[index]
+    pack.optimizer.take_hessian(index, direction_Rn * graph.hessian_product(direction_Rn))
 
 
 class CurvatureReadings:
