@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 
 from objectives.fields import per_member, structural
-from objectives.interventions import data_seed
+from objectives.held import data_seed
 from objectives.models.facts import OBJECTIVES
 from objectives.models.facts.function_fit import FunctionFitConfig
 from objectives.models.facts.gpt import GptConfig

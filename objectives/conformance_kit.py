@@ -11,7 +11,7 @@ import torch
 
 from objectives.base import ExecutionPlan, Kernels, Objective, RowSpec, Trainer, TrainingConfig
 from objectives.control import Rule
-from objectives.interventions import Intervention
+from objectives.entries import Intervention
 from objectives.optimizers.facts import OPTIMIZERS, facts_of
 
 STEPS = 12

@@ -15,16 +15,9 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_serializer, model_validator
 
-from objectives.interventions import (
-    Configuration,
-    Intervention,
-    Number,
-    change_in_words,
-    check_interventions,
-    factor_of,
-    length_in_words,
-    problem_with_value,
-)
+from objectives.entries import HELD, Intervention, Number, change_in_words, factor_of, length_in_words
+from objectives.held import Holding, check_entries
+from objectives.interventions import problem_with_value
 
 Signal = Literal[
     "step",
@@ -49,7 +42,8 @@ QUANTILE, BY_GAIN = "clip_to_quantile", "lr_by_gain"
 # Keys of a change whose number is measured when a rule fires, and the field that each sets.
 _MEASURED: Mapping[str, str] = {QUANTILE: "clip", BY_GAIN: "lr"}
 _PLACEHOLDERS: Mapping[str, float] = {"clip": 1.0, "lr": 1.0}  # for numbers that are not measured yet
-_OF_ENTRIES = ("reset", "rescale", "skip")
+# Keys of an entry, apart from fields. ``weight_decay`` is one only next to ``group``.
+_OF_ENTRIES = ("reset", "rescale", "skip", "data", "moments", "group", "precision", *HELD)
 # Changes of a training loop of the user's own; built-in objectives have the field ``rollback``.
 BACK, STOP = "back", "stop"
 _OF_LOOPS = (BACK, STOP)
@@ -101,7 +95,8 @@ class Rule(BaseModel):
 
     @model_validator(mode="after")
     def _can_be_entries(self) -> Rule:
-        if not any(may_set([self])) and (self.over or self.lasts is not None):
+        sets, holds = any(may_set([self])), any(map(_lasting, self.do))
+        if not sets and (self.over or (self.lasts is not None and not holds)):
             raise ValueError("over and lasts apply to fields that it sets, and it sets none")
         if len(self.do) > self.at_most:
             raise ValueError(f"it has {len(self.do)} changes and fires at most {self.at_most} times: raise at_most")
@@ -130,6 +125,7 @@ class Rule(BaseModel):
         change = self._change(number)
         fields = _all_fields(change, measured)
         length: dict[str, Any] = {"over": self.over, "lasts": self.lasts} if fields else {}
+        length |= {"lasts": self.lasts} if _lasting(change) else {}
         return {"at": at, **_entry(at, change, fields, **length), **_kept(change, *_OF_LOOPS)}
 
     def number(self, past: Sequence[int], step: int) -> int:
@@ -158,13 +154,23 @@ class Rule(BaseModel):
 
 def _sets(change: Change) -> dict[str, Number]:
     """Return the fields that a change sets to written values."""
-    others = (*_MEASURED, *_OF_ENTRIES, *_OF_LOOPS)
+    others = (*_MEASURED, *_entry_keys(change), *_OF_LOOPS)
     return {name: value for name, value in change.items() if name not in others}
+
+
+def _entry_keys(change: Change) -> tuple[str, ...]:
+    """Return the keys of ``change`` that are keys of an entry; a weight decay without a group is a field."""
+    return tuple(key for key in _OF_ENTRIES if key in change and (key != "weight_decay" or "group" in change))
+
+
+def _lasting(change: Change) -> bool:
+    """Return whether a change lasts without setting a field."""
+    return any(key in HELD or key == "data" for key in _entry_keys(change))
 
 
 def _entry(at: int, change: Change, fields: Mapping[str, Number], **length: Any) -> dict[str, Any]:
     """Return an intervention with ``fields`` and the rest of ``change`` as plain data; empty if it has none."""
-    others = _kept(change, *_OF_ENTRIES)
+    others = _kept(change, *_entry_keys(change))
     return Intervention(at=at, set=fields, **length, **others).model_dump() if fields or others else {}
 
 
@@ -191,14 +197,14 @@ def _canonical(change: Change) -> dict[str, Any]:
     entry = _entry(0, change, _all_fields(change, _PLACEHOLDERS))
     measured = {**({QUANTILE: float(quantile)} if QUANTILE in change else {}), **_kept(change, BY_GAIN)}
     own = {name: value for name, value in entry.get("set", {}).items() if name in change}
-    return {**own, **_kept(entry, *_OF_ENTRIES), **_kept(change, *_OF_LOOPS), **measured}
+    return {**own, **_kept(entry, *_entry_keys(change)), **_kept(change, *_OF_LOOPS), **measured}
 
 
 def _kept(change: Change, *keys: str) -> dict[str, Any]:
     return {key: change[key] for key in keys if key in change}
 
 
-class Controlled(Configuration, Protocol):
+class Controlled(Holding, Protocol):
     """The part of a training configuration that is read here."""
 
     @property
@@ -266,7 +272,7 @@ def check_rules(config: Controlled) -> None:
             did = {"did": rule.did(firing, rule.after + 1, _PLACEHOLDERS)}
             alone = with_fired(config.model_copy(update={"interventions": ()}), [did])
             try:
-                check_interventions(alone)
+                check_entries(alone)
             except ValueError as error:
                 entry = f"interventions at {rule.after + 1}"
                 message = str(error).replace(f"{entry} have", "it has").replace(entry, "it")
@@ -340,7 +346,7 @@ def _rule_in_words(rule: Mapping[str, Any], wants_details: bool) -> str:
 
 
 def _change_in_words(change: Mapping[str, Any]) -> str:
-    words = change_in_words({"set": _sets(change), **_kept(change, *_OF_ENTRIES, *_OF_LOOPS)})
+    words = change_in_words({"set": _sets(change), **_kept(change, *_entry_keys(change), *_OF_LOOPS)})
     quantile = f"clip to quantile {change[QUANTILE]:g}" if QUANTILE in change else ""
     return " + ".join(filter(None, [words, quantile, "lr by gain" if BY_GAIN in change else ""]))
 

@@ -119,12 +119,18 @@ def inert_fields(config: BaseModel) -> set[str]:
 
 def _with_interventions(settings: Settings) -> Iterator[Settings]:
     """Yield the settings with the values of each later change. A factor leaves a feature on or off."""
-    changes = [entry.get("set", {}) for entry in settings.get("interventions", ())]
+    entries = settings.get("interventions", ())
+    changes = [{**entry.get("set", {}), **_own_fields(entry)} for entry in entries]
     changes += [change for rule in settings.get("control", ()) for change in rule["do"]]
     for change in changes:
         numbers = {name: value for name, value in change.items() if name in settings and not isinstance(value, str)}
         if numbers:
             yield {**settings, **numbers}
+
+
+def _own_fields(entry: Settings) -> Settings:
+    """Return the fields that an entry sets for a group of weights."""
+    return {"weight_decay": entry["weight_decay"]} if entry.get("weight_decay") is not None else {}
 
 
 def _as_json(value: Any) -> Any:
@@ -145,6 +151,15 @@ def _defaults_and_features(config_class: type[BaseModel]) -> tuple[Settings, Seq
     fields = config_class.model_fields
     features = [(name, condition_of(field)) for name, field in fields.items() if is_feature(field)]
     return {name: field.default for name, field in fields.items()}, features
+
+
+def third_of_depth(block: int, depth: int) -> str:
+    """Return the third of the depth with the middle of a block: ``shallow``, ``middle`` or ``deep``.
+
+    Blocks count from 0.
+    """
+    middle = 3 * (2 * block + 1)  # of the block, in sixths of a block
+    return "shallow" if middle < 2 * depth else "middle" if middle <= 4 * depth else "deep"
 
 
 def _facts(field: FieldInfo) -> Mapping[str, Any]:

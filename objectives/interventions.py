@@ -14,88 +14,18 @@ alone, so resuming within a ramp needs no state.
 from __future__ import annotations
 
 import functools
-import hashlib
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Protocol, Self, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from objectives.entries import Intervention, Number
 from objectives.fields import condition_of, is_per_member, may_change
 from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.facts.optimizer import Optimizer
 
-Number = float | int | str | None
 _COMMON = ("lr", "weight_decay", "clip", "adagc", "zclip")
-Reset = Literal["moments", "first_moment", "second_moment"]
-RESETS: tuple[str, ...] = get_args(Reset)
-_FACTOR = re.compile(r"x([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?")
-
-
-class Intervention(BaseModel):
-    """A change that takes effect before the step ``at`` of a member. Steps count from 0."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    at: int = Field(ge=0, description="the step before which it takes effect")
-    set: Mapping[str, Number] = Field({}, description="fields and their values, or factors such as x0.5")
-    over: int = Field(0, ge=0, description="steps of a linear ramp; 0 for at once")
-    lasts: int | None = Field(None, ge=1, description="steps after which the fields return; null for never")
-    reset: Reset | None = Field(
-        None, description="moments of the optimizer to set to zero; moments resets its whole state"
-    )
-    rescale: float | None = Field(None, gt=0, description="factor on the second moment")
-    skip: int = Field(0, ge=0, description="batches to leave out")
-    data: int = Field(0, ge=0, description="number of another stream of batches; 0 for the same stream")
-
-    @field_validator("set")
-    @classmethod
-    def _values_are_numbers(cls, changes: Mapping[str, Number]) -> Mapping[str, Number]:
-        """Normalise values, so that 1 and 1.0, or x.5 and x0.50, are equal."""
-        return {name: _canonical(name, changes[name]) for name in sorted(changes)}
-
-    @model_validator(mode="after")
-    def _changes_something(self) -> Intervention:
-        here = f"the intervention at {self.at}"
-        if not self.set and (self.over or self.lasts is not None):
-            raise ValueError(f"{here} sets no field: over and lasts apply to fields that it sets")
-        if self.lasts is not None and self.lasts <= self.over:
-            raise ValueError(f"{here} lasts {self.lasts} steps: it must outlast its ramp over {self.over}")
-        if not (self.set or self.reset or self.rescale is not None or self.skip or self.data):
-            raise ValueError(f"{here} changes nothing: give it set, reset, rescale, skip or data")
-        return self
-
-    @model_serializer
-    def _without_defaults(self) -> dict[str, Any]:
-        """Dump only the keys that were set, so that a new key of this class does not change the ids of older trials."""
-        kept = plain({name: getattr(self, name) for name in type(self).model_fields})
-        return {name: dict(value) if isinstance(value, Mapping) else value for name, value in kept.items()}
-
-    def share(self, step: int) -> float:
-        """Return the share of its change in force at ``step``, from 0 to 1."""
-        gone = 0.0 if self.lasts is None else _risen(step - self.at - self.lasts, self.over)
-        return _risen(step - self.at, self.over) - gone
-
-    def spans(self) -> list[range]:
-        """Return the ranges of steps during which it changes something."""
-        starts = [self.at] if self.lasts is None else [self.at, self.at + self.lasts]
-        return [range(start, start + self.over + 1) for start in starts]
-
-
-def plain(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry without the keys that are off."""
-    fields = Intervention.model_fields
-    return {name: value for name, value in entry.items() if name == "at" or value != fields[name].default}
 
 
 class Configuration(Protocol):
@@ -152,20 +82,6 @@ def next_change(config: Configuration, step: int) -> int | None:
     spans = [span for entry in config.interventions for span in entry.spans() if span[-1] >= step]
     first = min((max(step, span[0]) for span in spans), default=None)
     return first if first is not None and first < config.steps else None
-
-
-def data_seed(config: Configuration, seed: int, step: int) -> int:
-    """Return the seed of batches and noise at ``step``: the member's, or the seed of the latest other stream."""
-    streams = [entry.data for entry in config.interventions if entry.data and entry.at <= step]
-    if not streams:
-        return seed
-    digest = hashlib.sha256(f"stream {streams[-1]} of {seed}".encode()).digest()
-    return int.from_bytes(digest[:6], "big")
-
-
-def num_skipped(config: Configuration, step: int) -> int:
-    """Return how many batches interventions have left out up to and including ``step``."""
-    return sum(entry.skip for entry in config.interventions if entry.at <= step)
 
 
 def ever_set(config: Configuration, name: str) -> bool:
@@ -275,65 +191,6 @@ def _checker(config_class: type[Any], name: str) -> TypeAdapter[Any]:
     field = config_class.model_fields[name]
     checked: Any = Annotated[field.annotation, field]  # type: ignore[name-defined,valid-type,unused-ignore]
     return TypeAdapter(checked, config=ConfigDict(strict=True, allow_inf_nan=False))
-
-
-def changes_in_words(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Return a short text for interventions as plain data, e.g. ``lr x0.5 at 100``; ``none`` for none."""
-    return ", ".join(map(_in_words, entries)) or "none"
-
-
-def _in_words(entry: Mapping[str, Any]) -> str:
-    return f"{change_in_words(entry)} at {entry['at']}{length_in_words(entry)}"
-
-
-def change_in_words(entry: Mapping[str, Any], number_text: Callable[[Number], str] | None = None) -> str:
-    """Return what an entry changes, without when, e.g. ``lr x0.5 + skip 5``."""
-    text = number_text or _number_text
-    words = [f"{name} {'none' if value is None else text(value)}" for name, value in entry.get("set", {}).items()]
-    if entry.get("reset"):
-        words.append(f"reset {entry['reset'].replace('_', ' ')}")
-    if entry.get("rescale") is not None:
-        words.append(f"second moment x{text(entry['rescale'])}")
-    if entry.get("skip"):
-        words.append(f"skip {entry['skip']}")
-    if entry.get("data"):
-        words.append(f"data {entry['data']}")
-    if entry.get("back"):
-        words.append(f"back {entry['back']}")
-    if entry.get("stop"):
-        words.append("stop")
-    return " + ".join(words)
-
-
-def length_in_words(entry: Mapping[str, Any]) -> str:
-    """Return the ramp and the duration of an entry, e.g. `` over 5 for 50``; "" for at once and forever."""
-    over = f" over {entry['over']}" if entry.get("over") else ""
-    return over + (f" for {entry['lasts']}" if entry.get("lasts") is not None else "")
-
-
-def factor_of(change: Any) -> float | None:
-    """Return the number of a text such as ``x0.5``, or None for anything else."""
-    return float(change[1:]) if isinstance(change, str) and _FACTOR.fullmatch(change) else None
-
-
-def _number_text(value: Number) -> str:
-    return value if isinstance(value, str) else re.sub(r"e([+-])0+", r"e\1", f"{value:.12g}").replace("e+", "e")
-
-
-def _canonical(name: str, change: Number) -> Number:
-    if change is None:
-        return None
-    if isinstance(change, bool):
-        raise ValueError(f"{name} = {str(change).lower()} is not a number, a factor such as x0.5, or null")
-    if isinstance(change, str):
-        if not _FACTOR.fullmatch(change):
-            raise ValueError(f"{name} = {change!r:.40} is not a number, a factor such as x0.5, or null")
-        return f"x{_number_text(float(change[1:]))}"
-    return float(change)
-
-
-def _risen(steps: int, over: int) -> float:
-    return min(max(steps + 1, 0) / (over + 1), 1.0)
 
 
 def _target(before: float | None, change: Number) -> float | None:

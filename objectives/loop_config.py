@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pydantic import BaseModel, ConfigDict
 
 from objectives.control import Rule, check_rules
+from objectives.entries import HELD, Intervention, Number, factor_of
 from objectives.fields import per_member
-from objectives.interventions import Intervention, Number, factor_of
 from objectives.optimizers.facts import facts_of
 from objectives.optimizers.facts.optimizer import Optimizer
 
@@ -49,6 +49,21 @@ class LoopConfig(BaseModel):
         return [entry.set for entry in self.interventions]
 
     @property
+    def weight_groups(self) -> tuple[str, ...] | None:
+        """Layer groups, which only the loop knows."""
+        return None
+
+    @property
+    def takes_float64(self) -> bool | None:
+        """Whether the precision may change, which only the loop decides."""
+        return False
+
+    @property
+    def can_cap_attention(self) -> bool:
+        """Whether there are queries and keys to shrink."""
+        return False
+
+    @property
     def signals(self) -> tuple[str, ...]:
         """Signals that a loop can report."""
         return SIGNALS
@@ -67,7 +82,8 @@ def checked(rules: Sequence[Rule], steps: int | None = None) -> LoopConfig:
             here = f"control rule {number}, change {change_number}"
             if "lr" in change and factor_of(change["lr"]) is None:
                 raise ValueError(f"{here}: lr must be a factor such as x0.5 on the rate that the loop itself sets")
-            if unknown := [key for key in ("reset", "rescale") if key in change]:
-                raise ValueError(f"{here}: {unknown[0]} acts on the optimizers of built-in objectives only")
+            of_packs = ("reset", "rescale", "data", "moments", "group", "precision", *HELD)
+            if unknown := [key for key in of_packs if key in change]:
+                raise ValueError(f"{here}: {unknown[0]} acts on built-in objectives only")
     check_rules(config)
     return config

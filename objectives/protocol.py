@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self, cast, get_args
 
 from objectives.fields import Settings, is_per_member
-from objectives.interventions import num_skipped
+from objectives.held import ever_holds, moved_on
 from objectives.native.library import compiler
 from objectives.training_config import TrainingConfig
 
 Kernels = Literal["default", "onednn", "native"]
+_TWO_PRECISIONS = "objectives.training.precision"  # a pack whose members may change to float64
 _ALONE = "alone"  # a third value besides true and false
 
 
@@ -77,12 +78,14 @@ class ExecutionPlan:
 
     ``width`` members train at a time, as one stacked model, either ``compiled`` by torch.compile or eager. Matrix
     products use the library's default kernels or, on a CPU, oneDNN's. With ``native`` kernels the objective's own C++
-    code computes losses and gradients; only for a configuration that ``has_native_kernels``.
+    code computes losses and gradients; only for a configuration that ``has_native_kernels``. ``float64`` is for members
+    that have changed to double precision.
     """
 
     width: int
     compiled: bool = False
     kernels: Kernels = "default"
+    float64: bool = False
 
     @property
     def rounding(self) -> Rounding:
@@ -217,7 +220,10 @@ class Objective:
 
         ``configs`` agree in every structural field. All of them train at once, whatever the width.
         """
-        return importlib.import_module(self.module).start(configs, seeds, device, plan)
+        start = importlib.import_module(self.module).start
+        if any(ever_holds(config, "precision") for config in configs):
+            return importlib.import_module(_TWO_PRECISIONS).start(start, configs, seeds, device, plan)
+        return start(configs, seeds, device, plan)
 
     def batch_text(self, config: TrainingConfig, seed: int, step: int) -> str | None:
         """Return one line on the origin of the data of ``step``, for a diagnosis, or None if the data are not text.
@@ -234,4 +240,4 @@ def data_step(config: TrainingConfig, step: int, num_rollbacks: int) -> int:
 
     The batch's seed is ``data_seed``, since an intervention may have switched to another stream.
     """
-    return step + num_rollbacks * (config.rollback or 0) + num_skipped(config, step)
+    return moved_on(config, step) + num_rollbacks * (config.rollback or 0)

@@ -136,15 +136,6 @@ def longest_prefix(name: str, prefixes: Iterable[str]) -> str | None:
     return max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default=None)
 
 
-def third_of_depth(block: int, depth: int) -> str:
-    """Return the third of the depth with the middle of a block: ``shallow``, ``middle`` or ``deep``.
-
-    Blocks count from 0.
-    """
-    middle = 3 * (2 * block + 1)  # of the block, in sixths of a block
-    return "shallow" if middle < 2 * depth else "middle" if middle <= 4 * depth else "deep"
-
-
 def check_prefixes(groups: Collection[str], blocks: Collection[str], names: Collection[str]) -> None:
     """Raise ValueError if no name starts with a prefix in ``groups`` or ``blocks``: it is misspelt."""
     for kind, prefixes in (("groups", groups), ("blocks", blocks)):

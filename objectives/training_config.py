@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, create_model, field_validator, model_validator
 
 from objectives.control import Rule, check_rules, may_set
+from objectives.entries import Intervention, Number
 from objectives.fields import Condition, acting, per_member, structural, unless, when
-from objectives.interventions import Intervention, Number, check_interventions
+from objectives.held import check_entries
 from objectives.optimizers.facts import (
     OPTIMIZERS,
     facts_of,
@@ -119,7 +120,7 @@ class SharedFields(BaseModel):
     )
     rollback_every: int = structural(50, "steps", "steps between two snapshots", acts=unless("rollback", None), ge=1)
     interventions: tuple[Intervention, ...] = per_member(
-        (), "list", "changes during training: at, set, over, lasts, reset, rescale, skip, data", off=True
+        (), "list", "changes during training: at, set, over, lasts, reset, rescale, skip, data, freeze ...", off=True
     )
     control: tuple[Rule, ...] = per_member(
         (),
@@ -168,7 +169,7 @@ class TrainingConfig(_Fields):
         if self.second_moment_decay == 1:
             tokens = f"the {self.tokens_per_step} tokens of a step"
             raise ValueError(f"beta2_half_life = {self.beta2_half_life} is too long for {tokens}: beta2 would be 1")
-        check_interventions(self)
+        check_entries(self)
         check_rules(self)
         return self
 
@@ -199,6 +200,25 @@ class TrainingConfig(_Fields):
     def later_values(self) -> Sequence[Mapping[str, Number]]:
         """Fields that interventions set and rules may set, with their values or factors."""
         return [*(entry.set for entry in self.interventions), *may_set(self.control)]
+
+    @property
+    def weight_groups(self) -> tuple[str, ...] | None:
+        """Layer groups and parts of the depth that interventions may name; None if only the trainer knows them."""
+        return None
+
+    @property
+    def takes_float64(self) -> bool | None:
+        """Whether a member may change to double precision; None if only the trainer knows."""
+        return None
+
+    def in_float64(self) -> Self:
+        """Return the configuration of a member that has changed to double precision."""
+        return self
+
+    @property
+    def can_cap_attention(self) -> bool:
+        """Whether there are queries and keys to shrink."""
+        return False
 
     @property
     def signals(self) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from objectives.models.gpt_model import (
     with_init,
 )
 from objectives.models.gpt_native import NativeGpt
-from objectives.models.gpt_qk_clip import clip_queries_and_keys
+from objectives.models.gpt_qk_clip import CAPPED_LOGIT, clip_queries_and_keys
 from objectives.models.gpt_router import Routers, probe_size
 from objectives.native.cache import kernel_folder
 from objectives.optimizers.native_optimizer import NativeOptimizer
@@ -70,6 +70,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
     """
 
     stacks = STACKS
+    takes_float64 = True
 
     def __init__(self, configs: Sequence[GptConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan) -> None:
         super().__init__(configs, seeds, device, plan)
@@ -89,7 +90,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
             if not self._by_hand or plan.compiled:
                 kind = "experts" if self.structure.experts else self.structure.precision
                 raise ValueError(f"native kernels are for float32 on a CPU, not for {kind} on {device}")
-            self._native = NativeGpt(self.structure, self.layout, kernel_folder())
+            self._native = NativeGpt(self.structure, self.layout, kernel_folder(), self._params_Kn.dtype)
         elif plan.compiled and self._by_hand:
             self._differentiate = Compiled(losses_and_gradient)
         elif plan.compiled:
@@ -167,7 +168,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
     def losses_and_gradient(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return each member's loss, (K,), and gradient, (K, n), on this step's data."""
         tokens_KBS, knobs = self._batch()
-        if self.structure.qk_clip is not None:
+        if self._clips_queries:
             self._attention_logits = attention_logits(self.structure, self.weights, tokens_KBS, knobs)
 
         def differentiate(first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -187,10 +188,22 @@ class GptTrainer(PackedTrainer[GptConfig]):
         A member that the optimizer left alone keeps its own.
         """
         acting_K = self.optimizer.alive_K if self.held_K is None else self.optimizer.alive_K & ~self.held_K
-        if self.structure.qk_clip is not None:
-            clip_queries_and_keys(self.structure, self.weights, self._attention_logits, acting_K)
+        if self._clips_queries:
+            self._clip_queries(acting_K)
         if self._routers is not None:
             self._routers.update(acting_K)
+
+    def _clip_queries(self, acting_K: torch.Tensor) -> None:
+        largest = self.structure.qk_clip
+        if largest is None:
+            is_capped_K = torch.zeros_like(acting_K)
+            is_capped_K[self.optimizer.holder.capped] = True
+            acting_K, largest = acting_K & is_capped_K, CAPPED_LOGIT
+        clip_queries_and_keys(self.structure, self.weights, self._attention_logits, acting_K, largest)
+
+    @property
+    def _clips_queries(self) -> bool:
+        return self.structure.qk_clip is not None or bool(self.optimizer.holder.capped)
 
     def steps_ahead(self, count: int) -> list[dict[str, torch.Tensor]]:
         """Do ``count`` steps, and return the metrics of each; where it can, the kernel trains one member at a time."""
@@ -204,6 +217,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         """Return how many of the next steps the kernel can take at once: none may need more than it has."""
         optimizer, is_whole = self.optimizer, self._native is not None and self._parts is None
         can_step = is_whole and isinstance(optimizer, NativeOptimizer) and optimizer.can_step_ahead
+        can_step = can_step and not (optimizer.holder.acts or optimizer.holder.capped or self.repeats_a_batch)
         if not can_step or self._control.has_rules or self._rollback is not None or type(self) is not GptTrainer:
             return 0
         return self._changes.num_steps_before(self.num_steps)

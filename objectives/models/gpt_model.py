@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from objectives.base import GptConfig
+from objectives.fields import third_of_depth
 from objectives.models.gpt_experts import Routing, loads, mixture, with_router_losses
 from objectives.models.gpt_knobs import (
     NEUTRAL,
@@ -29,7 +30,7 @@ from objectives.models.gpt_knobs import (
     with_z_loss,
 )
 from objectives.models.gpt_parts import Rotation, grouped_heads, rotated, rotation, softcapped
-from objectives.stacking import autocast_product, in_blocks, seeded_generator, third_of_depth
+from objectives.stacking import autocast_product, in_blocks, seeded_generator
 from objectives.training.packed import WEIGHT_PURPOSE, Weights
 
 # Shapes: K members, B sequences, T bytes of context, N = B * T, D width, H heads, C channels per head, V bytes.

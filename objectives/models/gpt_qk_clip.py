@@ -9,21 +9,22 @@ from objectives.training.packed import Weights
 
 # Shapes: L layers, K members, H heads, G heads of keys, C channels per head, W columns of qkv.
 
+CAPPED_LOGIT = 100.0  # of a member whose attention an intervention caps, as in Kimi K2
+
 
 @torch.no_grad()
 def clip_queries_and_keys(
-    structure: GptConfig, weights: Weights, largest_LKH: torch.Tensor, is_acting_K: torch.Tensor
+    structure: GptConfig, weights: Weights, largest_LKH: torch.Tensor, is_acting_K: torch.Tensor, limit: float
 ) -> None:
-    """Multiply the queries and keys of each head by sqrt(qk_clip / S), in place, where its largest logit S exceeds it.
+    """Multiply the queries and keys of each head by sqrt(limit / S), in place, where its largest logit S exceeds it.
 
     Queries that share keys are clipped by the largest of their logits. Members that are not acting, and logits that are
     not finite, change nothing.
     """
-    assert structure.qk_clip is not None
     H, G = structure.heads, structure.num_kv_heads
     largest_LKG = largest_LKH.unflatten(2, (G, H // G)).amax(3)
-    is_clipped_LKG = (largest_LKG > structure.qk_clip) & largest_LKG.isfinite() & is_acting_K[:, None]
-    factor_LKG = torch.where(is_clipped_LKG, (structure.qk_clip / largest_LKG).sqrt(), 1.0)
+    is_clipped_LKG = (largest_LKG > limit) & largest_LKG.isfinite() & is_acting_K[:, None]
+    factor_LKG = torch.where(is_clipped_LKG, (limit / largest_LKG).sqrt(), 1.0)
     for layer, factor_KG in enumerate(factor_LKG):
         by_head = torch.cat([factor_KG.repeat_interleave(H // G, dim=1), factor_KG, torch.ones_like(factor_KG)], dim=1)
         factor_KW = by_head.repeat_interleave(structure.width // H, dim=1)

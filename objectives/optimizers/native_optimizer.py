@@ -25,7 +25,7 @@ class NativeOptimizer(PackedOptimizer):
     @property
     def can_step_ahead(self) -> bool:
         """Whether only clipping of whole gradients and uncoupled decay come on top of AdamW."""
-        has_factors = any(factor_KT is not None for factor_KT in self._factor_KT.values())
+        has_factors = any(factor_KT is not None for factor_KT in self._factor_KT.values()) or self.holder.has_decay
         has_more = self.clipping.has_zclip or self.clipping.has_adagc or self.start.learns
         is_coupled = self.structure.weight_decay_kind == "coupled"
         return isinstance(self.rule, NativeAdamW) and not (has_factors or has_more or is_coupled)
@@ -56,7 +56,7 @@ class NativeOptimizer(PackedOptimizer):
         These are ``clip``, the rule's numbers, ``kept`` with weight decay, and ``lr`` in double precision.
         """
         ahead_T1 = torch.arange(count, dtype=torch.float64)[:, None]
-        numbers = self.numbers
+        numbers = self.acting_numbers()
         if count > 1:
             numbers = {name: value_K.repeat(count) for name, value_K in numbers.items()}
         schedule_N = schedule_factor(self.structure, (self.step_K + ahead_T1).view(-1), numbers["warmup"])

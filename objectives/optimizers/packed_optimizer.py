@@ -16,7 +16,10 @@ from typing import Any
 import torch
 
 from objectives.base import TrainingConfig
+from objectives.held import Held
+from objectives.optimizers.advance import Stages, StepNumbers, advance
 from objectives.optimizers.clipping import Clipping
+from objectives.optimizers.holder import Holder
 from objectives.optimizers.rules import rule_of
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
 from objectives.optimizers.schedules import schedule_factor
@@ -42,30 +45,6 @@ class Observed:
     grad_Rn: torch.Tensor
     update_Rn: torch.Tensor
     clip_factor_R: torch.Tensor
-
-
-@dataclass(frozen=True)
-class _Stages:
-    """The stages between a gradient and the parameters."""
-
-    layout: Layout
-    clipping: Clipping
-    start: SecondMomentStart
-    rule: UpdateRule
-    # Whether reading a flag is cheaper than a useless pass over memory.
-    may_look: bool
-
-
-@dataclass(frozen=True)
-class _StepNumbers:
-    """The hyperparameters of one step for each stage; None for a stage that is off for all members."""
-
-    clip: Numbers
-    coupled_decay_K1: torch.Tensor | None
-    start_K1: Numbers
-    rule_K1: Numbers
-    lr_factor_KT: torch.Tensor | None
-    kept_K1: torch.Tensor | None  # factor of weight decay on the parameters, (K, T) if it differs by weight
 
 
 class PackedOptimizer:
@@ -106,7 +85,7 @@ class PackedOptimizer:
         self.step_K = torch.zeros_like(self.age_K)
         self.states = self._empty_states()
         self.start.begin(self.states, range(len(configs)), self.numbers, seeds)
-        self._advance = Compiled(_advance) if compiled else _advance
+        self._advance = Compiled(advance) if compiled else advance
         # On a CPU, reading a flag costs nothing and saves useless passes over memory.
         self._may_look = device.type == "cpu" and not compiled
         self.lr_K = self.numbers["lr"]
@@ -120,6 +99,7 @@ class PackedOptimizer:
         fields = (*_COMMON_FIELDS, *self.structure.optimizer_facts.numbers)
         self.numbers = {name: self._tensor([_number(config, name) for config in configs]) for name in fields}
         self.clipping = Clipping(configs, self.layout)
+        self.holder = Holder(configs, self.layout)
         self._factor_KT = {purpose: self._factors(configs, purpose) for purpose in _PURPOSES}
         self._has_decay = any(config.weight_decay > 0 for config in configs)
 
@@ -178,7 +158,7 @@ class PackedOptimizer:
             name: params_Kn.new_zeros(len(params_Kn), size, dtype=dtypes.get(name, params_Kn.dtype))
             for name, size in self.rule.state_sizes().items()
         }
-        return of_rule | self.clipping.states(params_Kn) | self.start.states(params_Kn)
+        return of_rule | self.clipping.states(params_Kn) | self.start.states(params_Kn) | self.holder.states(params_Kn)
 
     def take_hessian(self, rows: torch.Tensor, hessian_Rn: torch.Tensor) -> None:
         """Pass estimates of the Hessian's diagonal to a rule that ``needs_hessian``, before a step.
@@ -199,7 +179,7 @@ class PackedOptimizer:
         Members in ``held_K`` are not updated at this step; only their schedule advances. A non-finite loss masks them,
         a non-finite gradient does not.
         """
-        return self._step(loss_K, self._weighted(grad_Kn), held_K)[0]
+        return self._holding_step(loss_K, self._weighted(grad_Kn), held_K)[0]
 
     def observed_step(
         self,
@@ -213,8 +193,32 @@ class PackedOptimizer:
         before = (self.params_Kn[rows], self._weighted(grad_Kn)[rows])
         # For a slice these are views of buffers that the step overwrites.
         params_Rn, grad_Rn = (value.clone() for value in before) if isinstance(rows, slice) else before
-        metrics, update_Kn, clip_factor_K = self._step(loss_K, grad_Kn, held_K)
+        metrics, update_Kn, clip_factor_K = self._holding_step(loss_K, grad_Kn, held_K)
         return metrics, Observed(params_Rn, grad_Rn, update_Kn[rows], clip_factor_K[rows])
+
+    def hold(self, row: int, held: Held, begins: Held) -> None:
+        """Hold what ``held`` says for the member ``row``; ``begins`` is the part that has just begun."""
+        self.holder.begin(row, begins, self.params_Kn, self.states, self.age_K)
+        self.holder.change(row, held)
+        self._has_decay = self._has_decay or any(held.decay.values())
+
+    def _holding_step(
+        self, loss_K: torch.Tensor, grad_Kn: torch.Tensor, held_K: torch.Tensor | None
+    ) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
+        """Do a ``_step`` that leaves frozen weights and kept norms as they were."""
+        kept = self.holder.before(self.params_Kn, self.states, grad_Kn)
+        metrics, update_Kn, clip_factor_K = self._step(loss_K, grad_Kn, held_K)
+        if kept is not None:
+            updated_K = self.alive_K if held_K is None else self.alive_K & ~held_K
+            self.holder.after(kept, self.params_Kn, self.states, update_Kn, updated_K)
+            norm_K = metrics["update_norm"]
+            metrics["update_norm"] = torch.where(norm_K.isnan(), norm_K, self.rule.norms(update_Kn))
+        return metrics, update_Kn, clip_factor_K
+
+    def acting_numbers(self) -> Numbers:
+        """Return the hyperparameters, and the age of second moments that stand still."""
+        still_K = self.holder.still_age(self.states)
+        return self.numbers if still_K is None else {**self.numbers, "still_age": still_K}
 
     def _weighted(self, grad_Kn: torch.Tensor) -> torch.Tensor:
         """Multiply the gradient by the factors of its layer groups, in place."""
@@ -231,8 +235,8 @@ class PackedOptimizer:
         self.lr_K = lr_K = self.numbers["lr"] * schedule_K
         age_K = self.age_K + 1
         self.alive_K, grad_norm_K, update_norm_K, update_Kn, clip_factor_K = self._advance(
-            _Stages(self.layout, self.clipping, self.start, self.rule, self._may_look),
-            self._step_numbers(schedule_K, lr_K, age_K, self.numbers),
+            Stages(self.layout, self.clipping, self.start, self.rule, self._may_look),
+            self._step_numbers(schedule_K, lr_K, age_K, self.acting_numbers()),
             self.states,
             self.params_Kn,
             grad_Kn,
@@ -249,7 +253,7 @@ class PackedOptimizer:
 
     def _step_numbers(
         self, schedule_K: torch.Tensor, lr_K: torch.Tensor, age_K: torch.Tensor, number: Numbers
-    ) -> _StepNumbers:
+    ) -> StepNumbers:
         """Return the numbers of a step, computed in double precision and rounded to the parameters' type."""
         dtype, kind = self.params_Kn.dtype, self.structure.weight_decay_kind
         lr_factor_KT, decay_factor_KT = self._factor_KT["lr"], self._factor_KT["decay"]
@@ -258,17 +262,19 @@ class PackedOptimizer:
             return {name: value_K.to(dtype)[:, None] for name, value_K in values_K.items()}
 
         coupled_K1 = kept_K1 = None
+        weight_decay_K1 = self.holder.decay(number["weight_decay"])
         if kind == "coupled":
-            coupled_K1 = number["weight_decay"].to(dtype)[:, None]
+            coupled_K1 = weight_decay_K1.to(dtype)
+            coupled_K1 = self.layout.spread(coupled_K1) if coupled_K1.shape[1] > 1 else coupled_K1
         elif self._has_decay:
-            decay_K1 = ((lr_K if kind == "decoupled" else schedule_K) * number["weight_decay"])[:, None]
+            decay_K1 = (lr_K if kind == "decoupled" else schedule_K)[:, None] * weight_decay_K1
             for factor_KT in (lr_factor_KT, decay_factor_KT) if kind == "decoupled" else ():
                 decay_K1 = decay_K1 if factor_KT is None else decay_K1 * factor_KT
             kept_K1 = (1 - decay_K1).to(dtype)
         rule_K1 = rows(self.rule.scalars(number, lr_K, age_K))
         if (factor_KT := self._factor_KT["eps"]) is not None:
             rule_K1 = {**rule_K1, "eps": self.layout.spread(rule_K1["eps"] * factor_KT.to(dtype))}
-        return _StepNumbers(
+        return StepNumbers(
             clip={name: number[name] for name in Clipping.fields},
             coupled_decay_K1=coupled_K1,
             start_K1=rows(self.start.scalars(number, age_K)),
@@ -320,7 +326,7 @@ class PackedOptimizer:
         An eps that differs by weight is (R, n).
         """
         states = {name: state[rows] for name, state in self.states.items()}
-        numbers = {name: value[rows] for name, value in self.numbers.items()}
+        numbers = {name: value[rows] for name, value in self.acting_numbers().items()}
         if (factor_KT := self._factor_KT["eps"]) is not None and "eps" in numbers:
             numbers["eps"] = self.layout.spread(numbers["eps"][:, None] * factor_KT[rows])
         return states, numbers, self.age_K[rows]
@@ -340,61 +346,3 @@ def _number(config: TrainingConfig, name: str) -> float:
     """Return a field as a number, with infinity for null."""
     value = config.second_moment_decay if name == "beta2" else getattr(config, name)
     return float("inf") if value is None else value
-
-
-def _advance(
-    stages: _Stages,
-    numbers: _StepNumbers,
-    states: States,
-    params_Kn: torch.Tensor,
-    grad_Kn: torch.Tensor,
-    loss_K: torch.Tensor,
-    alive_K: torch.Tensor,
-    held_K: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Do one step in place; return the mask, both norms, the update, and the share that clipping left."""
-    may_look = stages.may_look
-    norm_K = stages.rule.norms(grad_Kn)
-    is_sound_K = torch.isfinite(norm_K)
-    if held_K is not None:
-        is_sound_K = is_sound_K | held_K
-    alive_K = alive_K & torch.isfinite(loss_K) & is_sound_K
-    updated_K = alive_K if held_K is None else alive_K & ~held_K
-    held_rows, before = _of_the_held(states, held_K, may_look)
-
-    clip_factor_K = stages.clipping.clip(states, numbers.clip, grad_Kn, norm_K, updated_K, may_look)
-    if numbers.coupled_decay_K1 is not None:
-        grad_Kn.add_(params_Kn * numbers.coupled_decay_K1)
-    grad_Kn = _masked(grad_Kn, updated_K, may_look)
-    stages.start.learn(states, grad_Kn, numbers.start_K1, may_look)
-    update_Kn = stages.rule.update(states, grad_Kn, params_Kn, numbers.rule_K1)
-    if numbers.lr_factor_KT is not None:
-        stages.layout.scale(update_Kn, numbers.lr_factor_KT)
-    update_Kn = _masked(update_Kn, updated_K, may_look)
-    if numbers.kept_K1 is not None:
-        kept_K1 = numbers.kept_K1.masked_fill(~updated_K[:, None], 1.0)
-        if kept_K1.shape[1] > 1:
-            stages.layout.scale(params_Kn, kept_K1)
-        elif not (may_look and bool((kept_K1 == 1).all())):
-            params_Kn.mul_(kept_K1)
-    params_Kn.sub_(update_Kn)
-    for name, state in before.items():
-        assert held_K is not None  # without it, `before` is empty
-        states[name][held_rows] = torch.where(held_K[held_rows][:, None], state, states[name][held_rows])
-    return alive_K, norm_K, stages.rule.norms(update_Kn), update_Kn, clip_factor_K
-
-
-def _of_the_held(states: States, held_K: torch.Tensor | None, may_look: bool) -> tuple[torch.Tensor | slice, States]:
-    """Return the rows with held members, or all rows if checking costs more, and the states to restore."""
-    if held_K is None or (may_look and not bool(held_K.any())):
-        return slice(None), {}
-    rows = held_K.nonzero()[:, 0] if may_look else slice(None)
-    return rows, {name: state[rows].clone() for name, state in states.items()}
-
-
-def _masked(values_Kn: torch.Tensor, kept_K: torch.Tensor, may_look: bool) -> torch.Tensor:
-    """Put zeros into the rows of members that are not in ``kept_K``, in place."""
-    if may_look and bool(kept_K.all()):
-        return values_Kn
-    # Filled, not multiplied: 0 * nan is nan.
-    return values_Kn.masked_fill_(~kept_K[:, None], 0.0)

@@ -11,7 +11,7 @@ import torch
 from objectives.instruments.critical_step import critical_steps
 from objectives.instruments.curvature import Curvature, GradientGraph, measure_curvature, momentum_factor, weights_of
 from objectives.optimizers.packed_optimizer import PackedOptimizer
-from objectives.stacking import continued, index_on
+from objectives.stacking import Layout, continued, index_on
 
 # Shapes: K members, R observed ones, C with curvature, n parameters per member.
 
@@ -31,9 +31,6 @@ class Pack(Protocol):
     def losses_of(self, weights: dict[str, torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
         """Return the loss on this step's data for the members ``rows``."""
 
-    def draw(self, sample: Callable[[torch.Generator], torch.Tensor], purpose: int) -> torch.Tensor:
-        """Return ``sample`` of each member's generator for this step, (K, ...)."""
-
 
 def curvature_of(
     pack: Pack, rows: torch.Tensor, params_Cn: torch.Tensor, warm_Cn: torch.Tensor, num_products: int
@@ -51,6 +48,36 @@ def curvature_of(
     factor_C = momentum_factor(beta1_C, age_C, debiased=pack.optimizer.rule.is_debiased)
     curvature = measure_curvature(graph, divisor_Cn, factor_C, warm_Cn, num_products)
     return curvature, 2 / pack.optimizer.lr_K[rows]
+
+
+class TrainingPack(Pack, Protocol):
+    """A pack before a step, as an estimate of its Hessian reads it."""
+
+    layout: Layout
+
+    @property
+    def completed_steps(self) -> list[int]:
+        """Completed steps of each member."""
+
+    def draw(self, sample: Callable[[torch.Generator], torch.Tensor], purpose: int = 1) -> torch.Tensor:
+        """Return random numbers of each member."""
+
+
+def estimate_hessian(pack: TrainingPack) -> None:
+    """Estimate the Hessian's diagonal for the members that are due, if the optimizer needs it (Sophia)."""
+    rule, params_Kn = pack.optimizer.rule, pack.optimizer.params_Kn
+    if not rule.needs_hessian:
+        return
+    due = [k for k, age in enumerate(pack.completed_steps) if rule.hessian_is_due(age)]
+    if not due:
+        return
+    index, size = index_on(params_Kn.device, tuple(due)), pack.layout.size
+    direction_Kn = pack.draw(
+        lambda generator: torch.randn(size, generator=generator, dtype=params_Kn.dtype), _HESSIAN_PURPOSE
+    )
+    graph = GradientGraph(lambda weights: pack.losses_of(weights, index), params_Kn[index], pack.weight_shapes)
+    direction_Rn = direction_Kn[index]
+    pack.optimizer.take_hessian(index, direction_Rn * graph.hessian_product(direction_Rn))
 
 
 class CurvatureReadings:
@@ -112,16 +139,6 @@ class CurvatureReadings:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that holds a ``state_dict``."""
         self._start = {name: state[name].clone() for name in (_VECTORS, _RATES) if name in state}
-
-
-def estimate_hessian(pack: Pack, due: Sequence[int]) -> None:
-    """Give the optimizer an estimate of the Hessian's diagonal of the members ``due`` at this step (Sophia)."""
-    params_Kn, size = pack.optimizer.params_Kn, pack.optimizer.layout.size
-    index, dtype = index_on(params_Kn.device, tuple(due)), params_Kn.dtype
-    direction_Kn = pack.draw(lambda generator: torch.randn(size, generator=generator, dtype=dtype), _HESSIAN_PURPOSE)
-    graph = GradientGraph(lambda weights: pack.losses_of(weights, index), params_Kn[index], pack.weight_shapes)
-    direction_Rn = direction_Kn[index]
-    pack.optimizer.take_hessian(index, direction_Rn * graph.hessian_product(direction_Rn))
 
 
 @torch.no_grad()

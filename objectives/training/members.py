@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from objectives.base import ExecutionPlan
-from objectives.interventions import data_seed, in_force, next_change, num_skipped
+from objectives.held import begun_at, data_seed, held_at, moved_on, sees_the_same
+from objectives.interventions import in_force, next_change
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.training_config import TrainingConfig
 
@@ -51,6 +52,7 @@ class Changes:
         optimizer.renew(rows, acting)
         for row, config, age in zip(rows, configs, ages, strict=True):
             _change_states(optimizer, row, config, age, seeds)
+            optimizer.hold(row, held_at(config, age), begun_at(config, age))
             later = next_change(config, age + 1)
             self._next[row] = -1 if later is None else later - self._ages[row]
         self._next = {row: due for row, due in self._next.items() if due >= 0}
@@ -87,10 +89,13 @@ def _change_states(
 
 def batches_of(
     configs: Sequence[TrainingConfig], seeds: Sequence[int], ages: Sequence[int], skipped: Sequence[int]
-) -> list[tuple[int, int]]:
-    """Return (seed, data step) of each member's batch at the steps ``ages``, after ``skipped`` other batches."""
+) -> list[tuple[int, int, bool]]:
+    """Return seed, data step, and whether it stands still, of each member's batch at ``ages``.
+
+    ``skipped`` other batches came before.
+    """
     return [
-        (data_seed(config, seed, age), age + left_out + num_skipped(config, age))
+        (data_seed(config, seed, age), left_out + moved_on(config, age), sees_the_same(config, age))
         for config, seed, age, left_out in zip(configs, seeds, ages, skipped, strict=True)
     ]
 

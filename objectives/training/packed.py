@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from objectives.base import ExecutionPlan, RowSpec
+from objectives.fields import third_of_depth
 from objectives.instruments.native_sums import StepValues
 from objectives.instruments.telemetry import group_readings
 from objectives.optimizers.foreign import make_optimizer
@@ -25,7 +26,6 @@ from objectives.stacking import (
     rows_of_blocks,
     seeded_generator,
     sent,
-    third_of_depth,
 )
 from objectives.training.controller import Controller
 from objectives.training.measuring import CurvatureReadings, estimate_hessian
@@ -60,6 +60,8 @@ class PackedTrainer(ABC, Generic[Config]):
     blocks: Sequence[str] = ()
     stacks: Sequence[str] = ()  # endings of the names of weights that are stacks of matrices
     takes_interventions = takes_control = True
+    # Whether ``losses`` accept weights in double precision, to which an intervention may change members.
+    takes_float64 = False
 
     def __init__(self, configs: Sequence[Config], seeds: Sequence[int], device: str, plan: ExecutionPlan) -> None:
         self.device, self.plan = torch.device(device), plan
@@ -89,6 +91,21 @@ class PackedTrainer(ABC, Generic[Config]):
     def num_members(self) -> int:
         """Number of members in the pack."""
         return len(self.seeds)
+
+    @property
+    def repeats_a_batch(self) -> bool:
+        """Whether a member sees its last batch again."""
+        return any(stands_still for _, _, stands_still in self._cohorts)
+
+    @property
+    def acting(self) -> Sequence[TrainingConfig]:
+        """The configurations with what rules have done so far."""
+        return self._control.acting
+
+    @property
+    def completed_steps(self) -> list[int]:
+        """Completed steps of each member."""
+        return [age + self.num_steps for age in self._ages]
 
     @abstractmethod
     def initial_weights(self, seed: int) -> Weights:
@@ -126,7 +143,8 @@ class PackedTrainer(ABC, Generic[Config]):
         A second draw in one step needs another ``purpose``; otherwise it gets the same numbers.
         """
         by_cohort = [sample(seeded_generator(seed, purpose, step)) for seed, step in self.cohorts()]
-        return sent(torch.stack(by_cohort), self.device)[self.cohort_of_member_K]
+        drawn = sent(torch.stack(by_cohort), self.device)[self.cohort_of_member_K]
+        return drawn.double() if self.plan.float64 and drawn.is_floating_point() else drawn
 
     def of_each_member(self, function: Callable[..., torch.Tensor], *values: torch.Tensor) -> torch.Tensor:
         """Apply ``function(weights, *values)``, written for one member, to all members by ``torch.func.vmap``.
@@ -160,7 +178,7 @@ class PackedTrainer(ABC, Generic[Config]):
     def step(self) -> dict[str, torch.Tensor]:
         """Train one step; return metrics of shape (K,), still on the device."""
         self._begin_step()
-        self._estimate_hessian()
+        estimate_hessian(self)
         loss_K, grad_Kn = self.losses_and_gradient()
         was_alive_K = self.optimizer.alive_K
         metrics = self.optimizer.step(loss_K, self.gradient_noise(grad_Kn), held_K=self.held_K)
@@ -178,7 +196,7 @@ class PackedTrainer(ABC, Generic[Config]):
         is_everybody = list(rows) == list(range(self.num_members))
         index: Rows = slice(None) if is_everybody else index_on(self.device, tuple(rows))
         readings = self.own_readings(index)
-        self._estimate_hessian()
+        estimate_hessian(self)
         loss_K, grad_Kn = self.losses_and_gradient()
         was_alive_K = self.optimizer.alive_K
         metrics, observed = self.optimizer.observed_step(
@@ -206,14 +224,6 @@ class PackedTrainer(ABC, Generic[Config]):
             self._set_cohorts()
             self.numbers_changed(changed)
         self._control.before_step(self.num_steps, self._params_Kn)
-
-    def _estimate_hessian(self) -> None:
-        """Estimate the Hessian's diagonal for the members that are due, if the optimizer needs it (Sophia)."""
-        rule = self.optimizer.rule
-        if not rule.needs_hessian:
-            return
-        if due := [k for k, age in enumerate(self._ages) if rule.hessian_is_due(age + self.num_steps)]:
-            estimate_hessian(self, due)
 
     def losses_of(self, weights: Weights, rows: torch.Tensor) -> torch.Tensor:
         """Return the loss on this step's data for the members in ``rows``, with ``weights`` of shape (R, ...).
@@ -275,7 +285,8 @@ class PackedTrainer(ABC, Generic[Config]):
 
     def cohorts(self, ahead: int = 0) -> list[tuple[int, int]]:
         """Return (seed, data step) of each cohort ``ahead`` steps from now, as ``cohort_of_member_K`` counts them."""
-        return [(seed, step + self.num_steps + ahead) for seed, step in self._cohorts]
+        moved = self.num_steps + ahead
+        return [(seed, step if stands_still else step + moved) for seed, step, stands_still in self._cohorts]
 
     def arrange(self, rows: Sequence[RowSpec]) -> None:
         """Rearrange the pack into ``rows``: members that continue, fork or start fresh."""
@@ -364,7 +375,7 @@ class PackedTrainer(ABC, Generic[Config]):
         """Group the members that see the same data, by seed and by data step minus ``num_steps``."""
         ages = [age + self.num_steps for age in self._ages]
         batches = batches_of(self._control.acting, self.seeds, ages, self._skipped)
-        members = [(seed, step - self.num_steps) for seed, step in batches]
+        members = [(seed, step if still else step - self.num_steps, still) for seed, step, still in batches]
         self._cohorts = list(dict.fromkeys(members))
         number = {cohort: s for s, cohort in enumerate(self._cohorts)}
         self.cohort_of_member_K = torch.tensor([number[member] for member in members], device=self.device)
@@ -376,7 +387,8 @@ class PackedTrainer(ABC, Generic[Config]):
             rows_of_blocks(weight[None] for weight in self.own_weights(drawn[seed], config).values())
             for config, seed in zip(configs, seeds, strict=True)
         ]
-        return torch.cat(rows).to(self.device)
+        params_Kn = torch.cat(rows).to(self.device)
+        return params_Kn.double() if self.plan.float64 else params_Kn
 
     def _bind(self, params_Kn: torch.Tensor) -> None:
         """Make ``weights`` differentiable leaves that share memory with the flat buffer."""

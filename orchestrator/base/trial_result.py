@@ -14,7 +14,7 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from objectives.control import firing_in_words
-from objectives.interventions import change_in_words
+from objectives.entries import change_in_words
 from orchestrator.base.space import Cell, trial_name
 from orchestrator.base.vocabulary import (
     CUSTOM_KINDS,

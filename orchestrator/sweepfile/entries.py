@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from objectives.control import Rule
-from objectives.interventions import Intervention
+from objectives.entries import Intervention
 from objectives.loop_config import checked
 from orchestrator.base.errors import Problem
 from orchestrator.base.space import is_number, to_hashable, to_plain

@@ -15,6 +15,7 @@ from objectives.action import Action
 from objectives.action import Kind as Action_kinds
 from objectives.base import OBJECTIVES
 from objectives.control import SIGNALS, Rule
+from objectives.entries import Intervention
 from orchestrator import answers
 from orchestrator.answers.remedies import RemediesAnswer
 from orchestrator.api.results import SweepResults
@@ -361,6 +362,10 @@ def test_names_for_the_training_loops_of_others() -> None:
 
 
 def test_names_of_rules_and_of_what_a_loop_does_with_them() -> None:
+    assert [*Intervention.model_fields] == [
+        "at", "set", "over", "lasts", "reset", "rescale", "skip", "data", "freeze", "moments", "group", "weight_decay",
+        "norm", "optimizer", "attention", "precision",
+    ]  # fmt: skip
     assert [*Rule.model_fields] == [
         "name", "on", "above", "readings", "do", "every", "after", "at_most", "cool_down", "over", "lasts", "calm",
     ]  # fmt: skip

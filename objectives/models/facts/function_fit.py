@@ -18,6 +18,16 @@ class FunctionFitConfig(TrainingConfig):
     num_points: int = structural(200, "points", "training points, evenly spaced on [-pi, pi]", ge=2, le=65_536)
 
     @property
+    def weight_groups(self) -> tuple[str, ...]:
+        """Its two layers."""
+        return ("input", "output")
+
+    @property
+    def takes_float64(self) -> bool:
+        """Its numbers are float64 already."""
+        return False
+
+    @property
     def tokens_per_step(self) -> int:
         """Points per step."""
         return self.batch_size or self.num_points

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from objectives.fields import Condition, per_member, structural, unless, when
+from objectives.fields import Condition, per_member, structural, third_of_depth, unless, when
 from objectives.models.facts.experts import ExpertFields
 from objectives.models.facts.parametrisation import Parametrisation, SizeFactors
 from objectives.models.facts.presets import Preset, expanded
@@ -234,6 +234,28 @@ class GptConfig(ExpertFields):
     def weight_factor(self, purpose: str, name: str, group: str) -> float:
         """Return also the factor of ``parametrisation``."""
         return super().weight_factor(purpose, name, group) * self.size_factors.of_weight(purpose, name)
+
+    @property
+    def weight_groups(self) -> tuple[str, ...]:
+        """The layer groups that these settings have, and the thirds of the depth with a block."""
+        groups = ["embedding", "attention", "mlp"]
+        groups += ["norm"] if self.norm is not None or self.qk_norm else []
+        groups += [] if self.tie_embeddings else ["head"]
+        return (*groups, *dict.fromkeys(third_of_depth(block, self.depth) for block in range(self.depth)))
+
+    @property
+    def takes_float64(self) -> bool:
+        """A member may leave float32 or half precision; float16 with its scaled loss, too."""
+        return True
+
+    def in_float64(self) -> Self:
+        """Return the configuration without half precision, whose products autocast would round."""
+        return self.model_copy(update={"precision": "float32"})
+
+    @property
+    def can_cap_attention(self) -> bool:
+        """Whether there are queries and keys to shrink, which neither a norm nor ``qk_clip`` bounds."""
+        return not self.qk_norm and self.qk_clip is None
 
     @property
     def size_factors(self) -> SizeFactors:

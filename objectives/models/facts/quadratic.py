@@ -19,6 +19,16 @@ class QuadraticConfig(TrainingConfig):
         2.0, "1", "exponent of the loss; above 2 the curvature vanishes at the minimum", off=True, ge=2, le=100
     )
 
+    @property
+    def weight_groups(self) -> tuple[str, ...]:
+        """No groups but all."""
+        return ()
+
+    @property
+    def takes_float64(self) -> bool:
+        """Its numbers are float64 already."""
+        return False
+
 
 # Noise is added to the gradient only; the loss is the same function at every step.
 QUADRATIC = Objective(

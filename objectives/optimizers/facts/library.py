@@ -39,6 +39,7 @@ LIBRARY = Optimizer(
     "of a library",
     "objectives.optimizers.foreign:ForeignRule",
     can_be_stacked=False,
+    keeps_columns=False,
     first_moments=(),
     second_moments=(),
     has_divisor=False,

@@ -48,6 +48,10 @@ class Optimizer:
     can_be_stacked: bool = True
     # Whether it keeps the second moment of every parameter uncompressed, so that any initial value is possible.
     can_start_second_moment: bool = False
+    # Whether v can stand still while the moment and its bias correction go on.
+    can_keep_v: bool = False
+    # Whether its moments have one number for each weight's coordinate.
+    keeps_columns: bool = True
     # The states that hold its first and second moments, which an intervention may reset or rescale.
     first_moments: Sequence[str] = ("first_moment",)
     second_moments: Sequence[str] = ("second_moment",)

@@ -20,10 +20,10 @@ class AdamW(UpdateRule):
         m / (sqrt(v) / root + eps) = root * m / (sqrt(v) + root * eps).
         """
         beta1_K, beta2_K = numbers["beta1"], numbers["beta2"]
-        root_K = (1 - alike(torch.pow, beta2_K, age_K)).sqrt()
+        root_K = (1 - alike(torch.pow, beta2_K, second_age(numbers, age_K))).sqrt()
         return {
             "first_weight": 1 - beta1_K,
-            "second_weight": 1 - beta2_K,
+            "second_weight": second_weight(numbers),
             "eps": numbers["eps"] * root_K,
             "step_size": lr_K * root_K / (1 - alike(torch.pow, beta1_K, age_K)),
         }
@@ -57,11 +57,22 @@ class AdamW(UpdateRule):
 
     def second_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
         """Return v / (1 - beta2^t)."""
-        return debiased(states["second_moment"], numbers["beta2"], age_K)
+        return debiased(states["second_moment"], numbers["beta2"], second_age(numbers, age_K))
 
     def first_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
         """Return m / (1 - beta1^t)."""
         return debiased(states["first_moment"], numbers["beta1"], age_K)
+
+
+def second_age(numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
+    """Return how many gradients the second moment has seen: fewer than ``age_K`` if it stands still."""
+    return age_K if "still_age" not in numbers else torch.minimum(age_K, numbers["still_age"])
+
+
+def second_weight(numbers: Numbers) -> torch.Tensor:
+    """Return the weight of this step's square in the second moment, zero if that stands still."""
+    weight_K = 1 - numbers["beta2"]
+    return weight_K if "still_age" not in numbers else weight_K.masked_fill(numbers["still_age"].isfinite(), 0.0)
 
 
 def debiased(moment_Kn: torch.Tensor, beta_K: torch.Tensor, age_K: torch.Tensor) -> torch.Tensor:

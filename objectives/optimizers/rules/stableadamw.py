@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from objectives.optimizers.rules.adamw import AdamW
+from objectives.optimizers.rules.adamw import AdamW, second_age
 from objectives.optimizers.rules.rule import Numbers, States
 from objectives.stacking import Layout, alike
 
@@ -29,7 +29,7 @@ class StableAdamW(AdamW):
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
         """``correction`` is the bias correction of the second moment."""
-        correction_K = 1 - alike(torch.pow, numbers["beta2"], age_K)
+        correction_K = 1 - alike(torch.pow, numbers["beta2"], second_age(numbers, age_K))
         return {
             **super().scalars(numbers, lr_K, age_K),
             "clip": numbers["stableadamw_clip"],

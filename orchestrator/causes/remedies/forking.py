@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from objectives.base import Objective, Rounding, TrainingConfig
-from objectives.interventions import corners, factor_of, in_force
+from objectives.entries import factor_of
+from objectives.interventions import corners, in_force
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.base.space import Axis, Cell, Trial, format_value, to_hashable, trial_id

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from objectives.interventions import Number, change_in_words, factor_of, length_in_words, plain
+from objectives.entries import Number, change_in_words, factor_of, length_in_words, plain
 from orchestrator.base.space import canonical_text, format_value, is_number
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.sweepfile.entries import INTERVENTIONS

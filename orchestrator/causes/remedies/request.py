@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from objectives.interventions import RESETS, factor_of
+from objectives.entries import RESETS, factor_of
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import is_number
 from orchestrator.causes.evidence import Evidence

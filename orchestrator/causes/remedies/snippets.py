@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from objectives.interventions import factor_of
+from objectives.entries import factor_of
 from orchestrator.causes.remedies.remedy import Remedy
 
 # A scheduler multiplies the rate of a group, or computes it anew from its base_lrs.

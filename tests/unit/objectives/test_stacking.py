@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pack_cases import cannot_compile
 
+from objectives.fields import third_of_depth
 from objectives.models.gpt_model import depth_of
 from objectives.stacking import (
     ALL,
@@ -19,7 +20,6 @@ from objectives.stacking import (
     check_prefixes,
     in_blocks,
     longest_prefix,
-    third_of_depth,
 )
 
 SHAPES = {"embedding": (5, 3), "gain": (3,), "matrix": (3, 4), "offset": (), "last": (2, 2)}

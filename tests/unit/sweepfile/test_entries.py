@@ -12,7 +12,7 @@ from sweep_cases import sweep_with_keys as sweep_of
 
 from objectives.base import QuadraticConfig
 from objectives.control import SIGNALS, Rule, firing_in_words, policy_in_words
-from objectives.interventions import changes_in_words
+from objectives.entries import changes_in_words
 from orchestrator.base.errors import InputError
 from orchestrator.base.query import cell_conditions
 from orchestrator.base.space import Axis, Trial, canonical_text, format_value, to_hashable, to_plain
@@ -176,8 +176,12 @@ def test_rules_that_cannot_act_on_a_custom_trainer_are_refused_with_their_place(
 
 @pytest.mark.parametrize(
     "entries",
-    [{"interventions": [{"at": 9, "set": {"weight_decay": 0.1}}]}, {"control": rule(do={"weight_decay": 0.1})}],
-    ids=["intervention", "rule"],
+    [
+        {"interventions": [{"at": 9, "weight_decay": 0.1}]},
+        {"interventions": [{"at": 9, "set": {"weight_decay": 0.1}}]},
+        {"control": rule(do={"weight_decay": 0.1})},
+    ],
+    ids=["group", "intervention", "rule"],
 )
 def test_a_field_that_an_entry_may_bring_into_play_belongs_to_the_trial(entries: dict[str, Any]) -> None:
     """The kind of weight decay matters where an entry sets a decay above zero."""

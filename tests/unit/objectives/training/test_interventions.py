@@ -35,6 +35,13 @@ KINDS: dict[str, list[dict[str, Any]]] = {
     "rescale": [{"at": 12, "rescale": 4.0}],
     "skip": [{"at": 12, "skip": 3}, {"at": 17, "skip": 1}],
     "data": [{"at": 12, "data": 2}],
+    "other data for a while": [{"at": 12, "data": "other", "lasts": 12}],
+    "the same data": [{"at": 12, "data": "same", "lasts": 12}],
+    "freeze": [{"at": 12, "freeze": "output"}],
+    "freeze and stop": [{"at": 12, "freeze": "input", "moments": "stop", "lasts": 12}],
+    "decay of a group": [{"at": 12, "weight_decay": 0.5, "group": "input"}],
+    "norm": [{"at": 12, "norm": "hold", "group": "output", "lasts": 12}, {"at": 16, "norm": "hold"}],
+    "sgd_like": [{"at": 12, "optimizer": "sgd_like", "lasts": 9}, {"at": 30, "optimizer": "sgd_like"}],
     "all at once": [
         {"at": 12, "set": {"lr": "x0.1", "beta2": 0.9}, "over": 5, "reset": "moments", "skip": 2, "data": 1},
         {"at": 0, "set": {"clip": 0.5}},
