@@ -60,8 +60,7 @@ class PackedTrainer(ABC, Generic[Config]):
     blocks: Sequence[str] = ()
     stacks: Sequence[str] = ()  # endings of the names of weights that are stacks of matrices
     takes_interventions = takes_control = True
-    # Whether ``losses`` accept weights in double precision, to which an intervention may change members.
-    takes_float64 = False
+    takes_float64 = False  # whether ``losses`` accept weights in double precision, which an intervention may ask for
 
     def __init__(self, configs: Sequence[Config], seeds: Sequence[int], device: str, plan: ExecutionPlan) -> None:
         self.device, self.plan = torch.device(device), plan
@@ -373,8 +372,7 @@ class PackedTrainer(ABC, Generic[Config]):
 
     def _set_cohorts(self) -> None:
         """Group the members that see the same data, by seed and by data step minus ``num_steps``."""
-        ages = [age + self.num_steps for age in self._ages]
-        batches = batches_of(self._control.acting, self.seeds, ages, self._skipped)
+        batches = batches_of(self._control.acting, self.seeds, self.completed_steps, self._skipped)
         members = [(seed, step if still else step - self.num_steps, still) for seed, step, still in batches]
         self._cohorts = list(dict.fromkeys(members))
         number = {cohort: s for s, cohort in enumerate(self._cohorts)}
