@@ -7,6 +7,8 @@ import pytest
 from objectives.base import OBJECTIVES
 from objectives.conformance import ObjectiveConformance
 
+ROUTER_FIELDS = ("balance_weight", "router_z_loss", "router_noise", "router_lr", "router_init", "capacity")
+
 
 class TestGpt(ObjectiveConformance):
     objective = OBJECTIVES["gpt"]
@@ -49,9 +51,7 @@ class TestGpt(ObjectiveConformance):
         "capacity": [None, 1.0, 0.3],
     }
     needs = {
-        **dict.fromkeys(
-            ("balance_weight", "router_z_loss", "router_noise", "router_lr", "router_init", "capacity"), {"experts": 4}
-        ),
+        **{field: {"experts": 4} for field in ROUTER_FIELDS},
         "balance": {"experts": 4, "balance_step": 0.1},
         "balance_step": {"experts": 4, "balance": "loss_free"},
         "burst_length": {"burst_at": 2},
