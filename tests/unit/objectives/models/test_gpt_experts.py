@@ -242,6 +242,7 @@ def test_an_intervention_switches_a_knob_of_the_router_on_for_its_member_alone(t
     assert not torch.equal(after["grad_norm"][:, 1], plain.step()["grad_norm"][1:2])
 
 
+@pytest.mark.slow
 def test_a_pack_that_is_captured_for_compilation_trains_as_an_eager_one(text, monkeypatch) -> None:
     torch_compile = torch.compile
     monkeypatch.setattr(
