@@ -50,8 +50,9 @@ NEEDS: dict[str, dict[str, Any]] = {
     "micro_batches": {"accumulate": 2}, "rope_theta": {"position": "rope"},
     "parametrisation": {"base_width": 4}, "base_width": {"parametrisation": "mup"},
     "base_depth": {"parametrisation": "completep", "base_width": 4},
-    **dict.fromkeys(("top_k", "gate", "shared_experts", "balance", "balance_weight", "router_z_loss", "router_noise",
-                     "router_lr", "router_init", "capacity"), {"experts": 4}),
+    **{field: {"experts": 4} for field in
+       ("top_k", "gate", "shared_experts", "balance", "balance_weight", "router_z_loss", "router_noise", "router_lr",
+        "router_init", "capacity")},
     "balance_step": {"experts": 4, "balance": "loss_free"},
 }  # fmt: skip
 

@@ -168,7 +168,8 @@ def _logits(
     if structure.position == "learned":
         x_KBTD = x_KBTD + _positions(weights["position"], T, knobs)[:, None]
     x_KND = x_KBTD.view(K, B * T, D)
-    turn, routings = rotation(structure, knobs, T, B, x_KND), list[Routing]()
+    turn = rotation(structure, knobs, T, B, x_KND)
+    routings: list[Routing] = []
     for layer in range(structure.depth):
         block = functools.partial(_block, structure, weights, layer, B, knobs, attention, may_attend_1TT, turn)
         if structure.recompute and torch.is_grad_enabled():

@@ -7,6 +7,8 @@ import pytest
 from objectives.base import OBJECTIVES
 from objectives.conformance import ObjectiveConformance
 
+ROUTER_FIELDS = ("balance_weight", "router_z_loss", "router_noise", "router_lr", "router_init", "capacity")
+
 
 class TestGpt(ObjectiveConformance):
     objective = OBJECTIVES["gpt"]
@@ -49,9 +51,7 @@ class TestGpt(ObjectiveConformance):
         "capacity": [None, 1.0, 0.3],
     }
     needs = {
-        **dict.fromkeys(
-            ("balance_weight", "router_z_loss", "router_noise", "router_lr", "router_init", "capacity"), {"experts": 4}
-        ),
+        **{field: {"experts": 4} for field in ROUTER_FIELDS},
         "balance": {"experts": 4, "balance_step": 0.1},
         "balance_step": {"experts": 4, "balance": "loss_free"},
         "burst_length": {"burst_at": 2},
@@ -106,14 +106,16 @@ class TestGptOfToday(ObjectiveConformance):
 @pytest.mark.slow
 class TestGptOfExperts(ObjectiveConformance):
     objective = OBJECTIVES["gpt"]
-    small = {**TestGpt.small, "experts": 4, "top_k": 2, "shared_experts": 1, "router_noise": 0.1, "capacity": 1.0}
+    small = {
+        **TestGpt.small, "experts": 4, "top_k": 2, "shared_experts": 1, "balance": "loss_free", "balance_step": 0.05,
+        "router_noise": 0.1, "capacity": 1.0,
+    }  # fmt: skip
     values = TestGpt.values
     needs = {**TestGpt.needs, "loss_scale_growth": {"precision": "float16", "loss_scale": 2.0**20}}
 
     @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
     def test_readings_of_micro_batches_and_of_every_precision_are_the_same_alone(self, precision: str) -> None:
-        shared = {"precision": precision, "accumulate": 4, "batch_size": 8, "balance": "loss_free"}
-        self.assert_same_readings_alone([2, 3, 5, 8], shared)
+        self.assert_same_readings_alone([2, 3, 5, 8], {"precision": precision, "accumulate": 4, "batch_size": 8})
 
 
 class TestFunctionFit(ObjectiveConformance):

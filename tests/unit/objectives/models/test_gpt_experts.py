@@ -236,10 +236,26 @@ def test_an_intervention_switches_a_knob_of_the_router_on_for_its_member_alone(t
     before, unchanged = curves(trainer, 3), curves(plain, 3)
     assert_same(before, unchanged)
     always.load_state_dict(trainer.state_dict())
-    after = curves(trainer, 3)
+    after, without = curves(trainer, 3), curves(plain, 3)
     assert_same(after, curves(always, 3))
-    assert_same(of_member(after, 0), of_member(curves(plain, 3), 0))
-    assert not torch.equal(after["grad_norm"][:, 1], plain.step()["grad_norm"][1:2])
+    assert_same(of_member(after, 0), of_member(without, 0))
+    assert not torch.equal(after["grad_norm"][:, 1], without["grad_norm"][:, 1])
+
+
+@pytest.mark.slow
+def test_a_pack_that_is_captured_for_compilation_trains_as_an_eager_one(text, monkeypatch) -> None:
+    torch_compile = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **_: torch_compile(function, fullgraph=True, backend="aot_eager")
+    )
+    members, fields = MEMBERS[2:5], EVEN | {"depth": 1, "top_k": 2}
+    configs = [GptConfig(text=text, **(SHAPE | fields | own)) for own in members]
+    compiled, eager = (trainer_of("gpt", configs, [0, 1, 2], ExecutionPlan(3, compiled=one)) for one in (True, False))
+    found, expected = curves(compiled, 3), curves(eager, 3)
+    for name, values in expected.items():
+        torch.testing.assert_close(found[name], values, rtol=2e-5, atol=1e-9, msg=name)
+    assert torch.equal(compiled.memory[BIAS], eager.memory[BIAS])
+    assert compiled._forward._compiled is not None
 
 
 # Telemetry.
