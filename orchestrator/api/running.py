@@ -158,12 +158,9 @@ def run_lines(
         yield f"trained for {summary.seconds:.0f} s"
     elif summary.used_up is None:
         yield "nothing to train: every trial has run"
-    from orchestrator.answers._tracked import tracked_answers
-
     check_in_place(folder)
-    written = exports.finish()
+    written, answers = exports.finish(with_answers=not all(mirror.is_current() for mirror in mirrors))
     warnings = []
-    answers = [] if all(mirror.is_current() for mirror in mirrors) else tracked_answers(folder)
     for tracker, mirror in zip(trackers, mirrors, strict=True):
         if not mirror.is_current():
             yield f"mirroring to {tracker.title} ..."

@@ -313,8 +313,8 @@ class _Watch:
         curves = {"loss": log.loss_N, "gradient norm": log.grad_norm_N, "learning rate": log.lr_N}
         lines = [self._report().line(), self.log.note, *self._place_lines]
         spans = [(episode.onset_step, episode.recovery_step) for episode in self.run.record.episodes]
-        there = {name: values for name, values in curves.items() if values is not None and len(values)}
-        return WatchedRun(lines, self._raised, log.step_N, there, spans)
+        there = {name: values.copy() for name, values in curves.items() if values is not None and len(values)}
+        return WatchedRun(lines, self._raised, log.step_N.copy(), there, spans)
 
     def _is_complete(self) -> bool:
         steps, last = self.options.steps, self.run.last_step

@@ -269,6 +269,18 @@ class SpikeDetector:
         ]
         return np.array(lost, dtype=bool)
 
+    def follow(
+        self,
+        losses: Sequence[float],
+        norms: Sequence[float | None],
+        steps: Sequence[int],
+        undone: Sequence[int],
+    ) -> None:
+        """Judge the next steps of a single member, as so many calls of ``update`` would."""
+        (member,) = self._members
+        for loss, norm, step, how in zip(losses, norms, steps, undone, strict=True):
+            member.update(loss, norm, step, how)
+
     def record(self, member: int = 0) -> MemberRecord:
         """Return what is known about ``member``, a position in the pack, so far."""
         return self._members[member].record()

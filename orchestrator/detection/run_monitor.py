@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -93,7 +93,11 @@ class RunMonitor:
         length_K = np.full(loss_TK.shape[1], len(loss_TK)) if length_K is None else length_K
         num_steps_K, has_ended_K = length_K.copy(), np.zeros(len(length_K), dtype=bool)
         self._at_end = {}
-        for t, loss_K in enumerate(loss_TK):
+        rows: Iterable[tuple[int, np.ndarray]] = enumerate(loss_TK)
+        if loss_TK.shape[1] == 1 == len(length_K) and length_K[0] == len(loss_TK) and self._never_ends:
+            self._follow(loss_TK, norm_TK, step_TK, undone_TK)
+            rows = ()
+        for t, loss_K in rows:
             step_K = None if step_TK is None else step_TK[t]
             norm_K = None if norm_TK is None else norm_TK[t]
             lost_K = self._detector.update(loss_K, norm_K, step_K, undone_K=None if undone_TK is None else undone_TK[t])
@@ -199,6 +203,20 @@ class RunMonitor:
             Validations(list(steps), list(losses), *others) for steps, losses, *others in zip(*columns, strict=True)
         ]
 
+    @property
+    def _never_ends(self) -> bool:
+        return not self._stopping.early_stop and not self._rungs.thresholds
+
+    def _follow(
+        self, loss_T1: np.ndarray, norm_T1: np.ndarray | None, step_T1: np.ndarray | None, undone_T1: np.ndarray | None
+    ) -> None:
+        """Judge the next steps of a single member that nothing ends."""
+        first = int(self._detector.num_steps[0])
+        steps = list(range(first, first + len(loss_T1))) if step_T1 is None else step_T1[:, 0].tolist()
+        norms = [None] * len(steps) if norm_T1 is None else norm_T1[:, 0].tolist()
+        undone = [0] * len(steps) if undone_T1 is None else undone_T1[:, 0].tolist()
+        self._detector.follow(loss_T1[:, 0].tolist(), norms, steps, undone)
+
     def _ends(self, lost_K: np.ndarray) -> np.ndarray:
         if not self._stopping.early_stop:
             return np.zeros(len(lost_K), dtype=bool)
@@ -282,7 +300,7 @@ class NormRises:
         if self._is_wanted is None:
             is_dense_D = step_D - self._first_step_K[due] <= SPARSE * (num_points_D - 1)
             norm_HD, step_D, due = norm_HD[:, is_dense_D], step_D[is_dense_D], due[is_dense_D]
-        short_D, long_D = np.median(norm_HD[-SHORT:], axis=0), np.median(norm_HD, axis=0)
+        short_D, long_D = _medians(norm_HD[-SHORT:]), _medians(norm_HD)
         is_measured_D = np.isfinite(short_D)
         rises_D = is_measured_D & (short_D >= RISEN * long_D) & (short_D > 0)
         for d in np.flatnonzero(rises_D & ~self._is_risen_K[due]).tolist():
@@ -331,3 +349,12 @@ class NormRises:
         self._first_step_K = np.array(state["first_step"], dtype=np.int64)
         self._is_risen_K = np.array(state["is_risen"], dtype=bool)
         self._rises = [list(steps) for steps in state["rises"]]
+
+
+def _medians(value_HD: np.ndarray) -> np.ndarray:
+    """Return the median of an even number of values for each member, (D,); of one member without numpy's overhead."""
+    if value_HD.shape[1] != 1:
+        return np.asarray(np.median(value_HD, axis=0))
+    ordered = sorted(value_HD[:, 0].tolist())
+    half = len(ordered) // 2
+    return np.array([(ordered[half - 1] + ordered[half]) / 2])

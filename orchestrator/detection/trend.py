@@ -125,7 +125,7 @@ class Trend:
         self.accepted.add(loss)
         self.local.add(loss)
         self.num_accepted += 1
-        if self.digits < _MANY_DIGITS:
+        if self.digits < _MANY_DIGITS and round(loss, self.digits) != loss:
             self.digits = max(self.digits, decimals(loss))
         self._measure()
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.logs.columns import Columns, MetricsConfig
 from orchestrator.logs.files import HEAD_BYTES, FileTail, check_is_text, find_logs, is_document, read_log
-from orchestrator.logs.streams import MetricStream, Point
+from orchestrator.logs.point_maker import Point
+from orchestrator.logs.streams import MetricStream
 from orchestrator.logs.tables import Log
 
 PIPE = "-"  # the path that stands for standard input

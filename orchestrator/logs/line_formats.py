@@ -70,7 +70,7 @@ class Text(Reader):
         return self._lines_since_code <= _SOURCE_WITHIN and _ASSIGNMENT.match(line) is not None
 
     def _row(self, line: bytes) -> Row:
-        return self._series.row(text_of(line[: self._MAX_BYTES]))
+        return self._series.row_of_line(line[: self._MAX_BYTES])
 
 
 def _longest_word(name: str) -> bytes:

@@ -142,11 +142,12 @@ def in_usual_order(text: str) -> str:
 
 
 class Pair(NamedTuple):
-    """A name in its plain form, the number after it, and where the name begins."""
+    """A name in its plain form, the number after it, where the name begins, and where the number is."""
 
     name: str
     value: float
     start: int
+    span: tuple[int, int]
 
 
 def text_pairs(line: str) -> Iterator[Pair]:
@@ -159,7 +160,12 @@ def text_pairs(line: str) -> Iterator[Pair]:
         if not is_step and number.isdecimal() and "loss" in name and (decimals := _DECIMALS.match(line, match.end(2))):
             number += f".{decimals[1]}"
         factor = 1.0 if is_step else _UNITS.get(unit, 1.0)
-        yield Pair(name, float(number) * factor, match.start())
+        yield Pair(name, float(number) * factor, match.start(), match.span(2))
+
+
+def has_counter(line: str) -> bool:
+    """Whether a line may have counters such as 10/300."""
+    return _COUNTER.search(line[:_MAX_TEXT]) is not None
 
 
 def counters(line: str, before: int) -> Iterator[tuple[str, float]]:

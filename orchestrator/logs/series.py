@@ -10,10 +10,10 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.logs.columns import COUNTER, EPOCH, STEP_NAMES, may_be_loss
-from orchestrator.logs.lines import Pair, counters, in_usual_order, json_numbers, text_pairs
+from orchestrator.logs.lines import Pair, counters, has_counter, in_usual_order, json_numbers, text_of, text_pairs
 
 EVALUATION = "eval"  # prefix of names in a line of an evaluation
 _WORDS = r"test(?:ing)?|val|valid|validat(?:ion|ing|ed?)|eval|evaluat(?:ion|ing|ed?)|held[- ]?out"
@@ -49,6 +49,9 @@ _SPLITS = ("split", "mode", "phase", "stage", "set", "subset", "dataset", "type"
 _SUMMARY = "wandb:"  # which closes a run with its last and its best values
 _MIN_DOUBLED = 8  # characters of a line that a second logger prints once more, with or without a prefix
 _MAX_LABEL = 80  # characters
+_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_PLAIN = re.compile(rb"[\t -z|}~]{1,1000}")  # without JSON
+_MAX_SHAPES = 2000  # that are remembered
 _SWITCH_AFTER = 50  # lines of another kind in a row mean that the training now prints like that
 # So many lines of another kind, also as a share of the first kind, make the training loss ambiguous.
 _AMBIGUOUS_LINES, _AMBIGUOUS_SHARE = 10, 1 / 3
@@ -146,6 +149,8 @@ class SeriesOfText:
         self._rank: str | None = None
         self._processes = _Processes()
         self._last = ""  # line with a loss
+        # Where the numbers are in lines of a shape, which has 0 in place of each digit, and their form.
+        self._shapes: dict[bytes, tuple[list[tuple[str, int, int]], _Form | None]] = {}
         self._num_in_a_row = 0  # lines of other kinds since the last line of the first kind
         self.num_left_out = 0  # lines with a loss that have another kind or rank
         self.is_of_objects = False  # JSON objects have losses, so that messages in others have none of the series
@@ -154,12 +159,26 @@ class SeriesOfText:
         """Return names and numbers of one line, empty if the line does not count."""
         if text.startswith(_SUMMARY):
             return {}
-        text = in_usual_order(text)
-        pairs = list(text_pairs(text))
-        row = _numbered(text, pairs)
-        loss = next((pair for pair in pairs if may_be_loss(pair.name, None)), None)
-        if loss is None:
-            return row
+        read = _read(in_usual_order(text))
+        return read.row if read.form is None else self._counted(read.text, read.row, read.form)
+
+    def row_of_line(self, line: bytes) -> Mapping[str, float]:
+        """Return the same as ``row`` for bytes, without a search in lines that differ in their digits alone."""
+        shape = line.translate(_ZEROS)
+        known = self._shapes.get(shape)
+        if known is None:
+            text = text_of(line)
+            if len(self._shapes) >= _MAX_SHAPES:
+                self._shapes.clear()
+            if (spans := _spans(line, text)) is not None:
+                self._shapes[shape] = spans, _read(text).form
+            return self.row(text)
+        spans, form = known
+        row = {name: float(line[begin:end]) for name, begin, end in spans}
+        return row if form is None else self._counted(line.decode(), row, form)
+
+    def _counted(self, text: str, row: Mapping[str, float], form: _Form) -> Mapping[str, float]:
+        """Return the row of a line with a loss, as its place in the series asks."""
         last, self._last = self._last, text.strip()
         if (
             last != self._last
@@ -167,22 +186,19 @@ class SeriesOfText:
             and (last.endswith(self._last) or self._last.endswith(last))
         ):
             return {}
-        step = next((row[name] for name in STEP_NAMES if name in row), None)
-        epoch = row.get(EPOCH, math.inf)
-        is_another = step is not None and self._processes.is_another(text, step, epoch)
-        if is_another or self._is_of_another_rank(text) or self._processes.is_unbroken(text):
+        if not form.is_of_one_process and self._is_of_another(text, row):
             self.num_left_out += 1
             return {}
-        if _is_evaluation(text, loss):
+        if form.is_evaluation:
             return _prefixed(row, EVALUATION)
-        if loss.name not in self._kinds and len(self._kinds) >= _MAX_FORMS:
+        if form.loss not in self._kinds and len(self._kinds) >= _MAX_FORMS:
             return row  # no log has so many losses
-        kind, kinds = self._kind_of(text, loss, row), self._kinds[loss.name]
-        kind.has_steps = kind.has_steps or step is not None
+        kind, kinds = self._kind_of(form), self._kinds[form.loss]
+        kind.has_steps = kind.has_steps or form.has_step
         self._num_in_a_row = 0 if kind is kinds[0] else self._num_in_a_row + 1
         if self._num_in_a_row >= _SWITCH_AFTER:
             kinds[0].join(kind)
-            self._kinds[loss.name] = [other for other in kinds if other is not kind]
+            self._kinds[form.loss] = [other for other in kinds if other is not kind]
             self._num_in_a_row = 0
             return row
         if kind is kinds[0]:
@@ -210,11 +226,17 @@ class SeriesOfText:
         self._rank = self._rank or match[1]
         return int(match[1]) != int(self._rank)
 
-    def _kind_of(self, text: str, loss: Pair, row: Mapping[str, float]) -> _Kind:
-        before = re.findall(r"[a-z]+", text[: loss.start].lower())
-        words = tuple([word for word in before if word not in _IGNORED][-_NUM_WORDS:])
-        names = frozenset(row)
-        kinds = self._kinds.setdefault(loss.name, [_Kind({words}, {names})])
+    def _is_of_another(self, text: str, row: Mapping[str, float]) -> bool:
+        """Whether another process printed the line."""
+        step = next((row[name] for name in STEP_NAMES if name in row), None)
+        is_another = step is not None and self._processes.is_another(text, step, row.get(EPOCH, math.inf))
+        return is_another or self._is_of_another_rank(text) or self._processes.is_unbroken(text)
+
+    def _kind_of(self, form: _Form) -> _Kind:
+        words, names = form.words, form.names
+        kinds = self._kinds.get(form.loss)
+        if kinds is None:
+            kinds = self._kinds[form.loss] = [_Kind({words}, {names})]
         kind = next((kind for kind in kinds if kind.fits(words, names)), None)
         if kind is None:
             kind = _Kind()
@@ -238,14 +260,75 @@ def row_of_object(values: Mapping[str, Any]) -> Mapping[str, float]:
     return row
 
 
-def _numbered(text: str, pairs: list[Pair]) -> dict[str, float]:
-    """Return the first number of each name, the epoch, and the last counter such as 10/300."""
-    row: dict[str, float] = {}
+class _Form(NamedTuple):
+    """What the words of a line with a loss say, whatever its numbers: the name of the loss, and the kind of line."""
+
+    loss: str
+    words: tuple[str, ...]
+    names: frozenset[str]
+    is_evaluation: bool
+    has_step: bool
+    is_of_one_process: bool  # so that no number can say that another process printed it
+
+
+class _Read(NamedTuple):
+    """A line, its numbers, and its form if it has a loss."""
+
+    text: str
+    row: dict[str, float]
+    form: _Form | None
+
+
+def _read(text: str) -> _Read:
+    pairs = list(text_pairs(text))
+    row = _numbered(text, pairs)
+    loss = next((pair for pair in pairs if may_be_loss(pair.name, None)), None)
+    if loss is None:
+        return _Read(text, row, None)
+    before = re.findall(r"[a-z]+", text[: loss.start].lower())
+    words = tuple([word for word in before if word not in _IGNORED][-_NUM_WORDS:])
+    has_step = any(name in row for name in STEP_NAMES)
+    form = _Form(loss.name, words, frozenset(row), _is_evaluation(text, loss), has_step, not _names_process(text))
+    return _Read(text, row, form)
+
+
+def _names_process(text: str) -> bool:
+    return _PROCESS.match(text) is not None or _RANK.search(text[:_RANK_WITHIN]) is not None
+
+
+def _spans(line: bytes, text: str) -> list[tuple[str, int, int]] | None:
+    """Return where the numbers of a line are by their names, or None if their places follow from more than its shape.
+
+    A line of the same shape has the same characters except for other digits, which only counters and ids compare.
+    """
+    if not _PLAIN.fullmatch(line) or in_usual_order(text) != text or has_counter(text) or _names_process(text):
+        return None
+    if text.startswith(_SUMMARY):
+        return None
+    found = _named(list(text_pairs(text)))
+    spans = [(name, *pair.span) for name, pair in found.items()]
+    return spans if all(_is_as_written(text[slice(*pair.span)], pair.value) for pair in found.values()) else None
+
+
+def _is_as_written(number: str, value: float) -> bool:
+    """Whether ``value`` has no unit and no comma."""
+    return "," not in number and repr(float(number)) == repr(value)
+
+
+def _named(pairs: list[Pair]) -> dict[str, Pair]:
+    """Return the first number of each name, and the epoch."""
+    found: dict[str, Pair] = {}
     for pair in pairs:
         # llm.c begins its lines with s:STEP.
-        row.setdefault("step" if pair.name == "s" and pair.start == 0 else pair.name, pair.value)
+        found.setdefault("step" if pair.name == "s" and pair.start == 0 else pair.name, pair)
         if pair.name.endswith(f"_{EPOCH}"):
-            row.setdefault(EPOCH, pair.value)
+            found.setdefault(EPOCH, pair)
+    return found
+
+
+def _numbered(text: str, pairs: list[Pair]) -> dict[str, float]:
+    """Return the first number of each name, the epoch, and the last counter such as 10/300."""
+    row = {name: pair.value for name, pair in _named(pairs).items()}
     loss = next((pair.start for pair in pairs if may_be_loss(pair.name, None)), len(text))
     for name, value in counters(text, loss):
         if name == EPOCH:

@@ -17,8 +17,8 @@ from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.outcomes import member_result
 from orchestrator.detection.run_monitor import RunMonitor
 from orchestrator.logs.columns import LR_NAMES, Columns, first_usual
+from orchestrator.logs.point_maker import Point
 from orchestrator.logs.steps import first_lines
-from orchestrator.logs.streams import Point
 from orchestrator.logs.tables import Log
 from orchestrator.maps.replay import replay_logs
 
@@ -43,7 +43,7 @@ class FollowedRun:
     ) -> None:
         self._config = config.model_copy(update={"early_stop": False})
         self._wants_norm_rises, self._all_steps = wants_norm_rises, all_steps
-        self._lr_name = ""
+        self._lr_name, self._without_lr = "", {""}  # names that have no rate among them
         self.left_step = -1  # from which the run went back last
         self._printed: deque[Point] = deque(maxlen=_PRINTED)  # the latest lines, also those that are left out
         self._num_back = 0
@@ -111,8 +111,9 @@ class FollowedRun:
         return None if np.isnan(lr_N).all() else float(np.nanmax(lr_N))
 
     def _lr_of(self, others: Mapping[str, float]) -> float:
-        if self._lr_name not in others:
+        if self._lr_name not in others and others.keys() != self._without_lr:
             self._lr_name = first_usual(LR_NAMES, list(others)) or self._lr_name
+            self._without_lr = set() if self._lr_name in others else set(others)
         return others.get(self._lr_name, self._lrs[-1] if self._lrs else math.nan)
 
     def add(self, points: Sequence[Point]) -> int | None:
@@ -158,13 +159,15 @@ class FollowedRun:
         return member_result(name, self.record, self._config, self.num_points, math.nan)
 
     def log(self, name: str, columns: Columns) -> Log:
-        """Return the points that are kept as a log."""
-        norm_N = np.array(self._norms)
-        known = np.flatnonzero(~np.isnan(norm_N))
-        norms = np.where(np.isnan(norm_N), norm_N[known[0]], norm_N) if len(known) else None
-        lr_N = np.array(self._lrs)
+        """Return the points that are kept as a log, without a copy: it must be gone before points are added."""
+        norm_N, lr_N = _viewed(self._norms), _viewed(self._lrs)
+        is_missing_N = np.isnan(norm_N)
+        norms: np.ndarray | None = norm_N
+        if is_missing_N.any():
+            known = np.flatnonzero(~is_missing_N)
+            norms = np.where(is_missing_N, norm_N[known[0]], norm_N) if len(known) else None
         lrs = None if np.isnan(lr_N).all() else lr_N
-        return Log(name, columns, np.array(self._steps), np.array(self._losses), norms, lr_N=lrs)
+        return Log(name, columns, _viewed(self._steps), _viewed(self._losses), norms, lr_N=lrs)
 
     def conclude(self, name: str) -> tuple[MemberRecord, MemberResult]:
         """Return what a replay of the whole log says; of a long run, what the detector has said as it went on."""
@@ -219,3 +222,10 @@ class FollowedRun:
             seen, state = self._states[-1]
             self._monitor.load_state_dict(pickle.loads(state))
         self._num_judged = seen - self._num_dropped
+
+
+def _viewed(column: array) -> np.ndarray:
+    """Return a view of a column, which cannot grow while the view lives."""
+    return (
+        np.frombuffer(column, dtype=np.int64 if column.typecode == "q" else np.float64) if column else np.array(column)
+    )

@@ -1,6 +1,7 @@
 """The exports at the end of a run, in a process that imports what they need while workers train.
 
-It has a core of its own, while the driver writes the last trials to trackers.
+It has a core of its own, while the driver writes the last trials to trackers. It also finds what trackers show of
+causes, which takes the same libraries.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
 from orchestrator.base.environment import OWN_PYTHON
 from orchestrator.base.files import check_in_place
+from orchestrator.mirrors.tracker import SweepAnswer, TrialAnswer
 
 _IMPORTED = (
     "orchestrator.render.maps",
@@ -22,7 +25,9 @@ _IMPORTED = (
     "scipy.stats",
     "sklearn.ensemble",
     "optuna.importance",
+    "orchestrator.answers._tracked",
 )
+_WITH_ANSWERS = "export and answer"
 
 
 class ExportProcess:
@@ -45,14 +50,16 @@ class ExportProcess:
                 start_new_session=True,  # Ctrl-C in the terminal goes to the driver
             )
 
-    def finish(self) -> list[Path]:
-        """Write the files unless they are current, and return their paths."""
+    def finish(self, *, with_answers: bool = False) -> tuple[list[Path], list[TrialAnswer | SweepAnswer]]:
+        """Write the files unless they are current; return their paths and, if asked, the answers for trackers."""
         if self._process is not None:
             with contextlib.suppress(OSError, ValueError):
-                written, _ = self._process.communicate("export\n")
+                written, _ = self._process.communicate(f"{_WITH_ANSWERS if with_answers else 'export'}\n")
                 if self._process.returncode == 0:
-                    return [Path(path) for path in json.loads(written)]
-        return _exported(self._folder)  # raises its errors here
+                    paths, answers = json.loads(written)
+                    return [Path(path) for path in paths], pickle.loads(bytes.fromhex(answers))
+        written_here = _exported(self._folder)  # raises its errors here
+        return written_here, _answers(self._folder) if with_answers else []
 
 
 def import_all() -> None:
@@ -69,11 +76,20 @@ def _exported(folder: Path) -> list[Path]:
     return existing_exports(folder) if are_current(folder) else export_all(folder)
 
 
+def _answers(folder: Path) -> list[TrialAnswer | SweepAnswer]:
+    from orchestrator.answers._tracked import tracked_answers
+
+    return tracked_answers(folder)
+
+
 def main() -> None:
-    """Import, wait for a line, and print the paths of the files that were written; do nothing without a line."""
+    """Import, wait for a line, write files, and print their paths and the answers; do nothing without a line."""
     import_all()
-    if sys.stdin.readline():
-        print(json.dumps([str(path) for path in _exported(Path(sys.argv[1]))]))
+    if line := sys.stdin.readline():
+        folder = Path(sys.argv[1])
+        paths = [str(path) for path in _exported(folder)]
+        answers = _answers(folder) if line.strip() == _WITH_ANSWERS else []
+        print(json.dumps([paths, pickle.dumps(answers).hex()]))
 
 
 if __name__ == "__main__":

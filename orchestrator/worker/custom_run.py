@@ -26,7 +26,7 @@ from orchestrator.detection.run_monitor import is_audited
 from orchestrator.detection.scores import Scores
 from orchestrator.detection.validations import Validations
 from orchestrator.logs.columns import MetricsConfig
-from orchestrator.logs.streams import VALIDATION, Point, Reading
+from orchestrator.logs.point_maker import VALIDATION, Point, Reading
 from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render, takes_steps
 from orchestrator.sweepfile.entries import are_rules, rules_of
 from orchestrator.worker.fork_server import FUNCTION

@@ -19,7 +19,7 @@ from orchestrator.base.trial_result import MemberResult
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.outcomes import member_result
 from orchestrator.detection.run_monitor import RunMonitor, is_audited
-from orchestrator.logs.streams import VALIDATION
+from orchestrator.logs.point_maker import VALIDATION
 from orchestrator.worker.checkpoints import CheckpointWriter, from_bytes, random_states, set_random_states
 from orchestrator.worker.machine import PlanChoice, choose_plan, plan_name, prepare_process, release_memory
 from orchestrator.worker.members import (

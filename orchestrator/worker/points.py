@@ -19,7 +19,8 @@ from orchestrator.base.packs import Trace
 from orchestrator.detection.run_monitor import JUDGED
 from orchestrator.logs.columns import MetricsConfig, ScoreConfig
 from orchestrator.logs.files import FileTail
-from orchestrator.logs.streams import MetricStream, Point, Reading
+from orchestrator.logs.point_maker import Point, Reading
+from orchestrator.logs.streams import MetricStream
 
 # Time to read remaining output after the process ended, since a daemon that it started may write forever.
 _MAX_REST_S = 10.0

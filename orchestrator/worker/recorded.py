@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.base.files import storage_errors
 from orchestrator.detection.rows import FIRED, firings_of, parsed_row, read_rows
-from orchestrator.logs.streams import Point, Reading
+from orchestrator.logs.point_maker import Point, Reading
 from orchestrator.worker.points import TrialFolder, step_rows
 
 

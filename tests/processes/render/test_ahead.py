@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sweep_cases import ledger_at, record, sweep_of
 
+from orchestrator.answers._tracked import tracked_answers
 from orchestrator.pages.export_process import ExportProcess
 
 GRID = "seeds: [0, 1]\naxes:\n  lr: {values: [0.1, 0.2]}\n  clip: {values: [1.0, null]}\n"
@@ -35,10 +36,12 @@ def test_the_process_writes_what_this_one_would(tmp_path: Path) -> None:
         record(ledger, sweep_of(GRID), ["stable", "diverged"] * 4)
     process = ExportProcess(tmp_path / "grid")
     process.start()
-    written = process.finish()
+    written, answers = process.finish(with_answers=True)
     assert {path.name for path in written} >= {"map.csv", "trials.csv", "report.html"}
     assert all(path.is_file() for path in written)
-    assert ExportProcess(tmp_path / "grid").finish() == written
+    assert answers == tracked_answers(tmp_path / "grid")
+    assert answers
+    assert ExportProcess(tmp_path / "grid").finish() == (written, [])
 
 
 def test_a_process_that_dies_leaves_the_work_to_this_one(tmp_path: Path) -> None:
@@ -48,4 +51,6 @@ def test_a_process_that_dies_leaves_the_work_to_this_one(tmp_path: Path) -> None
     process.start()
     assert process._process is not None
     process._process.kill()
-    assert all(path.is_file() for path in process.finish())
+    written, answers = process.finish(with_answers=True)
+    assert all(path.is_file() for path in written)
+    assert answers == tracked_answers(tmp_path / "grid")

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.api.run_report import Reporter
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.logs.streams import Point
+from orchestrator.logs.point_maker import Point
 from orchestrator.maps.followed import FollowedRun
 
 

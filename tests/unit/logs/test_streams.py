@@ -17,7 +17,8 @@ from orchestrator.base.errors import InputError
 from orchestrator.logs import files as file_tail
 from orchestrator.logs.columns import Columns, MetricsConfig
 from orchestrator.logs.files import FileTail, read_log
-from orchestrator.logs.streams import MetricStream, Point
+from orchestrator.logs.point_maker import Point
+from orchestrator.logs.streams import MetricStream
 
 DATA = Path(__file__).parents[2] / "data" / "logs"
 EVENTS = next((DATA / "tensorboard").iterdir()).read_bytes()

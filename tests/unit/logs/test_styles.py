@@ -15,7 +15,8 @@ from log_styles import LOSSES, NUM_STEPS, READ, Lines, batch, text_of
 from orchestrator.base.errors import InputError
 from orchestrator.logs.columns import Columns, MetricsConfig
 from orchestrator.logs.files import read_log, read_logs
-from orchestrator.logs.streams import MetricStream, Point
+from orchestrator.logs.point_maker import Point
+from orchestrator.logs.streams import MetricStream
 
 EVERY_THIRD = {
     "a mean over some steps",
@@ -293,3 +294,15 @@ def test_a_log_gives_the_same_points_as_a_whole_and_in_any_pieces(
     np.testing.assert_array_equal([point.loss for point in points], log.loss_N)
     norms = [None] * len(rows) if log.grad_norm_N is None else log.grad_norm_N.tolist()
     assert repr([point.grad_norm for point in points]) == repr(norms)
+
+
+@pytest.mark.parametrize("style", READ)
+def test_lines_of_a_known_shape_are_read_as_if_each_were_searched(style: str, monkeypatch) -> None:
+    text = text_of(READ[style]) * 2
+    short = live(text)
+    monkeypatch.setattr("orchestrator.logs.series._spans", lambda line, text: None)
+    monkeypatch.setattr("orchestrator.logs.point_maker.PointMaker._lane", lambda self, names: None)
+    long = live(text)
+    assert repr(short.points) == repr(long.points)
+    assert (short.note, short.question) == (long.note, long.question)
+    assert short.taken_readings() == long.taken_readings()

@@ -14,7 +14,7 @@ from orchestrator.detection.config import StoppingConfig
 from orchestrator.logs.columns import Columns, MetricsConfig
 from orchestrator.logs.files import find_logs, read_log
 from orchestrator.logs.following import StreamedLog, followed_log
-from orchestrator.logs.streams import Point
+from orchestrator.logs.point_maker import Point
 from orchestrator.maps import followed
 from orchestrator.maps.followed import FollowedRun
 from orchestrator.maps.replay import replay_logs

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.logs.streams import Reading
+from orchestrator.logs.point_maker import Reading
 from orchestrator.worker.forked_run import Keeper, ResumeSteps, drop_trainer_files, needed, restore_fork
 from orchestrator.worker.points import Readings, TrialFolder, WatchReadings
 
