@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.maps.table import SweepTable
 
 _MAX_FIRINGS = 6  # of rules, in the text
+_COUNTS = (("spiked", "tried"), ("control_spiked", "control_tried"))  # of forks without a mechanism, and with it
 _MAX_NAMED = 3  # possible mechanisms; more are only counted
 
 
@@ -75,6 +76,7 @@ class DiagnoseAnswer(Answer):
     folder: Path | None = hidden(default=None)
     remedies: RemedyAnswer | None = hidden(default=None)
     can_be_forked: bool = hidden(default=False)
+    proved: tuple[str, ...] = hidden(default=())
 
     @classmethod
     def of(
@@ -102,6 +104,7 @@ class DiagnoseAnswer(Answer):
             folder=folder,
             remedies=remedies,
             can_be_forked=can_be_forked,
+            proved=tuple(_proved(folder, trial.trial_id)),
         )
 
     @property
@@ -117,6 +120,7 @@ class DiagnoseAnswer(Answer):
             return
         yield from _history(self.result)
         yield from _findings(self.result)
+        yield from map(Line, self.proved)
         pictures = self.folder / DIAGNOSES
         yield from self._not_finite(self.result, pictures)
         yield from self._advice(pictures)
@@ -182,6 +186,23 @@ def answer_of(ledger: LedgerReader, diagnosis: Diagnosis) -> DiagnoseAnswer:
     if has_remedies(folder, trial.trial_id):
         return DiagnoseAnswer.of(diagnosis, folder, RemedyAnswer.of(read_remedies(ledger, diagnosis)))
     return DiagnoseAnswer.of(diagnosis, folder, can_be_forked=(folder / FROZEN_SWEEP).is_file())
+
+
+def _proved(folder: Path, trial_id: str) -> Iterator[str]:
+    """What `sweep cause` found on forks of the trial."""
+    from orchestrator.causes.mechanisms.catalogue import MECHANISMS, title_of
+    from orchestrator.causes.proofs.training import stored_proofs
+
+    stored = stored_proofs(folder, trial_id)
+    if stored is None:
+        return
+    if stored.get("is_chance") and not stored.get("confirmed"):
+        yield "by forks: a chance failure, with other data half of them or more survive (`sweep cause`)"
+    for proof in stored["mechanisms"]:
+        if proof["name"] in MECHANISMS:
+            without, with_it = (f"{proof[a]} of {proof[b]}" for a, b in _COUNTS)
+            fails = f"{without} fail, with it {with_it}"
+            yield f"by forks: {title_of(proof['name'])} {proof['verdict']}; {proof['fork']}: {fails} (`sweep cause`)"
 
 
 def _history(diagnosis: Diagnosis) -> Iterator[Line]:

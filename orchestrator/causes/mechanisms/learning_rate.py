@@ -26,6 +26,7 @@ from orchestrator.causes.mechanisms.mechanism import (
     steps,
     warmup_by_the_rule,
 )
+from orchestrator.causes.mechanisms.removal import calm_rate, from_the_start, gradual_rate
 from orchestrator.causes.mechanisms.scales import stable_with_more_bits
 from orchestrator.causes.series import known
 from orchestrator.maps.neighbours import Neighbour, above, below
@@ -40,6 +41,7 @@ from orchestrator.maps.neighbours import Neighbour, above, below
         Move("warmup", "raise", "gives the curvature time to fall, as it often does at first", longer_warmups),
     ),
     probe=probe_of(LOWER_LR),
+    removal=calm_rate,
 )
 def over_the_threshold(evidence: Evidence, finding: MakeFinding) -> Finding:
     """The learning rate is too high for the loss from the first steps at full rate.
@@ -108,6 +110,7 @@ def over_the_threshold(evidence: Evidence, finding: MakeFinding) -> Finding:
         LOWER_LR,
     ),
     probe=warmup_by_the_rule,
+    removal=gradual_rate(lambda evidence: None if evidence.memory is None else at.WARMUP_RULE * evidence.memory),
 )
 def warmup_too_short(evidence: Evidence, finding: MakeFinding) -> Finding:
     """The learning rate is high before the second moment has seen enough gradients, so steps are of full size, by sign.
@@ -157,7 +160,9 @@ def warmup_too_short(evidence: Evidence, finding: MakeFinding) -> Finding:
     return finding("unknown", "no cell with a longer warmup shows whether that would be enough", numbers)
 
 
-@mechanism("curvature grew to the threshold", label="sharp", colour="#F0A08A", moves=(LOWER_LR, HIGHER_EPS))
+@mechanism(
+    "curvature grew to the threshold", label="sharp", colour="#F0A08A", moves=(LOWER_LR, HIGHER_EPS), removal=calm_rate
+)
 def sharpening(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Progressive sharpening (Cohen et al., arXiv 2207.14484): curvature rises to its threshold after a good start.
 
@@ -248,7 +253,14 @@ def _nearest_results(setting: str, cells: Sequence[Neighbour]) -> list[str]:
     return [results_with(setting, cell) for cell in dict.fromkeys([*cells[:1], *nearest_stable])]
 
 
-@mechanism("learning rate too low", label="too low", colour="#AA4466", moves=(HIGHER_LR,), probe=probe_of(HIGHER_LR))
+@mechanism(
+    "learning rate too low",
+    label="too low",
+    colour="#AA4466",
+    moves=(HIGHER_LR,),
+    probe=probe_of(HIGHER_LR),
+    removal=from_the_start("lr", lambda evidence: "x10"),
+)
 def learning_rate_too_low(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Steps too small to learn within the length of the run.
 

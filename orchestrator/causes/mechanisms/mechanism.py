@@ -11,6 +11,7 @@ from orchestrator.base.space import format_value
 from orchestrator.base.words import count
 from orchestrator.causes.evidence import Evidence
 from orchestrator.causes.mechanisms.limits import WARMUP_RULE
+from orchestrator.causes.mechanisms.removal import Remove, irremovable
 from orchestrator.maps.neighbours import Neighbour
 
 NOT_MEASURED = "the curvature was not measured"
@@ -76,8 +77,8 @@ class Mechanism:
 
     ``find`` judges the evidence. ``label`` and ``colour`` mark the cells of a map where the mechanism dominates; the
     label has to be short and readable without colour. ``moves`` may help, the best first. ``probe`` proposes cells that
-    would decide where the evidence does not suffice. If ``is_companion``, the mechanism accompanies instabilities and
-    is never their cause.
+    would decide where the evidence does not suffice. ``removal`` is the fork that takes the mechanism away. If
+    ``is_companion``, the mechanism accompanies instabilities and is never their cause.
     """
 
     key: str
@@ -88,6 +89,7 @@ class Mechanism:
     moves: tuple[Move, ...]
     probe: Callable[[Evidence], Probe | None]
     is_companion: bool
+    removal: Remove
 
     def examine(self, evidence: Evidence) -> Finding:
         """Judge the evidence on one trial."""
@@ -106,9 +108,10 @@ def mechanism(
     moves: tuple[Move, ...],
     probe: Callable[[Evidence], Probe | None] = lambda evidence: None,
     is_companion: bool = False,
+    removal: Remove = irremovable,
 ) -> Callable[[Callable[[Evidence, MakeFinding], Finding]], Mechanism]:
     """A decorator that makes a mechanism of the function which judges the evidence; its key is the function's name."""
-    return lambda find: Mechanism(find.__name__, title, find, label, colour, moves, probe, is_companion)
+    return lambda find: Mechanism(find.__name__, title, find, label, colour, moves, probe, is_companion, removal)
 
 
 # --- words ---

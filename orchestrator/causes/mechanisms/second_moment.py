@@ -32,6 +32,7 @@ from orchestrator.causes.mechanisms.mechanism import (
     scaled,
     steps,
 )
+from orchestrator.causes.mechanisms.removal import from_the_start, still_v
 from orchestrator.causes.moments import averages_squares
 from orchestrator.causes.series import Series, known
 from orchestrator.maps.neighbours import above, below
@@ -51,6 +52,7 @@ _ANY_GROWTH = "v lags at the peak of any gradient that grows"
         HIGHER_EPS,
         LOWER_EPS,
     ),
+    removal=still_v,
 )
 def preconditioner_decay(evidence: Evidence, finding: MakeFinding) -> Finding:
     """The spike of Bai et al. (arXiv 2506.04805), from |g|^2 / sum(vhat), the curvature and the rise of the gradient.
@@ -140,6 +142,7 @@ def _crossings(evidence: Evidence, first: int, end: int) -> str:
         Move("beta1", "lower", "momentum that fades before v does leaves no step to grow", lower_momentum),
         HIGHER_EPS,
     ),
+    removal=from_the_start("beta2", lambda evidence: next(iter(longer_memories(evidence)), None)),
 )
 def short_memory(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Momentum with a longer memory than the second moment: beta2 < beta1^2, and steps much longer than sign descent.
