@@ -22,6 +22,7 @@ from orchestrator.causes.mechanisms.mechanism import (
     mechanism,
     probe_of,
     results_with,
+    settles_below,
     shorter_memories,
     steps,
     warmup_by_the_rule,
@@ -72,6 +73,8 @@ def over_the_threshold(evidence: Evidence, finding: MakeFinding) -> Finding:
     if (wider := stable_with_more_bits(evidence)) is not None:
         return finding("excluded", f"it is stable with precision {wider.value}", numbers)
     if is_early and len(readings) and known(readings.largest()) < at.NEAR_THRESHOLD:
+        if (why := settles_below(evidence)) is not None:
+            return finding("unknown", why, numbers)
         if len(readings) > 1:
             return finding("excluded", "the curvature was far below the threshold before the onset", numbers)
         reason = f"the only reading of the curvature is {readings.largest():.3g} of the threshold"
@@ -186,6 +189,8 @@ def sharpening(evidence: Evidence, finding: MakeFinding) -> Finding:
         f"{readings.largest():.3g} times it"
     ]
     if known(readings.largest()) < at.NEAR_THRESHOLD:
+        if (why := settles_below(evidence)) is not None:
+            return finding("unknown", why, numbers)
         return finding("excluded", "the curvature stayed far below its threshold", numbers)
     is_often_over = num_over >= max(at.MIN_OVER, at.SELDOM_OVER * len(readings))
     if not is_often_over and readings.value_N[-1] <= at.THRESHOLD:

@@ -12,6 +12,7 @@ from orchestrator.base.words import count
 from orchestrator.causes.evidence import Evidence
 from orchestrator.causes.mechanisms.limits import WARMUP_RULE
 from orchestrator.causes.mechanisms.removal import Remove, irremovable
+from orchestrator.causes.moments import number_of
 from orchestrator.maps.neighbours import Neighbour
 
 NOT_MEASURED = "the curvature was not measured"
@@ -112,6 +113,15 @@ def mechanism(
 ) -> Callable[[Callable[[Evidence, MakeFinding], Finding]], Mechanism]:
     """A decorator that makes a mechanism of the function which judges the evidence; its key is the function's name."""
     return lambda find: Mechanism(find.__name__, title, find, label, colour, moves, probe, is_companion, removal)
+
+
+def settles_below(evidence: Evidence) -> str | None:
+    """Why a curvature below 2 / lr excludes nothing in this trial; None if it does.
+
+    With weight decay the sharpness of an MLP settles below 2 / lr (arXiv 2605.16622).
+    """
+    decay = number_of(evidence.config_in_force, "weight_decay")
+    return f"with weight decay {format_value(decay)} the curvature settles below 2 / lr" if decay else None
 
 
 # --- words ---

@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.causes.evidence import Evidence
 
 LEAD = 10  # steps from a fork to what it should prevent
+BATCH_LEAD = 3  # steps from a fork to a batch that is replaced, and how near to it a run fails because of it
 _CALM_RATE = 0.5  # of the learning rate at which the curvature is at its threshold
 _BELOW_THRESHOLD = 0.95  # of the curvature's threshold: what stands still there does not overshoot
 _LOWEST_RATE = 0.01  # factor with which a ramp begins
@@ -96,4 +97,4 @@ def gradual_rate(steps: Callable[[Evidence], float | None]) -> Remove:
 def other_batch(evidence: Evidence, began: int | None) -> Removal | None:
     """Train on another batch in place of the one that jumped."""
     step = evidence.until if began is None else began
-    return Removal(max(0, step - LEAD), (), keeps=step)
+    return Removal(max(0, step - BATCH_LEAD), (), keeps=step)

@@ -30,6 +30,7 @@ from orchestrator.causes.mechanisms.mechanism import (
     mechanism,
     results_with,
     scaled,
+    settles_below,
     steps,
 )
 from orchestrator.causes.mechanisms.removal import from_the_start, still_v
@@ -90,7 +91,8 @@ def preconditioner_decay(evidence: Evidence, finding: MakeFinding) -> Finding:
     has_crossed = curvature.first(lambda ratio_N: ratio_N > at.THRESHOLD) is not None
     if len(curvature) > 1 and known(curvature.largest()) < at.NEAR_THRESHOLD:
         reason = f"the curvature stayed below {curvature.largest():.2g} times its threshold"
-        return finding("excluded", reason, numbers)
+        why = settles_below(evidence)
+        return finding("excluded", reason, numbers) if why is None else finding("unknown", why, numbers)
     if len(curvature):
         numbers.append(f"curvature up to {curvature.largest():.3g} times its threshold before the peak")
     if has_crossed:

@@ -14,7 +14,7 @@ from orchestrator.base.files import CAUSE_ANSWER, CAUSES, LEDGER
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import Diagnosis
 from orchestrator.causes.evidence import Evidence, gather
-from orchestrator.causes.mechanisms.removal import Removal
+from orchestrator.causes.mechanisms.removal import BATCH_LEAD, Removal
 from orchestrator.causes.proofs.plan import Experiment, Plan, ProofFork, key_of, keys_of, plan_of
 from orchestrator.causes.proofs.results import Proof, Proofs, judged
 from orchestrator.causes.remedies.forking import fork_sweep, is_custom, objective_of
@@ -27,7 +27,6 @@ from orchestrator.executors import Executor
 from orchestrator.ledger.reader import LedgerReader
 
 REPLICATES = 8
-_SOON = 5  # steps after a batch within which it makes a fork fail
 
 
 def proofs_folder(folder: Path, trial_id: str) -> Path:
@@ -131,10 +130,12 @@ class _Failures:
             return row.outcome == "stalled"
         if row.outcome == "stable":
             return False
-        until = math.inf if removal.keeps is None else removal.keeps + _SOON
+        first, last = removal.step, math.inf
+        if removal.keeps is not None:
+            first, last = removal.keeps - BATCH_LEAD, removal.keeps + BATCH_LEAD
         onsets = [onset for onset, _ in row.episodes]
         own = gather(row, self._trained.trace(row.trial_id), {}).onset
-        return any(onset <= until for onset in (*onsets, own) if onset is not None)
+        return any(first <= onset <= last for onset in (*onsets, own) if onset is not None)
 
 
 def _proof(experiment: Experiment, diagnosis: Diagnosis, rows: Mapping[str, TrialResult], fails: _Failures) -> Proof:
