@@ -18,6 +18,7 @@ from orchestrator.causes.mechanisms.mechanism import (
     Finding,
     MakeFinding,
     Move,
+    is_far_over,
     longer_warmups,
     mechanism,
     probe_of,
@@ -197,7 +198,7 @@ def sharpening(evidence: Evidence, finding: MakeFinding) -> Finding:
         return finding("unknown", "the curvature came near its threshold and was seldom or never over it", numbers)
     began = known(readings.first(lambda ratio_N: ratio_N > at.THRESHOLD))
     lowest = evidence.v_lag.between(began - at.DECAY_WINDOW, began + 1).smoothed(at.DECAY_SMOOTHING).smallest()
-    if lowest is not None and lowest < at.DECAYED:
+    if lowest is not None and lowest < at.DECAYED and not is_far_over(evidence):
         return finding("excluded", f"|g|^2 / sum v had fallen to {lowest:.2g}: the preconditioner grew", numbers)
     return finding("supported", "the curvature had grown until a step of this size overshot", numbers, began)
 

@@ -10,7 +10,7 @@ from orchestrator.base.query import hidden
 from orchestrator.base.space import format_value
 from orchestrator.base.words import count
 from orchestrator.causes.evidence import Evidence
-from orchestrator.causes.mechanisms.limits import WARMUP_RULE
+from orchestrator.causes.mechanisms.limits import FAR_OVER, MIN_OVER, OFTEN_FAR, WARMUP_RULE
 from orchestrator.causes.mechanisms.removal import Remove, irremovable
 from orchestrator.causes.moments import number_of
 from orchestrator.maps.neighbours import Neighbour
@@ -122,6 +122,13 @@ def settles_below(evidence: Evidence) -> str | None:
     """
     decay = number_of(evidence.config_in_force, "weight_decay")
     return f"with weight decay {format_value(decay)} the curvature settles below 2 / lr" if decay else None
+
+
+def is_far_over(evidence: Evidence) -> bool:
+    """Whether the curvature was far over its threshold often enough before the onset that no decay of v explains it."""
+    readings = evidence.threshold_ratio.between((evidence.full_rate_step or 0) + 1, evidence.until)
+    share = readings.share(lambda ratio_N: ratio_N > FAR_OVER)
+    return share is not None and share >= OFTEN_FAR and len(readings) >= MIN_OVER
 
 
 # --- words ---

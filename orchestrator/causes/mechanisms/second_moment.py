@@ -25,6 +25,7 @@ from orchestrator.causes.mechanisms.mechanism import (
     Finding,
     MakeFinding,
     Move,
+    is_far_over,
     longer_memories,
     lower_momentum,
     mechanism,
@@ -93,6 +94,9 @@ def preconditioner_decay(evidence: Evidence, finding: MakeFinding) -> Finding:
         reason = f"the curvature stayed below {curvature.largest():.2g} times its threshold"
         why = settles_below(evidence)
         return finding("excluded", reason, numbers) if why is None else finding("unknown", why, numbers)
+    if is_far_over(evidence):
+        reason = f"the curvature was often more than {at.FAR_OVER:g} times its threshold, whatever v did"
+        return finding("excluded", reason, numbers)
     if len(curvature):
         numbers.append(f"curvature up to {curvature.largest():.3g} times its threshold before the peak")
     if has_crossed:

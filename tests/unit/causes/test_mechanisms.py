@@ -156,6 +156,14 @@ def test_curvature_far_below_the_threshold_excludes_a_step_over_the_threshold() 
     assert finding(case.without_telemetry(), "over_the_threshold").verdict == "supported"
 
 
+def test_a_curvature_that_was_far_over_its_threshold_for_long_is_not_the_decay_of_v() -> None:
+    """Whether v dipped below a limit shortly before the onset then depends on the last bits."""
+    case = preconditioner_decay()
+    assert supported(case.evidence()) == ["preconditioner_decay"]
+    far = ratios(case, np.where(case.telemetry["step"] > 60, 5.0, 0.4))
+    assert supported(far.evidence()) == ["sharpening"]
+
+
 @pytest.mark.parametrize("planted", ["over_the_threshold", "sharpening", "preconditioner_decay"])
 def test_with_weight_decay_a_curvature_below_two_over_lr_excludes_nothing(planted: str) -> None:
     """The sharpness of an MLP settles below 2 / lr there (arXiv 2605.16622), whatever makes it unstable."""
