@@ -44,13 +44,6 @@ try_option = partial(
 fork_option = partial(
     option, (), "fork before this step: 100, -50 (before the onset), onset; repeatable", metavar="STEP"
 )
-replicates_option = partial(
-    option,
-    3,
-    "forks of each remedy: the first has the trial's data, the others have other batches",
-    minimum=1,
-    maximum=100,
-)
 executor_option = partial(option, "inline", "inline to train in this process, ray or slurm")
 allow_import_option = partial(option, False, "import the Python code that the sweep file names")
 
@@ -68,6 +61,13 @@ def direction_option(of: str) -> Any:
 def along_option(help: str = "the axis along which edges and margins lie; the first by default") -> Any:
     """The axis of edges and margins."""
     return option(None, help, metavar="AXIS")
+
+
+def replicates_option(
+    default: int = 3, help: str = "forks of each remedy: the first has the trial's data, the others have other batches"
+) -> Any:
+    """How many forks of each kind."""
+    return option(default, help, minimum=1, maximum=100)
 
 
 def cell_option(help: str = "the most typical trial of this cell: beta2=0.999,eps=1e-8") -> Any:

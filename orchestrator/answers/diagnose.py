@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.maps.table import SweepTable
 
 _MAX_FIRINGS = 6  # of rules, in the text
+_COUNTS = (("spiked", "tried"), ("control_spiked", "control_tried"))  # of forks without a mechanism, and with it
 _MAX_NAMED = 3  # possible mechanisms; more are only counted
 
 
@@ -77,6 +78,7 @@ class DiagnoseAnswer(Answer):
     remedies: RemedyAnswer | None = hidden(default=None)
     can_be_forked: bool = hidden(default=False)
     in_full: bool = hidden(default=False)
+    proved: tuple[str, ...] = hidden(default=())
 
     @classmethod
     def of(
@@ -111,6 +113,7 @@ class DiagnoseAnswer(Answer):
             remedies=remedies,
             can_be_forked=can_be_forked,
             in_full=in_full,
+            proved=tuple(_proved(folder, trial.trial_id)),
         )
 
     @property
@@ -128,6 +131,7 @@ class DiagnoseAnswer(Answer):
         yield Line(_cause(self.result))
         yield Line(self._next())
         yield from _history(self.result)
+        yield from map(Line, self.proved)
         yield from _findings(self.result, self.in_full)
         pictures = self.folder / DIAGNOSES
         yield from self._not_finite(self.result, pictures)
@@ -207,6 +211,23 @@ def answer_of(ledger: LedgerReader, diagnosis: Diagnosis, *, in_full: bool = Fal
         return DiagnoseAnswer.of(diagnosis, folder, tried, in_full=in_full)
     can_be_forked = (folder / FROZEN_SWEEP).is_file()
     return DiagnoseAnswer.of(diagnosis, folder, can_be_forked=can_be_forked, in_full=in_full)
+
+
+def _proved(folder: Path, trial_id: str) -> Iterator[str]:
+    """What `sweep cause` found on forks of the trial."""
+    from orchestrator.causes.mechanisms.catalogue import MECHANISMS, title_of
+    from orchestrator.causes.proofs.training import stored_proofs
+
+    stored = stored_proofs(folder, trial_id)
+    if stored is None:
+        return
+    if stored.get("is_chance") and not stored.get("confirmed"):
+        yield "by forks: a chance failure, with other data half of them or more survive (`sweep cause`)"
+    for proof in stored["mechanisms"]:
+        if proof["name"] in MECHANISMS:
+            without, with_it = (f"{proof[a]} of {proof[b]}" for a, b in _COUNTS)
+            fails = f"{without} fail, with it {with_it}"
+            yield f"by forks: {title_of(proof['name'])} {proof['verdict']}; {proof['fork']}: {fails} (`sweep cause`)"
 
 
 def _history(diagnosis: Diagnosis) -> Iterator[Line]:

@@ -35,6 +35,7 @@ DIAGNOSES, EXPLANATION = "diagnosis", "explanation.png"  # pictures: a folder, a
 PREDICTION = "prediction.json"  # the question of the last `sweep predict`
 REMEDIES, REMEDIES_PICTURE = "remedies", "remedies.png"  # in it a folder for a trial's forks, and their picture
 REMEDY_MAP, REMEDY_TABLE = "remedies.png", "remedies.csv"  # the remedies of all unstable cells
+CAUSES, CAUSE_ANSWER = "causes", "cause.json"  # in it a folder for the forks about a trial's causes, and the answer
 FORKS_OF_EACH = f"{REMEDIES}/*/ledger.db"  # the ledgers of trials' forks
 OPTUNA_STUDY = "optuna.db"
 HEATMAP = "heatmap.png"  # the picture of the stability map

@@ -45,6 +45,7 @@ NEEDED: dict[str, tuple[list[str], dict[str, Any]]] = {
         ["--try", "lr=x0.1", "--fork", "0", "--replicates", "1", "--no-pairs"],
         {"try_": ("lr=x0.1",), "fork": ("0",), "replicates": 1, "pairs": False},
     ),
+    "cause": (["--replicates", "2"], {"replicates": 2}),
     "remedies": (
         ["--try", "lr=x0.1", "--fork", "0", "--replicates", "1"],
         {"try_": ("lr=x0.1",), "fork": ("0",), "replicates": 1},
@@ -305,6 +306,7 @@ DOCUMENTED: dict[str, list[list[str]]] = {
     "explain": [["explain", "grid"]],
     "diagnose": [["diagnose", "grid"]],
     "warn": [["warn", "{watched}"]],
+    "cause": [["cause", "grid", *NEEDED["cause"][0]], ["cause", "grid", "--each-cell", *NEEDED["cause"][0]]],
     "remedy": [["remedy", "grid", *NEEDED["remedy"][0]]],
     "remedies": [["remedies", "grid", *NEEDED["remedies"][0]]],
     "replay": [["replay", "grid"], ["replay", str(ROOT / "tests/data/logs"), "--no-figures"]],

@@ -80,6 +80,7 @@ SHARED = {"--output", "--json", "--results"}
 QUESTIONS = {
     "audit": set(),
     "boundary": {"--along", "--across", "--where", "--reduce", "--degraded", "--level"},
+    "cause": {"--trial", "--cell", "--each-cell", "--replicates", "--executor", "--allow-import"},
     "check": SWEEP_OPTIONS - {"--results"} | {"--losses", "--timeout"},
     "compare": {"--by", "--base", "--x", "--y", "--reduce", "--degraded"},
     "diagnose": {"--trial", "--cell", "--full"},

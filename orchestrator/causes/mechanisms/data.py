@@ -21,6 +21,7 @@ from orchestrator.causes.mechanisms.mechanism import (
     scaled,
     whole,
 )
+from orchestrator.causes.mechanisms.removal import from_the_start, other_batch
 from orchestrator.causes.mechanisms.scales import recent
 from orchestrator.causes.series import Series, joined, known
 
@@ -37,6 +38,7 @@ _TINY = 1e-12  # the noise of identical losses
         CLIP,
         Move("batch_size", "raise", "one bad sequence weighs less", whole("batch_size", 2, 4)),
     ),
+    removal=other_batch,
 )
 def bad_batch(evidence: Evidence, finding: MakeFinding) -> Finding:
     """One step's loss jumps away from its neighbours, with the curvature under its threshold, and falls back.
@@ -145,6 +147,7 @@ def _jump_in_words(evidence: Evidence, step: int) -> str:
             scaled("eps", 0.1, 0.01),
         ),
     ),
+    removal=from_the_start("eps", lambda evidence: "x1e-05"),
 )
 def shallow_stall(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Shallow blocks whose updates had died away, and a gradient that bursts when the data change.

@@ -19,14 +19,17 @@ from orchestrator.causes.mechanisms.mechanism import (
     Finding,
     MakeFinding,
     Move,
+    is_far_over,
     longer_warmups,
     mechanism,
     probe_of,
     results_with,
+    settles_below,
     shorter_memories,
     steps,
     warmup_by_the_rule,
 )
+from orchestrator.causes.mechanisms.removal import calm_rate, from_the_start, gradual_rate
 from orchestrator.causes.mechanisms.scales import stable_with_more_bits
 from orchestrator.causes.series import known
 from orchestrator.maps.neighbours import Neighbour, above, below
@@ -41,6 +44,7 @@ from orchestrator.maps.neighbours import Neighbour, above, below
         Move("warmup", "raise", "gives the curvature time to fall, as it often does at first", longer_warmups),
     ),
     probe=probe_of(LOWER_LR),
+    removal=calm_rate,
 )
 def over_the_threshold(evidence: Evidence, finding: MakeFinding) -> Finding:
     """The learning rate is too high for the loss from the first steps at full rate.
@@ -71,6 +75,8 @@ def over_the_threshold(evidence: Evidence, finding: MakeFinding) -> Finding:
     if (wider := stable_with_more_bits(evidence)) is not None:
         return finding("excluded", f"it is stable with precision {wider.value}", numbers)
     if is_early and evidence.bounds_curvature and len(readings) and known(readings.largest()) < at.NEAR_THRESHOLD:
+        if (why := settles_below(evidence)) is not None:
+            return finding("unknown", why, numbers)
         if len(readings) > 1:
             return finding("excluded", "the curvature was far below the threshold before the onset", numbers)
         reason = f"the only reading of the curvature is {readings.largest():.3g} of the threshold"
@@ -110,6 +116,7 @@ def over_the_threshold(evidence: Evidence, finding: MakeFinding) -> Finding:
         LOWER_LR,
     ),
     probe=warmup_by_the_rule,
+    removal=gradual_rate(lambda evidence: None if evidence.memory is None else at.WARMUP_RULE * evidence.memory),
 )
 def warmup_too_short(evidence: Evidence, finding: MakeFinding) -> Finding:
     """The learning rate is high before the second moment has seen enough gradients, so steps are of full size, by sign.
@@ -160,7 +167,9 @@ def warmup_too_short(evidence: Evidence, finding: MakeFinding) -> Finding:
     return finding("unknown", "no cell with a longer warmup shows whether that would be enough", numbers)
 
 
-@mechanism("curvature grew to the threshold", label="sharp", colour="#F0A08A", moves=(LOWER_LR, HIGHER_EPS))
+@mechanism(
+    "curvature grew to the threshold", label="sharp", colour="#F0A08A", moves=(LOWER_LR, HIGHER_EPS), removal=calm_rate
+)
 def sharpening(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Progressive sharpening (Cohen et al., arXiv 2207.14484): curvature rises to its threshold after a good start.
 
@@ -186,13 +195,15 @@ def sharpening(evidence: Evidence, finding: MakeFinding) -> Finding:
     if not num_over and not evidence.bounds_curvature:
         return finding("unknown", NOT_BOUNDED, numbers)
     if known(readings.largest()) < at.NEAR_THRESHOLD:
+        if (why := settles_below(evidence)) is not None:
+            return finding("unknown", why, numbers)
         return finding("excluded", "the curvature stayed far below its threshold", numbers)
     is_often_over = num_over >= max(at.MIN_OVER, at.SELDOM_OVER * len(readings))
     if not is_often_over and readings.value_N[-1] <= at.THRESHOLD:
         return finding("unknown", "the curvature came near its threshold and was seldom or never over it", numbers)
     began = known(readings.first(lambda ratio_N: ratio_N > at.THRESHOLD))
     lowest = evidence.v_lag.between(began - at.DECAY_WINDOW, began + 1).smoothed(at.DECAY_SMOOTHING).smallest()
-    if lowest is not None and lowest < at.DECAYED:
+    if lowest is not None and lowest < at.DECAYED and not is_far_over(evidence):
         return finding("excluded", f"|g|^2 / sum v had fallen to {lowest:.2g}: the preconditioner grew", numbers)
     return finding("supported", "the curvature had grown until a step of this size overshot", numbers, began)
 
@@ -253,7 +264,14 @@ def _nearest_results(setting: str, cells: Sequence[Neighbour]) -> list[str]:
     return [results_with(setting, cell) for cell in dict.fromkeys([*cells[:1], *nearest_stable])]
 
 
-@mechanism("learning rate too low", label="too low", colour="#AA4466", moves=(HIGHER_LR,), probe=probe_of(HIGHER_LR))
+@mechanism(
+    "learning rate too low",
+    label="too low",
+    colour="#AA4466",
+    moves=(HIGHER_LR,),
+    probe=probe_of(HIGHER_LR),
+    removal=from_the_start("lr", lambda evidence: "x10"),
+)
 def learning_rate_too_low(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Steps too small to learn within the length of the run.
 

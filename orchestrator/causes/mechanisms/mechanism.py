@@ -10,7 +10,9 @@ from orchestrator.base.query import hidden
 from orchestrator.base.space import format_value
 from orchestrator.base.words import count
 from orchestrator.causes.evidence import Evidence
-from orchestrator.causes.mechanisms.limits import WARMUP_RULE
+from orchestrator.causes.mechanisms.limits import FAR_OVER, MIN_OVER, OFTEN_FAR, WARMUP_RULE
+from orchestrator.causes.mechanisms.removal import Remove, irremovable
+from orchestrator.causes.moments import number_of
 from orchestrator.maps.neighbours import Neighbour
 
 NOT_MEASURED = "the curvature was not measured"
@@ -77,8 +79,8 @@ class Mechanism:
 
     ``find`` judges the evidence. ``label`` and ``colour`` mark the cells of a map where the mechanism dominates; the
     label has to be short and readable without colour. ``moves`` may help, the best first. ``probe`` proposes cells that
-    would decide where the evidence does not suffice. If ``is_companion``, the mechanism accompanies instabilities and
-    is never their cause.
+    would decide where the evidence does not suffice. ``removal`` is the fork that takes the mechanism away. If
+    ``is_companion``, the mechanism accompanies instabilities and is never their cause.
     """
 
     key: str
@@ -89,6 +91,7 @@ class Mechanism:
     moves: tuple[Move, ...]
     probe: Callable[[Evidence], Probe | None]
     is_companion: bool
+    removal: Remove
 
     def examine(self, evidence: Evidence) -> Finding:
         """Judge the evidence on one trial."""
@@ -107,9 +110,26 @@ def mechanism(
     moves: tuple[Move, ...],
     probe: Callable[[Evidence], Probe | None] = lambda evidence: None,
     is_companion: bool = False,
+    removal: Remove = irremovable,
 ) -> Callable[[Callable[[Evidence, MakeFinding], Finding]], Mechanism]:
     """A decorator that makes a mechanism of the function which judges the evidence; its key is the function's name."""
-    return lambda find: Mechanism(find.__name__, title, find, label, colour, moves, probe, is_companion)
+    return lambda find: Mechanism(find.__name__, title, find, label, colour, moves, probe, is_companion, removal)
+
+
+def settles_below(evidence: Evidence) -> str | None:
+    """Why a curvature below 2 / lr excludes nothing in this trial; None if it does.
+
+    With weight decay the sharpness of an MLP settles below 2 / lr (arXiv 2605.16622).
+    """
+    decay = number_of(evidence.config_in_force, "weight_decay")
+    return f"with weight decay {format_value(decay)} the curvature settles below 2 / lr" if decay else None
+
+
+def is_far_over(evidence: Evidence) -> bool:
+    """Whether the curvature was far over its threshold often enough before the onset that no decay of v explains it."""
+    readings = evidence.threshold_ratio.between((evidence.full_rate_step or 0) + 1, evidence.until)
+    share = readings.share(lambda ratio_N: ratio_N > FAR_OVER)
+    return share is not None and share >= OFTEN_FAR and len(readings) >= MIN_OVER
 
 
 # --- words ---

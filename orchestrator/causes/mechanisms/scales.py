@@ -21,6 +21,7 @@ from orchestrator.causes.mechanisms.mechanism import (
     scaled,
     times_usual_norm,
 )
+from orchestrator.causes.mechanisms.removal import Removal, from_the_start, held
 from orchestrator.causes.moments import clip_factors, number_of
 from orchestrator.causes.series import NOTHING, Series, known, series
 from orchestrator.maps.neighbours import Neighbour, below
@@ -38,6 +39,7 @@ _WIDER = ("float32", "tf32", "bfloat16")
         Move("precision", "switch", "float16 ends at 65504, bfloat16 and float32 at 3e38", just("bfloat16", "float32")),
         LOWER_LR,
     ),
+    removal=held(precision="float64"),
 )
 def half_precision_overflow(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Non-finite losses or gradients in float16, in a run that was calm.
@@ -106,7 +108,13 @@ def _was_calm(evidence: Evidence) -> bool:
     return initial is not None and last is not None and last <= initial
 
 
-@mechanism("epsilon floor", label="eps", colour="#F0E442", moves=(LOWER_EPS,))
+@mechanism(
+    "epsilon floor",
+    label="eps",
+    colour="#F0E442",
+    moves=(LOWER_EPS,),
+    removal=from_the_start("eps", lambda evidence: small_eps(evidence)),
+)
 def epsilon_floor(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Gradients so small that epsilon, not the second moment, sets the step (Wortsman et al., arXiv 2309.14322).
 
@@ -139,6 +147,17 @@ def epsilon_floor(evidence: Evidence, finding: MakeFinding) -> Finding:
     left = levels[lowest] / (1 + levels[lowest])
     numbers.append(f"a step there has about {left:.2g} of its length without eps")
     return finding("supported", f"gradients of {_group(lowest)} are below {at.EPSILON_FLOOR:.0f} eps", numbers, began)
+
+
+def small_eps(evidence: Evidence) -> float | None:
+    """An epsilon of a hundredth of the smallest RMS of a group's gradient before the onset; None if it is not lower."""
+    eps = number_of(evidence.config_in_force, "eps")
+    readings = {**evidence.groups("grad_rms_over_eps"), ALL: evidence.column(f"grad_rms_over_eps/{ALL}")}
+    levels = [level for ratio in readings.values() if (level := ratio.between(0, evidence.until).median()) is not None]
+    if eps is None or not levels:
+        return None
+    lower = float(f"{eps * min(levels) / 100:.2g}")
+    return lower if 0 < lower < eps else None
 
 
 def _no_better_below(evidence: Evidence) -> Neighbour | None:
@@ -200,6 +219,7 @@ def layers_out_of_step(evidence: Evidence, finding: MakeFinding) -> Finding:
     label="clip",
     colour="#999933",
     moves=(Move("clip", "raise", "above the usual norm, it cuts only what stands out", times_usual_norm(2.0, 10.0)),),
+    removal=held(set={"clip": None}),
 )
 def clipping_saturated(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Nearly every gradient is clipped to a small part: clipping sets the gradient's size."""
@@ -267,6 +287,7 @@ def _group(group: str) -> str:
         Move("z_loss", "raise", "a penalty on log^2 Z holds the output logits (Wortsman et al.: 1e-4)", just(1e-4)),
         LOWER_LR,
     ),
+    removal=lambda evidence, began: _capped(evidence, began),
 )
 def logit_growth(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Attention logits or log Z that grow before the onset (Wortsman et al., arXiv 2309.14322).
@@ -302,3 +323,10 @@ def logit_growth(evidence: Evidence, finding: MakeFinding) -> Finding:
     if "unknown" in verdicts:
         return finding("unknown", "logits had grown, but not to where runs are known to be lost", numbers)
     return finding("excluded", "logits were calm up to the onset", numbers)
+
+
+def _capped(evidence: Evidence, began: int | None) -> Removal | None:
+    """Cap attention if its logits grew, or else stop the head."""
+    attention = evidence.column("attention_logit").between(0, evidence.until + 1).largest()
+    grew = attention is not None and attention >= at.ATTENTION_CALM
+    return (held(attention="capped") if grew else held(freeze="head"))(evidence, began)

@@ -25,13 +25,16 @@ from orchestrator.causes.mechanisms.mechanism import (
     Finding,
     MakeFinding,
     Move,
+    is_far_over,
     longer_memories,
     lower_momentum,
     mechanism,
     results_with,
     scaled,
+    settles_below,
     steps,
 )
+from orchestrator.causes.mechanisms.removal import from_the_start, still_v
 from orchestrator.causes.moments import averages_squares
 from orchestrator.causes.series import Series, known
 from orchestrator.maps.neighbours import above, below
@@ -51,6 +54,7 @@ _ANY_GROWTH = "v lags at the peak of any gradient that grows"
         HIGHER_EPS,
         LOWER_EPS,
     ),
+    removal=still_v,
 )
 def preconditioner_decay(evidence: Evidence, finding: MakeFinding) -> Finding:
     """The spike of Bai et al. (arXiv 2506.04805), from |g|^2 / sum(vhat), the curvature and the rise of the gradient.
@@ -88,6 +92,10 @@ def preconditioner_decay(evidence: Evidence, finding: MakeFinding) -> Finding:
     has_crossed = curvature.first(lambda ratio_N: ratio_N > at.THRESHOLD) is not None
     if evidence.bounds_curvature and len(curvature) > 1 and known(curvature.largest()) < at.NEAR_THRESHOLD:
         reason = f"the curvature stayed below {curvature.largest():.2g} times its threshold"
+        why = settles_below(evidence)
+        return finding("excluded", reason, numbers) if why is None else finding("unknown", why, numbers)
+    if is_far_over(evidence):
+        reason = f"the curvature was often more than {at.FAR_OVER:g} times its threshold, whatever v did"
         return finding("excluded", reason, numbers)
     if len(curvature):
         numbers.append(f"curvature up to {curvature.largest():.3g} times its threshold before the peak")
@@ -142,6 +150,7 @@ def _crossings(evidence: Evidence, first: int, end: int) -> str:
         Move("beta1", "lower", "momentum that fades before v does leaves no step to grow", lower_momentum),
         HIGHER_EPS,
     ),
+    removal=from_the_start("beta2", lambda evidence: next(iter(longer_memories(evidence)), None)),
 )
 def short_memory(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Momentum with a longer memory than the second moment: beta2 < beta1^2, and steps much longer than sign descent.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
@@ -31,10 +31,17 @@ _SEE_DIAGNOSIS = "`sweep diagnose` gives advice on it"
 _UNUSED = ("refine", INTERVENTIONS)  # keys of a sweep file that a sweep of forks has no use for
 
 
+class ForkedRun(Protocol):
+    """A run that changes from a step of another."""
+
+    def interventions(self, own: Sequence[Entry] = ()) -> list[dict[str, Any]]:
+        """The ``interventions`` of the run, including the original's ``own``."""
+
+
 def fork_sweep(
     folder: Path,
     trial: TrialResult,
-    forks: Sequence[Fork],
+    forks: Sequence[ForkedRun],
     *,
     allow_import: bool = False,
     target: Path | None = None,
@@ -55,7 +62,7 @@ def fork_sweep(
         raise InputError(Problem(str(folder), trial.trial_id, message, "`sweep run` trains the trials of the file"))
     if is_custom(trial):
         checked_trainer(sweep, allow_import)
-        return custom_sweep(sweep, target or folder, forks, steps)
+        return custom_sweep(sweep, target or folder, [fork for fork in forks if isinstance(fork, Fork)], steps)
     # Results are compared bit for bit; other kernels and compiled code round differently.
     rounding = _rounding(folder, trial)
     return sweep if rounding is None else replace(sweep, roundings={"": rounding})

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from objectives.entries import Number, change_in_words, factor_of, length_in_words, plain
+from objectives.entries import HELD, SAME, Number, change_in_words, factor_of, length_in_words, plain
 from orchestrator.base.space import canonical_text, format_value, is_number
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.sweepfile.entries import INTERVENTIONS
@@ -125,6 +125,8 @@ class Fork:
         entries = [{**entry, "at": entry["at"] + self.step} for entry in self.remedy.entries]
         if self.replicate:
             first = entries[0] if entries and entries[0]["at"] == self.step else {"at": self.step}
+            # The other data go on when an entry ends.
+            first = {"at": self.step} if "lasts" in first or "data" in first else first
             entries = [{**first, "data": self.replicate}, *(entry for entry in entries if entry is not first)]
         return [*map(plain, own), *map(plain, entries)]
 
@@ -146,8 +148,8 @@ def fork_of(interventions: Iterable[Entry], own: Iterable[Entry] = ()) -> Fork |
     if not added:
         return None
     step = min(entry["at"] for entry in added)
-    replicate = max(entry.get("data", 0) for entry in added)
-    bare = [{name: value for name, value in entry.items() if name != "data"} for entry in added]
+    replicate = max(0 if entry.get("data") == SAME else entry.get("data", 0) for entry in added)
+    bare = [{name: value for name, value in entry.items() if name != "data" or value == SAME} for entry in added]
     kept = [{**entry, "at": entry["at"] - step} for entry in bare if entry.keys() - {"at"}]
     return Fork(Remedy(tuple(kept)), step, replicate)
 
@@ -180,7 +182,8 @@ def _value_text(value: Number) -> str:
 
 
 def _touched(entry: Entry) -> set[str]:
-    return {*entry.get("set", {}), *(name for name in ("reset", "rescale", "skip") if entry.get(name))}
+    others = (name for name in ("reset", "rescale", "skip", "data", "precision") if entry.get(name))
+    return {*entry.get("set", {}), *others, *(name for name in HELD if entry.get(name) is not None)}
 
 
 def _undoes(later: Entry, entry: Entry) -> bool:
@@ -219,4 +222,6 @@ def _kinds(entry: Entry) -> set[str]:
         kinds.add("skip")
     if entry.get("reset") or entry.get("rescale") is not None:
         kinds.add("reset")
+    if entry.get("data") or entry.get("precision") or any(entry.get(name) is not None for name in HELD):
+        kinds.add("other")
     return kinds

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from objectives.entries import RESETS, factor_of
+from objectives.entries import HELD, RESETS, SAME, factor_of
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import is_number
 from orchestrator.causes.evidence import Evidence
@@ -17,7 +17,7 @@ from orchestrator.causes.remedies.results import StableCell
 
 ONSET = "onset"
 BEFORE_ONSET = (200, 50, 10, 0)  # steps
-_PLUS = re.compile(r"\+(?=[a-z_0-9]+=)")
+_PLUS = re.compile(r"\+(?=[a-z_0-9.]+=)")
 _FORM = "write FIELD=VALUE,VALUE such as lr=x0.5,x0.25, skip=1,5, reset=moments or rescale=4"
 _LATER = (0.25, 0.5)  # of a run without an onset
 _FOR = 50  # steps of a change that returns, and of its ramp back
@@ -87,6 +87,11 @@ def _change(name: str, value: str, text: str) -> tuple[Entry, ...]:
             raise _refusal(text, f"{value!r} must be a factor above 0", "write e.g. rescale=4")
         return ({"at": 0, "rescale": rescale},)
     value, *lengths = value.split(":")
+    group, _, key = name.rpartition(".")
+    if (held := _held(group, key, value)) is not None:
+        if len(lengths) > 1:
+            raise _refusal(text, "has no ramp back", f"write {name}={value}:50 for 50 steps")
+        return ({"at": 0, **held, **({"lasts": _whole(lengths[0], text, "steps")} if lengths else {})},)
     if len(lengths) > 2:
         raise _refusal(text, "has more than a value, a length and a ramp", "write lr=x0.25:50:20")
     number = _value(value, text)
@@ -98,6 +103,17 @@ def _change(name: str, value: str, text: str) -> tuple[Entry, ...]:
     if times is None:
         raise _refusal(text, "only a factor has a ramp back", f"write {name}=x0.5:50:20")
     return entry, {"at": steps[0], "set": {name: f"x{1 / times:.12g}"}, "over": steps[1]}
+
+
+def _held(group: str, key: str, value: str) -> dict[str, Any] | None:
+    """The entry of ``freeze=mlp``, ``mlp.norm=hold`` and the like; None for a field."""
+    if key == "freeze":
+        return {"freeze": value}
+    if (key in HELD and value == HELD[key]) or (key, value) in (("precision", "float64"), ("data", SAME)):
+        return {key: value, **({"group": group} if group else {})}
+    if group and key == "weight_decay" and value.replace(".", "", 1).isdigit():
+        return {key: float(value), "group": group}
+    return None
 
 
 def _refusal(text: str, message: str, remedy: str = _FORM) -> InputError:

@@ -156,6 +156,24 @@ def test_curvature_far_below_the_threshold_excludes_a_step_over_the_threshold() 
     assert finding(case.without_telemetry(), "over_the_threshold").verdict == "supported"
 
 
+def test_a_curvature_that_was_far_over_its_threshold_for_long_is_not_the_decay_of_v() -> None:
+    """Whether v dipped below a limit shortly before the onset then depends on the last bits."""
+    case = preconditioner_decay()
+    assert supported(case.evidence()) == ["preconditioner_decay"]
+    far = ratios(case, np.where(case.telemetry["step"] > 60, 5.0, 0.4))
+    assert supported(far.evidence()) == ["sharpening"]
+
+
+@pytest.mark.parametrize("planted", ["over_the_threshold", "sharpening", "preconditioner_decay"])
+def test_with_weight_decay_a_curvature_below_two_over_lr_excludes_nothing(planted: str) -> None:
+    """The sharpness of an MLP settles below 2 / lr there (arXiv 2605.16622), whatever makes it unstable."""
+    early = risen(calm("diverged", 80, {"lr": 3.0}, steps_done=120), 80, 50.0)
+    case = ratios(early if planted == "over_the_threshold" else PLANTED[planted](), 0.3)
+    assert finding(case, planted).verdict == "excluded"
+    found = finding(changed(case, weight_decay=0.1), planted)
+    assert (found.verdict, "weight decay 0.1" in found.reason) == ("unknown", True)
+
+
 def test_one_reading_far_below_the_threshold_contradicts_a_step_over_the_threshold_and_does_not_exclude_it() -> None:
     case = risen(calm("diverged", 35, {"lr": 3.0}, steps_done=120), 35, 50.0).sister("stable", lr=0.1)
     ratio_M = np.where(case.telemetry["step"] == 20, 0.367, np.nan)

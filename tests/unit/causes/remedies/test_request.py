@@ -42,6 +42,26 @@ def test_a_value_may_last_and_return_on_a_ramp() -> None:
     assert names("lr=x0.25:50:20") == ["lr x0.25 for 50, back over 20"]
 
 
+def test_what_is_held_is_a_remedy_for_a_while_or_for_good() -> None:
+    assert names("freeze=mlp,deep:50", "mlp.norm=hold", "norm=hold") == [
+        "freeze mlp", "freeze deep for 50", "mlp.norm hold", "all.norm hold",
+    ]  # fmt: skip
+    assert names("optimizer=sgd_like:9", "attention=capped", "precision=float64+lr=x0.5", "data=same:1") == [
+        "optimizer sgd_like for 9", "attention capped", "precision float64 + lr x0.5", "data same for 1",
+    ]  # fmt: skip
+    assert names("mlp.weight_decay=0+clip=1", "weight_decay=0") == ["mlp.weight_decay 0 + clip 1", "weight_decay 0"]
+    with pytest.raises(InputError, match="no ramp back"):
+        parse_remedies(["freeze=mlp:50:20"])
+
+
+@pytest.mark.parametrize("text", ["lr=x0.5:20", "data=same:3", "freeze=mlp:9", "optimizer=sgd_like+precision=float64"])
+def test_other_data_outlast_what_a_remedy_does_for_a_while(text: str) -> None:
+    (remedy,) = parse_remedies([text])
+    entries = Fork(remedy, 40, 3).interventions()
+    assert [entry.get("lasts") for entry in entries if entry.get("data") == 3] == [None]
+    assert fork_of(entries) == Fork(remedy, 40, 3)
+
+
 def test_changes_joined_by_a_plus_are_one_remedy_and_exponents_are_no_plus() -> None:
     assert names("lr=x0.5,x0.25+skip=5") == ["lr x0.5 + skip 5", "lr x0.25 + skip 5"]
     assert names("eps=1e+2") == ["eps 100"]

@@ -1,0 +1,213 @@
+"""Which cause of an instability forks prove: each takes one mechanism away and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from orchestrator.answers._options import (
+    allow_import_option,
+    cell_option,
+    executor_option,
+    replicates_option,
+    trial_option,
+)
+from orchestrator.base.errors import EXIT_OK, InputError, Problem
+from orchestrator.base.files import CAUSE_ANSWER, CAUSES, atomic_write, check_no_links
+from orchestrator.base.query import Query, Say, flat, hidden, option, silent
+from orchestrator.base.words import count, listed
+from orchestrator.render.answer import Answer, to_json
+from orchestrator.render.blocks import Block, Caution, Line, Table
+
+if TYPE_CHECKING:
+    from orchestrator.causes.proofs.results import Proof, Proofs
+    from orchestrator.driver.progress import Summary
+    from orchestrator.maps.table import SweepTable
+
+_HEAD = ("mechanism", "fork without it", "from step", "fails without", "fails with", "p", "verdict")
+_NUMBERS = (2, 3, 4, 5)  # columns
+_MAX_NAMED = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseQuery(Query["SweepTable"]):
+    """Prove why a run became unstable: fork it without each mechanism that the evidence leaves open.
+
+    Without --trial and --cell it takes the unstable trial that a diagnosis takes; with --each-cell the most typical
+    trial of each unstable cell, or of those that --cell names. A mechanism is confirmed if forks without it fail more
+    seldom than chance explains, and refuted if most fail all the same. The same command trains nothing twice. For
+    example `sweep cause lr_beta2 --cell lr=0.003,beta2=0.999`.
+    """
+
+    panel: ClassVar[str] = "explain"
+
+    trial: str | None = trial_option()
+    cell: Mapping[str, Any] | None = cell_option()
+    each_cell: bool = option(False, "the most typical trial of each unstable cell")
+    replicates: int = replicates_option(default=8, help="forks with and without each mechanism, with other batches")
+    executor: str = executor_option()
+    allow_import: bool = allow_import_option()
+
+    def ask(self, subject: SweepTable, say: Say = silent) -> CauseAnswer:
+        """Train the missing forks of each trial, and read what they prove."""
+        from orchestrator.base.environment import check_installed
+        from orchestrator.causes.proofs.training import check_provable
+        from orchestrator.causes.remedies.reading import unstable_region
+        from orchestrator.causes.remedies.training import diagnose_unstable
+
+        folder = subject.ledger.path.parent
+        check_no_links(folder, folder / CAUSES)
+        if self.each_cell and self.trial is not None:
+            raise InputError(Problem("--each-cell", self.trial, "already names the trial", "leave out --trial"))
+        if self.each_cell:
+            trials = list(unstable_region(subject.ledger, self.cell or {}).trials)
+            if not trials:
+                message = "none of its known cells is unstable: there is nothing to prove"
+                raise InputError(Problem(folder.name, "", message, "`sweep status` lists outcomes"))
+        else:
+            trials = [diagnose_unstable(folder, self.trial, self.cell or {}).trial]
+        check_provable(folder, trials[0])
+        check_installed("training forks", "torch")
+        found, code, is_stopped = [], EXIT_OK, False
+        for trial in trials:
+            proofs, summary = self._proofs(subject, trial.trial_id, say)
+            found.append(proofs)
+            code = max(code, EXIT_OK if summary is None else summary.exit_code)
+            if is_stopped := summary is not None and summary.stopped_by is not None:
+                break
+        cells = tuple(map(CellCauses.of, found)) if self.each_cell else ()
+        own = None if self.each_cell else CellCauses.of(found[0])
+        return CauseAnswer(sweep=found[0].sweep, result=own, cells=cells, code=code, is_stopped=is_stopped)
+
+    def _proofs(self, subject: SweepTable, trial_id: str, say: Say) -> tuple[Proofs, Summary | None]:
+        from orchestrator.answers._forks import ProgressLines, resources_of
+        from orchestrator.causes.proofs.training import plan_for, proofs_folder, read_proofs, train_proofs
+        from orchestrator.causes.remedies.forking import objective_of
+        from orchestrator.causes.remedies.training import diagnose_unstable
+        from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
+
+        folder = subject.ledger.path.parent
+        diagnosis = diagnose_unstable(folder, trial_id, {})
+        target = proofs_folder(folder, trial_id)
+        check_no_links(target)
+        say(diagnosis.headline)
+        make_executor = executor_loader(self.executor, ExecutorOptions(target, resources_of(folder)))()
+        plan = plan_for(folder, diagnosis, self.replicates, allow_import=self.allow_import)
+        summary = train_proofs(
+            folder, diagnosis, plan, make_executor, [ProgressLines(say)], allow_import=self.allow_import
+        )
+        objective = objective_of(folder, diagnosis.trial, allow_import=self.allow_import)
+        proofs = read_proofs(subject.ledger, diagnosis, objective, self.replicates)
+        if target.is_dir():
+            atomic_write(target / CAUSE_ANSWER, to_json(proofs).encode())
+        return proofs, summary
+
+
+@dataclass(frozen=True, slots=True)
+class CellCauses:
+    """What forks prove about one trial; each field is explained in docs/json.md."""
+
+    trial_id: str
+    cell: Mapping[str, Any]
+    seed: int
+    outcome: str | None
+    onset_step: int | None
+    proofs: Proofs = flat()
+
+    @classmethod
+    def of(cls, proofs: Proofs) -> CellCauses:
+        """The proofs with the facts about their trial."""
+        trial = proofs.trial
+        return cls(trial.trial_id, trial.cell, trial.seed, trial.outcome, proofs.onset, proofs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseAnswer(Answer):
+    """What forks prove about one trial, or about one trial of each unstable cell."""
+
+    sweep: str
+    result: CellCauses | None = flat()
+    cells: tuple[CellCauses, ...] = ()
+    code: int = hidden(default=EXIT_OK)
+    is_stopped: bool = hidden(default=False)
+
+    @property
+    def title(self) -> str:
+        """The sweep and the trial."""
+        return f"{self.sweep}: causes" + ("" if self.result is None else f" of {self.result.trial_id}")
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the training."""
+        return self.code
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the table of mechanisms and what it means, or a line for each cell."""
+        if self.result is not None:
+            yield from proof_blocks(self.result.proofs)
+        else:
+            yield from self._by_cell()
+        if self.is_stopped:
+            yield Line("stopped; the same command continues")
+
+    def _by_cell(self) -> Iterator[Block]:
+        rows = []
+        for cell in self.cells:
+            proofs = cell.proofs
+            verdict = "chance" if proofs.is_chance and not proofs.confirmed else _titles(proofs.confirmed) or "open"
+            evidence = _titles([proofs.named] if proofs.named else []) or "-"
+            rows.append((proofs.trial.cell.name, evidence, verdict, _titles(proofs.refuted) or "-"))
+        yield Table(("cell", "by the evidence", "by forks", "refuted"), tuple(rows), ())
+        known = [cell.proofs for cell in self.cells if cell.proofs.named]
+        agreed = sum(proofs.named in proofs.confirmed for proofs in known)
+        refuted = sum(proofs.named in proofs.refuted for proofs in known)
+        yield Line(
+            f"of {count(len(known), 'cell')} with a cause by the evidence, forks confirm {agreed}, refute {refuted}; "
+            f"{len(known) - agreed - refuted} stay open"
+        )
+
+
+def proof_blocks(proofs: Proofs) -> Iterator[Block]:
+    """Yield the table of mechanisms, what it means, and how far to trust it."""
+    if proofs.mechanisms:
+        rows = tuple(_row(proof) for proof in proofs.mechanisms)
+        yield Table(_HEAD, rows, _NUMBERS, title="forks that fail, with and without each mechanism that is open:")
+        yield from map(Line, _meaning(proofs))
+    else:
+        yield Line("no mechanism is open that a fork can take away")
+    if proofs.untried:
+        yield Line(f"open, but no fork takes it away alone: {_titles(proofs.untried)}")
+    if proofs.control_repeats is False:
+        text = "an unchanged fork does NOT repeat the trial's curve bit for bit; forks are compared with each other"
+        yield Caution(text, "control")
+    if proofs.num_missing:
+        yield Caution(f"{proofs.num_missing} forks have no result yet; the same command trains them", "incomplete")
+
+
+def _row(proof: Proof) -> tuple[str, ...]:
+    with_it = f"{proof.control_spiked} of {proof.control_tried}"
+    p_value = "-" if proof.p_value is None else f"{proof.p_value:.2g}"
+    return proof.title, proof.fork, str(proof.step), f"{proof.spiked} of {proof.tried}", with_it, p_value, proof.verdict
+
+
+def _meaning(proofs: Proofs) -> Iterator[str]:
+    other = "a step of another length" if proofs.replicates_nudged else "other data"
+    if proofs.confirmed:
+        yield f"confirmed: {_titles(proofs.confirmed)}"
+    elif proofs.is_chance:
+        yield f"a chance failure: with {other} alone half of the forks or more survive, so no cause is confirmed"
+    else:
+        yield "no cause is confirmed"
+    if proofs.named in proofs.refuted:
+        yield f"the forks refute the diagnosis, {_titles([proofs.named])}"
+    yield (
+        f"{count(proofs.num_forks, 'fork')}, which differ by {other}; exact test, p corrected for "
+        f"{count(len(proofs.mechanisms), 'mechanism')} (Holm); steps trained after the forks: {proofs.spent_steps:,}"
+    )
+
+
+def _titles(names: Any) -> str:
+    from orchestrator.causes.mechanisms.catalogue import title_of
+
+    return listed([title_of(name) for name in names], _MAX_NAMED) if names else ""

@@ -1,0 +1,100 @@
+"""The fork of a run that takes one mechanism away and nothing else, as far as a run can change while it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.causes.evidence import Evidence
+
+LEAD = 10  # steps from a fork to what it should prevent
+BATCH_LEAD = 3  # steps from a fork to a batch that is replaced, and how near to it a run fails because of it
+_CALM_RATE = 0.5  # of the learning rate at which the curvature is at its threshold
+_BELOW_THRESHOLD = 0.95  # of the curvature's threshold: what stands still there does not overshoot
+_LOWEST_RATE = 0.01  # factor with which a ramp begins
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Changes before the step ``step``, from which their ``at`` counts.
+
+    If it ``lowers_rate``, it helps against most mechanisms and so proves one only next to the evidence. With ``keeps``
+    the forks without the change see the trial's own data from that step: the batch is the mechanism.
+    """
+
+    step: int
+    entries: tuple[Mapping[str, Any], ...]
+    lowers_rate: bool = False
+    keeps: int | None = None
+
+
+# Takes the evidence, and when the mechanism began to act if that is known. None if no fork takes it away alone.
+Remove = Callable[[Evidence, int | None], Removal | None]
+
+
+def irremovable(evidence: Evidence, began: int | None) -> Removal | None:
+    """No fork takes the mechanism away alone."""
+    return None
+
+
+def soon_before(evidence: Evidence, began: int | None) -> int:
+    """A few steps before the mechanism began to act, at most before the onset."""
+    return max(0, min(evidence.until, evidence.until if began is None else began) - LEAD)
+
+
+def held(**entry: Any) -> Remove:
+    """Hold or change something from a few steps before the mechanism began."""
+
+    def remove(evidence: Evidence, began: int | None) -> Removal | None:
+        step = soon_before(evidence, began)
+        return Removal(step, ({"at": 0, **entry},)) if step < evidence.until else None
+
+    return remove
+
+
+def still_v(evidence: Evidence, began: int | None) -> Removal | None:
+    """Keep the second moment as it last was when steps were shorter than the threshold, before it decayed further."""
+    end = min(evidence.until, evidence.until if began is None else began)
+    readings = evidence.threshold_ratio.between(1, end + 1)
+    calm = readings.step_N[readings.value_N <= _BELOW_THRESHOLD]
+    step = int(calm[-1]) if len(calm) else max(1, end - LEAD)
+    return Removal(step, ({"at": 0, "optimizer": "sgd_like"},)) if step < evidence.until else None
+
+
+def from_the_start(setting: str, value: Callable[[Evidence], float | str | None]) -> Remove:
+    """Set a field from the first step; None if ``value`` has none for the trial."""
+
+    def remove(evidence: Evidence, began: int | None) -> Removal | None:
+        chosen = value(evidence)
+        return None if chosen is None else Removal(0, ({"at": 0, "set": {setting: chosen}},))
+
+    return remove
+
+
+def calm_rate(evidence: Evidence, began: int | None) -> Removal | None:
+    """Halve the learning rate, or lower it until half of it would reach the highest curvature before the onset."""
+    highest = evidence.threshold_ratio.between(0, evidence.until + 1).largest()
+    factor = min(_CALM_RATE, _CALM_RATE / highest) if highest else _CALM_RATE
+    entry = {"at": 0, "set": {"lr": f"x{factor:.3g}"}}
+    return Removal(soon_before(evidence, began), (entry,), lowers_rate=True)
+
+
+def gradual_rate(steps: Callable[[Evidence], float | None]) -> Remove:
+    """Raise the learning rate from nearly nothing over ``steps``."""
+
+    def remove(evidence: Evidence, began: int | None) -> Removal | None:
+        length = steps(evidence)
+        if length is None:
+            return None
+        low: Mapping[str, Any] = {"at": 0, "set": {"lr": f"x{_LOWEST_RATE:g}"}}
+        back: Mapping[str, Any] = {"at": 0, "set": {"lr": f"x{1 / _LOWEST_RATE:g}"}, "over": max(1, round(length))}
+        return Removal(0, (low, back), lowers_rate=True)
+
+    return remove
+
+
+def other_batch(evidence: Evidence, began: int | None) -> Removal | None:
+    """Train on another batch in place of the one that jumped."""
+    step = evidence.until if began is None else began
+    return Removal(max(0, step - BATCH_LEAD), (), keeps=step)

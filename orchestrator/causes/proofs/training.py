@@ -1,0 +1,165 @@
+"""Train the forks about the causes of a trial, and read what they prove."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from objectives.base import Objective
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.files import CAUSE_ANSWER, CAUSES, LEDGER
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.causes.diagnosis import Diagnosis
+from orchestrator.causes.evidence import Evidence, gather
+from orchestrator.causes.mechanisms.removal import BATCH_LEAD, Removal
+from orchestrator.causes.proofs.plan import Experiment, Plan, ProofFork, key_of, keys_of, plan_of
+from orchestrator.causes.proofs.results import Proof, Proofs, judged
+from orchestrator.causes.remedies.forking import fork_sweep, is_custom, objective_of
+from orchestrator.causes.remedies.reading import same_curve
+from orchestrator.causes.remedies.remedy import own_interventions
+from orchestrator.driver.planning import check_runnable
+from orchestrator.driver.progress import Observer, Summary
+from orchestrator.driver.runner import run_sweep
+from orchestrator.executors import Executor
+from orchestrator.ledger.reader import LedgerReader
+
+REPLICATES = 8
+
+
+def proofs_folder(folder: Path, trial_id: str) -> Path:
+    """The folder of the forks about the causes of a trial of the sweep in ``folder``."""
+    return folder / CAUSES / trial_id
+
+
+def has_proofs(folder: Path, trial_id: str) -> bool:
+    """Whether forks about the causes of a trial were trained."""
+    return (proofs_folder(folder, trial_id) / LEDGER).is_file()
+
+
+def stored_proofs(folder: Path, trial_id: str) -> Mapping[str, Any] | None:
+    """What `sweep cause` last wrote about a trial; None without an answer."""
+    try:
+        found = json.loads((proofs_folder(folder, trial_id) / CAUSE_ANSWER).read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("mechanisms"), list) else None
+
+
+def check_provable(folder: Path, trial: TrialResult) -> None:
+    """Raise InputError for a custom trainer's trial: its forks can only be given other values."""
+    if is_custom(trial):
+        message = "a fork of a training script changes only the values that are passed to it, not one mechanism alone"
+        raise InputError(Problem(folder.name, trial.trial_id, message, "`sweep remedy` tries what a script accepts"))
+
+
+def plan_for(folder: Path, diagnosis: Diagnosis, replicates: int, *, allow_import: bool = False) -> Plan:
+    """The forks about the mechanisms that are open. Raises InputError as ``fork_sweep`` does."""
+    check_provable(folder, diagnosis.trial)
+    return plan_of(diagnosis, objective_of(folder, diagnosis.trial, allow_import=allow_import), replicates)
+
+
+def train_proofs(
+    folder: Path,
+    diagnosis: Diagnosis,
+    plan: Plan,
+    make_executor: Callable[[], Executor],
+    observers: Sequence[Observer],
+    *,
+    allow_import: bool = False,
+) -> Summary | None:
+    """Train the missing forks of ``plan`` and the control, and return how it ended; None if there are none."""
+    if not plan.forks:
+        return None
+    trial = diagnosis.trial
+    target = proofs_folder(folder, trial.trial_id)
+    sweep = fork_sweep(folder, trial, plan.forks, allow_import=allow_import, target=target)
+    check_runnable(sweep, target)
+    return run_sweep(sweep, target, make_executor, observers, retry_errored=True)
+
+
+def read_proofs(ledger: LedgerReader, diagnosis: Diagnosis, objective: Objective, replicates: int) -> Proofs:
+    """Read what the forks of the diagnosed trial of ``ledger`` prove so far."""
+    trial, folder = diagnosis.trial, ledger.path.parent
+    plan = plan_of(diagnosis, objective, replicates)
+    proofs = Proofs(
+        sweep=diagnosis.sweep,
+        trial=trial,
+        onset=diagnosis.evidence.onset,
+        named=None if diagnosis.cause is None else diagnosis.cause.mechanism,
+        untried=tuple(finding.mechanism for finding in plan.untried),
+        replicates_nudged=any("set" in fork.entries[0] for each in plan.experiments for fork in each.controls),
+    )
+    if not has_proofs(folder, trial.trial_id):
+        return proofs
+    with LedgerReader(proofs_folder(folder, trial.trial_id) / LEDGER) as trained:
+        rows = {key_of(own_interventions(row)): row for row in trained.trials()}
+        fails = _Failures(trained, diagnosis.evidence)
+        mechanisms = judged([_proof(each, diagnosis, rows, fails) for each in plan.experiments])
+        keys = list(keys_of(plan.forks, diagnosis))
+        done = [rows[key] for key in keys if key in rows and rows[key].outcome is not None]
+        control = rows.get(key_of(own_interventions(trial)))
+        repeats = None if control is None or control.outcome is None else _repeats(ledger, trial, trained, control)
+    first = {key: fork.step for key, fork in zip(keys, plan.forks, strict=True)}
+    return Proofs(
+        sweep=proofs.sweep,
+        trial=trial,
+        onset=proofs.onset,
+        named=proofs.named,
+        mechanisms=mechanisms,
+        untried=proofs.untried,
+        num_forks=len(done),
+        num_missing=len(keys) - len(done),
+        spent_steps=sum(max(0, (row.steps_done or 0) - first[key_of(own_interventions(row))]) for row in done),
+        control_repeats=repeats,
+        replicates_nudged=proofs.replicates_nudged,
+    )
+
+
+class _Failures:
+    """Whether forks failed as the trial did: left their trend in the rest of the run, or stalled."""
+
+    def __init__(self, trained: LedgerReader, evidence: Evidence) -> None:
+        self._trained, self._onset = trained, evidence.onset
+
+    def failed(self, row: TrialResult, removal: Removal) -> bool:
+        """Whether a fork failed; if a batch is the mechanism, at that batch."""
+        if self._onset is None:
+            return row.outcome == "stalled"
+        if row.outcome == "stable":
+            return False
+        first, last = removal.step, math.inf
+        if removal.keeps is not None:
+            first, last = removal.keeps - BATCH_LEAD, removal.keeps + BATCH_LEAD
+        onsets = [onset for onset, _ in row.episodes]
+        own = gather(row, self._trained.trace(row.trial_id), {}).onset
+        return any(first <= onset <= last for onset in (*onsets, own) if onset is not None)
+
+
+def _proof(experiment: Experiment, diagnosis: Diagnosis, rows: Mapping[str, TrialResult], fails: _Failures) -> Proof:
+    def counted(forks: Sequence[ProofFork]) -> tuple[int, int]:
+        found = [rows[key] for key in keys_of(forks, diagnosis) if key in rows and rows[key].is_judged]
+        return len(found), sum(fails.failed(row, experiment.removal) for row in found)
+
+    tried, spiked = counted(experiment.without)
+    control_tried, control_spiked = counted(experiment.controls)
+    return Proof(
+        name=experiment.mechanism,
+        fork=experiment.name,
+        step=experiment.removal.step,
+        evidence=experiment.finding.verdict,
+        tried=tried,
+        spiked=spiked,
+        control_tried=control_tried,
+        control_spiked=control_spiked,
+        lowers_rate=experiment.removal.lowers_rate,
+        keeps_batch=experiment.removal.keeps is not None,
+    )
+
+
+def _repeats(ledger: LedgerReader, trial: TrialResult, trained: LedgerReader, control: TrialResult) -> bool:
+    """Whether the trial, trained again and left alone, has its curve bit for bit."""
+    curves = ledger.trace(trial.trial_id, ("loss", "grad_norm")), trained.trace(control.trial_id, ("loss", "grad_norm"))
+    return same_curve(*curves)

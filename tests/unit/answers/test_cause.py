@@ -1,0 +1,87 @@
+"""What `sweep cause` says about forks, and what a diagnosis cites of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from diagnosis_cases import diagnosed, preconditioner_decay, row_of
+
+from orchestrator.answers.cause import CauseAnswer, CellCauses
+from orchestrator.base.files import CAUSE_ANSWER
+from orchestrator.causes.proofs.results import Proof, Proofs, judged
+from orchestrator.causes.proofs.training import proofs_folder
+from orchestrator.render.answer import to_plain
+from orchestrator.render.blocks import Line, Table
+
+
+def proof(name: str, spiked: int, control: int = 8) -> Proof:
+    counts = {"tried": 8, "spiked": spiked, "control_tried": 8, "control_spiked": control}
+    return Proof(name=name, fork="its fork", step=90, evidence="supported", **counts)
+
+
+def proofs_of(*found: Proof, named: str | None = "preconditioner_decay") -> Proofs:
+    return Proofs(sweep="case", trial=row_of("diverged", 100), onset=100, named=named, mechanisms=judged(found))
+
+
+def answer_of(proofs: Proofs) -> CauseAnswer:
+    return CauseAnswer(sweep="case", result=CellCauses.of(proofs))
+
+
+def lines(answer: CauseAnswer) -> list[str]:
+    return [block.text for block in answer.blocks() if isinstance(block, Line)]
+
+
+def test_the_table_has_a_row_for_each_mechanism_and_json_its_numbers() -> None:
+    answer = answer_of(proofs_of(proof("preconditioner_decay", 0), proof("logit_growth", 8)))
+    (table,) = (block for block in answer.blocks() if isinstance(block, Table))
+    assert [(row[0], row[3], row[4], row[6]) for row in table.rows] == [
+        ("preconditioner decay", "0 of 8", "8 of 8", "confirmed"),
+        ("growth of the logits", "8 of 8", "8 of 8", "refuted"),
+    ]
+    plain = to_plain(answer)
+    keys = ("name", "fork", "tried", "spiked", "control_spiked", "p_value", "verdict")
+    assert all(key in mechanism for mechanism in plain["mechanisms"] for key in keys)
+    assert plain["confirmed"] == ["preconditioner_decay"]
+
+
+def test_a_chance_failure_is_said_to_be_one() -> None:
+    answer = answer_of(proofs_of(proof("preconditioner_decay", 0, control=3)))
+    assert to_plain(answer)["is_chance"]
+    assert "a chance failure" in lines(answer)[0]
+
+
+def test_a_diagnosis_that_forks_refute_is_said_to_be_wrong() -> None:
+    assert any("refute the diagnosis" in line for line in lines(answer_of(proofs_of(proof("preconditioner_decay", 8)))))
+
+
+def test_each_cell_has_a_row_and_the_agreement_is_counted() -> None:
+    cells = (
+        proofs_of(proof("preconditioner_decay", 0)),
+        proofs_of(proof("preconditioner_decay", 8)),
+        proofs_of(proof("preconditioner_decay", 0, control=2)),
+    )
+    answer = CauseAnswer(sweep="case", result=None, cells=tuple(map(CellCauses.of, cells)))
+    (table,) = (block for block in answer.blocks() if isinstance(block, Table))
+    assert [row[2] for row in table.rows] == ["preconditioner decay", "open", "chance"]
+    assert [cell["is_chance"] for cell in to_plain(answer)["cells"]] == [False, False, True]
+    assert "confirm 1, refute 1; 1 stay open" in lines(answer)[-1]
+
+
+@pytest.mark.parametrize("content", [None, "no json", "[]"])
+def test_a_diagnosis_without_a_stored_answer_cites_none(content: str | None, tmp_path: Path) -> None:
+    evidence = preconditioner_decay().evidence()
+    if content is not None:
+        folder = proofs_folder(tmp_path, evidence.trial.trial_id)
+        folder.mkdir(parents=True)
+        (folder / CAUSE_ANSWER).write_text(content)
+    assert diagnosed(evidence, folder=tmp_path).proved == ()
+
+
+def test_a_diagnosis_cites_the_stored_answer(tmp_path: Path) -> None:
+    evidence = preconditioner_decay().evidence()
+    folder = proofs_folder(tmp_path, evidence.trial.trial_id)
+    folder.mkdir(parents=True)
+    (folder / CAUSE_ANSWER).write_text(json.dumps(to_plain(proofs_of(proof("preconditioner_decay", 0)))))
+    (line,) = diagnosed(evidence, folder=tmp_path).proved
+    assert "preconditioner decay confirmed" in line
+    assert "0 of 8 fail, with it 8 of 8" in line

@@ -1,0 +1,82 @@
+"""Which forks are planned about a trial: one change each, from a step before the onset, with and without it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import diagnosis_cases
+import pytest
+
+from objectives.base import OBJECTIVES, FunctionFitConfig, GptConfig
+from orchestrator.causes.diagnosis import Diagnosis, rank
+from orchestrator.causes.mechanisms.catalogue import MECHANISMS
+from orchestrator.causes.proofs.plan import key_of, plan_of
+from orchestrator.causes.remedies.remedy import name_of
+
+
+def diagnosis_of(name: str) -> Diagnosis:
+    """The diagnosis of a made-up trial with one cause."""
+    case: Callable[[], diagnosis_cases.Case] = getattr(diagnosis_cases, name)
+    return rank(case().evidence(), "case", "made up")
+
+
+FORKS = {
+    "preconditioner_decay": ("optimizer sgd_like", False),
+    "over_the_threshold": ("lr x", True),
+    "sharpening": ("lr x", True),
+    "short_memory": ("beta2 ", False),
+    "epsilon_floor": ("eps ", False),
+    "bad_batch": ("another batch at ", False),
+    "half_precision_overflow": ("precision float64", False),
+}
+
+
+@pytest.mark.parametrize("name", FORKS)
+def test_each_mechanism_has_a_fork_that_takes_it_away_before_the_onset(name: str) -> None:
+    diagnosis = diagnosis_of(name)
+    assert diagnosis.cause is not None
+    assert diagnosis.cause.mechanism == name
+    removal = MECHANISMS[name].removal(diagnosis.evidence, diagnosis.cause.began_step)
+    words, lowers_rate = FORKS[name]
+    assert removal is not None
+    assert (name_of(removal.entries) if removal.entries else "another batch at ").startswith(words)
+    assert removal.lowers_rate == lowers_rate
+    assert removal.step < diagnosis.evidence.until
+
+
+def test_forks_with_and_without_a_mechanism_have_the_same_other_data() -> None:
+    diagnosis = diagnosis_of("preconditioner_decay")
+    trial = replace(diagnosis.trial, config={**GptConfig(steps=diagnosis.trial.steps).model_dump()})
+    diagnosis = replace(diagnosis, evidence=replace(diagnosis.evidence, trial=trial))
+    plan = plan_of(diagnosis, OBJECTIVES["gpt"], 3)
+    own = next(each for each in plan.experiments if each.mechanism == "preconditioner_decay")
+    assert own.name == FORKS["preconditioner_decay"][0]
+    assert [entry for fork in own.controls for entry in fork.entries] == [
+        {"at": own.removal.step, "data": number} for number in (1, 2, 3)
+    ]
+    assert [fork.entries[0] for fork in own.without] == [fork.entries[0] for fork in own.controls]
+    assert {fork.entries[1]["optimizer"] for fork in own.without} == {"sgd_like"}
+
+
+def test_where_all_steps_see_the_same_data_replicates_take_one_longer_step() -> None:
+    diagnosis = diagnosis_of("preconditioner_decay")
+    config = {**FunctionFitConfig(steps=diagnosis.trial.steps).model_dump()}
+    diagnosis = replace(diagnosis, evidence=replace(diagnosis.evidence, trial=replace(diagnosis.trial, config=config)))
+    plan = plan_of(diagnosis, OBJECTIVES["function_fit"], 2)
+    controls = plan.experiments[0].controls
+    assert [fork.entries[0]["set"] for fork in controls] == [{"lr": "x1.01"}, {"lr": "x1.02"}]
+    assert {fork.entries[0]["lasts"] for fork in controls} == {1}
+
+
+def test_a_fork_that_the_settings_refuse_is_not_tried() -> None:
+    diagnosis = diagnosis_of("preconditioner_decay")
+    config = {**GptConfig(steps=diagnosis.trial.steps, optimizer="radam").model_dump()}
+    diagnosis = replace(diagnosis, evidence=replace(diagnosis.evidence, trial=replace(diagnosis.trial, config=config)))
+    plan = plan_of(diagnosis, OBJECTIVES["gpt"], 2)
+    assert "preconditioner_decay" in [finding.mechanism for finding in plan.untried]
+    assert "preconditioner_decay" not in [each.mechanism for each in plan.experiments]
+
+
+def test_interventions_that_mean_the_same_have_one_key() -> None:
+    first, later = {"at": 3, "data": 2}, {"at": 9, "set": {"lr": "x0.50"}}
+    assert key_of([first, later]) == key_of([later | {"set": {"lr": "x.5"}}, first | {"skip": 0}])
+    assert key_of([first]) != key_of([first | {"data": 3}])
