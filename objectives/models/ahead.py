@@ -17,8 +17,8 @@ Cohorts = Sequence[tuple[int, int]]  # seed and step of each
 class Ahead:
     """Values that are a function of seed and step, on the device: ``STEPS_PER_DRAW`` steps of all cohorts at once.
 
-    ``values(seed, step)`` has those of ``step`` and of the steps after it, (N, ...). ``after_draw`` is called with the
-    cohorts of each draw.
+    ``values(seed, step)`` returns the values at ``step`` and the steps after it, (N, ...). Each draw calls
+    ``after_draw`` with its cohorts.
     """
 
     def __init__(

@@ -213,7 +213,7 @@ def _corruption_draws(seed: int, chunk: int) -> tuple[float, ...]:
 
 
 def _draws_and_steps(seed: int, step: int) -> torch.Tensor:
-    """Return u(seed, t) and t for a data step and those after it, float64 (STEPS_PER_DRAW, 2)."""
+    """Return u(seed, t) and t for a data step and the steps after it, float64 (STEPS_PER_DRAW, 2)."""
     steps = range(step, step + STEPS_PER_DRAW)
     return torch.tensor([(corruption_draw(seed, later), later) for later in steps], dtype=torch.float64)
 

@@ -52,7 +52,7 @@ def _keys_ahead(seed: int, step: int) -> torch.Tensor:
 
 
 def _steps_ahead(seed: int, step: int) -> torch.Tensor:
-    """Return a data step and those after it, int64 (N,)."""
+    """Return a data step and the steps after it, int64 (N,)."""
     return torch.arange(step, step + STEPS_PER_DRAW)
 
 

@@ -19,6 +19,7 @@ from orchestrator.base.errors import EXIT_INTERRUPTED, EXIT_OK, InputError, Prob
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER, check_in_place
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.words import count, counts_line, length_text
+from orchestrator.driver.executor_choice import AUTO, chosen_executor
 from orchestrator.driver.packing import compiles_kernels
 from orchestrator.driver.planning import check_runnable, refining_sweep
 from orchestrator.driver.progress import Observer, Progress, Summary
@@ -101,12 +102,16 @@ def run_lines(
 ) -> Lines:
     """Train the missing trials of ``sweep`` and write its exports; the exit code says how it ended. Raises SweepError.
 
-    ``address`` and ``slurm`` are options of the ``executor``. ``notify_test`` sends a test message instead, and does
-    nothing else. With ``page`` the sweep's page is served on loopback while it runs, on ``port`` or a free one. A
-    refinement ends with the edge, which is to be known ``within`` this factor, unless it is stopped.
+    ``executor`` may be auto, and ``address`` and ``slurm`` are its options. ``notify_test`` sends a test
+    message instead, and does nothing else. With ``page`` the sweep's page is served on loopback while it runs, on
+    ``port`` or a free one. A refinement ends with the edge, which is to be known ``within`` this factor, unless it is
+    stopped.
     """
     folder = results / sweep.name
     check_import(sweep, allow_import)
+    why = ""
+    if executor == AUTO:
+        executor, why = chosen_executor(sweep, results, address)
     load_executor = executor_loader(executor, ExecutorOptions(folder, sweep.resources, address, tuple(slurm)))
     if notify_test:
         return (yield from _notify_test(sweep))
@@ -127,6 +132,8 @@ def run_lines(
     observers: list[Observer] = [view, *mirrors, *notifiers, OnceTraining(later)]
     num = f"at most {sweep.max_trials}" if sweep.is_open else len(sweep.trials)
     yield f"{sweep.name}: {num} trials of {sweep.objective.name}, {length_text(sweep.steps, sweep.tokens)} each"
+    if why:
+        yield why
 
     beside: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if page:

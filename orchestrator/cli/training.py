@@ -96,7 +96,7 @@ def run_command(
     ] = None,
     along: Annotated[str | None, _refine(metavar="AXIS", help="the axis of the edge; the first by default")] = None,
     results: ResultsOption = RESULTS,
-    executor: Annotated[str, _where(help="ray, slurm, or inline to train in this process")] = "ray",
+    executor: Annotated[str, _where(help="ray, slurm, inline (in this process), or auto: inline or ray")] = "ray",
     address: Annotated[str | None, _where(help="a running Ray cluster; a private one otherwise")] = None,
     cpus: Annotated[int | None, _where(help="CPU cores of one pack")] = None,
     gpus: Annotated[float | None, _where(help="GPUs of one pack, may be a fraction")] = None,

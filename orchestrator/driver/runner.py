@@ -206,7 +206,9 @@ class _Run:
         """Handle new events, and notify the observers."""
         events = executor.poll(_POLL_S)
         check_in_place(self.folder)
-        finished = [new for event in events for new in self._handle(event, executor)]
+        with self.ledger.together():
+            finished = [new for event in events for new in self._handle(event, executor)]
+        self._tidy_checkpoints()  # once no record names them
         for observer in self.observers:
             observer.changed(self.progress, finished)
         self._kill_hung(executor)
@@ -238,8 +240,6 @@ class _Run:
         new = [finished for finished in report.finished if progress.statuses[finished.trial_id] != "finished"]
         saved = write_checkpoint(self.folder, report.checkpoint.content) if report.checkpoint is not None else None
         self.ledger.record(report, saved)
-        if saved is not None:
-            self._tidy_checkpoints()
         if saved is not None or new or self._is_further(pack, report):
             self.progressed.add(pack.pack_id)
         before = progress.running.get(pack.pack_id)
@@ -295,7 +295,6 @@ class _Run:
                     self.progress.held_back = self.fail_fast.reason
                     self._note(f"{self.fail_fast.reason}: {cause_of(error)}; the same command goes on with the others")
                 self._settle(pack, "errored", "errored", cause_of(error), error, waited)
-        self._tidy_checkpoints()
 
     def _settle(
         self, pack: Pack, ended: str, status: str, reason: str, error: str | None = None, waited: Collection[str] = ()
@@ -382,6 +381,7 @@ class _Run:
         for pack in list(self.packs.values()):
             if pack.pack_id in self.started:
                 self._close(pack, Paused())
+        self._tidy_checkpoints()
 
     def _tidy_checkpoints(self) -> None:
         remove(unneeded_checkpoints(self.folder, self.ledger.checkpoint_names()))

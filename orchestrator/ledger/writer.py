@@ -48,7 +48,7 @@ class LedgerWriter(LedgerReader):
     def __init__(self, path: Path, schema: Schema = SCHEMA, clock: Callable[[], float] = time.time) -> None:
         """``clock`` gives the time of a record in seconds since 1970."""
         super().__init__(path, schema)
-        self._clock = clock
+        self._clock, self._is_together = clock, False
 
     def _open(self, schema: Schema) -> tuple[sqlite3.Connection, int]:
         make_folder(self.path.parent)
@@ -64,6 +64,16 @@ class LedgerWriter(LedgerReader):
 
     def __enter__(self) -> Self:
         return self
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Commit everything that is recorded inside at once, or nothing: each commit waits for the disk."""
+        self._is_together = True
+        try:
+            with database_errors(self.path), self._db:
+                yield
+        finally:
+            self._is_together = False
 
     def plan(self, objective: str, trials: Sequence[Trial], facts: Mapping[str, str]) -> None:
         """Make the sweep consist of ``trials``: new ones are planned, others leave the map."""
@@ -275,6 +285,11 @@ class LedgerWriter(LedgerReader):
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
+        if self._is_together:
+            if not self._db.in_transaction:
+                self._db.execute("BEGIN IMMEDIATE")
+            yield self._db
+            return
         with database_errors(self.path), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             yield self._db

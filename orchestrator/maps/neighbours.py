@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -94,8 +95,29 @@ def _neighbour(value: Any, trials: Sequence[TrialResult]) -> Neighbour:
     return Neighbour(value, len(finished), num_stable, loss, onsets, state)
 
 
+class _Same:
+    """A trial as a key, equal to itself alone."""
+
+    __slots__ = ("row",)
+
+    def __init__(self, row: TrialResult) -> None:
+        self.row = row
+
+    def __hash__(self) -> int:
+        return id(self.row)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.row is other.row
+
+
 def _settings(row: TrialResult) -> Mapping[str, Any]:
-    return settings_of(row.objective, row.config, row.cell)
+    return _kept_settings(_Same(row))
+
+
+@functools.lru_cache(maxsize=16_384)
+def _kept_settings(same: _Same) -> Mapping[str, Any]:
+    """Return a trial's settings, which a page with a hundred diagnoses needs hundreds of times."""
+    return settings_of(same.row.objective, same.row.config, same.row.cell)
 
 
 def _differ_in(a: Mapping[str, Any], b: Mapping[str, Any], setting: str) -> bool:
@@ -103,7 +125,7 @@ def _differ_in(a: Mapping[str, Any], b: Mapping[str, Any], setting: str) -> bool
 
     A setting that only one of them has may follow from ``setting``, as a loss scale does from float16.
     """
-    return all(a[key] == b[key] for key in a.keys() & b.keys() if key != setting)
+    return all(key == setting or key not in b or value == b[key] for key, value in a.items())
 
 
 def _rank(value: Any) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,10 @@ from orchestrator.surface.surface import Crossing, Surface
 
 # Trials of the initial design, before the first surface, by the number of numeric axes.
 _NUM_INITIAL = {0: 1, 1: 4, 2: 12, 3: 24, 4: 48}
-# Of more cells, proposals take the likeliest field of a surface that was fitted to most of them: to begin anew takes
-# seconds, and the driver waits. So a search that is resumed may propose other cells than one that goes on.
+# Of more cells, proposals take the field that is likeliest by the first ones: to compare fields takes seconds, and the
+# driver waits.
 _MOST_ANEW = 256
-_GROWTH = 1.25  # of the number of cells until fields are compared anew
+_GROWTH = 1.25  # of the number of first cells, from one comparison of fields to the next
 _MAX_ROWS = 1024  # whose edges decide whether a search is precise
 _TOLERANCE = 1e-9
 
@@ -85,7 +85,7 @@ class EdgeSearch:
         self.lattice: Lattice = lattice_of(axes, options.along, options.precision)
         # A cache, which does not affect answers.
         self._one_edge: dict[tuple[tuple[Cell, Tally], ...], bool] = {}
-        self._compared: tuple[int, Surface] | None = None  # a surface whose fields were compared by so many cells
+        self._compared: tuple[Any, Surface] | None = None  # another one: the surface of some cells
 
     def propose(self, known: Sequence[CellResult], room: int) -> list[Proposal] | None:
         """Propose at most ``room`` further trials; an empty list means to wait, None that the search is finished."""
@@ -94,7 +94,7 @@ class EdgeSearch:
         left = self._options.trials - sum(len(result.seeds) for result in known)
         if left <= 0:
             return [] if has_pending else None
-        chosen = self._batch(tallies, self._others(known), min(room, left))
+        chosen = self._batch(known, tallies, min(room, left))
         if not chosen and not has_pending and room > 0:
             return None
         return self._proposals(chosen, tallies)
@@ -119,13 +119,14 @@ class EdgeSearch:
 
     # --- the next trials --------------------------------------------------------------------------------
 
-    def _batch(self, tallies: dict[Cell, Tally], others: list[tuple[list[float], Tally]], num: int) -> list[Cell]:
+    def _batch(self, known: Sequence[CellResult], tallies: dict[Cell, Tally], num: int) -> list[Cell]:
         """Choose the next trials: the rest of the initial design, or where outcomes are most informative."""
+        others = self._others(known)
         num_known = sum(tally.num for tally in tallies.values()) + sum(tally.num for _, tally in others)
         design = self._initial_design()
         if num_known < len(design) and not others:
             return [cell for cell in design if cell not in tallies][:num]
-        surface = self._proposing_surface(tallies, others)
+        surface = self._proposing_surface(known, tallies, others)
         if not self._has_pending(tallies) and self._is_precise(surface):
             surface = self._surface(tallies, others)
             if self._is_precise(surface):
@@ -175,14 +176,22 @@ class EdgeSearch:
             for cell in dict.fromkeys(chosen)
         ]
 
-    def _proposing_surface(self, tallies: Mapping[Cell, Tally], others: Sequence[tuple[list[float], Tally]]) -> Surface:
-        """Return a surface to propose by: of many cells, with a field that was found a little earlier."""
-        seen, others = self._judged(tallies, others)
-        num = len(seen) + len(others)
-        if num > _MOST_ANEW and self._compared is not None and num <= _GROWTH * self._compared[0]:
-            return refitted(self._compared[1], *self._counts(seen, others))
-        self._compared = num, self._surface(tallies, others)
-        return self._compared[1]
+    def _proposing_surface(
+        self, known: Sequence[CellResult], tallies: Mapping[Cell, Tally], others: Sequence[tuple[list[float], Tally]]
+    ) -> Surface:
+        """Return a surface to propose by: of many cells, with the field that is likeliest by the first of them.
+
+        Of these the first seed counts, whose outcome stays the same. So a resumed search proposes the same cells.
+        """
+        is_pending = (self._kind(result.seeds[0].outcome, result.seeds[0].is_over) == "pending" for result in known)
+        num = _milestone(next((i for i, pending in enumerate(is_pending) if pending), len(known)))
+        if not num:
+            return self._surface(tallies, others)
+        firsts = [replace(result, seeds=result.seeds[:1]) for result in known[:num]]
+        early = self._judged(self._tallies(firsts), self._others(firsts))
+        if self._compared is None or self._compared[0] != early:
+            self._compared = early, self._fitted(*early, self._has_one_edge(early[0]))
+        return refitted(self._compared[1], *self._counts(*self._judged(tallies, others)))
 
     # --- the surface ------------------------------------------------------------------------------------
 
@@ -285,3 +294,10 @@ class EdgeSearch:
             return False
         low, high = (column.axis.at(unit) for unit in (crossing.low, crossing.high))
         return column.axis.factor(low, high) <= self._options.precision
+
+
+def _milestone(num: int) -> int:
+    """Return how many of ``num`` cells compare fields: ``_MOST_ANEW``, a quarter more, and so on; 0 of fewer."""
+    if num < _MOST_ANEW:
+        return 0
+    return int(_MOST_ANEW * _GROWTH ** math.floor(math.log(num / _MOST_ANEW, _GROWTH) + _TOLERANCE))

@@ -209,3 +209,32 @@ def test_a_reader_sees_one_state_while_a_run_writes(tmp_path: Path) -> None:
             assert reader.trials() == []
         with LedgerReader(ledger.path) as reader:
             assert len(reader.trials()) == 1
+
+
+def test_what_is_recorded_together_is_committed_at_once_or_not_at_all(tmp_path: Path) -> None:
+    """The disk is waited for at each commit: a hundred workers report faster than that."""
+    sweep = sweep_of(THREE)
+
+    def committed() -> set[str]:
+        with LedgerReader(ledger.path) as reader:
+            return {status for status, _ in reader.statuses().values()}
+
+    def fail_after_planning() -> None:
+        with ledger.together():
+            ledger.plan("quadratic", sweep_of(SIX).trials, {})
+            raise RuntimeError
+
+    with ledger_at(tmp_path) as ledger:
+        ledger.plan("quadratic", sweep.trials, {})
+        with ledger.together():
+            pack = begin(ledger, sweep)
+            for trial_id in pack.trial_ids:
+                ledger.record(report(pack, finished=(finished(trial_id, "stable"),)))
+            assert committed() == {"planned"}
+            assert {status for status, _ in ledger.statuses().values()} == {"finished"}
+        assert committed() == {"finished"}
+        with pytest.raises(RuntimeError):
+            fail_after_planning()
+        assert len(ledger.statuses()) == 3
+        ledger.plan("quadratic", sweep_of(SIX).trials, {})
+        assert committed() == {"finished", "planned"}

@@ -303,16 +303,18 @@ def test_of_many_cells_fields_are_compared_anew_only_after_a_quarter_more(monkey
         compared.append(len(points_ND))
         return fit_surface(points_ND, *rest)
 
+    known = searched(search(num_seeds=1, trials=32)).known()
     monkeypatch.setattr(edge, "fit_surface", counted)
     engine = search(num_seeds=1, trials=60)
-    known = searched(search(num_seeds=1, trials=32)).known()
-    engine.propose(known[:20], 4)
+    proposals = [engine.propose(known[:num], 4) for num in (20, 22, 24, 26)]
+    assert [num for num in compared if num > 12] == [20, 25]  # without the initial design, which has 12 cells
+    fresh = search(num_seeds=1, trials=60)
+    assert fresh.propose(known[:26], 4) == proposals[-1] != proposals[0], "a search that is resumed proposes the same"
+    again = [dataclasses.replace(result, seeds=(*result.seeds, SeedResult(1, "stable", True))) for result in known[:26]]
     compared.clear()
-    for num in range(20, 26):
-        assert engine.propose(known[:num], 4)
-    assert compared == []
-    engine.propose(known[:26], 4)
-    assert compared == [26]
+    assert search(trials=90).propose(known[:26], 4)
+    assert engine.propose(again, 4)
+    assert compared.count(25) == 1, "further seeds of the first cells do not change the field"
 
 
 @pytest.mark.slow
