@@ -97,8 +97,8 @@ class LedgerReader:
         """
         where = "" if removed else "WHERE position IS NOT NULL"
         with self._reading():
-            rows = self._db.execute(f"SELECT * FROM trials {where} ORDER BY position IS NULL, position").fetchall()
-            return [trial_result(row) for row in rows]
+            rows = self._db.execute(f"SELECT * FROM trials {where} ORDER BY position IS NULL, position")
+            return [trial_result(row) for row in rows]  # all rows at once would take as much memory as the trials
 
     def trial(self, trial_id: str) -> TrialResult:
         """Return one trial, without what follows from the others of its sweep."""

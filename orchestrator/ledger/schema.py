@@ -8,6 +8,7 @@ import json
 import math
 import os
 import sqlite3
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -142,21 +143,31 @@ def trial_result(row: sqlite3.Row) -> TrialResult:
     return TrialResult(**values)
 
 
+def _shared(text: str | None) -> str | None:
+    """Return a text of many trials as one object: a sweep may have hundreds of thousands."""
+    return None if text is None else sys.intern(text)
+
+
+def _config(text: str) -> dict[str, Any]:
+    return {sys.intern(name): value for name, value in json.loads(text).items()}
+
+
 def _entries(text: str) -> tuple[Any, ...]:
     """Return a JSON list, which is empty in most rows, as a tuple; lists in it too."""
     return () if text == "[]" else tuple(tuple(item) if isinstance(item, list) else item for item in json.loads(text))
 
 
 def _cell(text: str) -> Cell:
-    return Cell((name, to_hashable(value)) for name, value in json.loads(text).items())
+    return Cell((sys.intern(name), to_hashable(value)) for name, value in json.loads(text).items())
 
 
 # How values are loaded that SQLite stores in another form.
 _LOADED: Mapping[str, Callable[[Any], Any]] = {
     **{column.name: _entries for column in TRIAL_FIELDS if get_origin(column.type) is tuple},
     **{column.name: bool for column in TRIAL_FIELDS if column.type is bool},
+    **dict.fromkeys(("status", "outcome", "objective", "pack_id"), _shared),
     "cell": _cell,
-    "config": json.loads,
+    "config": _config,
 }
 
 

@@ -12,7 +12,7 @@ from orchestrator.logs.columns import EPOCH, find_name
 
 Cells = Mapping[str, tuple[np.ndarray, np.ndarray]]  # rows and values of each column
 
-_FEWEST_BACK = 3  # steps that do not increase where several processes print
+_FEWEST_BACK = 2  # steps that do not increase where several processes print
 _ALIKE_STEPS, _WITHIN = 0.8, 0.5  # shares of the steps that each process printed, and of ways back within the run
 
 

@@ -117,8 +117,11 @@ def _with_learned_shares(trials: Sequence[TrialResult], measure: Measure) -> lis
         measure = FINAL_LOSS
     results = [(trial.outcome, measure.initial_cost(trial), measure.final_cost(trial)) for trial in trials]
     shares = learned_shares(results)
-    pairs = zip(trials, shares, strict=True)
-    return [replace(trial, learned_share=share if trial.is_judged else None) for trial, share in pairs]
+    known = [share if trial.is_judged else None for trial, share in zip(trials, shares, strict=True)]
+    return [
+        trial if trial.learned_share == share else replace(trial, learned_share=share)
+        for trial, share in zip(trials, known, strict=True)
+    ]
 
 
 def _with_lr_health(

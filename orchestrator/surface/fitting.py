@@ -16,7 +16,7 @@ from scipy.special import softmax
 from threadpoolctl import threadpool_limits
 
 from orchestrator.surface.gaussian import Field, Layout, Shape
-from orchestrator.surface.posterior import Counts, Mode, evidence_gradient, find_mode, matched
+from orchestrator.surface.posterior import Counts, Mode, blocks, evidence_gradient, find_mode, matched
 from orchestrator.surface.surface import JITTER, RESOLUTION, Fit, Jump, Surface
 
 _MAX_ITERATIONS = 15  # of the fit of the field's shape
@@ -93,9 +93,11 @@ class _Cells:
         factor_KK = _factor(field.kernel(self.points_KD, self.points_KD))
         if len(self.points_KD) == len(self.points_ND):
             return factor_KK, field.mean(self.points_ND), factor_KK
-        cross_KN = field.kernel(self.points_KD, self.points_ND)
-        basis_KN = solve_triangular(factor_KK, cross_KN, lower=True, check_finite=False)
-        return basis_KN.T, field.mean(self.points_ND), factor_KK
+        basis_NK = np.empty((len(self.points_ND), len(self.points_KD)))
+        for part in blocks(len(self.points_ND)):
+            cross_KN = field.kernel(self.points_KD, self.points_ND[part])
+            basis_NK[part] = solve_triangular(factor_KK, cross_KN, lower=True, check_finite=False).T
+        return basis_NK, field.mean(self.points_ND), factor_KK
 
     def mode(self, field: Field, start_K: np.ndarray | None = None) -> Mode:
         basis_NK, mean_N, _ = self.prior(field)

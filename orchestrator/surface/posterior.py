@@ -15,7 +15,7 @@ Letters of shapes: N cells, K coefficients, M points, Q points of a quadrature.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,12 @@ _REACH, _NUM_POINTS = 6.0, 301  # of the quadrature, in standard deviations abou
 _MIN_PRECISION = 1e-10  # of a precision
 _CERTAIN = 25.0  # logits
 _NO_PRECISION = 2e-10  # that changes the precision of no coefficient
+_BLOCK = 16_384  # cells whose rows are computed at a time: of hundreds of thousands, each matrix would be a gigabyte
+
+
+def blocks(num: int) -> Iterator[slice]:
+    """Yield the places of ``num`` cells, part by part."""
+    return (slice(start, start + _BLOCK) for start in range(0, max(num, 1), _BLOCK))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,10 @@ class Counts:
 
     stable_N: np.ndarray
     trials_N: np.ndarray
+
+    def of(self, part: slice) -> Counts:
+        """Return the counts of a part of the cells."""
+        return Counts(self.stable_N[part], self.trials_N[part])
 
     def slope(self, latent_N: np.ndarray) -> np.ndarray:
         """Return the derivative of each log likelihood."""
@@ -73,8 +83,11 @@ class Normal:
 
     def variance(self, basis_NK: np.ndarray) -> np.ndarray:
         """Return the variance of latent values, (N,)."""
-        whitened_KN = solve_triangular(self.factor_KK, basis_NK.T, lower=True, check_finite=False)
-        return np.einsum("ij,ij->j", whitened_KN, whitened_KN)
+        variance_N = np.empty(len(basis_NK))
+        for part in blocks(len(basis_NK)):
+            whitened_KN = solve_triangular(self.factor_KK, basis_NK[part].T, lower=True, check_finite=False)
+            variance_N[part] = np.einsum("ij,ij->j", whitened_KN, whitened_KN)
+        return variance_N
 
     def explained(self) -> np.ndarray:
         """Return E, (K, K), where ``E.T @ E`` is the covariance of the coefficients that the counts explain."""
@@ -152,9 +165,11 @@ def precision_factor(basis_NK: np.ndarray, precision_N: np.ndarray) -> np.ndarra
 
     Cells far from an edge have no precision, and are left out of the product.
     """
-    tells_N = precision_N > _NO_PRECISION
-    scaled_NK = np.sqrt(precision_N[tells_N])[:, None] * basis_NK[tells_N]
-    system_KK = scaled_NK.T @ scaled_NK
+    system_KK = np.zeros((basis_NK.shape[1],) * 2)
+    for part in blocks(len(basis_NK)):
+        tells_N = precision_N[part] > _NO_PRECISION
+        scaled_NK = np.sqrt(precision_N[part][tells_N])[:, None] * basis_NK[part][tells_N]
+        system_KK += scaled_NK.T @ scaled_NK
     system_KK.flat[:: len(system_KK) + 1] += 1
     return cholesky(system_KK, lower=True, check_finite=False, overwrite_a=True)
 
@@ -173,7 +188,11 @@ def matched(mode: Mode, basis_NK: np.ndarray, mean_N: np.ndarray, counts: Counts
     for _ in range(_MAX_ROUNDS):
         cavity_precision_N = np.maximum(1 / variance_N - precision_N, _MIN_PRECISION)
         cavity_N = ((latent_N - mean_N) / variance_N - shift_N) / cavity_precision_N + mean_N
-        tilted_N, tilted_variance_N = _tilted(cavity_N, 1 / np.sqrt(cavity_precision_N), counts, nodes_Q)
+        tilted_N, tilted_variance_N = np.empty_like(cavity_N), np.empty_like(cavity_N)
+        for part in blocks(len(basis_NK)):
+            tilted_N[part], tilted_variance_N[part] = _tilted(
+                cavity_N[part], 1 / np.sqrt(cavity_precision_N[part]), counts.of(part), nodes_Q
+            )
         new_precision_N = np.maximum(1 / tilted_variance_N - cavity_precision_N, _MIN_PRECISION)
         new_shift_N = (tilted_N - mean_N) / tilted_variance_N - (cavity_N - mean_N) * cavity_precision_N
         precision_N = precision_N + _DAMPING * (new_precision_N - precision_N)

@@ -200,6 +200,16 @@ def test_facts_that_are_damaged_raise_what_a_reader_reports_as_damage(text: str)
         packed_from_fact(text)
 
 
+def test_texts_that_all_trials_have_are_in_memory_once(tmp_path: Path) -> None:
+    with ledger_at(tmp_path) as ledger:
+        record(ledger, sweep_of(SIX), LABELS)
+        first, second, *_ = ledger.trials()
+    assert first.objective is second.objective
+    assert first.status is second.status
+    assert all(one is other for one, other in zip(first.cell, second.cell, strict=True))
+    assert all(one is other for one, other in zip(first.config, second.config, strict=True))
+
+
 def test_a_reader_sees_one_state_while_a_run_writes(tmp_path: Path) -> None:
     sweep = sweep_of("axes: {lr: {values: [0.1]}}\n")
     with ledger_at(tmp_path) as ledger:

@@ -355,7 +355,7 @@ def lines_of_ranks(num_ranks: int, block: int, late: int) -> str:
     return "".join(line for _, _, line in sorted(lines, key=lambda line: line[:2]))
 
 
-@pytest.mark.parametrize(("block", "late"), [(1, 0), (1, 1), (1, 4), (10, 0), (15, 3)])
+@pytest.mark.parametrize(("block", "late"), [(1, 0), (1, 1), (1, 4), (10, 0), (15, 3), (20, 0)])
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_of_ranks_that_print_alike_the_first_line_of_a_step_counts(
     num_ranks: int, block: int, late: int, log_of

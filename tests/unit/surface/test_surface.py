@@ -293,6 +293,17 @@ def test_judging_fits_by_more_and_more_cells_keeps_what_all_of_them_would(monkey
     np.testing.assert_allclose(in_rounds.probability(), at_once.probability(), atol=0.01)
 
 
+def test_cells_computed_part_by_part_give_the_fit_of_all_at_once(monkeypatch) -> None:
+    points, stable = outcomes(150)
+    probes = np.random.default_rng(1).random((50, 2))
+    monkeypatch.setattr("orchestrator.surface.fitting._MOST_EXACT", 30)
+    at_once = fit_surface(points, stable, np.ones(150), ALONG_Y, has_one_edge=True).latent(probes)
+    monkeypatch.setattr("orchestrator.surface.posterior._BLOCK", 40)
+    in_parts = fit_surface(points, stable, np.ones(150), ALONG_Y, has_one_edge=True).latent(probes)
+    np.testing.assert_allclose(in_parts.mean_M, at_once.mean_M, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(in_parts.sd_M, at_once.sd_M, rtol=1e-6)
+
+
 def test_between_a_stable_cell_and_an_unstable_one_the_edge_is_in_the_middle() -> None:
     """Laplace's approximation puts it wherever its mode happens to be."""
     points = np.array([[0.2], [0.6]])
