@@ -37,6 +37,7 @@ Signal = Literal[
     "gain",
     "loss_scale_falls",
     "not_finite",
+    "router_gini",
 ]
 SIGNALS: tuple[str, ...] = get_args(Signal)
 # Signals that need products with the Hessian, and how many.

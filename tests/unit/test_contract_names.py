@@ -252,6 +252,7 @@ def test_fields_of_the_objectives() -> None:
         ],
         "function_fit": [*COMMON_FIELDS, "width", "num_points"],
         "quadratic": [*COMMON_FIELDS, "dimension", "curvature", "noise", "power"],
+        "router": [*COMMON_FIELDS, "experts", "a", "b", "beta", "spread"],
     }
 
 
@@ -342,7 +343,7 @@ def test_names_of_rules_and_of_what_a_loop_does_with_them() -> None:
     ]  # fmt: skip
     assert SIGNALS == (
         "step", "loss", "grad_norm", "curvature", "curvature_along_gradient", "v_lag", "noise_scale", "gain",
-        "loss_scale_falls", "not_finite",
+        "loss_scale_falls", "not_finite", "router_gini",
     )  # fmt: skip
     assert [field.name for field in fields(Action)] == [
         "step", "kind", "factor", "clip", "skip", "rollback_to", "reason", "words",
