@@ -23,6 +23,10 @@ from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights
 
 # Shapes: K members, R observed ones, E experts, B tokens.
 
+# The mean of the scores moves no token, and no expert's share depends on it. It starts this far from its end, so that
+# nearly all of the loss is what the mean has yet to go, as the loss of a model hardly depends on its router's balance.
+_FIRST_MEAN = -10.0
+
 
 class RouterTrainer(PackedTrainer[RouterConfig]):
     """Double precision. The loss is the potential plus a^2 / (2 b), which is never negative and falls at any balance.
@@ -36,8 +40,8 @@ class RouterTrainer(PackedTrainer[RouterConfig]):
         return {"s": torch.randn(self.structure.experts, generator=generator, dtype=torch.float64)}
 
     def own_weights(self, drawn: Weights, config: RouterConfig) -> Weights:
-        """Return the drawn scores times the member's ``spread``."""
-        return {"s": drawn["s"] * config.spread}
+        """Return the drawn scores times the member's ``spread``, around a low mean."""
+        return {"s": _FIRST_MEAN + drawn["s"] * config.spread}
 
     def losses(self) -> torch.Tensor:
         """Return the loss of each member, shape (K,)."""

@@ -263,8 +263,8 @@ def test_outcomes_and_map_metrics() -> None:
     assert list(METRICS) == [
         "final_loss", "validation_loss", "best_validation_loss", "best_validation_step", "best_loss", "peak_loss",
         "peak_factor", "off_share", "learned_share", "lr_regret", "onset_step", "num_spikes", "steps_done",
-        "score", "nonfinite_share", "peak_memory", "joules", "spike_score", "edge_crossings", "late_edge_ratio",
-        "last_edge_ratio", "late_update_over_lr", "late_v_lag",
+        "collapsed_step", "score", "nonfinite_share", "peak_memory", "joules", "spike_score", "edge_crossings", "late_edge_ratio",
+        "last_edge_ratio", "late_update_over_lr", "late_v_lag", "late_router_gini",
     ]  # fmt: skip
     assert tuple(REDUCTIONS) == ("worst", "median", "best")
 
@@ -323,7 +323,7 @@ def test_columns_of_the_ledger(tmp_path: Path) -> None:
         "overfit_step", "verdict_step", "slow_step", "plateau_step", "is_audited", "episodes", "norm_rises",
         "curve_digest", "rung_losses", "reason", "error", "pack_id", "started_at", "finished_at", "fired",
         "score", "initial_score", "num_nonfinite", "nonfinite_share", "num_skipped", "data_share", "peak_memory",
-        "peak_device_memory", "joules",
+        "peak_device_memory", "joules", "collapsed_step",
     ]  # fmt: skip
 
 

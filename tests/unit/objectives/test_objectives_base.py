@@ -21,6 +21,7 @@ OWN = {
     },
     "function_fit": set(),
     "quadratic": {"curvature", "noise"},
+    "router": {"a", "b", "beta", "spread"},
 }  # fmt: skip
 
 
