@@ -71,7 +71,7 @@ def read_remedies(ledger: LedgerReader, diagnosis: Diagnosis) -> Remedies:
     results = Remedies(
         sweep=diagnosis.sweep,
         trial=trial,
-        onset=diagnosis.evidence.onset,
+        onset=diagnosis.evidence.ending_onset,
         cause=None if diagnosis.cause is None else diagnosis.cause.mechanism,
         stable_cells=tuple(stable_cells),
         neighbour=neighbour,
