@@ -66,6 +66,7 @@ COMMON_FIELDS = [
     "adafactor_decay", "adafactor_clip", "adafactor_eps", "adafactor_smallest", "stableadamw_clip", "spam_threshold",
     "spam_interval", "spam_warmup", "spam_grace", "sophia_clip", "sophia_eps", "sophia_interval", "adam8bit_block",
     "adam8bit_smallest", "muon_momentum", "muon_nesterov", "muon_steps", "muon_scale",
+    "lcm_adam_period", "lcm_adam_least", "lcm_adam_change",
 ]  # fmt: skip
 
 
