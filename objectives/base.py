@@ -12,6 +12,7 @@ from objectives.models.facts import OBJECTIVES
 from objectives.models.facts.function_fit import FunctionFitConfig
 from objectives.models.facts.gpt import GptConfig
 from objectives.models.facts.quadratic import QuadraticConfig
+from objectives.models.facts.router import RouterConfig
 from objectives.protocol import ExecutionPlan, Kernels, Objective, Rounding, RowSpec, Trainer, data_step
 from objectives.training_config import TrainingConfig
 
@@ -24,6 +25,7 @@ __all__ = [
     "Objective",
     "QuadraticConfig",
     "Rounding",
+    "RouterConfig",
     "RowSpec",
     "Trainer",
     "TrainingConfig",

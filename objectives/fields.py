@@ -36,7 +36,7 @@ def unless(name: str, value: Any) -> Condition:
 
 def _word(value: Any) -> str:
     """Return the value as written in a sweep file."""
-    return "null" if value is None else str(value)
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 ALWAYS = Condition("", lambda settings: True)

@@ -146,6 +146,8 @@ class TrainingConfig(_Fields):
     def _optimizer_is_known(cls, name: str) -> str:
         if name not in OPTIMIZERS and not _OF_A_LIBRARY.fullmatch(name):
             known = ", ".join(OPTIMIZERS)
+            if name == "muonclip":
+                raise ValueError("muonclip is muon with qk_clip, a field of gpt: here write muon")
             raise ValueError(f"{name!r} is unknown: choose from {known}, torch.optim.NAME or pytorch_optimizer.NAME")
         return name
 

@@ -45,6 +45,11 @@ OWN: Mapping[str, Mapping[str, Sequence]] = {
     },
     "sophia": {"sophia_clip": [0.3, 1.0, 0.1, 3.0, 10.0], "sophia_eps": [1e-12, 1e-8, 1e-3, 1e-2, 1.0]},
     "muon": {"muon_momentum": [0.95, 0.0, 0.8, 0.5, 0.9]},
+    "lcm_adam": {
+        "lcm_adam_period": [110.0, 5.0, 7.5, 3.0, 1.5],
+        "lcm_adam_least": [0.2, 0.2, 0.5, 0.1, 1.0],
+        "lcm_adam_change": [0.2, 0.2, 0.05, 1.0, 0.3],
+    },
     "zclip": {"zclip": [None, 2.5, 0.5, 1.0, None], "zclip_warmup": [25, 15, 2, 6, 25]},
     "adagc": {"adagc": [None, 1.05, 0.5, 2.0, None], "adagc_warmup": [100, 10, 1, 20, 100]},
 }

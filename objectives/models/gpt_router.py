@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 
 from objectives.base import GptConfig
+from objectives.instruments.router_loads import dead_experts, load_readings, router_gini
 from objectives.models.gpt_experts import Routing, loads, log_z, probability
 from objectives.models.gpt_knobs import Knobs
 from objectives.optimizers.packed_optimizer import Rows
@@ -89,8 +90,8 @@ class Routers:
 
     def signals(self) -> dict[str, torch.Tensor]:
         """Return how uneven the loads of the batch are in the worst layer, (K,) each."""
-        load_KLE = self._load_KLE.double()
-        return {"router_gini": _gini(load_KLE).amax(1), "router_dead": _dead(load_KLE).amax(1)}
+        share_KLE = _shares(self._load_KLE)
+        return {"router_gini": router_gini(share_KLE).amax(1), "router_dead": dead_experts(share_KLE).amax(1)}
 
     def readings(
         self, routings: Sequence[Routing], probed: Sequence[Routing], routers: Sequence[torch.Tensor], rows: Rows
@@ -99,11 +100,8 @@ class Routers:
 
         ``routings`` are of the batch, ``probed`` of the held-out text, ``routers`` the layers' weights (R, D, E).
         """
-        load_RLE = loads(routings).double()
         of_layer_LR = {
-            "router_load": load_RLE.amax(2).T / load_RLE.mean(2).T,
-            "router_gini": _gini(load_RLE).T,
-            "router_dead": _dead(load_RLE).T,
+            **{name: value_RL.T for name, value_RL in load_readings(_shares(loads(routings))).items()},
             "router_entropy": torch.stack([_entropy(routing) for routing in routings]),
             "router_similarity": torch.stack([_similarity(router) for router in routers]),
             "router_zsquared": torch.stack([log_z(routing.logits_KNE).square().mean(1) for routing in routings]),
@@ -150,16 +148,9 @@ def probe_size(structure: GptConfig) -> tuple[int, int]:
     return min(structure.batch_size, _PROBE[0]), min(structure.context, _PROBE[1])
 
 
-def _gini(load_RLE: torch.Tensor) -> torch.Tensor:
-    """Return the Gini coefficient of the loads, (R, L): 0 if all are equal, 1 - J / E if J experts get everything."""
-    E = load_RLE.shape[2]
-    rank_E = 2.0 * torch.arange(1, E + 1, device=load_RLE.device) - E - 1
-    return (rank_E * load_RLE.sort(2).values).sum(2) / (E * load_RLE.sum(2))
-
-
-def _dead(load_RLE: torch.Tensor) -> torch.Tensor:
-    """Return the number of experts without a token, (R, L)."""
-    return (load_RLE == 0).double().sum(2)
+def _shares(load_RLE: torch.Tensor) -> torch.Tensor:
+    """Return the loads over their sum, in double precision."""
+    return load_RLE.double() / load_RLE.double().sum(-1, keepdim=True)
 
 
 def _entropy(routing: Routing) -> torch.Tensor:

@@ -99,8 +99,8 @@ class DiagnoseAnswer(Answer):
             trial_id=trial.trial_id,
             cell=trial.cell,
             seed=trial.seed,
-            outcome=trial.outcome,
-            onset_step=trial.onset_step,
+            outcome=trial.ending,
+            onset_step=trial.ending_step,
             final_loss=trial.final_loss,
             fired=tuple(trial.fired),
             cause=None if diagnosis.cause is None else diagnosis.cause.mechanism,
@@ -204,7 +204,7 @@ def answer_of(ledger: LedgerReader, diagnosis: Diagnosis, *, in_full: bool = Fal
     from orchestrator.causes.remedies.reading import has_remedies, read_remedies
 
     trial, folder = diagnosis.trial, ledger.path.parent
-    if trial.outcome == "stable" or (is_custom(trial) and why_unforkable(folder, trial) is not None):
+    if trial.ending == "stable" or (is_custom(trial) and why_unforkable(folder, trial) is not None):
         return DiagnoseAnswer.of(diagnosis, folder, in_full=in_full)
     if has_remedies(folder, trial.trial_id):
         tried = RemedyAnswer.of(read_remedies(ledger, diagnosis))

@@ -15,7 +15,7 @@ from rich.text import Text
 from orchestrator.base.errors import printable
 from orchestrator.base.space import Trial
 from orchestrator.base.trial_result import MemberResult, TrialResult
-from orchestrator.base.vocabulary import OUTCOMES, PRUNED
+from orchestrator.base.vocabulary import COLLAPSED, OUTCOMES, PRUNED
 from orchestrator.base.words import format_seconds
 from orchestrator.driver.progress import PAUSE_S, Progress
 from orchestrator.maps.axes import led
@@ -111,7 +111,7 @@ def progress_line(progress: Progress) -> str:
         words.append(f"{progress.share_done:.0%} of the steps")
     elif not done:
         words.append("workers import and load")
-    words += [f"{name} {counts[name]}" for name in (*OUTCOMES, PRUNED, "errored", "lost") if counts[name]]
+    words += [f"{name} {counts[name]}" for name in (*OUTCOMES, COLLAPSED, PRUNED, "errored", "lost") if counts[name]]
     if progress.is_provisional:
         words.append("not compared yet")
     if progress.num_risen:

@@ -41,6 +41,12 @@ READING_COLUMNS = (
         "median of the gradient's squared norm over the sum of v in the second half of training (needs telemetry)",
         "median v-lag, |g|^2 / sum v, second half", is_tracked=True,
     ),
+    Column(
+        "late_router_gini", "",
+        "median Gini coefficient of the router's loads in the second half of training, 0 for even loads (needs "
+        "telemetry)",
+        "median Gini coefficient of the router's loads, second half", is_tracked=True,
+    ),
 )  # fmt: skip
 
 # Metrics of a map that are computed from a trial's curves on demand.
@@ -84,21 +90,23 @@ MAP_COLUMNS = (
     Column("num_finished", "", "seeds that have an outcome and were not pruned"),
     Column(
         "state", "",
-        "stable (all seeds asked for are), degraded, spiked, diverged, stalled, unknown, pruned, errored or not_run",
+        "stable (all seeds asked for are), degraded, collapsed, spiked, diverged, stalled, unknown, pruned, errored or "
+        "not_run",
     ),
     Column(
         "cell_lr_health", "",
         "majority label of its seeds' learning rates; on disagreement right if any seed says so, else unknown",
     ),
-    Column("fraction_stable", "share", "stable seeds of the finished ones; degraded ones are not stable"),
+    Column("fraction_stable", "share", "stable seeds of the finished ones; degraded and collapsed ones are not"),
     Column("fraction_low", "share", "lower end of the 95 % Wilson interval of fraction_stable"),
     Column("fraction_high", "share", "upper end of the 95 % Wilson interval of fraction_stable"),
-    Column("num_stable", "", "stable seeds, without degraded ones"),
+    Column("num_stable", "", "stable seeds, without degraded and collapsed ones"),
     Column(
         "num_degraded", "",
         "stable seeds, and stalled ones with too slow a learning rate, that learned less than half of what the sweep's "
         "best trial did",
     ),
+    Column("num_collapsed", "", "stable seeds whose router has collapsed"),
     Column("num_spiked", "", "spiked seeds"),
     Column("num_diverged", "", "diverged seeds"),
     Column("num_stalled", "", "stalled seeds, without degraded ones"),

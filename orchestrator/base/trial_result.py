@@ -17,6 +17,7 @@ from objectives.control import firing_in_words
 from objectives.entries import change_in_words
 from orchestrator.base.space import Cell, trial_name
 from orchestrator.base.vocabulary import (
+    COLLAPSED,
     CUSTOM_KINDS,
     DEGRADED,
     LEARNED_ENOUGH,
@@ -143,6 +144,11 @@ class TrainingResult:
         "step since which its validation loss rose while its training loss stayed on its trend; a note, which changes "
         "no outcome",
         "step", is_tracked=True
+    )
+    collapsed_step: int | None = column(
+        "step since which its router has collapsed, to its end: the Gini coefficient of the loads is above 0.5 or an "
+        "expert is dead; empty if not throughout the last tenth of its readings. A mark, which changes no outcome",
+        "step", title="median step of the collapse", is_tracked=True, since=5
     )
     score: float | None = column(
         "the metric that is compared in place of a loss, if the sweep has one: median of the last tenth of its values",
@@ -273,6 +279,21 @@ class TrialResult(TrainingResult):
         return self.outcome == "stable" and self.learned_share is not None and self.learned_share < LEARNED_ENOUGH
 
     @property
+    def is_collapsed(self) -> bool:
+        """Whether its loss stayed on its trend while its router collapsed."""
+        return self.ending == COLLAPSED
+
+    @property
+    def ending(self) -> str | None:
+        """See ``ending``; None without a result."""
+        return None if self.outcome is None else ending(self.outcome, self.collapsed_step)
+
+    @property
+    def ending_step(self) -> int | None:
+        """The onset of its ``ending``."""
+        return self.collapsed_step if self.is_collapsed else self.onset_step
+
+    @property
     def saved_steps(self) -> int | None:
         """Configured steps that early stopping saved; None without a result.
 
@@ -286,8 +307,13 @@ class TrialResult(TrainingResult):
 
     @property
     def label(self) -> str:
-        """The outcome, ``degraded`` for a calm trial that is, or the status of a trial without an outcome."""
-        return DEGRADED if self.is_degraded else self.outcome or self.status
+        """The ending, ``degraded`` for a calm trial that only is that, or the status of a trial without an outcome."""
+        return DEGRADED if self.is_degraded and not self.is_collapsed else self.ending or self.status
+
+
+def ending(outcome: str, collapsed_step: int | None) -> str:
+    """Return the outcome, or ``collapsed`` in place of stable if the router has collapsed."""
+    return COLLAPSED if outcome == "stable" and collapsed_step is not None else outcome
 
 
 def _columns() -> tuple[Column, ...]:

@@ -18,6 +18,10 @@ ENOUGH_LOSSES = 10  # a reported level is a median of ten; fewer cannot be judge
 STATUSES = ("planned", "running", "finished", "interrupted", "lost", "errored")
 # A map's label of a stable trial that learned less than this share of what the best trial of its sweep did.
 DEGRADED, LEARNED_ENOUGH = "degraded", 0.5
+# A map's label of a stable trial whose router has collapsed, which its loss does not show.
+COLLAPSED = "collapsed"
+# Labels of trials that keep the outcome that their losses say.
+MARKS = (DEGRADED, COLLAPSED)
 # Labels of a trial's learning rate: raise it, lower it, keep it, cannot be judged.
 TOO_SLOW, OSCILLATING, RIGHT, UNSURE = "too slow", "oscillating", "right", "unknown"
 IMPORTED = "imported"  # the objective of runs that were trained elsewhere
@@ -38,14 +42,15 @@ def cell_state(labels: Sequence[str]) -> str:
     """Return the state of a cell from the outcomes of its seeds, or the statuses of seeds without an outcome.
 
     stable: all seeds are stable. degraded: all are, and some learned less than half of what the sweep's best trial did.
-    Another outcome: the most common one, the worse in a tie, of a cell whose seeds are all trained.
+    Another outcome: the most common one, the worse in a tie, of a cell whose seeds are all trained. collapsed: no seed
+    has such an outcome, and the router of some has collapsed.
     pruned: some seeds were pruned, and every other one is stable.
     unknown: some seeds have a result and some are outstanding, or finished ones are stable and others errored, or the
     losses of one cannot be judged. errored and not_run: all seeds lack a result, with or without an error. So an
     infrastructure fault never makes an edge, and an untrained seed never makes a cell stable.
     """
     counts = Counter(labels)
-    num_finished = sum(counts[label] for label in (*OUTCOMES, DEGRADED))
+    num_finished = sum(counts[label] for label in (*OUTCOMES, *MARKS))
     if counts["unknown"]:
         return "unknown"
     if not num_finished and not counts[PRUNED]:
@@ -55,6 +60,8 @@ def cell_state(labels: Sequence[str]) -> str:
     unstable = [outcome for outcome in _WORSE_FIRST if counts[outcome]]
     if unstable:
         return max(unstable, key=lambda outcome: counts[outcome])
+    if counts[COLLAPSED]:
+        return COLLAPSED
     if counts[PRUNED]:
         return PRUNED
     return "unknown" if counts["errored"] else DEGRADED if counts[DEGRADED] else "stable"
@@ -62,9 +69,9 @@ def cell_state(labels: Sequence[str]) -> str:
 
 def is_known(state: str) -> bool:
     """Return whether a cell of this state is known to be stable or known to be unstable."""
-    return state in OUTCOMES or state == DEGRADED
+    return state in OUTCOMES or state in MARKS
 
 
 def is_over_edge(state: str) -> bool:
-    """Return whether a cell of this state is known to be over the edge; a degraded one is not."""
+    """Return whether a cell of this state is known to be over the edge; a degraded one is not, a collapsed one is."""
     return is_known(state) and state not in ("stable", DEGRADED)

@@ -15,10 +15,11 @@ from objectives.control import acted
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Cell, trial_name
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import CUSTOM_KINDS, Outcome, is_over_edge
+from orchestrator.base.vocabulary import COLLAPSED, CUSTOM_KINDS, DEGRADED, is_over_edge
 from orchestrator.causes.evidence import BatchText, Evidence, gather
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.mechanism import Finding
+from orchestrator.causes.mechanisms.routing import router_collapse
 from orchestrator.causes.series import Series, known, series
 from orchestrator.ledger.facts import PackedObjective, trainer_facts
 from orchestrator.ledger.reader import LedgerReader, check_has_curves
@@ -29,7 +30,7 @@ from orchestrator.maps.surface_map import SurfaceMap
 from orchestrator.maps.table import SweepTable, effective_values
 
 UNEXPLAINED = "not enough evidence"
-_BAD: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")  # the worst first, to break ties
+_BAD = ("diverged", "stalled", "spiked", COLLAPSED)  # the worst first, to break ties
 _MAX_COMPARED = 8  # other trials whose losses are read
 _MAX_DIAGNOSED = 3  # trials of a cell of a map
 _MAX_IDS = 5  # in a message
@@ -63,9 +64,9 @@ class Diagnosis:
     @property
     def headline(self) -> str:
         """The sweep, the trial and its outcome in one line."""
-        trial, onset = self.trial, self.evidence.onset
+        trial, onset = self.trial, self.evidence.ending_onset
         name = trial_name(Cell({**trial.cell, **effective_values(trial)}), trial.seed)
-        ending = f"{trial.outcome}" + ("" if onset is None else f", onset at step {onset}")
+        ending = f"{trial.ending}" + ("" if onset is None else f", onset at step {onset}")
         return f"{self.sweep}: {name} ({trial.trial_id}): {ending}"
 
     def of(self, verdict: str) -> list[Finding]:
@@ -117,9 +118,9 @@ def diagnose(
     typical = most_typical(finished)
     if typical is None:
         return examine(ledger, finished[0], "all trials of the cell are stable", rows, batch_texts) if cell else None
-    alike = sum(row.outcome == typical.outcome for row in finished)
+    alike = sum(row.ending == typical.ending for row in finished)
     share = f"{alike} of {len(finished)} trials {where}"
-    chosen = f"earliest onset of the most common unstable outcome ({typical.outcome}, {share})"
+    chosen = f"earliest onset of the most common unstable outcome ({typical.ending}, {share})"
     return examine(ledger, typical, chosen, rows, batch_texts)
 
 
@@ -156,6 +157,8 @@ def rank(evidence: Evidence, sweep: str, chosen: str) -> Diagnosis:
     findings = tuple(mechanism.examine(evidence) for mechanism in MECHANISMS.values())
     supported = [finding for finding in findings if finding.verdict == "supported"]
     causes = [finding for finding in supported if not MECHANISMS[finding.mechanism].is_companion]
+    if evidence.outcome == COLLAPSED:  # its loss is calm: whatever else is seen had no consequence
+        causes = [finding for finding in causes if finding.mechanism == router_collapse.key]
     cause = causes[0] if causes and evidence.outcome != "stable" else None
     along = tuple(finding for finding in supported if finding is not cause)
     return Diagnosis(sweep, evidence, chosen, findings, cause, along)
@@ -194,13 +197,13 @@ def most_typical(rows: Sequence[TrialResult]) -> TrialResult | None:
 
 def typical_trials(rows: Sequence[TrialResult]) -> list[TrialResult]:
     """The finished trials of the most common unstable outcome, by their onset; empty if all are stable."""
-    rows = [row for row in rows if not row.is_degraded] or rows  # a trial that is only too slow is not typical
-    counts = Counter(row.outcome for row in rows if row.outcome in _BAD)
+    rows = [row for row in rows if row.label != DEGRADED] or rows  # a trial that is only too slow is not typical
+    counts = Counter(row.ending for row in rows if row.ending in _BAD)
     if not counts:
         return []
     commonest = max(_BAD, key=lambda outcome: counts[outcome])
-    trials = [row for row in rows if row.outcome == commonest]
-    return sorted(trials, key=lambda row: math.inf if row.onset_step is None else row.onset_step)
+    trials = [row for row in rows if row.ending == commonest]
+    return sorted(trials, key=lambda row: math.inf if row.ending_step is None else row.ending_step)
 
 
 def trial_by_id(rows: Sequence[TrialResult], beginning: str) -> TrialResult:

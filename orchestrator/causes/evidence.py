@@ -12,7 +12,7 @@ from objectives.base import OBJECTIVES, Objective
 from objectives.control import acted
 from objectives.interventions import in_force
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import CUSTOM_KINDS
+from orchestrator.base.vocabulary import COLLAPSED, CUSTOM_KINDS
 from orchestrator.causes.moments import (
     beta2_of,
     follows_from_norms,
@@ -125,8 +125,8 @@ class Evidence:
 
     @property
     def outcome(self) -> str:
-        """stable, spiked, diverged or stalled."""
-        return known(self.trial.outcome)
+        """stable, collapsed, spiked, diverged or stalled."""
+        return known(self.trial.ending)
 
     @property
     def is_adam(self) -> bool | None:
@@ -151,10 +151,15 @@ class Evidence:
         stalled without a blow-up.
         """
         detected, start = self.trial.onset_step, self.blow_up
-        if start is None or self.outcome == "stable":
+        if start is None or self.trial.outcome == "stable":
             return detected
         first, end = start
         return first if detected is None or detected - end < _BACK * (end - first) else detected
+
+    @property
+    def ending_onset(self) -> int | None:
+        """The step before which a remedy must act: where its router collapsed if only that happened, else the onset."""
+        return self.trial.collapsed_step if self.outcome == COLLAPSED else self.onset
 
     @property
     def blow_up(self) -> tuple[int, int] | None:

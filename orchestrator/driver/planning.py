@@ -282,7 +282,7 @@ class Proposer:
         return {
             row.trial_id: SeedResult(
                 seed=row.seed,
-                outcome=row.outcome,
+                outcome=row.ending,
                 is_over=row.status in _OVER,
                 metrics={
                     name: float(value)
@@ -306,7 +306,7 @@ def read_only_counts(sweep: Sweep, folder: Path, *, retry_errored: bool) -> Coun
     if os.access(folder, os.W_OK) or not path.is_file():
         return None
     with LedgerReader(path) as ledger, storage_errors(folder):
-        statuses, outcomes = ledger.statuses(), ledger.outcomes()
+        statuses, outcomes = ledger.statuses(), ledger.endings()
         is_same = (folder / FROZEN_SWEEP).read_text(encoding="utf-8") == sweep.text
         is_same = is_same and [*Proposer(with_numerics(sweep, ledger), ledger).trials] == [*statuses]
     counts = Counter(outcomes.get(trial_id, status) for trial_id, (status, _) in statuses.items())

@@ -68,7 +68,9 @@ class Progress:
         """Take the outcomes that trials have beside each other, as a map has them."""
         if self.sweep.objective.name in CUSTOM_KINDS:  # others record their losses from before the first update
             trials = with_relative_results(ledger.trials(), ledger.facts(), ledger.trace)
-            self.outcomes |= {trial.trial_id: trial.outcome for trial in trials if trial.outcome is not None}
+            self.outcomes |= {trial.trial_id: trial.ending for trial in trials if trial.ending is not None}
+        else:
+            self.outcomes |= ledger.endings()
         self.is_compared = True
 
     @property

@@ -117,7 +117,7 @@ class _Run:
             sweep,
             proposer.trials,
             {trial_id: status for trial_id, (status, _) in statuses.items()},
-            ledger.outcomes(),
+            ledger.endings(),
             len(self.waiting),
             clock,
             clock(),

@@ -15,7 +15,7 @@ from objectives.base import Rounding
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER
 from orchestrator.base.packs import Member, ReferenceTrial
-from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.trial_result import TrialResult, ending
 from orchestrator.base.vocabulary import PRUNED
 from orchestrator.ledger.facts import (
     IMPORTED_FACT,
@@ -116,13 +116,14 @@ class LedgerReader:
         with self._reading():
             return {row[0]: (row[1], row[2]) for row in self._db.execute(query)}
 
-    def outcomes(self) -> dict[str, str]:
-        """Return the outcomes of the sweep's finished trials, by id, in order."""
+    def endings(self) -> dict[str, str]:
+        """Return the ``ending`` of each of the sweep's finished trials, by id, in order."""
         query = (
-            "SELECT trial_id, outcome FROM trials WHERE position IS NOT NULL AND outcome IS NOT NULL ORDER BY position"
+            "SELECT trial_id, outcome, collapsed_step FROM trials"
+            " WHERE position IS NOT NULL AND outcome IS NOT NULL ORDER BY position"
         )
         with self._reading():
-            return dict(self._db.execute(query).fetchall())
+            return {row[0]: ending(row[1], row[2]) for row in self._db.execute(query)}
 
     def reference_trials(self, steps: int) -> list[ReferenceTrial]:
         """Return the trials of ``steps`` with which slow ones are compared: finished ones that were not lost."""

@@ -96,6 +96,10 @@ def _late_v_lag(telemetry: Trace) -> float | None:
     return _late_median(telemetry, telemetry[_LAG]) if _LAG in telemetry else None
 
 
+def _late_router_gini(telemetry: Trace) -> float | None:
+    return _late_median(telemetry, telemetry["router_gini"]) if "router_gini" in telemetry else None
+
+
 OF_TRACES: Mapping[str, Callable[[Trace], float | None]] = {"spike_score": _spike_score}
 # Of telemetry `with_rates`.
 OF_TELEMETRY: Mapping[str, Callable[[Trace], float | None]] = {
@@ -104,6 +108,7 @@ OF_TELEMETRY: Mapping[str, Callable[[Trace], float | None]] = {
     "last_edge_ratio": _last_edge_ratio,
     "late_update_over_lr": _late_update_over_lr,
     "late_v_lag": _late_v_lag,
+    "late_router_gini": _late_router_gini,
 }
 CURVE_METRICS = (*OF_TRACES, *OF_TELEMETRY)
 

@@ -12,7 +12,8 @@ from orchestrator.base.vocabulary import OUTCOMES
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """How many ``steps`` a run was watched: to its first step off the trend, or to its end without one (censored).
+    """How many ``steps`` a run was watched: to its first step off the trend, to the collapse of its router, or to its
+    end without either (censored).
 
     A run is stable to step t if its onset is later.
     """
@@ -31,7 +32,7 @@ def lifetime(trial: TrialResult) -> Lifetime:
     """Return how long a run was stable. Of one that diverged the first episode counts: it was not stable after that."""
     watched = max(1, trial.steps_done or 0)
     onsets = [onset for onset, _ in trial.episodes]
-    onsets += [trial.onset_step] if trial.onset_step is not None else []
-    if trial.outcome == "stable" or not onsets:
+    onsets += [step for step in (trial.onset_step, trial.collapsed_step) if step is not None]
+    if trial.ending == "stable" or not onsets:
         return Lifetime(trial.cell, watched, has_onset=False)
     return Lifetime(trial.cell, max(1, min(min(onsets) + 1, watched)), has_onset=True)

@@ -87,7 +87,7 @@ def above(cells: Iterable[Neighbour], value: Any) -> list[Neighbour]:
 
 def _neighbour(value: Any, trials: Sequence[TrialResult]) -> Neighbour:
     finished = [trial for trial in trials if trial.is_judged]
-    onsets = tuple(trial.onset_step for trial in finished if trial.outcome != "stable")
+    onsets = tuple(trial.ending_step for trial in finished if trial.ending != "stable")
     num_stable = sum(trial.label == "stable" for trial in finished)
     losses = [trial.final_loss for trial in finished if trial.final_loss is not None]
     loss = median(losses) if losses else None

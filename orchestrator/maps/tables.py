@@ -11,7 +11,7 @@ from orchestrator.base.columns import READING_COLUMNS, TRIAL_COLUMNS, names
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import entries_in_words, format_value
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import DEGRADED, OUTCOMES, PRUNED
+from orchestrator.base.vocabulary import MARKS, OUTCOMES, PRUNED
 from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.cells import cell_summary
 from orchestrator.maps.curve_metrics import OF_TELEMETRY, Measured, measured
@@ -71,7 +71,7 @@ def map_table(stability: CellMap) -> pd.DataFrame:
         row |= {"num_seeds": cell.num_seeds, "num_finished": cell.num_finished, "state": cell.state}
         row["cell_lr_health"] = cell.lr_health
         row |= {"fraction_stable": cell.fraction_stable, "fraction_low": low, "fraction_high": high}
-        row |= {"num_stable": cell.num_stable, f"num_{DEGRADED}": cell.outcomes.get(DEGRADED, 0)}
+        row |= {"num_stable": cell.num_stable, **{f"num_{mark}": cell.outcomes.get(mark, 0) for mark in MARKS}}
         row |= {f"num_{outcome}": cell.outcomes.get(outcome, 0) for outcome in OUTCOMES if outcome != "stable"}
         row |= {
             f"num_{PRUNED}": cell.outcomes.get(PRUNED, 0),

@@ -16,7 +16,7 @@ from orchestrator.base.measure import SCORE
 from orchestrator.base.packs import Trace
 from orchestrator.base.space import Axis, canonical_text, is_number, on_natural_scale
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import CUSTOM_KINDS, OUTCOMES
+from orchestrator.base.vocabulary import COLLAPSED, CUSTOM_KINDS, OUTCOMES
 from orchestrator.base.words import listed
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import headlines
@@ -140,6 +140,7 @@ def _curves(row: TrialResult, trace: Trace, telemetry: Trace, every: int | str) 
 def _results(row: TrialResult) -> list[Point]:
     values = {name: value for name in RESULTS if (value := getattr(row, name)) is not None}
     values |= {outcome: float(row.outcome == outcome) for outcome in OUTCOMES}
+    values |= {COLLAPSED: 1.0} if row.is_collapsed else {}
     values |= loss_columns(row.final_loss, row.initial_loss, has_diverged=row.outcome == "diverged")
     return [Point(name, float(value), 0) for name, value in values.items()]
 

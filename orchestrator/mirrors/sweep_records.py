@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis, Cell, format_value, is_number
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import DEGRADED, OSCILLATING, OUTCOMES, RIGHT, TOO_SLOW
+from orchestrator.base.vocabulary import DEGRADED, MARKS, OSCILLATING, OUTCOMES, RIGHT, TOO_SLOW
 from orchestrator.base.words import count
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.schema import PackRow
@@ -147,7 +147,7 @@ def _cell_metrics(cell: CellSummary, rows: Sequence[TrialResult], sweep: str) ->
         metrics = {"stable_fraction": cell.fraction_stable, "stable_fraction_low": low, "stable_fraction_high": high}
         # With the sweep's name, since MLflow charts a metric for every run that has it, and low values in blue.
         metrics[f"unstable_fraction/{sweep}"] = 1 - cell.fraction_stable
-    metrics |= {f"num_{label}": float(cell.outcomes.get(label, 0)) for label in (*OUTCOMES, DEGRADED)}
+    metrics |= {f"num_{label}": float(cell.outcomes.get(label, 0)) for label in (*OUTCOMES, *MARKS)}
     metrics["num_risen"] = float(cell.num_risen)
     if cell.lr_health is not None:
         metrics |= {name: float(cell.lr_health == word) for name, word in _LR_METRICS.items()}
@@ -179,7 +179,7 @@ def _sensitivities(table: SweepTable) -> Callable[[Cell], dict[str, float]]:
 
 def _counts(rows: Sequence[TrialResult]) -> dict[str, float]:
     labels = Counter(row.label for row in rows)
-    counts = {f"num_{label}": float(labels[label]) for label in (*OUTCOMES, DEGRADED)}
+    counts = {f"num_{label}": float(labels[label]) for label in (*OUTCOMES, *MARKS)}
     return counts | {"num_trials": len(rows)} | _audit_counts(audit(rows, None))
 
 

@@ -53,7 +53,7 @@ def _title(diagnosis: Diagnosis) -> str:
     trial, cause = diagnosis.trial, "not enough evidence"
     if diagnosis.cause is not None:
         cause = f"{title_of(diagnosis.cause.mechanism)}, {diagnosis.cause.when}"
-    outcome = "stable" if diagnosis.evidence.outcome == "stable" else f"{trial.outcome}: {cause}"
+    outcome = "stable" if diagnosis.evidence.outcome == "stable" else f"{trial.ending}: {cause}"
     return f"{diagnosis.sweep} {trial_name(trial.cell, trial.seed)}\n{outcome}"
 
 

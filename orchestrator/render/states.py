@@ -39,6 +39,10 @@ STATES: Mapping[str, StateLook] = {
         "degraded (learned less than half of what the best did)",
         "v", "▽", "v", "cyan", "degraded", sets_colours=True,
     ),
+    "collapsed": StateLook(
+        "collapsed (its router: loads far from even, or a dead expert)",
+        "D", "◇", "C", "red", "collapsed", sets_colours=True,
+    ),
     "pruned": StateLook("pruned (stopped because it was slower than others)", "$s$", "s", "s", "default", "pruned"),
     "errored": StateLook("errored (a fault, not a result)", "$!$", "!", "!", "red", "errored"),
     "unknown": StateLook(

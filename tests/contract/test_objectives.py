@@ -139,6 +139,34 @@ class TestSuperquadratic(ObjectiveConformance):
     idle = TestQuadratic.idle
 
 
+class TestRouter(ObjectiveConformance):
+    objective = OBJECTIVES["router"]
+    small = {"optimizer": "adamw", "batch_size": 4, "experts": 3, "spread": 0.3}
+    values = {
+        "a": [0.0, 1.0, 4.0], "b": [0.5, 1.0, 2.0], "beta": [0.5, 1.0, 4.0], "spread": [0.0, 1e-3, 1.0],
+        # Scores and gradients are larger than those of a network.
+        "adafactor_clip": [1e-3, 0.1, 1.0], "adafactor_eps": [1e-30, 1e2, 1e4],
+        "adafactor_smallest": [1e-3, 1e2, 1e3], "sophia_eps": [1e-12, 1.0, 1e2],
+    }  # fmt: skip
+    needs = {
+        "sophia_eps": {"optimizer": "sophia", "sophia_clip": 1e3},
+        # At this learning rate norms rise, and are clipped.
+        "zclip": {"zclip_warmup": 2, "lr": 30.0},
+        "zclip_warmup": {"zclip": 1e-2, "lr": 30.0},
+    }
+    idle = ("muon_momentum",)  # it has no matrix
+    learning = {"batch_size": None}
+
+
+@pytest.mark.slow
+class TestMeanFieldRouter(ObjectiveConformance):
+    objective = OBJECTIVES["router"]
+    small = {"optimizer": "adamw", "spread": 0.3}
+    values = TestRouter.values
+    needs = TestRouter.needs
+    idle = TestRouter.idle
+
+
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_objective_that_ships_is_tested_here(name: str) -> None:
     assert OBJECTIVES[name] in [case.objective for case in ObjectiveConformance.__subclasses__()]

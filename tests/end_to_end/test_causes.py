@@ -31,6 +31,7 @@ PLANTED = {
     "poisoned_batch": "bad_batch",
     "shallow_stall": "shallow_stall",
     "half_precision": "half_precision_overflow",
+    "router_collapse": "router_collapse",
 }
 
 
@@ -53,7 +54,7 @@ def test_the_planted_cause_is_named_in_every_trial_that_is_not_stable_and_no_oth
     assert show(run_lines(sweep, tmp_path, "inline")) == 0
     with LedgerReader(tmp_path / sweep.name / LEDGER) as ledger:
         rows = ledger.trials()
-        unstable = [row for row in rows if row.outcome != "stable"]
+        unstable = [row for row in rows if row.ending != "stable"]
         found = [examine(ledger, row, "every one", rows).cause for row in unstable]
         whys = [explain_log(replay_logs([log_of(ledger, row)], StoppingConfig())[0]) for row in unstable]
     assert {why.shape in ("one jump", "single jumps") for why in whys if why is not None} <= {name == "poisoned_batch"}

@@ -119,6 +119,18 @@ def test_on_these_models_a_fixed_beta2_transfers_over_batch_sizes_as_well_as_a_f
     assert of_half_life[128][16] > 1
 
 
+@pytest.mark.slow
+def test_the_balance_of_a_router_ends_within_5_percent_of_its_threshold(tmp_path: Path) -> None:
+    with trained("router", tmp_path, axes=["beta=log:1.5,2.7,31"]) as ledger:
+        table = read_table(ledger)
+        rule = LevelRule("late_router_gini", 0.05, measured(table, ["late_router_gini"]))
+        rows = GridMap(table, rule, "beta", "b").rows()
+    assert {row.setting["b"] for row in rows} == {0.8, 1, 1.25}
+    for row in rows:
+        (edge,) = row.edges
+        assert edge.at == pytest.approx(2 * row.setting["b"], rel=0.05)
+
+
 def edges_of(ledger: LedgerReader, **where: str) -> dict[int, float]:
     """The lowest learning rate that is not stable, by warmup; twice the highest tried where all are."""
     found = cell_map(read_table(ledger), "lr", "warmup", where=where)

@@ -16,6 +16,7 @@ PLANTED = {
     "no_warmup": "warmup_too_short",
     "short_memory": "short_memory",
     "epsilon_floor": "epsilon_floor",
+    "router_collapse": "router_collapse",
 }
 
 

@@ -67,6 +67,7 @@ COMMON_FIELDS = [
     "adafactor_decay", "adafactor_clip", "adafactor_eps", "adafactor_smallest", "stableadamw_clip", "spam_threshold",
     "spam_interval", "spam_warmup", "spam_grace", "sophia_clip", "sophia_eps", "sophia_interval", "adam8bit_block",
     "adam8bit_smallest", "muon_momentum", "muon_nesterov", "muon_steps", "muon_scale",
+    "lcm_adam_period", "lcm_adam_least", "lcm_adam_change",
 ]  # fmt: skip
 
 
@@ -277,6 +278,7 @@ def test_fields_of_the_objectives() -> None:
         ],
         "function_fit": [*COMMON_FIELDS, "width", "num_points"],
         "quadratic": [*COMMON_FIELDS, "dimension", "curvature", "noise", "power"],
+        "router": [*COMMON_FIELDS, "experts", "a", "b", "beta", "spread"],
     }
 
 
@@ -287,8 +289,8 @@ def test_outcomes_and_map_metrics() -> None:
     assert list(METRICS) == [
         "final_loss", "validation_loss", "best_validation_loss", "best_validation_step", "best_loss", "peak_loss",
         "peak_factor", "off_share", "learned_share", "lr_regret", "onset_step", "num_spikes", "steps_done",
-        "score", "nonfinite_share", "peak_memory", "joules", "spike_score", "edge_crossings", "late_edge_ratio",
-        "last_edge_ratio", "late_update_over_lr", "late_v_lag",
+        "collapsed_step", "score", "nonfinite_share", "peak_memory", "joules", "spike_score", "edge_crossings",
+        "late_edge_ratio", "last_edge_ratio", "late_update_over_lr", "late_v_lag", "late_router_gini",
     ]  # fmt: skip
     assert tuple(REDUCTIONS) == ("worst", "median", "best")
 
@@ -348,7 +350,7 @@ def test_columns_of_the_ledger(tmp_path: Path) -> None:
         "overfit_step", "verdict_step", "slow_step", "plateau_step", "is_audited", "episodes", "norm_rises",
         "curve_digest", "rung_losses", "reason", "error", "pack_id", "started_at", "finished_at", "fired",
         "score", "initial_score", "num_nonfinite", "nonfinite_share", "num_skipped", "data_share", "peak_memory",
-        "peak_device_memory", "joules",
+        "peak_device_memory", "joules", "collapsed_step",
     ]  # fmt: skip
 
 

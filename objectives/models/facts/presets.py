@@ -19,9 +19,22 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
               "tie_embeddings": False},
 }  # fmt: skip
 
+# Muon with QK-clip under one name, and the largest logit of Kimi K2 (arXiv 2507.20534).
+MUONCLIP, _LARGEST_LOGIT = "muonclip", 100.0
+
 
 def expanded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``values`` with the fields of their ``preset`` in place of it; fields that are given keep their values."""
+    """Return ``values`` with the fields of their ``preset`` in place of it; fields that are given keep their values.
+
+    The optimizer ``muonclip`` becomes ``muon`` with ``qk_clip``. Raises ValueError for one without.
+    """
     given = dict(values)
-    preset = given.pop("preset", None)
-    return {**PRESETS[preset], **given} if preset in PRESETS else dict(values)
+    if given.get("optimizer") == MUONCLIP:
+        if given.setdefault("qk_clip", _LARGEST_LOGIT) is None:
+            raise ValueError("optimizer muonclip is muon with qk_clip, which is null: write muon")
+        given["optimizer"] = "muon"
+    preset = given.get("preset")
+    if preset in PRESETS:
+        del given["preset"]
+        return {**PRESETS[preset], **given}
+    return given

@@ -278,7 +278,52 @@ MUON = Optimizer(
     },
 )
 
+_LCM_ADAM = when("optimizer", "lcm_adam")
+
+
+class LcmAdamFields(BaseModel):
+    """How the learning rate of LCMAdam (Algorithms 17(5):185) goes up and down."""
+
+    lcm_adam_period: float = per_member(
+        110.0,
+        "steps",
+        "LCMAdam: steps from the largest rate to the least; 1.1 epochs in the paper",
+        acts=_LCM_ADAM,
+        ge=1,
+    )
+    lcm_adam_least: float = per_member(0.2, "of lr", "LCMAdam: least learning rate", acts=_LCM_ADAM, gt=0, le=1)
+    lcm_adam_change: float = per_member(
+        0.2, "of lr", "LCMAdam: largest change of the learning rate in a step", acts=_LCM_ADAM, gt=0
+    )
+
+
+LCM_ADAM = Optimizer(
+    "lcm_adam",
+    f"{_RULES}.lcm_adam:LcmAdam",
+    LcmAdamFields,
+    divides_by_root=always,
+    examples={
+        "lcm_adam_period": (1.5, 7.0, 110.0),
+        "lcm_adam_least": (0.2, 0.5, 1.0),
+        "lcm_adam_change": (0.01, 0.1, 0.3),
+    },
+    needs={"lcm_adam_least": {"lcm_adam_period": 5.0}, "lcm_adam_change": {"lcm_adam_period": 3.0}},
+)
+
 OPTIMIZERS: dict[str, Optimizer] = {
     optimizer.name: optimizer
-    for optimizer in (ADAMW, SGD, RADAM, ADABELIEF, ADAFACTOR, LION, STABLEADAMW, SPAM, SOPHIA, ADAM8BIT, MUON)
+    for optimizer in (
+        ADAMW,
+        SGD,
+        RADAM,
+        ADABELIEF,
+        ADAFACTOR,
+        LION,
+        STABLEADAMW,
+        SPAM,
+        SOPHIA,
+        ADAM8BIT,
+        MUON,
+        LCM_ADAM,
+    )
 }

@@ -16,6 +16,7 @@ from orchestrator.causes.mechanisms.learning_rate import (
     warmup_too_short,
 )
 from orchestrator.causes.mechanisms.mechanism import Mechanism
+from orchestrator.causes.mechanisms.routing import router_collapse
 from orchestrator.causes.mechanisms.scales import (
     clipping_inactive,
     clipping_saturated,
@@ -41,6 +42,7 @@ MECHANISMS: dict[str, Mechanism] = {
         epsilon_floor,
         layers_out_of_step,
         logit_growth,
+        router_collapse,
         clipping_saturated,
         clipping_inactive,
     )

@@ -115,8 +115,9 @@ def _sweep(folder: Path, trial: TrialResult, values: Sequence[Sequence[Entry]] |
         "axes": {} if values is None else {INTERVENTIONS: {"values": [list(value) for value in values]}},
         # A fork that is slower than others is a result here.
         "stopping": {**stopping, "slow": None},
-        # Forks are compared by their losses; curves stay as thin as the trial's.
-        "telemetry": {**telemetry, "every": None, "curvature": None},
+        # Forks are compared by their losses, and by the loads of a router that collapsed; curves stay as thin as the
+        # trial's.
+        "telemetry": {**telemetry, **({} if trial.is_collapsed else {"every": None}), "curvature": None},
         "tracking": {"enabled": False},
     }
     return build_sweep(document, allow_import=allow_import)

@@ -71,7 +71,7 @@ def read_remedies(ledger: LedgerReader, diagnosis: Diagnosis) -> Remedies:
     results = Remedies(
         sweep=diagnosis.sweep,
         trial=trial,
-        onset=diagnosis.evidence.onset,
+        onset=diagnosis.evidence.ending_onset,
         cause=None if diagnosis.cause is None else diagnosis.cause.mechanism,
         stable_cells=tuple(stable_cells),
         neighbour=neighbour,
@@ -180,7 +180,7 @@ def _tally(group: Sequence[tuple[Fork, TrialResult]], over: int | None) -> Tally
 
 
 def _has_passed(row: TrialResult, over: int) -> bool:
-    return row.outcome == "stable" if row.onset_step is None else row.onset_step > over
+    return row.ending == "stable" if row.ending_step is None else row.ending_step > over
 
 
 def _is_saved(row: TrialResult) -> bool:
@@ -191,7 +191,7 @@ def _is_saved(row: TrialResult) -> bool:
     """
     first, last = row.initial_loss, row.final_loss
     is_above = first is not None and last is not None and last > first
-    return row.outcome == "stable" and not row.is_degraded and not is_above
+    return row.ending == "stable" and not row.is_degraded and not is_above
 
 
 # --- whether the control and forks that are only resumed repeat the trial ---
@@ -301,4 +301,4 @@ def stable_neighbour(
 ) -> TrialResult | None:
     """The trial of the nearest stable cell with the seed of ``trial``, if any."""
     candidates = (row for cell in cells for row in trials_of(rows, trial, cell.setting, cell.value))
-    return next((row for row in candidates if row.seed == trial.seed and row.outcome == "stable"), None)
+    return next((row for row in candidates if row.seed == trial.seed and row.ending == "stable"), None)

@@ -11,6 +11,7 @@ from typing import Any
 from objectives.entries import HELD, RESETS, SAME, factor_of
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import is_number
+from orchestrator.base.vocabulary import COLLAPSED
 from orchestrator.causes.evidence import Evidence
 from orchestrator.causes.remedies.remedy import Entry, Remedy
 from orchestrator.causes.remedies.results import StableCell
@@ -213,9 +214,9 @@ def usual_steps(evidence: Evidence) -> list[int]:
     For a run that stalled or has no onset: its start, its first quarter and its half.
     """
     last = evidence.trial.steps - 1
-    if evidence.onset is None or evidence.outcome == "stalled":
+    if evidence.ending_onset is None or evidence.outcome == "stalled":
         return sorted({0, *(int(share * evidence.trial.steps) for share in _LATER)})
-    onset = min(evidence.onset, last)
+    onset = min(evidence.ending_onset, last)
     return sorted({0, *(onset - before for before in BEFORE_ONSET if onset >= before)})
 
 
@@ -223,6 +224,8 @@ def _usual(evidence: Evidence) -> Iterator[Sequence[Entry]]:
     config = evidence.config
     if evidence.outcome == "stalled" and evidence.onset is None:
         yield from (_set("lr", "x3"), _set("lr", "x10"))
+    if evidence.outcome == COLLAPSED:
+        yield from _of_routers(evidence)
     yield from (_set("lr", "x0.5"), _set("lr", "x0.25"), _set("lr", "x0.1"))
     yield [*_set("lr", "x0.25"), {"at": _FOR, "set": {"lr": "x4"}, "over": _FOR}]
     beta1, beta2, eps = evidence.beta1, evidence.number("beta2"), evidence.number("eps")
@@ -255,6 +258,17 @@ def _usual(evidence: Evidence) -> Iterator[Sequence[Entry]]:
     if evidence.memory is not None:
         yield [{"at": 0, "reset": "second_moment"}]
         yield [{"at": 0, "rescale": 4.0}]
+
+
+def _of_routers(evidence: Evidence) -> Iterator[Sequence[Entry]]:
+    """Changes of a router's own fields, as far as the trial has them: a run may refuse some."""
+    if evidence.trial.objective == "router":
+        yield from (_set("b", "x2"), _set("b", "x4"), _set("a", "x0.5"), _set("a", "x0.25"))
+    if "router_lr" in evidence.config:
+        yield from (_set("router_lr", "x0.3"), _set("router_lr", "x0.1"))
+    for name, value in (("router_z_loss", 1e-2), ("router_noise", 1.0)):
+        if name in evidence.config:
+            yield _set(name, value)
 
 
 def _set(name: str, value: float | str) -> Sequence[Entry]:

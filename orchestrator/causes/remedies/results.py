@@ -305,7 +305,7 @@ class Remedies:
     @property
     def is_stable_alone(self) -> bool:
         """Whether the control is stable, so that there is nothing to remedy."""
-        return self.control is not None and self.control.outcome == "stable"
+        return self.control is not None and self.control.ending == "stable"
 
     def helped(self, tally: Tally) -> bool:
         """Whether a helpful remedy made a replicate end well from this step.

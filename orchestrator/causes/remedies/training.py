@@ -170,7 +170,7 @@ def requested_steps(diagnosis: Diagnosis, request: RemedyRequest) -> list[int]:
     evidence = diagnosis.evidence
     if not request.at:
         return usual_steps(evidence)
-    return parse_fork_steps(request.at, evidence.onset, diagnosis.trial.steps, leaves_out=request.each_cell)
+    return parse_fork_steps(request.at, evidence.ending_onset, diagnosis.trial.steps, leaves_out=request.each_cell)
 
 
 def forks_to_try(folder: Path, diagnosis: Diagnosis, request: RemedyRequest, steps: Sequence[int]) -> list[Fork]:
@@ -263,7 +263,7 @@ def region_to_remedy(folder: Path, where: Mapping[str, Any], request: RemedyRequ
         forks = [Fork(remedy, 0, 0)]
         if not any(accepted_forks(folder, trial, forks, allow_import=request.allow_import) for trial in region.trials):
             accepted_forks(folder, first, forks, refuses=True, allow_import=request.allow_import)
-    steps = [parse_fork_steps(request.at, trial.onset_step, trial.steps, leaves_out=True) for trial in region.trials]
+    steps = [parse_fork_steps(request.at, trial.ending_step, trial.steps, leaves_out=True) for trial in region.trials]
     if request.at and not any(steps):
-        parse_fork_steps(request.at, first.onset_step, first.steps)
+        parse_fork_steps(request.at, first.ending_step, first.steps)
     return region

@@ -160,7 +160,7 @@ def test_statuses_and_outcomes_are_those_of_the_rows(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         record(ledger, sweep_of(SIX), LABELS)
         rows = ledger.trials()
-        assert ledger.outcomes() == {row.trial_id: row.outcome for row in rows if row.outcome}
+        assert ledger.endings() == {row.trial_id: row.outcome for row in rows if row.outcome}
         assert list(ledger.statuses()) == [row.trial_id for row in rows]
         ledger.plan("quadratic", sweep_of(SIX).trials[2:], {})
         for removed in (False, True):

@@ -48,10 +48,10 @@ def ledger_file(tmp_path: Path) -> Path:
 
 def test_a_new_ledger_says_whose_it_is_and_has_the_present_schema(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
-        assert ledger.version == 4
+        assert ledger.version == 5
     with LedgerReader(tmp_path / "ledger.db") as ledger:
-        assert ledger.version == 4
-    assert asked(tmp_path / "ledger.db", "PRAGMA user_version") == [(4,)]
+        assert ledger.version == 5
+    assert asked(tmp_path / "ledger.db", "PRAGMA user_version") == [(5,)]
     assert asked(tmp_path / "ledger.db", "PRAGMA application_id") == [(APPLICATION_ID,)]
 
 
@@ -161,7 +161,7 @@ def test_an_upgraded_ledger_takes_results(ledger_file: Path) -> None:
         ledger.start_pack(pack, "test")
         result = finished(trial.trial_id, "spiked", verdict_step=12)
         ledger.record(Report(pack.pack_id, 5, 0, 1.0, finished=(result,)))
-        assert ledger.outcomes()[trial.trial_id] == "spiked"
+        assert ledger.endings()[trial.trial_id] == "spiked"
 
 
 def test_an_upgrade_that_fails_at_its_second_step_leaves_the_file_as_it_was(ledger_file: Path) -> None:

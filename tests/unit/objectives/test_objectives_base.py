@@ -10,6 +10,7 @@ SHARED = {
     "adagc", "adagc_warmup", "zclip", "zclip_warmup", "radam_threshold", "adabelief_eps", "adafactor_decay",
     "adafactor_clip", "adafactor_eps", "adafactor_smallest", "stableadamw_clip", "spam_threshold", "spam_interval",
     "spam_warmup", "spam_grace", "sophia_clip", "sophia_eps", "muon_momentum",
+    "lcm_adam_period", "lcm_adam_least", "lcm_adam_change",
     "rollback", "interventions", "control",
 }  # fmt: skip
 OWN = {
@@ -22,6 +23,7 @@ OWN = {
     },
     "function_fit": set(),
     "quadratic": {"curvature", "noise"},
+    "router": {"a", "b", "beta", "spread"},
 }  # fmt: skip
 
 

@@ -475,3 +475,14 @@ def test_a_firing_is_told_with_its_reason() -> None:
     did = {"at": 106, "set": {"lr": "x0.5"}, "over": 10}
     fired = {"step": 105, "rule": 1, "on": "curvature", "value": 1.2345, "above": 1.0, "did": did}
     assert firing_in_words(fired) == "lr x0.5 at 106 over 10 (curvature 1.23 > 1 at step 105)"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("interventions", [{"at": 9, "set": {"head_lr": "x0.5"}}]), ("control", rule(do={"head_lr": "x0.5"}))],
+)
+def test_the_rate_of_a_head_that_is_tied_to_the_embeddings_cannot_be_set(key: str, value: Any) -> None:
+    model = {"width": 8, "heads": 2}
+    with pytest.raises(InputError, match="cannot set head_lr: it acts where tie_embeddings is false"):
+        sweep_of(objective="gpt", fixed={**model, "tie_embeddings": True}, **{key: value})
+    assert sweep_of(objective="gpt", fixed=model, **{key: value})

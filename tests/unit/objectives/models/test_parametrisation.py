@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from sweep_cases import sweep_of
 from torch import nn
 
-from objectives.base import GptConfig
+from objectives.base import GptConfig, QuadraticConfig
 from objectives.models.gpt import GptTrainer
 from orchestrator.base.errors import InputError
 
@@ -33,6 +33,15 @@ def test_a_preset_fills_what_is_not_given_and_is_gone_from_the_configuration() -
 def test_the_preset_gpt2_has_its_offsets_and_its_tie_and_small_is_the_default() -> None:
     assert GptConfig(steps=1, preset="gpt2") == GptConfig(steps=1, bias=True, tie_embeddings=True)
     assert GptConfig(steps=1, preset="small") == GptConfig(steps=1)
+
+
+def test_muonclip_is_muon_with_a_largest_logit_and_needs_one() -> None:
+    assert GptConfig(steps=1, optimizer="muonclip") == GptConfig(steps=1, optimizer="muon", qk_clip=100.0)
+    assert GptConfig(steps=1, optimizer="muonclip", qk_clip=30.0) == GptConfig(steps=1, optimizer="muon", qk_clip=30.0)
+    with pytest.raises(ValidationError, match="write muon"):
+        GptConfig(steps=1, optimizer="muonclip", qk_clip=None)
+    with pytest.raises(ValidationError, match="a field of gpt: here write muon"):
+        QuadraticConfig(steps=1, optimizer="muonclip")
 
 
 def test_an_unknown_preset_is_refused() -> None:

@@ -19,7 +19,7 @@ from objectives.stacking import Layout
 
 NEW_RULES = [name for name in OPTIMIZERS if name not in ("adamw", "sgd")]
 # Adafactor has no first moment, Lion no divisor, and of 8 bits the quotient is that of what is kept.
-EXACT_QUOTIENTS = ["adamw", "sgd", "radam", "adabelief", "stableadamw", "spam", "sophia"]
+EXACT_QUOTIENTS = ["adamw", "sgd", "radam", "adabelief", "stableadamw", "spam", "sophia", "lcm_adam"]
 
 
 def betas(config: TrainingConfig) -> tuple[float, float]:
@@ -76,6 +76,40 @@ class MuonAndAdamW:
             own.copy_(torch.stack([parameter.T for parameter in stored]).view_as(own))
 
 
+class LcmAdam(torch.optim.Optimizer):
+    """The reading of LCMAdam, weight by weight; the rate is what it was, moved towards the line by one step."""
+
+    def __init__(self, params: list, config: TrainingConfig) -> None:
+        super().__init__(params, {"lr": config.lr})
+        self.config, self.factor = config, 1.0
+
+    @torch.no_grad()
+    def step(self) -> None:
+        config, (group,) = self.config, self.param_groups
+        beta1, beta2 = betas(config)
+        for p in group["params"]:
+            state = self.state[p]
+            if not state:
+                state.update(t=0, m=torch.zeros_like(p), v=torch.zeros_like(p))
+            m, v, g, t = state["m"], state["v"], p.grad, state["t"]
+            weighed = g * torch.minimum((v - m * m).abs(), torch.ones_like(v))
+            size = (weighed * weighed).sum().sqrt()
+            g = g if size == 0 else weighed * ((g * g).sum().sqrt() / size)
+            state["m"] = m = beta1 * m + (1 - beta1) * g
+            state["v"] = v = beta2 * v + (1 - beta2) * g * g
+            state["t"] = t + 1
+            position = t / config.lcm_adam_period
+            line = 1 + (config.lcm_adam_least - 1) * (position - math.floor(position))
+            factor = line if t == 0 else self.moved(line)
+            mhat, vhat = m / (1 - beta1 ** (t + 1)), v / (1 - beta2 ** (t + 1))
+            p -= group["lr"] * factor * mhat / (vhat.sqrt() + config.eps)
+        self.factor = factor
+
+    def moved(self, line: float) -> float:
+        most = self.config.lcm_adam_change
+        return max(self.factor - most, min(self.factor + most, line))
+
+
 # The optimizer of each new rule, and what the libraries are told whose optimizers train here themselves.
 LIBRARIES: Mapping[str, Callable[[list, TrainingConfig], torch.optim.Optimizer]] = {
     "radam": lambda params, c: torch.optim.RAdam(params, c.lr, betas(c), c.eps),
@@ -91,6 +125,7 @@ LIBRARIES: Mapping[str, Callable[[list, TrainingConfig], torch.optim.Optimizer]]
         params, c.lr, betas(c), c.eps, weight_decay=0.0, min_8bit_size=c.adam8bit_smallest
     ),
     "muon": MuonAndAdamW,
+    "lcm_adam": LcmAdam,
     "torch.optim.NAdam": lambda params, c: torch.optim.NAdam(params, c.lr, betas(c), c.eps),
     "torch.optim.RMSprop": lambda params, c: torch.optim.RMSprop(params, c.lr, eps=c.eps, momentum=c.beta1),
     "torch.optim.Adagrad": lambda params, c: torch.optim.Adagrad(params, c.lr, eps=c.eps),

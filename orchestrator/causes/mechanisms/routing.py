@@ -1,0 +1,63 @@
+"""A router of a mixture of experts that sends nearly all tokens to a few experts, which the loss hardly shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.causes.evidence import Evidence
+from orchestrator.causes.mechanisms.mechanism import (
+    Finding,
+    MakeFinding,
+    Move,
+    Values,
+    just,
+    mechanism,
+    scaled,
+)
+from orchestrator.detection.collapse import MOST_GINI, ROUTER_COLUMNS
+
+_ROUTER = "router"  # the objective whose scores alone are trained
+
+
+def _of_scores(setting: str, *factors: float) -> Values:
+    """Multiples of a setting of the objective ``router``; another objective may mean anything by such a name."""
+
+    def values(evidence: Evidence) -> Sequence[float]:
+        return scaled(setting, *factors)(evidence) if evidence.trial.objective == _ROUTER else []
+
+    return values
+
+
+@mechanism(
+    "router collapse",
+    label="router",
+    colour="#6a3d9a",
+    moves=(
+        Move("balance", "switch", "makes crowded experts less likely to be chosen", just("aux", "loss_free")),
+        Move("router_lr", "lower", "lets experts learn before the router decides", scaled("router_lr", 0.3, 0.1)),
+        Move("router_z_loss", "raise", "keeps the router's logits small", just(1e-3, 1e-2)),
+        Move("router_noise", "raise", "sends tokens to experts that are not chosen yet", just(0.1, 1.0)),
+        Move("b", "raise", "lets scores of experts decay faster than they grow", _of_scores("b", 2, 4)),
+        Move("a", "lower", "lets scores of chosen experts grow less", _of_scores("a", 0.5, 0.25)),
+    ),
+)
+def router_collapse(evidence: Evidence, finding: MakeFinding) -> Finding:
+    """Loads of experts far from even, or dead experts, throughout the end of the run and from before its onset.
+
+    Supported as a trial is marked collapsed, if that began before the loss left its trend. Excluded without experts.
+    """
+    gini, dead = (evidence.column(name) for name in ROUTER_COLUMNS)
+    if not len(gini) and not len(dead):
+        if (evidence.number("experts") or 0) > 1:
+            return finding("unknown", "the loads of the experts were not read")
+        return finding("excluded", "nothing says that it has a router of experts")
+    numbers = [f"Gini coefficient of the loads {gini.value_N[-1]:.2f} at the end, up to {gini.largest():.2f}"] * bool(
+        len(gini)
+    )
+    numbers += [f"{dead.value_N[-1]:.0f} dead experts at the end"] * bool(len(dead))
+    since = evidence.trial.collapsed_step
+    if since is None:
+        return finding("excluded", f"at the end no expert was dead and the Gini not above {MOST_GINI:g}", numbers)
+    if evidence.onset is not None and evidence.onset <= since:
+        return finding("excluded", f"the loss had left its trend before it collapsed at step {since}", numbers)
+    return finding("supported", "the router sends nearly all tokens to a few experts", numbers, since)

@@ -1,0 +1,56 @@
+"""A planted collapse of a router: it is named, and one remedy saves it."""
+
+from pathlib import Path
+
+import pytest
+from remedy_cases import find_remedies
+from sweep_cases import sweep_of
+
+from orchestrator.base.files import LEDGER
+from orchestrator.causes.diagnosis import diagnose, explain
+from orchestrator.causes.remedies.request import RemedyRequest
+from orchestrator.driver.runner import run_sweep
+from orchestrator.executors.inline import InlineExecutor
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.table import read_table
+
+PLANTED = (
+    "objective: router\nsteps: 120\naxes: {beta: {values: [1, 16]}}\nseeds: [0]\n"
+    "fixed: {lr: 0.2, experts: 8}\ntracking: {enabled: false}\n"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results") / "routers"
+    run_sweep(sweep_of(PLANTED, base="name: routers\n"), folder, InlineExecutor)
+    return folder
+
+
+def test_a_planted_collapse_is_named_and_no_other_cause(folder: Path) -> None:
+    with LedgerReader(folder / LEDGER) as ledger:
+        table = read_table(ledger)
+        found = diagnose(table)
+        assert found is not None
+        assert found.cause is not None
+        assert found.trial.cell["beta"] == 16
+        assert (found.cause.mechanism, found.cause.began_step) == ("router_collapse", found.trial.collapsed_step)
+        stable = next(trial for trial in table.trials if trial.cell["beta"] == 1)
+        balanced = diagnose(table, stable.trial_id)
+        assert balanced is not None
+        verdicts = {finding.mechanism: finding.verdict for finding in balanced.findings}
+        assert (balanced.cause, verdicts["router_collapse"]) == (None, "excluded")
+        explained = explain(table)
+        assert [cause.mechanism for cause in explained.causes.values()] == ["router_collapse"]
+
+
+def test_one_remedy_saves_it(folder: Path) -> None:
+    request = RemedyRequest(tried=("b=x4", "clip=0.01"), at=("0",), replicates=2, pairs=False)
+    found = find_remedies(folder, None, {}, request)
+    assert (found.cause, found.control_repeats) == ("router_collapse", True)
+    saved = {tally.name: tally.saved for tally in found.tallies}
+    best = found.best
+    assert best is not None
+    assert best.remedy.moves(found.trial.config) == {("b", "raise")}
+    assert saved[best.name] == best.tried
+    assert saved["clip 0.01"] == 0
