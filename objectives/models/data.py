@@ -2,102 +2,61 @@
 
 from __future__ import annotations
 
-import bisect
 import functools
-import glob
-import hashlib
-import itertools
-import os
-import platform
-import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+import numpy as np
 import torch
 
 from objectives.base import GptConfig
+from objectives.models.facts.text import Recipe
+from objectives.models.texts import StoredBytes, Text, load_text
 from objectives.stacking import seeded_generator
 
 # Shapes: K members, S cohorts, N steps, B sequences, T context length.
 
-_HELD_OUT = 0.1
 _POSITIONS_PER_CHUNK = 256
 _STEPS_PER_DRAW = 32
 # A seed's streams, which must not overlap: for the text, the corrupted steps, and their random bytes.
 _BATCH_PURPOSE, _CORRUPTION_PURPOSE, _RANDOM_BYTES_PURPOSE = 1, 8, 9
-# Tests contain invalid bytes on purpose; site-packages differ between machines.
-_NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
 # For the origin of a batch: bytes quoted per sequence, and sequences listed in one line.
 _EXCERPT_BYTES, _MOST_SEQUENCES = 60, 4
 
 
-@dataclass(frozen=True, slots=True)
-class TextFile:
-    """A file of a corpus: ``size`` bytes of the text, beginning at byte ``start`` and followed by a line break."""
-
-    name: str
-    start: int
-    size: int
-
-
 @dataclass(frozen=True)
 class Corpus:
-    """Bytes to train on and held-out bytes, both 1-D uint8 tensors on the CPU.
+    """Bytes to train on and held-out bytes: both 1-D uint8 tensors on the CPU, or on disk.
 
-    ``files`` are in the order of the text, the training part first.
+    ``text`` knows the documents, and may be missing where nobody asks for the origin of a batch.
     """
 
-    training: torch.Tensor
-    held_out: torch.Tensor
+    training: torch.Tensor | StoredBytes
+    held_out: torch.Tensor | StoredBytes
     source: str
     sha256: str
-    files: tuple[TextFile, ...] = ()
+    text: Text | None = None
 
 
 @functools.lru_cache(maxsize=4)
-def load_corpus(text: tuple[str, ...]) -> Corpus:
+def load_corpus(text: tuple[str, ...], recipe: Recipe = Recipe()) -> Corpus:
     """Read ``text`` (files, folders or globs), or the source of Python's standard library if empty.
 
-    The last tenth of the bytes is held out. Raises ValueError if a pattern matches no file or there is too little text.
+    The last tenth of the bytes is held out; ``recipe`` makes what is trained on from the rest. Raises ValueError if a
+    pattern matches no file, a file cannot be read, or there is too little text.
     """
-    if text:
-        named, source = [(str(path), path) for pattern in text for path in _matching_files(pattern)], ", ".join(text)
-    else:
-        named, source = _standard_library(), f"Python {platform.python_version()} standard library"
-    contents = [path.read_bytes() for _, path in named]
-    content = b"\n".join(contents)
-    if len(content) < 10_000:
-        raise ValueError(f"text {source} has {len(content)} bytes: training needs at least 10000")
-    # torch warns about a read-only buffer; bytearray makes a writable copy.
-    tokens = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-    split = int(len(tokens) * (1 - _HELD_OUT))
-    sizes = [len(file_content) for file_content in contents]
-    starts = itertools.accumulate((size + 1 for size in sizes), initial=0)
-    files = tuple(TextFile(name, start, size) for (name, _), start, size in zip(named, starts, sizes, strict=False))
-    return Corpus(tokens[:split], tokens[split:], source, hashlib.sha256(content).hexdigest(), files)
+    read = load_text(text, recipe)
+    training, held_out = (
+        each if isinstance(each, StoredBytes) else torch.from_numpy(each) for each in (read.training, read.held_out)
+    )
+    return Corpus(training, held_out, read.source, read.sha256, read)
 
 
-def _matching_files(pattern: str) -> list[Path]:
-    path = Path(pattern).expanduser()
-    if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.is_file())
-    elif path.is_file():
-        files = [path]
-    else:
-        files = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
-    if not files:
-        raise ValueError(f"text: {pattern!r} matches no file")
-    return files
-
-
-def _standard_library() -> list[tuple[str, Path]]:
-    library = Path(sysconfig.get_paths()["stdlib"])
-    paths = []
-    for folder, subfolders, names in os.walk(library):
-        subfolders[:] = [name for name in subfolders if name not in _NOT_LIBRARY]  # not searched: they have thousands
-        paths += [Path(folder, name) for name in names if name.endswith(".py") and name not in _NOT_LIBRARY]
-    return [(path.relative_to(library).as_posix(), path) for path in sorted(paths)]
+def sequences(text: torch.Tensor | StoredBytes, starts: torch.Tensor, length: int) -> torch.Tensor:
+    """Return ``length`` bytes of a text from each of ``starts`` on, int64; ``starts`` are where the text is."""
+    if isinstance(text, StoredBytes):
+        return torch.from_numpy(text.sequences(starts.numpy(), length)).long()
+    return text[starts[..., None] + torch.arange(length, device=starts.device)].long()
 
 
 class BatchStream:
@@ -105,10 +64,11 @@ class BatchStream:
 
     def __init__(self, corpus: Corpus, batch_size: int, context: int, device: torch.device):
         self.batch_size, self.context = batch_size, context
-        self._tokens = corpus.training.to(device)
+        self._device = device
+        self._reads_on = torch.device("cpu") if isinstance(corpus.training, StoredBytes) else device
+        self._tokens = corpus.training if isinstance(corpus.training, StoredBytes) else corpus.training.to(device)
         if len(self._tokens) <= context + 1 or len(corpus.held_out) <= context + 1:
             raise ValueError(f"text {corpus.source} is too short for context = {context}")
-        self._span_T = torch.arange(context + 1, device=device)
         self._chunk_of: dict[tuple[int, int], torch.Tensor] = {}
         self._drawn_for: list[tuple[int, int]] = []
 
@@ -124,7 +84,7 @@ class BatchStream:
             positions.append(self._positions_SNB[:, first : first + missing])
             missing -= positions[-1].shape[1]
         positions_NSB = (positions[0] if len(positions) == 1 else torch.cat(positions, dim=1)).transpose(0, 1)
-        return self._tokens[positions_NSB[..., None] + self._span_T].long()
+        return sequences(self._tokens, positions_NSB, self.context + 1).to(self._device, non_blocking=True)
 
     def _offset(self, cohorts: Sequence[tuple[int, int]]) -> int:
         """Return where the positions of ``cohorts`` are among the drawn ones, after drawing them if they are not."""
@@ -138,7 +98,7 @@ class BatchStream:
     def _draw(self, cohorts: Sequence[tuple[int, int]]) -> None:
         """Draw positions for the next steps of all cohorts and move them to the device in one transfer."""
         drawn = [self._positions(seed, step) for seed, step in cohorts]
-        self._positions_SNB = torch.stack(drawn).to(self._tokens.device, non_blocking=True)
+        self._positions_SNB = torch.stack(drawn).to(self._reads_on, non_blocking=True)
         self._drawn_for = list(cohorts)
         current = {(seed, step // _POSITIONS_PER_CHUNK) for seed, step in cohorts}
         self._chunk_of = {key: chunk for key, chunk in self._chunk_of.items() if key in current}
@@ -244,7 +204,8 @@ class SequenceOrigin:
 
     This is byte ``offset`` of ``file``, whose trailing line break counts as part of the file. A sequence with
     ``is_cut_short`` crosses the end of the file and continues in the next one. ``excerpt`` is its beginning, on one
-    line. If ``is_corrupted``, random bytes replaced the whole sequence.
+    line. If ``is_corrupted``, random bytes replaced the whole sequence; with ``is_noise`` it begins in a document that
+    noise replaced.
     """
 
     start: int
@@ -254,6 +215,7 @@ class SequenceOrigin:
     excerpt: str
     is_cut_short: bool
     is_corrupted: bool
+    is_noise: bool = False
 
 
 def batch_origin(config: GptConfig, seed: int, step: int) -> list[SequenceOrigin]:
@@ -262,7 +224,7 @@ def batch_origin(config: GptConfig, seed: int, step: int) -> list[SequenceOrigin
     ``step`` counts batches of data; after a rollback it is ahead of the member's own step
     (``objectives.base.data_step``). Raises ValueError as ``load_corpus`` does.
     """
-    corpus = load_corpus(text_at(config, step))
+    corpus = load_corpus(text_at(config, step), config.recipe)
     chunk, row = divmod(step, _POSITIONS_PER_CHUNK)
     starts_NB = _positions_of_chunk(seed, chunk, len(corpus.training) - config.context, config.batch_size)
     is_corrupted = corruption_draw(seed, step) < config.corrupted or step in burst_of(config)
@@ -270,11 +232,15 @@ def batch_origin(config: GptConfig, seed: int, step: int) -> list[SequenceOrigin
 
 
 def _origin(corpus: Corpus, start: int, length: int, is_corrupted: bool) -> SequenceOrigin:
-    file = corpus.files[bisect.bisect_right(corpus.files, start, key=lambda file: file.start) - 1]
-    offset = start - file.start
+    assert corpus.text is not None
+    documents, names = corpus.text.documents, corpus.text.names
+    index = int(np.searchsorted(documents.start_D, start, side="right")) - 1
+    inside = start - int(documents.start_D[index])
+    offset = int(documents.offset_D[index]) + inside
     excerpt = bytes(corpus.training[start : start + min(length, _EXCERPT_BYTES)].tolist()).decode(errors="replace")
-    is_cut_short = offset + length > file.size
-    return SequenceOrigin(start, length, file.name, offset, " ".join(excerpt.split()), is_cut_short, is_corrupted)
+    is_cut_short = inside + length > documents.size_D[index]
+    file, is_noise = names[documents.source_D[index]], bool(documents.is_noise_D[index])
+    return SequenceOrigin(start, length, file, offset, " ".join(excerpt.split()), is_cut_short, is_corrupted, is_noise)
 
 
 def batch_text(config: GptConfig, seed: int, step: int) -> str:
@@ -298,5 +264,5 @@ def _span(origin: SequenceOrigin) -> str:
 def held_out_batches(corpus: Corpus, num_batches: int, batch_size: int, context: int) -> torch.Tensor:
     """Return evenly spaced held-out sequences, the same for all members: int64 (num_batches, B, T + 1)."""
     starts = torch.linspace(0, len(corpus.held_out) - context - 1, num_batches * batch_size).long()
-    tokens = corpus.held_out[starts[:, None] + torch.arange(context + 1)].long()
+    tokens = sequences(corpus.held_out, starts, context + 1)
     return tokens.view(num_batches, batch_size, context + 1)

@@ -54,7 +54,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
 
     def __init__(self, configs: Sequence[GptConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan) -> None:
         super().__init__(configs, seeds, device, plan)
-        self.corpus = load_corpus(self.structure.text)
+        self.corpus = load_corpus(self.structure.text, self.structure.recipe)
         self.batches = BatchStream(self.corpus, self.structure.batch_size, self.structure.context, self.device)
         self._later_batches: BatchStream | None = None  # with the text after a shift, once a member needs it
         is_on_cpu = self.device.type == "cpu"
@@ -277,7 +277,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
     def _shifted(self, tokens_TKBS: torch.Tensor) -> torch.Tensor:
         """Replace the bytes of members whose text has shifted."""
         if self._later_batches is None:
-            later = load_corpus(self.structure.shift_text)
+            later = load_corpus(self.structure.shift_text, self.structure.recipe)
             self._later_batches = BatchStream(later, self.structure.batch_size, self.structure.context, self.device)
         count = len(tokens_TKBS)
         later_TKBS = self._later_batches.batches(self.cohorts(), count)[:, self.cohort_of_member_K]

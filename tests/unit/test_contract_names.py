@@ -201,6 +201,14 @@ def test_fields_of_the_objectives() -> None:
     assert own == {
         "gpt": [
             *COMMON_FIELDS,
+            "separator",
+            "duplicated_share",
+            "duplicated_times",
+            "noise_share",
+            "noise_kind",
+            "dedup",
+            "quality",
+            "quality_keep",
             "preset",
             "depth",
             "width",

@@ -10,8 +10,8 @@ from pydantic import model_validator
 from objectives.fields import Condition, per_member, structural, unless, when
 from objectives.models.facts.parametrisation import Parametrisation, SizeFactors
 from objectives.models.facts.presets import Preset, expanded
+from objectives.models.facts.text import TextConfig
 from objectives.protocol import Objective
-from objectives.training_config import TrainingConfig
 
 _IN_FLOAT16 = when("precision", "float16")
 _HAS_HEAD = when("tie_embeddings", False)
@@ -22,7 +22,7 @@ _HAS_GAINS = Condition(
 )
 
 
-class GptConfig(TrainingConfig):
+class GptConfig(TextConfig):
     """A byte-level decoder-only transformer on real text."""
 
     batch_size: int = structural(8, "sequences", "sequences of `context` bytes per step", ge=1, le=65_536)
@@ -315,6 +315,14 @@ GPT = Objective(
         "batch_size",
         "context",
         "text",
+        "separator",
+        "duplicated_share",
+        "duplicated_times",
+        "noise_share",
+        "noise_kind",
+        "dedup",
+        "quality",
+        "quality_keep",
         "corrupted",
         "burst_at",
         "burst_length",
