@@ -12,9 +12,9 @@ from objectives.models.words import Words, words_of
 
 # Shapes: D documents, W words, S shingles, H hash functions.
 
-THRESHOLD = 0.8  # of the Jaccard similarity of two documents' shingles
+THRESHOLD = 0.7  # of the Jaccard similarity of two documents' shingles
 _SHINGLE = 5  # words
-_BANDS, _ROWS = 32, 4  # a pair at the threshold shares a band with probability 1 - (1 - 0.8^4)^32 > 0.9999
+_BANDS, _ROWS = 32, 4  # a pair at the threshold shares a band with probability 1 - (1 - 0.7^4)^32 > 0.9998
 _AT_ONCE = 1024  # shingles
 
 

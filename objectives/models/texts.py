@@ -80,7 +80,7 @@ def load_text(text: Sequence[str], recipe: Recipe) -> Text:
     if known is not None and known.path is not None:
         return known.on_disk(names, source)
     sources = opened(named, MOST_IN_MEMORY)
-    parts = _parts(sources, recipe, source) if known is None else known
+    parts = prepared(sources, recipe, source) if known is None else known
     if parts.num_bytes > MOST_IN_MEMORY:
         parts = parts.written(key, sources, recipe)
         return parts.on_disk(names, source)
@@ -90,16 +90,20 @@ def load_text(text: Sequence[str], recipe: Recipe) -> Text:
     return parts.in_memory(sources, recipe, names, source)
 
 
-def _parts(sources: Sequence[Source], recipe: Recipe, source: str) -> _Parts:
+def prepared(sources: Sequence[Source], recipe: Recipe, source: str) -> Parts:
+    """Return the two parts of a text called ``source``, the first as ``recipe`` makes it.
+
+    Raises ValueError if there is too little text.
+    """
     whole = documents_of(sources, recipe.separator)
     if whole.num_bytes < _LEAST:
         raise ValueError(f"text {source} has {whole.num_bytes} bytes: training needs at least {_LEAST}")
     training, held_out = whole.cut(int(whole.num_bytes * (1 - HELD_OUT)))
-    return _Parts(cooked(sources, training, recipe, source), held_out)
+    return Parts(cooked(sources, training, recipe, source), held_out)
 
 
 @dataclass(frozen=True)
-class _Parts:
+class Parts:
     """The documents of the two parts of a text; once it is on disk, where, and its hash."""
 
     training: Documents
@@ -109,9 +113,11 @@ class _Parts:
 
     @property
     def num_bytes(self) -> int:
+        """The length of both."""
         return self.training.num_bytes + self.held_out.num_bytes
 
     def in_memory(self, sources: Sequence[Source], recipe: Recipe, names: tuple[str, ...], source: str) -> Text:
+        """Return the text with its bytes in memory."""
         content, end = np.empty(self.num_bytes, dtype=np.uint8), 0
         for chunk in self._chunks(sources, recipe):
             content[end : end + len(chunk)] = np.frombuffer(chunk, dtype=np.uint8)
@@ -120,12 +126,13 @@ class _Parts:
         return Text(content[:split], content[split:], self.training, self.held_out, names, source, sha256)
 
     def on_disk(self, names: tuple[str, ...], source: str) -> Text:
+        """Return the text with its bytes where they are on disk."""
         assert self.path is not None
         split = self.training.num_bytes
         training, held_out = StoredBytes(self.path, 0, split), StoredBytes(self.path, split, self.num_bytes - split)
         return Text(training, held_out, self.training, self.held_out, names, source, self.sha256)
 
-    def written(self, key: Path, sources: Sequence[Source], recipe: Recipe) -> _Parts:
+    def written(self, key: Path, sources: Sequence[Source], recipe: Recipe) -> Parts:
         """Write the text into the cache, unless a file has just that, and keep where it is."""
         digest, path = hashlib.sha256(), sources[0].path
         try:
@@ -142,7 +149,7 @@ class _Parts:
         except OSError as error:
             raise ValueError(f"the text does not fit into {key.parent}: {error}; SWEEP_CACHE moves it") from None
 
-    def kept(self, key: Path) -> _Parts:
+    def kept(self, key: Path) -> Parts:
         """Write what the next pack needs not find out again."""
         parts = {"training": self.training, "held_out": self.held_out}
         arrays = {f"{part}_{name}": getattr(each, name) for part, each in parts.items() for name in ARRAYS}
@@ -155,7 +162,7 @@ class _Parts:
             yield from chunks(sources, documents, recipe.noise_kind)
 
 
-def _from_cache(key: Path) -> _Parts | None:
+def _from_cache(key: Path) -> Parts | None:
     """Return what an earlier call has found out, or None."""
     try:
         with key.with_suffix(".npz").open("rb") as file, np.load(file) as stored:
@@ -165,7 +172,7 @@ def _from_cache(key: Path) -> _Parts | None:
             path, sha256 = str(stored["path"]), str(stored["sha256"])
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
         return None
-    parts = _Parts(training, held_out, Path(path) if path else None, sha256)
+    parts = Parts(training, held_out, Path(path) if path else None, sha256)
     if parts.path is not None and (not parts.path.exists() or parts.path.stat().st_size != parts.num_bytes):
         return None
     return parts

@@ -81,6 +81,7 @@ QUESTIONS = {
     "boundary": {"--along", "--across", "--where", "--reduce", "--degraded", "--level"},
     "check": SWEEP_OPTIONS - {"--results"} | {"--losses", "--timeout"},
     "compare": {"--by", "--base", "--x", "--y", "--reduce", "--degraded"},
+    "data": SWEEP_OPTIONS - {"--results"} | {"--separator"},
     "diagnose": {"--trial", "--cell"},
     "doctor": {"--strict", "--fix"},
     "edge": {"--along", "--across", "--by", "--where", "--degraded"},

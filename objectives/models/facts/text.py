@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import field_validator
 
 from objectives.fields import Condition, structural, unless
 from objectives.training_config import TrainingConfig
@@ -84,6 +86,12 @@ class TextConfig(TrainingConfig):
     quality_keep: float = structural(
         0.8, "1", "share of the text that quality keeps", acts=unless("quality", None), gt=0, le=1
     )
+
+    @field_validator("separator", mode="before")
+    @classmethod
+    def _typed(cls, value: Any) -> Any:
+        """Read \\n and \\t as YAML does within double quotes, which are easily forgotten."""
+        return value.replace("\\n", "\n").replace("\\t", "\t") if isinstance(value, str) else value
 
     @property
     def recipe(self) -> Recipe:

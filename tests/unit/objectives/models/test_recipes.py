@@ -245,6 +245,15 @@ def test_the_fields_are_axes_and_part_of_a_trial_only_where_they_act() -> None:
     ]  # fmt: skip
 
 
+def test_a_line_break_that_a_shell_or_yaml_leaves_as_it_is_typed_is_one() -> None:
+    for typed in ("\\n", "\n"):
+        assert by(separator=typed, dedup="exact").separator == "\n"
+    quoted, plain = (
+        sweep_of(f"fixed: {{dedup: exact, separator: {text}}}\n", BASE).trials for text in ('"\\n"', "'\\n'")
+    )
+    assert quoted[0].trial_id == plain[0].trial_id
+
+
 def test_a_recipe_of_an_unknown_kind_is_refused_in_python() -> None:
     with pytest.raises(ValidationError, match="noise_kind"):
         GptConfig(steps=3, noise_share=0.1, noise_kind="dust")
