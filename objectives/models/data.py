@@ -20,6 +20,7 @@ _POSITIONS_PER_CHUNK = 256
 _STEPS_PER_DRAW = 32
 # A seed's streams, which must not overlap: for the text, the corrupted steps, and their random bytes.
 _BATCH_PURPOSE, _CORRUPTION_PURPOSE, _RANDOM_BYTES_PURPOSE = 1, 8, 9
+_LARGEST_FLOAT32 = 2**24  # below it every integer is a float32
 # For the origin of a batch: bytes quoted per sequence, and sequences listed in one line.
 _EXCERPT_BYTES, _MOST_SEQUENCES = 60, 4
 
@@ -263,6 +264,8 @@ def _span(origin: SequenceOrigin) -> str:
 
 def held_out_batches(corpus: Corpus, num_batches: int, batch_size: int, context: int) -> torch.Tensor:
     """Return evenly spaced held-out sequences, the same for all members: int64 (num_batches, B, T + 1)."""
-    starts = torch.linspace(0, len(corpus.held_out) - context - 1, num_batches * batch_size).long()
+    last = len(corpus.held_out) - context - 1
+    kind = torch.float32 if last < _LARGEST_FLOAT32 else torch.float64  # the latter changes the places in short texts
+    starts = torch.linspace(0, last, num_batches * batch_size, dtype=kind).long()
     tokens = sequences(corpus.held_out, starts, context + 1)
     return tokens.view(num_batches, batch_size, context + 1)

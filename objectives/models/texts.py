@@ -43,6 +43,8 @@ class StoredBytes:
 
     def sequences(self, starts: np.ndarray, length: int) -> np.ndarray:
         """Return ``length`` bytes from each of ``starts`` on, uint8 of shape (\\*starts.shape, length)."""
+        if starts.size and not 0 <= starts.min() <= starts.max() <= self.size - length:
+            raise IndexError(f"bytes {starts.min()} to {starts.max() + length} of {self.size}")
         handle = os.open(self.path, os.O_RDONLY)
         try:
             parts = [read_at(handle, self.start + start, length, self.path) for start in starts.ravel().tolist()]

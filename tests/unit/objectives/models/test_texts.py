@@ -16,7 +16,7 @@ from pack_cases import trainer_of
 
 from objectives.base import GptConfig
 from objectives.models import texts
-from objectives.models.data import BatchStream, batch_origin, held_out_batches, load_corpus
+from objectives.models.data import BatchStream, Corpus, batch_origin, held_out_batches, load_corpus
 from objectives.models.documents import contents, documents_of
 from objectives.models.facts.text import Recipe
 from objectives.models.files import Source, opened
@@ -110,6 +110,23 @@ def test_a_trainer_reads_from_the_disk_what_it_reads_from_memory_and_resumes_to_
     load_corpus.cache_clear()
     assert_same(curves(trainer_of("gpt", [config], [3]), 6), in_memory)
     assert_resumes(partial(trainer_of, "gpt"), [config], [3], 4, 6, tmp_path)
+
+
+def test_bytes_outside_a_part_are_not_read_from_the_other_part(tmp_path: Path, little_memory: None) -> None:
+    (tmp_path / "text.txt").write_bytes(CONTENT)
+    text = load_text((str(tmp_path / "text.txt"),), Recipe())
+    assert isinstance(text.training, StoredBytes)
+    assert text.training.sequences(np.array([len(text.training) - 9]), 9).tobytes() == text.training[-9:].tobytes()
+    for start in (len(text.training) - 8, -1):
+        with pytest.raises(IndexError):
+            text.training.sequences(np.array([0, start]), 9)
+
+
+def test_held_out_batches_of_a_large_text_end_with_it(tmp_path: Path) -> None:
+    (tmp_path / "held_out.bin").touch()
+    os.truncate(tmp_path / "held_out.bin", 199_999_999)
+    held_out = StoredBytes(tmp_path / "held_out.bin", 0, 199_999_999)
+    assert held_out_batches(Corpus(held_out, held_out, "", ""), 8, 64, 32).shape == (8, 64, 33)
 
 
 def test_one_plain_file_is_read_in_place_and_others_are_kept_once(
