@@ -257,9 +257,10 @@ def batch_text(config: GptConfig, seed: int, step: int) -> str:
 
 
 def _span(origin: SequenceOrigin) -> str:
+    noise = " (noise)" if origin.is_noise else ""
     if origin.is_cut_short:
-        return f"bytes {origin.offset:,} to the end of {origin.file} and on"
-    return f"bytes {origin.offset:,}-{origin.offset + origin.length - 1:,} of {origin.file}"
+        return f"bytes {origin.offset:,} to the end of {origin.file} and on{noise}"
+    return f"bytes {origin.offset:,}-{origin.offset + origin.length - 1:,} of {origin.file}{noise}"
 
 
 def held_out_batches(corpus: Corpus, num_batches: int, batch_size: int, context: int) -> torch.Tensor:

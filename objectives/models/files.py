@@ -164,9 +164,16 @@ def fingerprint(paths: Sequence[Path], *more: Any) -> str:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that appears at ``path`` once the block ends without an error, and not before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
+    """Open a file that appears at ``path`` once the block ends without an error, and not before.
+
+    Raises ValueError if there is no place for it.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened_file = tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False)  # noqa: SIM115
+    except OSError as error:
+        raise ValueError(f"the text has no place in {path.parent}: {error}; SWEEP_CACHE moves it") from None
+    with opened_file as file:
         try:
             yield file
             file.flush()

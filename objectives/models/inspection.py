@@ -11,14 +11,13 @@ import numpy as np
 
 from objectives.models.documents import Documents, contents
 from objectives.models.duplicates import first_equal, first_near
-from objectives.models.facts.text import Recipe
+from objectives.models.facts.text import RECIPE_FIELDS, Recipe
 from objectives.models.files import Source, named_files, opened
 from objectives.models.quality import compression_ratio, unigram_perplexity, untypical
 from objectives.models.texts import MOST_IN_MEMORY, prepared
 
 MOST_EXAMINED = 500_000  # documents or lines; each takes half a kilobyte of memory
 _MOST_SHOWN = 5
-_FIELDS = ("duplicated_share", "duplicated_times", "noise_share", "noise_kind", "dedup", "quality", "quality_keep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ def inspected(text: Sequence[str], recipe: Recipe) -> TextReport:
     scores = compression_ratio(read), unigram_perplexity(read)
     return TextReport(
         source,
-        {name: getattr(recipe, name) for name in _FIELDS if getattr(recipe, name) != getattr(Recipe(), name)},
+        {name: getattr(recipe, name) for name in RECIPE_FIELDS[1:] if getattr(recipe, name) != getattr(Recipe(), name)},
         len(sources),
         documents.num_bytes,
         (_level("document", len(documents), examined.size_D, read), _of_lines(sources, documents, recipe)),

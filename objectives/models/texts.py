@@ -87,7 +87,7 @@ def load_text(text: Sequence[str], recipe: Recipe) -> Text:
         parts = parts.written(key, sources, recipe)
         return parts.on_disk(names, source)
     if known is None and recipe.is_slow:
-        with contextlib.suppress(OSError):  # a cache that cannot be written costs time alone
+        with contextlib.suppress(OSError, ValueError):  # a cache that cannot be written costs time alone
             parts.kept(key)
     return parts.in_memory(sources, recipe, names, source)
 

@@ -10,7 +10,7 @@ from pydantic import model_validator
 from objectives.fields import Condition, per_member, structural, unless, when
 from objectives.models.facts.parametrisation import Parametrisation, SizeFactors
 from objectives.models.facts.presets import Preset, expanded
-from objectives.models.facts.text import TextConfig
+from objectives.models.facts.text import RECIPE_FIELDS, TextConfig
 from objectives.protocol import Objective
 
 _IN_FLOAT16 = when("precision", "float16")
@@ -315,14 +315,7 @@ GPT = Objective(
         "batch_size",
         "context",
         "text",
-        "separator",
-        "duplicated_share",
-        "duplicated_times",
-        "noise_share",
-        "noise_kind",
-        "dedup",
-        "quality",
-        "quality_keep",
+        *RECIPE_FIELDS,
         "corrupted",
         "burst_at",
         "burst_length",

@@ -14,6 +14,11 @@ NoiseKind = Literal["shuffled_bytes", "foreign_text", "markup", "repeated_token"
 Dedup = Literal["exact", "near"]
 Quality = Literal["compression", "perplexity"]
 
+# The fields that a text is made by, from its files.
+RECIPE_FIELDS = (
+    "separator", "duplicated_share", "duplicated_times", "noise_share", "noise_kind", "dedup", "quality",
+    "quality_keep",
+)  # fmt: skip
 _TELLS_DOCUMENTS_APART = Condition(
     "duplicated_share, noise_share, dedup or quality is set",
     lambda settings: bool(

@@ -17,7 +17,7 @@ from sweep_cases import sweep_of
 
 from objectives.base import GptConfig, RowSpec
 from objectives.models import texts
-from objectives.models.data import batch_origin, load_corpus
+from objectives.models.data import batch_origin, batch_text, load_corpus
 from objectives.models.facts.text import NoiseKind, Recipe
 from objectives.models.noise import noisy
 from objectives.models.texts import Text, load_text
@@ -180,6 +180,8 @@ def test_the_origin_of_a_batch_is_in_the_file_wherever_copies_and_filters_move_i
         assert bytes(corpus.training[origin.start : origin.start + size].tolist()) == content[origin.offset :][:size]
     dirty = config.model_copy(update={"noise_share": 0.5})
     assert {origin.is_noise for origin in batch_origin(dirty, 0, 0)} == {True, False}
+    said = batch_text(dirty, 0, 0).split(", ")[0]
+    assert said.endswith(" (noise)") == batch_origin(dirty, 0, 0)[0].is_noise
 
 
 FIELDS = {

@@ -161,6 +161,19 @@ def test_a_cache_that_is_damaged_is_made_anew(tmp_path: Path, cache: Path, littl
     assert whole(load_text((str(path),), Recipe())) == CONTENT
 
 
+def test_a_cache_without_a_place_is_named_and_a_text_in_memory_does_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text.txt.gz").write_bytes(gzip.compress(CONTENT))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SWEEP_CACHE", str(tmp_path / "file"))
+    in_memory = load_text((str(tmp_path / "text.txt.gz"),), Recipe(separator="\n", dedup="exact"))
+    assert whole(in_memory) == CONTENT
+    monkeypatch.setattr(texts, "MOST_IN_MEMORY", 5000)
+    with pytest.raises(ValueError, match=r"no place in .*SWEEP_CACHE"):
+        load_text((str(tmp_path / "text.txt.gz"),), Recipe())
+
+
 def test_a_file_that_shrinks_while_it_is_trained_on_is_named(tmp_path: Path, little_memory: None) -> None:
     path = tmp_path / "text.txt"
     path.write_bytes(CONTENT)
