@@ -80,15 +80,16 @@ def inspected(text: Sequence[str], recipe: Recipe) -> TextReport:
     def read() -> Iterator[bytes]:
         return contents(sources, examined, recipe.noise_kind)
 
-    scores = compression_ratio(read), unigram_perplexity(read)
+    compression_D, perplexity_D = compression_ratio(read), unigram_perplexity(read)
     return TextReport(
         source,
         {name: getattr(recipe, name) for name in RECIPE_FIELDS[1:] if getattr(recipe, name) != getattr(Recipe(), name)},
         len(sources),
         documents.num_bytes,
         (_level("document", len(documents), examined.size_D, read), _of_lines(sources, documents, recipe)),
-        *(Scores(*np.percentile(score_D, [5, 50, 95]).tolist()) for score_D in scores),
-        _least_typical(sources, examined, *scores),
+        Scores(*np.percentile(compression_D, [5, 50, 95]).tolist()),
+        Scores(*np.percentile(perplexity_D, [5, 50, 95]).tolist()),
+        _least_typical(sources, examined, compression_D, perplexity_D),
     )
 
 
