@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from objectives.base import GptConfig
+from objectives.interventions import in_force
 from objectives.models.facts.text import Recipe
 from objectives.models.texts import StoredBytes, Text, load_text
 from objectives.stacking import seeded_generator
@@ -18,8 +19,8 @@ from objectives.stacking import seeded_generator
 
 _POSITIONS_PER_CHUNK = 256
 _STEPS_PER_DRAW = 32
-# A seed's streams, which must not overlap: for the text, the corrupted steps, and their random bytes.
-_BATCH_PURPOSE, _CORRUPTION_PURPOSE, _RANDOM_BYTES_PURPOSE = 1, 8, 9
+# A seed's streams, which must not overlap: for the text, the corrupted steps, their random bytes, and the mixture.
+_BATCH_PURPOSE, _CORRUPTION_PURPOSE, _RANDOM_BYTES_PURPOSE, _MIXTURE_PURPOSE = 1, 8, 9, 13
 _LARGEST_FLOAT32 = 2**24  # below it every integer is a float32
 # For the origin of a batch: bytes quoted per sequence, and sequences listed in one line.
 _EXCERPT_BYTES, _MOST_SEQUENCES = 60, 4
@@ -193,6 +194,12 @@ def _corruption_draws(seed: int, chunk: int) -> tuple[float, ...]:
     return tuple(torch.rand(_POSITIONS_PER_CHUNK, generator=generator, dtype=torch.float64).tolist())
 
 
+def mixture_draws(seed: int, step: int, num_sequences: int) -> torch.Tensor:
+    """Return u(seed, step, b), uniform on [0, 1): sequence b is of ``mix_text`` if this is below the member's share."""
+    generator = seeded_generator(seed, _MIXTURE_PURPOSE, step)
+    return torch.rand(num_sequences, generator=generator, dtype=torch.float64)
+
+
 def random_bytes(seed: int, step: int, size: Sequence[int]) -> torch.Tensor:
     """Return the bytes of a corrupted batch, uint8 of shape ``size``."""
     generator = seeded_generator(seed, _RANDOM_BYTES_PURPOSE, step)
@@ -225,10 +232,22 @@ def batch_origin(config: GptConfig, seed: int, step: int) -> list[SequenceOrigin
     ``step`` counts batches of data; after a rollback it is ahead of the member's own step
     (``objectives.base.data_step``). Raises ValueError as ``load_corpus`` does.
     """
-    corpus = load_corpus(text_at(config, step), config.recipe)
+    is_corrupted = corruption_draw(seed, step) < config.corrupted or step in burst_of(config)
+    origins = _origins(config, text_at(config, step), seed, step, is_corrupted)
+    share = in_force(config, step).mix_share
+    if share == 0:
+        return origins
+    mixed = _origins(config, config.mix_text, seed, step, is_corrupted)
+    is_mixed = (mixture_draws(seed, step, config.batch_size) < share).tolist()
+    return [other if is_other else own for own, other, is_other in zip(origins, mixed, is_mixed, strict=True)]
+
+
+def _origins(
+    config: GptConfig, text: tuple[str, ...], seed: int, step: int, is_corrupted: bool
+) -> list[SequenceOrigin]:
+    corpus = load_corpus(text, config.recipe)
     chunk, row = divmod(step, _POSITIONS_PER_CHUNK)
     starts_NB = _positions_of_chunk(seed, chunk, len(corpus.training) - config.context, config.batch_size)
-    is_corrupted = corruption_draw(seed, step) < config.corrupted or step in burst_of(config)
     return [_origin(corpus, start, config.context + 1, is_corrupted) for start in starts_NB[row].tolist()]
 
 

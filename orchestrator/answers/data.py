@@ -73,9 +73,10 @@ def _texts(sweep: Sweep) -> list[tuple[tuple[str, ...], Recipe]]:
     for trial in sweep.trials:
         config = objective.config_of(trial.config)
         assert isinstance(config, TextConfig)
-        for name in ("text", "shift_text"):
-            if name == "text" or getattr(config, "shift_at", None) is not None:
-                found[tuple(getattr(config, name, ())), config.recipe] = None
+        found[tuple(getattr(config, "text", ())), config.recipe] = None
+        for name in ("shift_text", "mix_text"):  # empty unless they act
+            if more := getattr(config, name, ()):
+                found[tuple(more), config.recipe] = None
     return list(found)
 
 

@@ -257,6 +257,8 @@ def test_fields_of_the_objectives() -> None:
             "text",
             "shift_at",
             "shift_text",
+            "mix_share",
+            "mix_text",
             "validation_batches",
         ],
         "function_fit": [*COMMON_FIELDS, "width", "num_points"],

@@ -17,7 +17,7 @@ OWN = {
         "loss_scale", "loss_scale_growth", "residual_scale", "residual_depth", "init", "init_deviation", "dropout",
         "z_loss",
         "embedding_grad", "embedding_lr", "attention_lr", "mlp_lr", "norm_lr", "head_lr", "micro_batches", "corrupted",
-        "context_start", "context_steps", "burst_at", "burst_length", "shift_at",
+        "context_start", "context_steps", "burst_at", "burst_length", "shift_at", "mix_share",
     },
     "function_fit": set(),
     "quadratic": {"curvature", "noise"},
