@@ -2,102 +2,63 @@
 
 from __future__ import annotations
 
-import bisect
 import functools
-import glob
-import hashlib
-import itertools
-import os
-import platform
-import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+import numpy as np
 import torch
 
 from objectives.base import GptConfig
+from objectives.interventions import in_force
 from objectives.models.ahead import STEPS_PER_DRAW, Ahead, Cohorts
+from objectives.models.facts.text import Recipe
+from objectives.models.texts import StoredBytes, Text, load_text
 from objectives.stacking import seeded_generator, sent
 
 # Shapes: K members, S cohorts, N steps, B sequences, T context length.
 
-_HELD_OUT = 0.1
 _POSITIONS_PER_CHUNK = 256
-# A seed's streams, which must not overlap: for the text, the corrupted steps, and their random bytes.
-_BATCH_PURPOSE, _CORRUPTION_PURPOSE, _RANDOM_BYTES_PURPOSE = 1, 8, 9
-# Tests contain invalid bytes on purpose; site-packages differ between machines.
-_NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
+# A seed's streams, which must not overlap: for the text, the corrupted steps, their random bytes, and the mixture.
+_BATCH_PURPOSE, _CORRUPTION_PURPOSE, _RANDOM_BYTES_PURPOSE, _MIXTURE_PURPOSE = 1, 8, 9, 14
+_LARGEST_FLOAT32 = 2**24  # below it every integer is a float32
 # For the origin of a batch: bytes quoted per sequence, and sequences listed in one line.
 _EXCERPT_BYTES, _MOST_SEQUENCES = 60, 4
 
 
-@dataclass(frozen=True, slots=True)
-class TextFile:
-    """A file of a corpus: ``size`` bytes of the text, beginning at byte ``start`` and followed by a line break."""
-
-    name: str
-    start: int
-    size: int
-
-
 @dataclass(frozen=True)
 class Corpus:
-    """Bytes to train on and held-out bytes, both 1-D uint8 tensors on the CPU.
+    """Bytes to train on and held-out bytes: both 1-D uint8 tensors on the CPU, or on disk.
 
-    ``files`` are in the order of the text, the training part first.
+    ``text`` knows the documents, and may be missing where nobody asks for the origin of a batch.
     """
 
-    training: torch.Tensor
-    held_out: torch.Tensor
+    training: torch.Tensor | StoredBytes
+    held_out: torch.Tensor | StoredBytes
     source: str
     sha256: str
-    files: tuple[TextFile, ...] = ()
+    text: Text | None = None
 
 
 @functools.lru_cache(maxsize=4)
-def load_corpus(text: tuple[str, ...]) -> Corpus:
+def load_corpus(text: tuple[str, ...], recipe: Recipe = Recipe()) -> Corpus:
     """Read ``text`` (files, folders or globs), or the source of Python's standard library if empty.
 
-    The last tenth of the bytes is held out. Raises ValueError if a pattern matches no file or there is too little text.
+    The last tenth of the bytes is held out; ``recipe`` makes what is trained on from the rest. Raises ValueError if a
+    pattern matches no file, a file cannot be read, or there is too little text.
     """
-    if text:
-        named, source = [(str(path), path) for pattern in text for path in _matching_files(pattern)], ", ".join(text)
-    else:
-        named, source = _standard_library(), f"Python {platform.python_version()} standard library"
-    contents = [path.read_bytes() for _, path in named]
-    content = b"\n".join(contents)
-    if len(content) < 10_000:
-        raise ValueError(f"text {source} has {len(content)} bytes: training needs at least 10000")
-    # torch warns about a read-only buffer; bytearray makes a writable copy.
-    tokens = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-    split = int(len(tokens) * (1 - _HELD_OUT))
-    sizes = [len(file_content) for file_content in contents]
-    starts = itertools.accumulate((size + 1 for size in sizes), initial=0)
-    files = tuple(TextFile(name, start, size) for (name, _), start, size in zip(named, starts, sizes, strict=False))
-    return Corpus(tokens[:split], tokens[split:], source, hashlib.sha256(content).hexdigest(), files)
+    read = load_text(text, recipe)
+    training, held_out = (
+        each if isinstance(each, StoredBytes) else torch.from_numpy(each) for each in (read.training, read.held_out)
+    )
+    return Corpus(training, held_out, read.source, read.sha256, read)
 
 
-def _matching_files(pattern: str) -> list[Path]:
-    path = Path(pattern).expanduser()
-    if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.is_file())
-    elif path.is_file():
-        files = [path]
-    else:
-        files = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
-    if not files:
-        raise ValueError(f"text: {pattern!r} matches no file")
-    return files
-
-
-def _standard_library() -> list[tuple[str, Path]]:
-    library = Path(sysconfig.get_paths()["stdlib"])
-    paths = []
-    for folder, subfolders, names in os.walk(library):
-        subfolders[:] = [name for name in subfolders if name not in _NOT_LIBRARY]  # not searched: they have thousands
-        paths += [Path(folder, name) for name in names if name.endswith(".py") and name not in _NOT_LIBRARY]
-    return [(path.relative_to(library).as_posix(), path) for path in sorted(paths)]
+def sequences(text: torch.Tensor | StoredBytes, starts: torch.Tensor, length: int) -> torch.Tensor:
+    """Return ``length`` bytes of a text from each of ``starts`` on, int64; ``starts`` are where the text is."""
+    if isinstance(text, StoredBytes):
+        return torch.from_numpy(text.sequences(starts.numpy(), length)).long()
+    return text[starts[..., None] + torch.arange(length, device=starts.device)].long()
 
 
 class BatchStream:
@@ -105,10 +66,11 @@ class BatchStream:
 
     def __init__(self, corpus: Corpus, batch_size: int, context: int, device: torch.device):
         self.batch_size, self.context = batch_size, context
-        self._tokens = corpus.training.to(device)
+        self._device = device
+        self._reads_on = torch.device("cpu") if isinstance(corpus.training, StoredBytes) else device
+        self._tokens = corpus.training if isinstance(corpus.training, StoredBytes) else corpus.training.to(device)
         if len(self._tokens) <= context + 1 or len(corpus.held_out) <= context + 1:
             raise ValueError(f"text {corpus.source} is too short for context = {context}")
-        self._span_T = torch.arange(context + 1, device=device)
         self._chunk_of: dict[tuple[int, int], torch.Tensor] = {}
         self._positions_ahead = Ahead(self._positions, device, self._forget_chunks)
 
@@ -119,7 +81,7 @@ class BatchStream:
     def batches(self, cohorts: Cohorts, count: int) -> torch.Tensor:
         """Return the bytes for each (seed, step) and the steps after it, int64 of shape (``count``, S, B, T + 1)."""
         positions_NSB = self._positions_ahead.take(cohorts, count)
-        return self._tokens[positions_NSB[..., None] + self._span_T].long()
+        return sequences(self._tokens, positions_NSB, self.context + 1).to(self._device, non_blocking=True)
 
     def _forget_chunks(self, cohorts: Cohorts) -> None:
         current = {(seed, step // _POSITIONS_PER_CHUNK) for seed, step in cohorts}
@@ -218,6 +180,12 @@ def _draws_and_steps(seed: int, step: int) -> torch.Tensor:
     return torch.tensor([(corruption_draw(seed, later), later) for later in steps], dtype=torch.float64)
 
 
+def mixture_draws(seed: int, step: int, num_sequences: int) -> torch.Tensor:
+    """Return u(seed, step, b), uniform on [0, 1): sequence b is of ``mix_text`` if this is below the member's share."""
+    generator = seeded_generator(seed, _MIXTURE_PURPOSE, step)
+    return torch.rand(num_sequences, generator=generator, dtype=torch.float64)
+
+
 def random_bytes(seed: int, step: int, size: Sequence[int]) -> torch.Tensor:
     """Return the bytes of a corrupted batch, uint8 of shape ``size``."""
     generator = seeded_generator(seed, _RANDOM_BYTES_PURPOSE, step)
@@ -230,7 +198,8 @@ class SequenceOrigin:
 
     This is byte ``offset`` of ``file``, whose trailing line break counts as part of the file. A sequence with
     ``is_cut_short`` crosses the end of the file and continues in the next one. ``excerpt`` is its beginning, on one
-    line. If ``is_corrupted``, random bytes replaced the whole sequence.
+    line. If ``is_corrupted``, random bytes replaced the whole sequence; with ``is_noise`` it begins in a document that
+    noise replaced.
     """
 
     start: int
@@ -240,6 +209,7 @@ class SequenceOrigin:
     excerpt: str
     is_cut_short: bool
     is_corrupted: bool
+    is_noise: bool = False
 
 
 def batch_origin(config: GptConfig, seed: int, step: int) -> list[SequenceOrigin]:
@@ -248,19 +218,35 @@ def batch_origin(config: GptConfig, seed: int, step: int) -> list[SequenceOrigin
     ``step`` counts batches of data; after a rollback it is ahead of the member's own step
     (``objectives.base.data_step``). Raises ValueError as ``load_corpus`` does.
     """
-    corpus = load_corpus(text_at(config, step))
+    is_corrupted = corruption_draw(seed, step) < config.corrupted or step in burst_of(config)
+    origins = _origins(config, text_at(config, step), seed, step, is_corrupted)
+    share = in_force(config, step).mix_share
+    if share == 0:
+        return origins
+    mixed = _origins(config, config.mix_text, seed, step, is_corrupted)
+    is_mixed = (mixture_draws(seed, step, config.batch_size) < share).tolist()
+    return [other if is_other else own for own, other, is_other in zip(origins, mixed, is_mixed, strict=True)]
+
+
+def _origins(
+    config: GptConfig, text: tuple[str, ...], seed: int, step: int, is_corrupted: bool
+) -> list[SequenceOrigin]:
+    corpus = load_corpus(text, config.recipe)
     chunk, row = divmod(step, _POSITIONS_PER_CHUNK)
     starts_NB = _positions_of_chunk(seed, chunk, len(corpus.training) - config.context, config.batch_size)
-    is_corrupted = corruption_draw(seed, step) < config.corrupted or step in burst_of(config)
     return [_origin(corpus, start, config.context + 1, is_corrupted) for start in starts_NB[row].tolist()]
 
 
 def _origin(corpus: Corpus, start: int, length: int, is_corrupted: bool) -> SequenceOrigin:
-    file = corpus.files[bisect.bisect_right(corpus.files, start, key=lambda file: file.start) - 1]
-    offset = start - file.start
+    assert corpus.text is not None
+    documents, names = corpus.text.documents, corpus.text.names
+    index = int(np.searchsorted(documents.start_D, start, side="right")) - 1
+    inside = start - int(documents.start_D[index])
+    offset = int(documents.offset_D[index]) + inside
     excerpt = bytes(corpus.training[start : start + min(length, _EXCERPT_BYTES)].tolist()).decode(errors="replace")
-    is_cut_short = offset + length > file.size
-    return SequenceOrigin(start, length, file.name, offset, " ".join(excerpt.split()), is_cut_short, is_corrupted)
+    is_cut_short = inside + length > documents.size_D[index]
+    file, is_noise = names[documents.source_D[index]], bool(documents.is_noise_D[index])
+    return SequenceOrigin(start, length, file, offset, " ".join(excerpt.split()), is_cut_short, is_corrupted, is_noise)
 
 
 def batch_text(config: GptConfig, seed: int, step: int) -> str:
@@ -276,13 +262,16 @@ def batch_text(config: GptConfig, seed: int, step: int) -> str:
 
 
 def _span(origin: SequenceOrigin) -> str:
+    noise = " (noise)" if origin.is_noise else ""
     if origin.is_cut_short:
-        return f"bytes {origin.offset:,} to the end of {origin.file} and on"
-    return f"bytes {origin.offset:,}-{origin.offset + origin.length - 1:,} of {origin.file}"
+        return f"bytes {origin.offset:,} to the end of {origin.file} and on{noise}"
+    return f"bytes {origin.offset:,}-{origin.offset + origin.length - 1:,} of {origin.file}{noise}"
 
 
 def held_out_batches(corpus: Corpus, num_batches: int, batch_size: int, context: int) -> torch.Tensor:
     """Return evenly spaced held-out sequences, the same for all members: int64 (num_batches, B, T + 1)."""
-    starts = torch.linspace(0, len(corpus.held_out) - context - 1, num_batches * batch_size).long()
-    tokens = corpus.held_out[starts[:, None] + torch.arange(context + 1)].long()
+    last = len(corpus.held_out) - context - 1
+    kind = torch.float32 if last < _LARGEST_FLOAT32 else torch.float64  # the latter changes the places in short texts
+    starts = torch.linspace(0, last, num_batches * batch_size, dtype=kind).long()
+    tokens = sequences(corpus.held_out, starts, context + 1)
     return tokens.view(num_batches, batch_size, context + 1)

@@ -12,7 +12,7 @@ from objectives.base import ExecutionPlan, GptConfig
 from objectives.models import data
 from objectives.models.ahead import STEPS_PER_DRAW, Ahead
 from objectives.models.batch_gradient import LossScaler, MicroBatches
-from objectives.models.data import BatchStream, Corruption, burst_of, held_out_batches, load_corpus
+from objectives.models.data import BatchStream, Corpus, Corruption, burst_of, held_out_batches, load_corpus
 from objectives.models.gpt_experts import STACKS
 from objectives.models.gpt_gradient import losses_and_gradient
 from objectives.models.gpt_knobs import Knobs, context_lengths, dropout_keys
@@ -31,6 +31,7 @@ from objectives.models.gpt_model import (
 from objectives.models.gpt_native import NativeGpt
 from objectives.models.gpt_qk_clip import CAPPED_LOGIT, clip_queries_and_keys
 from objectives.models.gpt_router import Routers, probe_size
+from objectives.models.mixture import Mixture
 from objectives.native.cache import kernel_folder
 from objectives.optimizers.native_optimizer import NativeOptimizer
 from objectives.optimizers.packed_optimizer import Rows
@@ -74,7 +75,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
 
     def __init__(self, configs: Sequence[GptConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan) -> None:
         super().__init__(configs, seeds, device, plan)
-        self.corpus = load_corpus(self.structure.text)
+        self.corpus = load_corpus(self.structure.text, self.structure.recipe)
         self.batches = BatchStream(self.corpus, self.structure.batch_size, self.structure.context, self.device)
         self._later_batches: BatchStream | None = None  # with the text after a shift, once a member needs it
         self._dropout_keys, self._data_steps = Ahead(_keys_ahead, self.device), Ahead(_steps_ahead, self.device)
@@ -137,13 +138,15 @@ class GptTrainer(PackedTrainer[GptConfig]):
         self._corruption = Corruption(shares, self.device, bursts)
         self._shifts = [_NEVER if config.shift_at is None else config.shift_at for config in self.configs]
         self._shift_K = self._tensor(self._shifts, torch.int64)
+        self._mixture = Mixture(self.configs, self.device, lambda: self._stream(self.structure.mix_text))
         self._scaler = LossScaler(self.configs, self.memory) if self.structure.precision == "float16" else None
         self._parts = MicroBatches(self.configs, self.memory, self.device) if self.structure.accumulate > 1 else None
         self._routers = Routers(self.configs, self.memory, self.device) if self.structure.experts else None
         self._drawn: tuple[int, torch.Tensor, Knobs] | None = None
 
     def numbers_changed(self, acting: Mapping[int, GptConfig]) -> None:
-        """Update how many micro-batches members train on, and the numbers of their routers."""
+        """Update the numbers of micro-batches, of the second text, and of routers."""
+        self._mixture.change(acting)
         if self._parts is not None:
             self._parts.change(acting)
         if self._routers is not None:
@@ -249,12 +252,14 @@ class GptTrainer(PackedTrainer[GptConfig]):
     def own_readings(self, rows: Rows) -> dict[str, torch.Tensor]:
         """Return ``attention_logit`` and ``log_z`` of this forward pass, and ``noise_scale`` of the steps before.
 
-        With experts also the readings of the routers, whose loads are of the whole batch.
+        With experts also the readings of the routers, whose loads are of the whole batch; with a mixture
+        ``domain_loss``, the loss on the held-out part of each text.
         """
         tokens_KBS, knobs = self._batch()
         tokens_RBS = tokens_KBS[rows, :_MOST_SEQUENCES_READ]
         knobs = knobs.of_rows(rows).of_sequences(0, tokens_RBS.shape[1])
         noise = {} if self._parts is None else {"noise_scale": self._parts.noise_scale()[rows]}
+        noise |= self._domain_losses(torch.arange(self.num_members, device=self.device)[rows])
         if self._native is not None:
             _, logit_R, log_z_R = self._native.readings(self._params_Kn[rows], tokens_RBS, knobs)
             return {"attention_logit": logit_R, "log_z": log_z_R} | noise
@@ -276,18 +281,27 @@ class GptTrainer(PackedTrainer[GptConfig]):
         routers = [weights[f"{layer}.router"] for layer in range(self.structure.depth)]
         return self._routers.readings(routings, probed, routers, rows)
 
-    @torch.no_grad()
     def validate(self, rows: Sequence[int]) -> torch.Tensor:
         """Return the mean next-byte cross-entropy on held-out text, in nats, for ``rows``; no dropout, no z-loss."""
-        structure, index = self.structure, torch.tensor(rows, device=self.device)
-        knobs = self._fixed.of_validation()
+        return self._held_out_loss(self.corpus, torch.tensor(rows, device=self.device))
+
+    def _domain_losses(self, index: torch.Tensor) -> dict[str, torch.Tensor]:
+        if not self.structure.mix_text:
+            return {}
+        other = load_corpus(self.structure.mix_text, self.structure.recipe)
+        corpora = {"text": self.corpus, "mix_text": other}
+        return {f"domain_loss/{name}": self._held_out_loss(corpus, index) for name, corpus in corpora.items()}
+
+    @torch.no_grad()
+    def _held_out_loss(self, corpus: Corpus, index: torch.Tensor) -> torch.Tensor:
+        structure, num_rows, knobs = self.structure, len(index), self._fixed.of_validation()
         knobs = (knobs if self._routers is None else self._routers.of_validation(knobs)).of_rows(index)
-        batches = held_out_batches(self.corpus, structure.validation_batches, structure.batch_size, structure.context)
+        batches = held_out_batches(corpus, structure.validation_batches, structure.batch_size, structure.context)
         if self._native is not None:
-            tokens_RBS = batches.flatten(0, 1).expand(len(rows), -1, -1)
+            tokens_RBS = batches.flatten(0, 1).expand(num_rows, -1, -1)
             return self._native.readings(self._params_Kn[index], tokens_RBS, knobs)[0]
         weights = {name: weight[index] for name, weight in self.weights.items()}
-        tokens = (tokens_BS.to(self.device).expand(len(rows), -1, -1) for tokens_BS in batches)
+        tokens = (tokens_BS.to(self.device).expand(num_rows, -1, -1) for tokens_BS in batches)
         losses = (cross_entropy(structure, weights, tokens_KBS, knobs) for tokens_KBS in tokens)
         # One by one: torch's sum over a stack orders batches by how many members there are.
         return functools.reduce(torch.add, losses) / structure.validation_batches
@@ -335,6 +349,8 @@ class GptTrainer(PackedTrainer[GptConfig]):
         tokens_TKBS = self.batches.batches(self.cohorts(), count)[:, self.cohort_of_member_K]
         if max(step for _, step in self.cohorts(count - 1)) >= min(self._shifts):
             tokens_TKBS = self._shifted(tokens_TKBS)
+        steps = [self.cohorts(ahead) for ahead in range(count)]
+        tokens_TKBS = self._mixture.apply(tokens_TKBS, steps, self.cohort_of_member_K)
         if not self._corruption.is_possible:
             return tokens_TKBS
         parts = [
@@ -346,12 +362,15 @@ class GptTrainer(PackedTrainer[GptConfig]):
     def _shifted(self, tokens_TKBS: torch.Tensor) -> torch.Tensor:
         """Replace the bytes of members whose text has shifted."""
         if self._later_batches is None:
-            later = load_corpus(self.structure.shift_text)
-            self._later_batches = BatchStream(later, self.structure.batch_size, self.structure.context, self.device)
+            self._later_batches = self._stream(self.structure.shift_text)
         count = len(tokens_TKBS)
         later_TKBS = self._later_batches.batches(self.cohorts(), count)[:, self.cohort_of_member_K]
         step_TK = self._data_steps.take(self.cohorts(), count)[:, self.cohort_of_member_K]
         return torch.where((step_TK >= self._shift_K)[..., None, None], later_TKBS, tokens_TKBS)
+
+    def _stream(self, text: tuple[str, ...]) -> BatchStream:
+        corpus = load_corpus(text, self.structure.recipe)
+        return BatchStream(corpus, self.structure.batch_size, self.structure.context, self.device)
 
     def _knobs(self, ahead: int = 0) -> Knobs:
         """Return the knobs of each member ``ahead`` steps after this one."""

@@ -10,11 +10,12 @@ from dataclasses import replace
 import torch
 
 from objectives.base import GptConfig
+from objectives.fields import third_of_depth
 from objectives.instruments.router_loads import dead_experts, load_readings, router_gini
 from objectives.models.gpt_experts import Routing, loads, log_z, probability
 from objectives.models.gpt_knobs import Knobs
 from objectives.optimizers.packed_optimizer import Rows
-from objectives.stacking import in_blocks, third_of_depth
+from objectives.stacking import in_blocks
 
 # Shapes: K members, R observed ones, L layers, B sequences, T positions, N = B * T, E experts, J of them for a token.
 

@@ -204,7 +204,7 @@ def format_value(value: Any) -> str:
         return _format_tuple(value)
     if isinstance(value, bool):
         return str(value).lower()
-    return number_text(value, 6) if isinstance(value, float) else str(value)
+    return number_text(value, 6) if isinstance(value, float) else str(value).replace("\n", r"\n")
 
 
 def number_text(value: float, digits: int) -> str:

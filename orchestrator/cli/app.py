@@ -19,7 +19,7 @@ from orchestrator.base.errors import EXIT_INTERRUPTED, SweepError
 # The panels of `sweep --help` with the order of their commands. A question that is not named here comes last.
 PANELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "train": ("Train", ("init", "plan", "check", "run")),
-    "look": ("Look at results", ("status", "list", "page", "report", "compare", "map", "ui")),
+    "look": ("Look at results", ("status", "list", "page", "report", "compare", "map", "data", "ui")),
     "choose": ("Choose a setting", ("boundary", "recommend", "locate", "front", "edge", "sensitivity", "importance")),
     "explain": ("Explain and save lost runs", ("explain", "diagnose", "remedy", "remedies", "warn", "survival")),
     "upkeep": (

@@ -83,7 +83,7 @@ class ObjectiveFields(Fields):
 
     def names_files(self, name: str) -> bool:
         """Whether the field holds patterns of text files."""
-        return name in ("text", "shift_text") and self._fields[name].annotation == tuple[str, ...]
+        return name in ("text", "shift_text", "mix_text") and self._fields[name].annotation == tuple[str, ...]
 
     def counts_steps(self, name: str) -> bool:
         """Whether the unit of the field is a step."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from objectives.base import ExecutionPlan, Kernels, Objective, Rounding
+from objectives.models.facts.text import RECIPE_FIELDS
 from objectives.native.cache import cache_folder
 from objectives.protocol import Trainer
 from objectives.training_config import TrainingConfig
@@ -301,6 +302,7 @@ def _read_cache() -> Mapping[str, Any]:
 def _key(objective: Objective, config: TrainingConfig, device: str, cpus: int, kernels: Kernels) -> str:
     """Hash everything that the speed depends on."""
     numbers = objective.per_member_fields | {"steps", "schedule", "final_lr_fraction", "text", "validation_batches"}
+    numbers |= {*RECIPE_FIELDS}
     structure = {name: value for name, value in config.model_dump().items() if name not in numbers}
     way = "" if kernels == "default" else f" {kernels}"
     machine = [os.cpu_count(), _processor(device), installed_version("torch")]

@@ -36,6 +36,13 @@ PAGE = (ROOT / "docs" / "json.md").read_text()
 GRID = "seeds: [0, 1]\naxes: {lr: {log: [1e-3, 1], num: 4}, beta1: {values: [0.0, 0.5, 0.9]}}\n"
 SCATTERED = "axes: {lr: {log: [1e-3, 1]}, beta1: {linear: [0, 0.9]}}\nsample: {method: sobol, num: 32}\n"
 HEAD = "objective: quadratic\nsteps: 20\nfixed: {optimizer: sgd}\n"
+TEXT_SWEEP = """# Does noise move the edge?
+name: of_text
+objective: gpt
+steps: 5
+axes: {{noise_share: {{values: [0.2]}}}}
+fixed: {{separator: "\\n", text: ["{text}"]}}
+"""
 KINDS = ("grid", "scattered", "empty", "imported", "half", "broken")
 # What a question needs besides its defaults: options of the command line, and fields in Python.
 NEEDED: dict[str, tuple[list[str], dict[str, Any]]] = {
@@ -89,6 +96,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         done = CliRunner().invoke(app, [*arguments, "--results", str(folder)])
         assert done.exit_code == 0, done.output
     trained_ladder(folder)
+    lines = b"".join(b"line %d of a text\n" % (number % 900) for number in range(1000))
+    (folder.parent / "text.txt").write_bytes(lines)
+    (folder.parent / "text.yaml").write_text(TEXT_SWEEP.format(text=folder.parent / "text.txt"))
     (folder / "broken").mkdir()
     (folder / "broken" / LEDGER).write_text("no ledger")
     return folder
@@ -280,6 +290,7 @@ DOCUMENTED: dict[str, list[list[str]]] = {
         ["import", "{results}/table.csv", "--name", "imported", "--axis", "lr", "--axis", "beta1", "--outcome", "loss"]
     ],
     "plan": [["plan", "grid"]],
+    "data": [["data", "{results}/../text.yaml"]],
     "doctor": [["doctor", "grid"]],
     "boundary": [["boundary", "grid"], ["boundary", "scattered"], ["boundary", "grid", "--level", "final_loss=1.7"]],
     "recommend": [["recommend", "grid"], ["recommend", "scattered"]],

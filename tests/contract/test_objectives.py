@@ -18,12 +18,14 @@ class TestGpt(ObjectiveConformance):
         "context": 8,
         "batch_size": 2,
         "shift_text": (str(Path(__file__).parents[2] / "CHANGELOG.md"),),
+        "mix_text": (str(Path(__file__).parents[2] / "docs"),),
     }
     values = {
         "corrupted": [0.0, 0.5, 1.0],
         "burst_at": [None, 0, 3],
         "burst_length": [0, 1, 5],
         "shift_at": [None, 2, 4],
+        "mix_share": [0.0, 0.3, 0.9],
         "context_start": [None, 2, 4],
         "context_steps": [2, 6, 12],
         "loss_scale": [1.0, 1e3, 2.0**40],

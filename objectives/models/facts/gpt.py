@@ -11,6 +11,7 @@ from objectives.fields import Condition, per_member, structural, third_of_depth,
 from objectives.models.facts.experts import ExpertFields
 from objectives.models.facts.parametrisation import Parametrisation, SizeFactors
 from objectives.models.facts.presets import Preset, expanded
+from objectives.models.facts.text import RECIPE_FIELDS, TextConfig
 from objectives.protocol import Objective
 
 _IN_FLOAT16 = when("precision", "float16")
@@ -22,7 +23,7 @@ _HAS_GAINS = Condition(
 )
 
 
-class GptConfig(ExpertFields):
+class GptConfig(ExpertFields, TextConfig):
     """A byte-level decoder-only transformer on real text."""
 
     batch_size: int = structural(8, "sequences", "sequences of `context` bytes per step", ge=1, le=65_536)
@@ -186,6 +187,12 @@ class GptConfig(ExpertFields):
     shift_text: tuple[str, ...] = structural(
         (), "paths", "text files, folders or globs to train on after shift_at", acts=unless("shift_at", None)
     )
+    mix_share: float = per_member(
+        0.0, "1", "share of the sequences that are from mix_text", off=True, changes=True, ge=0, le=1
+    )
+    mix_text: tuple[str, ...] = structural(
+        (), "paths", "text files, folders or globs to mix in", acts=unless("mix_share", 0.0)
+    )
     validation_batches: int = structural(8, "batches", "held-out batches per validation loss", ge=1, le=10_000)
 
     @model_validator(mode="before")
@@ -218,7 +225,14 @@ class GptConfig(ExpertFields):
             raise ValueError(f"context_start = {self.context_start} needs context_steps above 0 to grow over")
         if self.shift_at is not None and self.shift_text == self.text:
             raise ValueError(f"shift_at = {self.shift_at} needs a shift_text other than text")
+        if self.mixes and self.mix_text in ((), self.text):
+            raise ValueError(f"mix_share = {self.mix_share:g} needs a mix_text other than text")
         return self
+
+    @property
+    def mixes(self) -> bool:
+        """Whether a second text is mixed in, at once or by an intervention or a rule."""
+        return self.mix_share > 0 or any(values.get("mix_share") for values in self.later_values)
 
     def _check_parametrisation(self) -> None:
         """Raise ValueError where the table of factors does not hold."""
@@ -338,10 +352,13 @@ GPT = Objective(
         "batch_size",
         "context",
         "text",
+        *RECIPE_FIELDS,
         "corrupted",
         "burst_at",
         "burst_length",
         "shift_at",
         "shift_text",
+        "mix_share",
+        "mix_text",
     ),
 )

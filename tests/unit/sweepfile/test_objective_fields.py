@@ -63,7 +63,7 @@ def test_every_field_of_every_objective_can_be_swept_and_shown(objective: str, f
     assert field in VALUES, "a new field: give it two values above"
     sweep = build_sweep(parse_document(sweep_over(objective, field), "every.yaml"))
     values = [trial.cell[field] for trial in sweep.trials]
-    names_files = field in ("text", "shift_text")
+    names_files = field in ("text", "shift_text", "mix_text")
     expected = [(str(texts / value[0]),) if names_files else to_hashable(value) for value in VALUES[field]]
     assert values == expected
     folder = texts / "results" / "every"

@@ -8,7 +8,6 @@ from objectives.models.data import (
     BatchStream,
     Corpus,
     Corruption,
-    TextFile,
     batch_origin,
     batch_text,
     corruption_draw,
@@ -146,24 +145,20 @@ def test_a_corpus_remembers_where_each_file_begins(tmp_path) -> None:
     for name, content in contents.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
-    corpus = load_corpus((str(tmp_path),))
-    whole = bytes(corpus.training.tolist()) + bytes(corpus.held_out.tolist())
-    assert corpus.files == (
-        TextFile(str(tmp_path / "a.txt"), 0, 6000),
-        TextFile(str(tmp_path / "b/c.txt"), 6001, 0),
-        TextFile(str(tmp_path / "b/d.txt"), 6002, 9000),
-    )
-    for file, content in zip(corpus.files, contents.values(), strict=True):
-        assert whole[file.start : file.start + file.size] == content
+    text = load_corpus((str(tmp_path),)).text
+    assert text is not None
+    assert text.names == tuple(str(tmp_path / name) for name in contents)
+    assert text.documents.start_D.tolist() == [0, 6001, 6002]
+    assert text.documents.size_D.tolist() == [6000, 0, 13_501 - 6002]  # of 15 002 bytes, the last tenth is held out
+    assert text.held_out_documents.size_D.tolist() == [15_002 - 13_501]
+    assert text.held_out_documents.offset_D.tolist() == [13_501 - 6002]
 
 
 def test_files_of_the_standard_library_are_named_as_they_are_in_it() -> None:
-    corpus = load_corpus(())
-    names = [file.name for file in corpus.files]
-    assert "json/decoder.py" in names
-    assert len(names) == len(set(names))
-    last = corpus.files[-1]
-    assert last.start + last.size == len(corpus.training) + len(corpus.held_out)
+    text = load_corpus(()).text
+    assert text is not None
+    assert "json/decoder.py" in text.names
+    assert len(text.names) == len(set(text.names))
 
 
 # Batches of random bytes.
@@ -233,15 +228,16 @@ def test_the_origin_of_a_batch_is_where_its_bytes_are_found() -> None:
     config = GptConfig(steps=10, batch_size=4, context=16)
     corpus = load_corpus(())
     stream = BatchStream(corpus, 4, 16, CPU)
-    file_of = {file.name: file for file in corpus.files}
+    text = corpus.text
+    assert text is not None
     for seed, step in ((0, 0), (5, 255), (5, 256), (1, 10_000)):
         origins = batch_origin(config, seed, step)
         for origin, sequence in zip(origins, stream.batch([(seed, step)])[0], strict=True):
             assert origin.length == len(sequence) == 17
             assert torch.equal(corpus.training[origin.start : origin.start + 17].long(), sequence)
-            file = file_of[origin.file]
-            assert file.start + origin.offset == origin.start
-            assert origin.offset <= file.size
+            index = text.names.index(origin.file)
+            assert text.documents.start_D[index] + origin.offset == origin.start
+            assert origin.offset <= text.documents.size_D[index]
             assert origin.excerpt == " ".join(bytes(sequence.tolist()).decode(errors="replace").split())
             assert not origin.is_corrupted
 

@@ -1,0 +1,83 @@
+"""What `sweep data` says about the texts of a sweep."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sweep_cases import sweep_of
+
+from objectives.models.facts.text import Recipe
+from objectives.models.inspection import inspected
+from orchestrator.answers.data import DataAnswer, DataQuery
+from orchestrator.base.errors import InputError
+
+WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu"]
+PARAGRAPHS = [" ".join(np.random.RandomState(number).choice(WORDS, 30)) for number in range(120)]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """120 paragraphs, the 7th and 8th repeated, the 9th with one word changed; the end is held out."""
+    changed = PARAGRAPHS[9].replace(PARAGRAPHS[9].split()[0], "other", 1)
+    written = "\n\n".join([*PARAGRAPHS[:100], PARAGRAPHS[7], changed, PARAGRAPHS[8], "z" * 180, *PARAGRAPHS[100:]])
+    (tmp_path / "text.txt.gz").write_bytes(gzip.compress(written.encode()))
+    return tmp_path / "text.txt.gz"
+
+
+def asked(body: str, **options) -> DataAnswer:
+    sweep = sweep_of(body, "name: case\nobjective: gpt\nsteps: 5\n")
+    return DataQuery(**options).ask((sweep, Path()))
+
+
+def test_exact_and_near_duplicates_are_counted_by_document_and_by_line(text: Path) -> None:
+    (found,) = asked(f"fixed: {{text: ['{text}']}}\n", separator="\n\n").texts
+    document, line = found.levels
+    assert (document.level, line.level) == ("document", "line")
+    assert (document.num_exact, document.num_near) == (line.num_exact, line.num_near) == (2, 1)
+    sizes = [len(PARAGRAPHS[7]) + len(PARAGRAPHS[8]) + 4, len(PARAGRAPHS[9]) + 2]
+    assert document.exact_share * found.num_bytes == pytest.approx(sizes[0], abs=4)
+    assert document.near_share * found.num_bytes == pytest.approx(sizes[1], abs=6)
+    assert (found.num_files, document.num) == (1, document.num_examined)
+
+
+def test_the_least_typical_document_comes_first_with_its_place(text: Path) -> None:
+    (found,) = asked(f"fixed: {{text: ['{text}']}}\n", separator="\n\n").texts
+    first = found.untypical[0]
+    content = gzip.decompress(text.read_bytes())
+    assert content[first.offset : first.offset + first.size] == b"z" * 180 + b"\n\n"
+    assert first.compression < found.compression.low
+    assert first.file == str(text)
+
+
+def test_a_text_is_examined_as_each_of_its_recipes_leaves_it(text: Path) -> None:
+    axes = "axes: {dedup: {values: [null, exact, near]}, lr: {values: [0.1, 0.2]}}\n"
+    found = asked(f"{axes}fixed: {{text: ['{text}'], separator: \"\\n\\n\"}}\n", separator="\n\n").texts
+    assert [one.recipe for one in found] == [{}, {"dedup": "exact"}, {"dedup": "near"}]
+    counts = [(one.levels[0].num_exact, one.levels[0].num_near) for one in found]
+    assert counts == [(2, 1), (0, 1), (0, 0)]
+
+
+def test_only_as_many_documents_are_compared_as_memory_allows(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = inspected((str(text),), Recipe(separator="\n\n"))
+    monkeypatch.setattr("objectives.models.inspection.MOST_EXAMINED", 50)
+    part = inspected((str(text),), Recipe(separator="\n\n"))
+    for level, other in zip(part.levels, whole.levels, strict=True):
+        assert (level.num, level.num_examined, level.num_exact) == (other.num, 50, 0)
+
+
+def test_texts_beyond_the_first_eight_are_counted(text: Path) -> None:
+    axes = "axes: {noise_share: {values: [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]}}\n"
+    found = asked(f"{axes}fixed: {{text: ['{text}'], separator: \"\\n\\n\"}}\n")
+    assert (len(found.texts), found.num_more) == (8, 2)
+
+
+def test_what_cannot_be_examined_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("short")
+    with pytest.raises(InputError, match="training needs at least 10000"):
+        asked(f"fixed: {{text: ['{tmp_path / 'short.txt'}']}}\n")
+    with pytest.raises(InputError, match="quadratic trains on no text"):
+        DataQuery().ask((sweep_of("", "name: case\nobjective: quadratic\nsteps: 5\n"), Path()))
+    with pytest.raises(InputError, match=r"--separator: .*is empty"):
+        DataQuery.from_texts({"separator": ""})
+    assert DataQuery.from_texts({"separator": r"\n\n"}).separator == "\n\n"
