@@ -1,4 +1,4 @@
-"""What is in a text: its documents, how many of them are duplicates, and which are least typical."""
+"""What is in a text: its documents, duplicates, and the least typical ones."""
 
 from __future__ import annotations
 

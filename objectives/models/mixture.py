@@ -36,7 +36,7 @@ class Mixture:
     def apply(
         self, tokens_TKBS: torch.Tensor, cohorts: Sequence[Sequence[tuple[int, int]]], cohort_of_member_K: torch.Tensor
     ) -> torch.Tensor:
-        """Return the bytes that each member trains on; ``cohorts`` are those of each step, as (seed, step)."""
+        """Return the bytes that each member trains on; ``cohorts`` has a list of (seed, step) for each step."""
         if not any(self._shares):
             return tokens_TKBS
         other_TKBS = self._stream().batches(cohorts[0], len(cohorts))[:, cohort_of_member_K]

@@ -24,7 +24,7 @@ class SteeredOptimizer:
     """
 
     def __init__(self, optimizer: Any, *, may_clip: bool = True) -> None:
-        """Raise ValueError if it ``may_clip`` gradients of which each process has its own part, as in FSDP1."""
+        """Raise ValueError if it ``may_clip`` gradients split over processes, as in FSDP1."""
         self._optimizer = inner(optimizer)
         if may_clip and are_flattened(self._parameters()):
             raise ValueError(

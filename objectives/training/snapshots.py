@@ -47,7 +47,7 @@ class Snapshots:
         return max((taken for taken in self._taken if taken <= step), default=None)
 
     def offer(self, step: int) -> bool:
-        """Take a snapshot before the update of ``step`` if one is due, and drop those that nothing returns to."""
+        """Take a snapshot before the update of ``step`` if one is due, and drop the ones that are out of reach."""
         last = max(self._taken, default=None)
         if last is not None and step - last < self._every:
             return False

@@ -44,7 +44,7 @@ class FollowedLog(ABC):
     @property
     @abstractmethod
     def note(self) -> str:
-        """The columns in use, or why there are no points."""
+        """The columns read, or the reason for no points."""
 
     @property
     def question(self) -> str | None:
@@ -86,7 +86,7 @@ class StreamedLog(FollowedLog):
 
     @property
     def note(self) -> str:
-        """The columns in use, or why there are no points."""
+        """The columns read, or the reason for no points."""
         return self._stream.note.replace("say which under metrics: loss", "say --loss NAME")
 
     @property
@@ -134,7 +134,7 @@ class RewrittenLog(FollowedLog):
 
     @property
     def note(self) -> str:
-        """The columns in use, or why there are no points."""
+        """The columns read, or the reason for no points."""
         if self._log is None:
             return self._problem
         columns = self._log.columns

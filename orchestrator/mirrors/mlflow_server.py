@@ -45,7 +45,7 @@ def server_command(uri: str, results: Path, port: int, python: str, app: str | N
 
 @contextlib.contextmanager
 def closed_server(token: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the name of MLflow's app behind the login with ``token``, and the environment in which MLflow finds it.
+    """Yield the name of MLflow's app behind the login with ``token``, and its environment.
 
     MLflow looks for apps among the entry points of installed packages: one is described in a temporary folder.
     """

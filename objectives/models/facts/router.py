@@ -9,7 +9,7 @@ from objectives.training_config import TrainingConfig
 
 
 class RouterConfig(TrainingConfig):
-    """A router of experts on its own; without noise, the a at which one expert wins is known in closed form."""
+    """A router of experts on its own; without noise, the threshold of a is known in closed form."""
 
     optimizer: str = structural("sgd", "kind", "with sgd and beta1 0, lr is the step of the scores, their eps")
     beta1: float = per_member(
