@@ -87,9 +87,14 @@ def is_per_member(field: FieldInfo) -> bool:
     return bool(_facts(field).get("per_member"))
 
 
+def can_change(field: FieldInfo) -> bool:
+    """Return whether a field of an objective is read at each step where it acts."""
+    return bool(_facts(field).get("changes"))
+
+
 def may_change(field: FieldInfo, settings: Settings) -> bool:
     """Return whether an objective's field is read at each step with these ``settings``, so that it may change."""
-    return bool(_facts(field).get("changes")) and condition_of(field).holds(settings)
+    return can_change(field) and condition_of(field).holds(settings)
 
 
 def is_feature(field: FieldInfo) -> bool:

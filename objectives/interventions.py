@@ -21,11 +21,12 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from objectives.entries import Intervention, Number
-from objectives.fields import condition_of, is_per_member, may_change
+from objectives.fields import can_change, condition_of, is_per_member, may_change
 from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.facts.optimizer import Optimizer
 
 _COMMON = ("lr", "weight_decay", "clip", "adagc", "zclip")
+_OF_GROUPS = "_lr", "_grad"  # endings of the fields of layer groups
 
 
 class Configuration(Protocol):
@@ -115,7 +116,7 @@ def check_interventions(config: Configuration) -> None:
 def settable(config: Configuration) -> list[str]:
     """Return the fields that an intervention may set: numbers that training reads at each step."""
     fields, settings = _fields(config), vars(config)
-    groups = [name for name in fields if name.endswith(("_lr", "_grad")) and is_per_member(fields[name])]
+    groups = [name for name in fields if name.endswith(_OF_GROUPS) and is_per_member(fields[name])]
     groups = [name for name in groups if condition_of(fields[name]).holds(settings)]
     own = [name for name, field in fields.items() if may_change(field, settings)]
     every = (*_COMMON, *config.optimizer_facts.numbers, *groups, *own)
@@ -145,8 +146,8 @@ def _problem_with_field(config: Configuration, name: str) -> str | None:
         problem = "it is structural, the same from start to end"
     elif fields[name].annotation in (float, float | None) and name.startswith(("beta", "eps", *OPTIMIZERS)):
         problem = f"{config.optimizer} does not read it"
-    elif not (acts := condition_of(fields[name])).holds(vars(config)):
-        problem = f"it acts only where {acts.text}"
+    elif name.endswith(_OF_GROUPS) or can_change(fields[name]):
+        problem = f"it acts only where {condition_of(fields[name]).text}"
     else:
         problem = "it acts only at the start, or is not a number that each step reads"
     return f"{problem}; these can change: {', '.join(names)}"

@@ -363,6 +363,7 @@ def test_the_native_kernel_leaves_experts_to_torch(text) -> None:
         trainer_of("gpt", [config], [0], ExecutionPlan(1, kernels="native"))
 
 
-def test_router_fields_cannot_be_set_in_a_model_without_experts() -> None:
-    with pytest.raises(ValidationError, match="router_lr: it acts only where experts is above 0"):
-        GptConfig(steps=9, interventions=(Intervention(at=3, set={"router_lr": "x0.1"}),))
+@pytest.mark.parametrize("field", ["router_lr", "balance_weight", "router_noise"])
+def test_a_router_field_cannot_be_set_in_a_model_without_experts(field: str) -> None:
+    with pytest.raises(ValidationError, match=f"{field}: it acts only where experts is above 0"):
+        GptConfig(steps=9, interventions=(Intervention(at=3, set={field: 0.1}),))
