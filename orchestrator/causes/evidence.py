@@ -332,7 +332,7 @@ def gather(
 
 
 def _threshold_ratio(readings: Mapping[str, Series]) -> Series:
-    """Curvature over its threshold: the largest of the readings at a step, all of them lower bounds."""
+    """Curvature over its threshold: the largest of the readings at a step, all lower bounds."""
     threshold = readings.get("curvature_threshold", NOTHING)
     ratios = [
         joined(readings.get(name, NOTHING), threshold, lambda a_N, b_N: a_N / b_N)

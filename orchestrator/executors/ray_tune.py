@@ -39,6 +39,7 @@ for _name, _value in {
 
 import ray  # noqa: E402
 from ray import tune  # noqa: E402
+from ray._private.node import Node  # noqa: E402
 from ray.tune.progress_reporter import TrialProgressCallback  # noqa: E402
 from ray.tune.schedulers import FIFOScheduler  # noqa: E402
 from ray.tune.search import Searcher  # noqa: E402
@@ -209,6 +210,8 @@ class RayTuneExecutor:
         self._scratch = tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-", dir="/tmp")
         num_cpus = max(len(os.sched_getaffinity(0)), cpus * workers * (parallel or 1)) if address is None else None
         private: dict[str, Any] = {"_temp_dir": f"{self._scratch}/ray"} if address is None else {}
+        if address is None:
+            _start_no_helpers()
         try:
             ray.init(
                 address=address or "local",
@@ -346,6 +349,16 @@ class RayTuneExecutor:
             tuner.fit()
         except BaseException as error:
             self._failure = error
+
+
+def _start_no_helpers() -> None:
+    """Let this process start a private Ray without autoscaler, dashboard and the reader of logs, which nobody uses.
+
+    They would take seconds of the cores on which workers start. A Ray without these methods starts as it is.
+    """
+    for name in ("start_monitor", "start_api_server", "start_log_monitor"):
+        if hasattr(Node, name):
+            setattr(Node, name, lambda self, **options: None)
 
 
 def _check_reachable(address: str) -> None:

@@ -193,7 +193,7 @@ class WaysBack:
         return self.num >= _FOR_EVER and self._again_before < self._num_new
 
     def notes(self) -> Iterator[str]:
-        """Yield what was made of them, if anything."""
+        """Yield what became of such steps, if anything."""
         if self.are_for_ever:
             yield f"it went back {self.num} times from step {self.highest} and came no further: taken as not finite"
 
@@ -314,7 +314,7 @@ class Silence:
         return self._num_losses >= _FEWEST_LOSSES and self.num >= max(FEWEST_SILENT, 3 * self._most + 1)
 
     def notes(self) -> Iterator[str]:
-        """Yield what was made of them, if anything."""
+        """Yield what became of such steps, if anything."""
         if self.is_telling:
             yield f"{self.num} steps from {self.first:.0f} on have no loss: taken as not finite"
 

@@ -32,7 +32,7 @@ _REPLAYED = 100_000  # points that are judged again at the end, within seconds
 
 
 class FollowedRun:
-    """One run, of which points arrive in order. One at an earlier step returns the run to that step.
+    """One run, whose points arrive in order. One at an earlier step returns the run to that step.
 
     So does a trainer that is restarted from its checkpoint. The detector then goes back too, to a state kept before
     that step, and judges the points from there again. ``all_steps`` is how many the run will have.
@@ -203,7 +203,7 @@ class FollowedRun:
         self._states = [state for state in self._states if state[0] >= self._num_dropped]
 
     def _return_to(self, step: int) -> None:
-        """Drop the points from ``step`` to the end; what was judged of them is judged no more."""
+        """Drop the points from ``step`` to the end, and what was judged there."""
         num = bisect_left(self._steps, step)
         if not num:
             self._start()

@@ -79,7 +79,7 @@ def _behind_best(stability: CellMap) -> dict[tuple[Any, Any], float]:
 
 
 def _draw(axes: Axes, stability: CellMap, behind: Mapping[tuple[Any, Any], float], norm: Normalize) -> None:
-    """One picture of all cells, the best of them, and the edge."""
+    """One picture of all cells, the best ones, and the edge."""
     colours, plain, over = value_colours(), to_rgb(BLUE), to_rgb(VERMILION)
     x_of, y_of = ({value: i for i, value in enumerate(each)} for each in (stability.x_values, stability.y_values))
     image_YX3 = np.full((len(y_of), len(x_of), 3), to_rgb(_NOT_RUN))
