@@ -80,8 +80,8 @@ def norm_collapse(evidence: Evidence, finding: MakeFinding) -> Finding:
         numbers.append(f"curvature up to {curvature:.3g} times its threshold in the {at.DECAY_WINDOW} steps before")
     if shares[group] > at.NORM_COLLAPSED or curvature is None or curvature <= at.THRESHOLD:
         return finding("unknown", "weights shrank, and whether the step then overshot is not known", numbers)
-    highest = found[group].between(0, evidence.until).largest()
-    began = found[group].began(lambda norm_N: norm_N < at.NORM_COLLAPSED * known(highest))
+    before = found[group].between(0, evidence.until)
+    began = before.began(lambda norm_N: norm_N < at.NORM_COLLAPSED * known(before.largest()))
     return finding("supported", "weights had shrunk until a step of this size overshot", numbers, began)
 
 
