@@ -17,6 +17,7 @@ from orchestrator.causes.mechanisms.learning_rate import (
     warmup_too_short,
 )
 from orchestrator.causes.mechanisms.mechanism import Mechanism
+from orchestrator.causes.mechanisms.rounding import absorption
 from orchestrator.causes.mechanisms.scales import (
     clipping_inactive,
     clipping_saturated,
@@ -34,6 +35,7 @@ MECHANISMS: dict[str, Mechanism] = {
         half_precision_overflow,
         learning_rate_too_low,
         short_memory,
+        absorption,
         shallow_stall,
         bad_batch,
         norm_collapse,

@@ -117,7 +117,7 @@ def test_of_a_trainer_that_says_its_losses_only_nothing_is_made_up() -> None:
     evidence = gather(row, {"step": case.trace["step"], "loss": case.trace["loss"]}, {}, (row,))
     verdicts = {m.key: m.examine(evidence).verdict for m in MECHANISMS.values()}
     assert "supported" not in verdicts.values()
-    told_by_losses = {"bad_batch", "learning_rate_too_low", "over_the_threshold"}
+    told_by_losses = {"bad_batch", "learning_rate_too_low", "over_the_threshold", "absorption"}
     assert {key for key, verdict in verdicts.items() if verdict == "excluded"} <= told_by_losses
 
 
@@ -155,6 +155,25 @@ def test_curvature_far_below_the_threshold_excludes_a_step_over_the_threshold() 
     case = risen(calm("diverged", 60, steps_done=120), 60, 9.0).sister("stable", lr=0.001)
     assert finding(case, "over_the_threshold").verdict == "excluded"
     assert finding(case.without_telemetry(), "over_the_threshold").verdict == "supported"
+
+
+@pytest.mark.parametrize(
+    ("level", "precision", "verdict"),
+    [
+        (1e-6, "float32", "supported"),
+        (1e-4, "float32", "unknown"),
+        (1e-2, "float32", "excluded"),
+        (5e-3, "bfloat16", "supported"),
+        (2.0, "bfloat16", "excluded"),
+    ],
+)
+def test_a_loss_that_rounding_leaves_nothing_of_is_absorption(level: float, precision: str, verdict: str) -> None:
+    case = risen(calm("spiked", 300, {"precision": precision}), 300, 5.0)
+    low = case.with_trace(loss=np.where(case.trace["step"] < 300, level, case.trace["loss"]))
+    assert finding(low, "absorption").verdict == verdict
+    removal = MECHANISMS["absorption"].removal(low.evidence(), 295)
+    assert removal is not None
+    assert (removal.entries, removal.step) == (({"at": 0, "precision": "float64"},), 285)
 
 
 def shrinking(left: float = 0.2, ratio: float = 1.3) -> Case:
