@@ -26,7 +26,7 @@ _HALF = ("bfloat16", "float16")
     removal=held(precision="float64"),
 )
 def absorption(evidence: Evidence, finding: MakeFinding) -> Finding:
-    """The loss before the onset is as small as rounding leaves of it.
+    """The loss before the onset is so small that rounding takes it away.
 
     Supported if the median loss before the onset is below the limit of the precision and the model has logits; unknown
     if it is near the limit, or nothing is known about logits. Excluded if the loss is far above it, and in float64.

@@ -30,7 +30,7 @@ def _norms(evidence: Evidence) -> dict[str, Series]:
 
 
 def _held_norms(evidence: Evidence, began: int | None) -> Removal | None:
-    """Keep norms from the last reading at which the curvature was still far from its threshold."""
+    """Keep norms as they were when the curvature was still far from its threshold."""
     steps = []
     for norms in _norms(evidence).values():
         before = norms.between(0, evidence.until)
