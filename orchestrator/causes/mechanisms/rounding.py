@@ -36,7 +36,7 @@ def absorption(evidence: Evidence, finding: MakeFinding) -> Finding:
     objective, precision = evidence.objective, evidence.config.get("precision")
     if objective is not None and not objective.has_logits:
         return finding("excluded", "the model has no logits")
-    level = evidence.loss.between(0, evidence.until).last(at.MIN_HISTORY).median()
+    level = evidence.loss.between(0, evidence.until + 1).last(at.MIN_HISTORY).median()
     if level is None:
         return finding("unknown", "no loss before the onset is known")
     limit = at.ABSORBED_HALF if precision in _HALF else at.ABSORBED
