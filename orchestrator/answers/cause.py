@@ -35,7 +35,7 @@ class CauseQuery(Query["SweepTable"]):
     """Prove why a run became unstable: fork it without each mechanism that the evidence leaves open.
 
     Without --trial and --cell it takes the unstable trial that a diagnosis takes; with --each-cell the most typical
-    trial of each unstable cell, or of the cells of --cell. A mechanism is confirmed if forks without it fail more
+    trial of each unstable cell, which --cell may limit. A mechanism is confirmed if forks without it fail more
     seldom than chance explains, and refuted if most fail all the same. The same command trains nothing twice. For
     example `sweep cause lr_beta2 --cell lr=0.003,beta2=0.999`.
     """

@@ -25,6 +25,45 @@ seeds: [{seeds}]
 fixed: {{dimension: 2, lr: 0.1, optimizer: adamw, beta2: 0.99, noise: 1.0}}
 tracking: {{enabled: false}}
 """
+# A loss that sees the direction of its weights alone, as if a norm followed: its curvature grows as 1 / norm^2.
+RAYLEIGH = """
+import torch
+
+from objectives.base import Objective, TrainingConfig
+from objectives.training.packed import PackedTrainer
+
+
+class RayleighConfig(TrainingConfig):
+    'The Rayleigh quotient of a diagonal matrix, with a little noise.'
+
+
+class RayleighTrainer(PackedTrainer):
+    groups = {"w": "sphere"}
+    takes_float64 = True
+
+    def initial_weights(self, seed):
+        w = torch.randn(32, generator=torch.Generator().manual_seed(seed))
+        return {"w": w / w.norm()}
+
+    def losses(self):
+        unit_Kn = self.weights["w"] / self.weights["w"].norm(dim=1, keepdim=True)
+        noise_Kn = self.draw(lambda generator: torch.randn(32, generator=generator))
+        return (unit_Kn.square() * torch.linspace(1, 10, 32) + 1e-5 * noise_Kn * unit_Kn).sum(1)
+
+
+start = RayleighTrainer
+OBJECTIVE = Objective("rayleigh", RayleighConfig, "rayleigh", spike_rise=0.3, can_compile=False, has_held_out=False)
+"""
+SHRINKING = """
+name: shrinking
+objective: {packed: "rayleigh:OBJECTIVE"}
+steps: 400
+seeds: [0, 1]
+axes: {weight_decay: {values: [0.0, 0.5]}}
+fixed: {lr: 0.02, optimizer: sgd, beta1: 0.0}
+telemetry: {curvature: 10}
+tracking: {enabled: false}
+"""
 CONFIRMED = {"no_warmup": "warmup_too_short", "short_memory": "short_memory", "poisoned_batch": "bad_batch"}
 
 
@@ -36,8 +75,10 @@ def proofs_of(sweep: Sweep, results: Path, most: int, replicates: int = 8) -> li
         rows = ledger.trials()
         for row in [row for row in rows if row.outcome != "stable"][:most]:
             diagnosis = examine(ledger, row, "every one", rows)
-            train_proofs(folder, diagnosis, plan_for(folder, diagnosis, replicates), InlineExecutor, [])
-            found.append(read_proofs(ledger, diagnosis, objective_of(folder, row), replicates))
+            plan = plan_for(folder, diagnosis, replicates, allow_import=True)
+            train_proofs(folder, diagnosis, plan, InlineExecutor, [], allow_import=True)
+            objective = objective_of(folder, row, allow_import=True)
+            found.append(read_proofs(ledger, diagnosis, objective, replicates))
     assert found, "nothing became unstable"
     return found
 
@@ -62,3 +103,17 @@ def test_forks_confirm_a_planted_cause_and_no_other(name: str, tmp_path: Path) -
     assert proofs.confirmed == (CONFIRMED[name],)
     assert not proofs.is_chance
     assert proofs.control_repeats
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_forks_confirm_that_the_norms_of_a_custom_packed_objective_collapse(tmp_path: Path) -> None:
+    """The fork that keeps them is stable, and so is one at a lower rate, which proves nothing next to it."""
+    (tmp_path / "rayleigh.py").write_text(RAYLEIGH)
+    (tmp_path / "shrinking.yaml").write_text(SHRINKING)
+    found = proofs_of(load_sweep(tmp_path / "shrinking.yaml", allow_import=True), tmp_path, 2)
+    assert {proofs.trial.cell["weight_decay"] for proofs in found} == {0.5}
+    for proofs in found:
+        assert (proofs.named, proofs.confirmed) == ("norm_collapse", ("norm_collapse",))
+        assert {proof.name: proof.spiked for proof in proofs.mechanisms} == {"norm_collapse": 0, "sharpening": 0}
+        assert proofs.control_repeats

@@ -223,7 +223,7 @@ def test_the_example_of_interventions_has_the_words_and_keys_that_the_page_says(
     labels = [format_value(value) for value in sweep.axes[0].values]
     assert labels[:2] == ["none", "lr x0.5 at 100"]
     assert all(f"`{label}`" in section for label in labels[:2])
-    rows = dict(re.findall(r"^\| `([a-z]+)` \| ([^|]*?) ?\|", section, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `([a-z_]+)` \| ([^|]*?) ?\|", section, re.MULTILINE))
     assert list(rows) == list(Intervention.model_fields)
     for name, field in Intervention.model_fields.items():
         if not field.is_required():

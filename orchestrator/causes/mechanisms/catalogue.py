@@ -1,8 +1,9 @@
 """The table of the mechanisms by which training becomes unstable, in the order of their priority.
 
 An earlier mechanism causes the later ones, or comes with them. Steps that grow by themselves make losses jump, and so
-does a change of the data; a batch that jumps makes the second moment lag; a step over the threshold makes the logits
-grow. An epsilon that stalls the shallow blocks is above their gradients, so the stall comes before the epsilon floor.
+does a change of the data; a batch that jumps makes the second moment lag; norms that shrink raise the curvature; a step
+over the threshold makes the logits grow. An epsilon that stalls the shallow blocks is above their gradients, so the
+stall comes before the epsilon floor.
 A new mechanism is a module, or a part of one, with all its facts, and a line in the table.
 """
 
@@ -16,6 +17,7 @@ from orchestrator.causes.mechanisms.learning_rate import (
     warmup_too_short,
 )
 from orchestrator.causes.mechanisms.mechanism import Mechanism
+from orchestrator.causes.mechanisms.rounding import absorption
 from orchestrator.causes.mechanisms.routing import router_collapse
 from orchestrator.causes.mechanisms.scales import (
     clipping_inactive,
@@ -26,6 +28,7 @@ from orchestrator.causes.mechanisms.scales import (
     logit_growth,
 )
 from orchestrator.causes.mechanisms.second_moment import preconditioner_decay, short_memory
+from orchestrator.causes.mechanisms.weights import norm_collapse
 
 MECHANISMS: dict[str, Mechanism] = {
     mechanism.key: mechanism
@@ -33,8 +36,10 @@ MECHANISMS: dict[str, Mechanism] = {
         half_precision_overflow,
         learning_rate_too_low,
         short_memory,
+        absorption,
         shallow_stall,
         bad_batch,
+        norm_collapse,
         warmup_too_short,
         over_the_threshold,
         preconditioner_decay,

@@ -45,6 +45,16 @@ SIGN_DESCENT = 0.5
 # in 457 runs with a longer memory. The limit is ours.
 LONG_STEP = 2.0
 
+# --- rounding ---
+# Cross-entropies below which probabilities round to 1: a hundred times exp(-16.6) in float32, four times exp(-6) in 16
+# bits (the gaps are of arXiv 2605.06152); and how far above a loss excludes it. The factors are ours.
+ABSORBED, ABSORBED_HALF, NEARLY_ABSORBED = 6e-6, 1e-2, 100.0
+
+# --- norms of weights ---
+# RMS of a layer group's weights over its highest: below the first it has collapsed, above the second it kept its norm.
+# A norm is held from where it was this much larger than at the onset: the curvature is then 2.25 times smaller. Ours.
+NORM_COLLAPSED, NORM_KEPT, LARGE_NORM = 0.5, 0.9, 1.5
+
 # --- epsilon and the layers ---
 # RMS(g) / eps below which epsilon affects the step: Wortsman et al. (arXiv 2309.14322).
 EPSILON_FLOOR = 10.0

@@ -17,7 +17,7 @@ _LOWEST_RATE = 0.01  # factor with which a ramp begins
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Changes before the step ``step``, from which their ``at`` counts.
+    """Changes before the step ``step``; their ``at`` counts from there.
 
     If it ``lowers_rate``, it helps against most mechanisms and so proves one only next to the evidence. With ``keeps``
     the forks without the change see the trial's own data from that step: the batch is the mechanism.
@@ -73,7 +73,7 @@ def from_the_start(setting: str, value: Callable[[Evidence], float | str | None]
 
 
 def calm_rate(evidence: Evidence, began: int | None) -> Removal | None:
-    """Halve the learning rate, or lower it until half of it would reach the highest curvature before the onset."""
+    """Lower the learning rate to half, or to half of 2 / curvature at the highest curvature before the onset."""
     highest = evidence.threshold_ratio.between(0, evidence.until + 1).largest()
     factor = min(_CALM_RATE, _CALM_RATE / highest) if highest else _CALM_RATE
     entry = {"at": 0, "set": {"lr": f"x{factor:.3g}"}}

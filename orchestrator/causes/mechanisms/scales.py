@@ -153,7 +153,7 @@ def small_eps(evidence: Evidence) -> float | None:
     """An epsilon of a hundredth of the smallest RMS of a group's gradient before the onset; None if it is not lower."""
     eps = number_of(evidence.config_in_force, "eps")
     readings = {**evidence.groups("grad_rms_over_eps"), ALL: evidence.column(f"grad_rms_over_eps/{ALL}")}
-    levels = [level for ratio in readings.values() if (level := ratio.between(0, evidence.until).median()) is not None]
+    levels = [level for ratio in readings.values() if (level := recent(ratio, evidence).median()) is not None]
     if eps is None or not levels:
         return None
     lower = float(f"{eps * min(levels) / 100:.2g}")

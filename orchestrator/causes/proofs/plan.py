@@ -66,7 +66,7 @@ class Plan:
 
     @property
     def forks(self) -> list[ProofFork]:
-        """All forks, each once; those of one step stand together, since they share their past."""
+        """All forks, each once, by their step: forks of one step share their past."""
         forks = [fork for each in self.experiments for fork in (*each.controls, *each.without)]
         different = {key_of(fork.entries): fork for fork in forks}.values()
         return sorted(different, key=lambda fork: fork.step)

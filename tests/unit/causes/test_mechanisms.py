@@ -7,6 +7,7 @@ import pytest
 from diagnosis_cases import (
     GROUPS,
     PLANTED,
+    Case,
     bad_batch,
     calm,
     clipping_saturated,
@@ -116,7 +117,7 @@ def test_of_a_trainer_that_says_its_losses_only_nothing_is_made_up() -> None:
     evidence = gather(row, {"step": case.trace["step"], "loss": case.trace["loss"]}, {}, (row,))
     verdicts = {m.key: m.examine(evidence).verdict for m in MECHANISMS.values()}
     assert "supported" not in verdicts.values()
-    told_by_losses = {"bad_batch", "learning_rate_too_low", "over_the_threshold"}
+    told_by_losses = {"bad_batch", "learning_rate_too_low", "over_the_threshold", "absorption"}
     assert {key for key, verdict in verdicts.items() if verdict == "excluded"} <= told_by_losses
 
 
@@ -154,6 +155,52 @@ def test_curvature_far_below_the_threshold_excludes_a_step_over_the_threshold() 
     case = risen(calm("diverged", 60, steps_done=120), 60, 9.0).sister("stable", lr=0.001)
     assert finding(case, "over_the_threshold").verdict == "excluded"
     assert finding(case.without_telemetry(), "over_the_threshold").verdict == "supported"
+
+
+@pytest.mark.parametrize(
+    ("level", "precision", "verdict"),
+    [
+        (1e-6, "float32", "supported"),
+        (1e-4, "float32", "unknown"),
+        (1e-2, "float32", "excluded"),
+        (5e-3, "bfloat16", "supported"),
+        (2.0, "bfloat16", "excluded"),
+    ],
+)
+def test_a_loss_that_rounding_leaves_nothing_of_is_absorption(level: float, precision: str, verdict: str) -> None:
+    case = risen(calm("spiked", 300, {"precision": precision}), 300, 5.0)
+    low = case.with_trace(loss=np.where(case.trace["step"] < 300, level, case.trace["loss"]))
+    assert finding(low, "absorption").verdict == verdict
+    removal = MECHANISMS["absorption"].removal(low.evidence(), 295)
+    assert removal is not None
+    assert (removal.entries, removal.step) == (({"at": 0, "precision": "float64"},), 285)
+
+
+def shrinking(left: float = 0.2, ratio: float = 1.3) -> Case:
+    """Weights of the MLP that shrink to a share of their size at the onset, and curvature that ends over the step."""
+    case = risen(calm("diverged", 300, {"weight_decay": 0.1}, steps_done=360), 300, 5.0, growth=1.3)
+    case = ratios(case, np.where(case.telemetry["step"] >= 260, ratio, 0.3))
+    step_M = case.telemetry["step"]
+    return case.reading(update_rms__mlp=1e-3, update_to_weight__mlp=1e-2 / left ** np.minimum(step_M / 300, 1))
+
+
+def test_weights_that_shrink_until_the_step_overshoots_are_the_cause_and_not_the_curvature() -> None:
+    found = finding(shrinking(), "norm_collapse")
+    assert (found.verdict, found.began_step is not None) == ("supported", True)
+    assert diagnosed(shrinking().evidence()).to_plain()["cause"] == "norm_collapse"
+    assert finding(shrinking(ratio=0.9), "norm_collapse").verdict == "unknown"
+    assert finding(shrinking(left=0.7), "norm_collapse").verdict == "unknown"
+    assert finding(shrinking(left=0.97), "norm_collapse").verdict == "excluded"
+    assert finding(changed(shrinking(), weight_decay=0.0), "norm_collapse").verdict == "excluded"
+    assert finding(shrinking().without_telemetry(), "norm_collapse").verdict == "unknown"
+
+
+def test_norms_are_held_from_where_they_were_half_again_as_large() -> None:
+    evidence = shrinking().evidence()
+    removal = MECHANISMS["norm_collapse"].removal(evidence, 100)
+    assert removal is not None
+    assert removal.entries == ({"at": 0, "norm": "hold"},)
+    assert 200 < removal.step < 250, "0.2^(s / 300) is 1.5 times its last value at step 224"
 
 
 def test_a_curvature_that_was_far_over_its_threshold_for_long_is_not_the_decay_of_v() -> None:
