@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test test-slow test-services test-slurm test-faults soak test-browser test-peers test-recipes test-trackers bench \
+.PHONY: run test test-slow test-services test-slurm test-faults soak test-browser test-peers test-recipes test-trackers test-agents bench \
 	knobs lr-knobs docs lint help
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make test-peers  products with the Hessian beside those of curvlinops"
 	@echo "make test-recipes  the recipe for JAX and optax, which it installs"
 	@echo "make test-trackers  Weights & Biases and TensorBoard, which it installs, also under faults; as root, ten minutes"
+	@echo "make test-agents  sweep mcp over a pipe with the package's own client, which it installs"
 	@echo "make bench      sweep beside what one would use instead; half an hour"
 	@echo "make knobs      run every file of sweeps/knobs and draw their maps; about an hour"
 	@echo "make lr-knobs   run every file of sweeps/lr_knobs, and write the table and the picture of docs/knobs.md; an hour or two"
@@ -35,7 +36,7 @@ run: $(READY)
 # The longest files come first, so that neither worker is left with one of them in the end.
 test: $(READY)
 	$(BIN)/python -m pytest \
-		-m "not slow and not services and not slurm and not faults and not soak and not peers and not recipes and not trackers" \
+		-m "not slow and not services and not slurm and not faults and not soak and not peers and not recipes and not trackers and not agents" \
 		-n 2 --dist loadfile --no-loadscope-reorder \
 		tests/end_to_end tests/faults tests/contract tests/processes tests/unit
 
@@ -77,6 +78,11 @@ test-trackers: $(READY)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --quiet \
 		--editable '.[tensorboard,wandb]'
 	$(BIN)/python -m pytest -m trackers
+
+# As these.
+test-agents: $(READY)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[mcp]'
+	$(BIN)/python -m pytest -m agents
 
 bench: $(READY)
 	$(BIN)/python benchmarks/throughput.py --json results/throughput.json

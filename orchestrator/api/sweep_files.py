@@ -63,8 +63,8 @@ def init(
 ) -> Lines:
     """Write the starter file of a sweep ``name`` to ``output`` or NAME.yaml. Raises InputError if it exists.
 
-    With ``shipped`` it is a copy of a sweep that ships, or fixes what a configuration has. With ``target`` it is a
-    sweep of ``num_trials`` small models that predicts the edge of a large one, with ``preset`` or ``goal`` a search.
+    With ``shipped`` it is a copy of a sweep that ships, or fixes what a configuration has. With ``target`` it has small
+    models, ``num_trials`` in all, that predict the edge of a large one, with ``preset`` or ``goal`` a search.
     """
     if objective is not None and command is not None:
         message = "cannot be combined with --command, which is what is trained"

@@ -24,7 +24,7 @@ PANELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "explain": ("Explain and save lost runs", ("explain", "diagnose", "remedy", "remedies", "warn", "survival")),
     "upkeep": (
         "Logs and upkeep",
-        ("replay", "watch", "import", "export", "objectives", "audit", "doctor", "sync", "gc"),
+        ("replay", "watch", "import", "export", "objectives", "audit", "doctor", "sync", "gc", "mcp"),
     ),
 }
 # The commands that act: the module that has the function of this name, and the panel.
@@ -40,6 +40,7 @@ ACTIONS: Mapping[str, tuple[str, str]] = {
     "objectives": ("orchestrator.cli.training", "upkeep"),
     "sync": ("orchestrator.cli.upkeep", "upkeep"),
     "gc": ("orchestrator.cli.upkeep", "upkeep"),
+    "mcp": ("orchestrator.cli.upkeep", "upkeep"),
 }
 
 

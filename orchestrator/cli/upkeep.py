@@ -1,4 +1,4 @@
-"""Commands that show, import and look after results: page, report, ui, import, export, sync and gc."""
+"""Commands that show, import and look after results: page, report, ui, mcp, import, export, sync and gc."""
 
 from __future__ import annotations
 
@@ -50,6 +50,25 @@ def gc_command(
     from orchestrator.api.upkeep import gc
 
     finish(gc(sweep_folder(name, results), exports, dry_run))
+
+
+def mcp_command(
+    allow_run: Annotated[
+        bool, typer.Option("--allow-run", help="also offer plan, run and remedy, which train within a budget")
+    ] = False,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Answer an agent about the sweeps in the results: the questions as tools of the Model Context Protocol.
+
+    A client starts it, and speaks with it on standard input and output: `sweep mcp --results results`. Without
+    --allow-run it only reads.
+    """
+    from orchestrator.base.environment import check_installed
+
+    check_installed("sweep mcp", "mcp")
+    from orchestrator.api.agent_server import serve
+
+    serve(results, allows_run=allow_run)
 
 
 def report_command(name: NameArgument, results: ResultsOption = RESULTS) -> None:

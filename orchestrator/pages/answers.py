@@ -13,23 +13,28 @@ from typing import Any
 
 from orchestrator.answers import query_class, query_classes
 from orchestrator.answers.diagnose import answer_of
+from orchestrator.answers.remedy import RemedyAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.base.query import Query
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import examine, trial_by_id, typical_trials
 from orchestrator.causes.remedies.reading import has_remedies, read_remedies
+from orchestrator.causes.remedies.results import Remedies
 from orchestrator.ledger.facts import Imported, imported_of
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.maps.tables import map_table
 from orchestrator.pages.edge import edge_section
-from orchestrator.render.html import blocks_html, frame_html, table_html
+from orchestrator.render.html import blocks_html, cards_html, frame_html, table_html
 from orchestrator.render.remedies import remedies_figure
 
 _ORDER = ("explain", "boundary", "recommend", "sensitivity", "importance", "audit")  # of sections; others follow
 _FACTS = ("objective", "sweep_version", "git_commit", "stopping")  # of interest to a reader
+# The part of the page that has the section of a question; others are in "choose".
+_PART_OF = {"boundary": "edge", "explain": "why", "audit": "trials"}
+_REMEDIES_SHOWN = 2
 _MOST_ROWS = 2000  # of the map as a table: a larger one is in map.csv
 _FAILURES_SHOWN = _LEFT_OUT_SHOWN = 50
 _CHOSEN = "chosen on the page"
@@ -41,24 +46,47 @@ def answers_html(table: SweepTable, stability: CellMap | None, sweep_text: str) 
     """What follows from the map, the trials without a result, the sweep file and the environment."""
     rows, packs = table.trials, table.ledger.packs()
     environment = packs[-1].environment if packs else {}
-    sections = [_answers(table, stability)]
+    sections = [_answers(table, stability), _remedies(table)]
     failed = [row for row in rows if row.status in ("errored", "lost")]
     if failed:
         shown = ((row.name, row.reason or "") for row in failed[:_FAILURES_SHOWN])
-        sections += ["<h2>Trials without a result</h2>", table_html(("trial", "why"), shown)]
-        sections += [
+        tracebacks = (
             f"<details><summary>Traceback of {html.escape(row.name)}</summary>"
             f"<pre>{html.escape(row.error)}</pre></details>"
             for row in failed[:1]
             if row.error
-        ]
+        )
+        why = "\n".join([table_html(("trial", "why"), shown), *tracebacks])
+        sections.append(_part("trials", "Trials without a result", why))
     imported = imported_of(table.facts)
     if imported is None:
-        sections += ["<h2>Sweep file</h2>", f"<pre>{html.escape(sweep_text)}</pre>"]
+        sections.append(_part("machine", "Sweep file", f"<pre>{html.escape(sweep_text)}</pre>"))
     else:
-        sections += ["<h2>Imported</h2>", imported_html(imported)]
+        sections.append(_part("machine", "Imported", imported_html(imported)))
     facts = {key: table.facts[key] for key in _FACTS if table.facts.get(key)}
-    sections += ["<h2>Environment</h2>", table_html(("what", "value"), {**facts, **environment}.items())]
+    known = table_html(("what", "value"), {**facts, **environment}.items())
+    sections.append(_part("machine", "Environment", known))
+    return "\n".join(filter(None, sections))
+
+
+def _part(part: str, title: str, content: str) -> str:
+    """A section in a part of the page."""
+    return f'<section class="answer" data-tab="{part}"><h2>{html.escape(title)}</h2>\n{content}</section>'
+
+
+def _remedies(table: SweepTable) -> str:
+    """What was tried on forks of trials, with its pictures; of the first trials that have some."""
+    ledger, rows = table.ledger, table.trials
+    sections = []
+    for trial in [row for row in rows if has_remedies(ledger.path.parent, row.trial_id)][:_REMEDIES_SHOWN]:
+        try:
+            found = read_remedies(ledger, examine(ledger, trial, _CHOSEN, rows))
+        except InputError:
+            continue
+        content = cards_html(RemedyAnswer.of(found).blocks())
+        if found.tallies:
+            content += f'<img src="{_picture(found)}" alt="remedies by fork step, in numbers above">'
+        sections.append(_part("remedies", f"Remedies of {trial.name}", content))
     return "\n".join(sections)
 
 
@@ -71,7 +99,7 @@ def _answers(table: SweepTable, stability: CellMap | None) -> str:
     parts = [sections[name] for name in (*order, *sorted(sections.keys() - {*order}))]
     if stability is not None and len(stability.cells) <= _MOST_ROWS:
         cells = frame_html(map_table(stability))
-        parts.append(f"<details><summary>The map as a table</summary>{cells}</details>")
+        parts.append(_part("trials", "The map as a table", cells))
     return "\n".join(filter(None, parts))
 
 
@@ -85,8 +113,7 @@ def _section(kind: type[Query[Any]], table: SweepTable) -> str:
         return ""
     if not answer.is_worth_showing:
         return ""
-    blocks = blocks_html(answer.blocks(), with_figures=False)
-    return f'<section class="answer"><h2>{html.escape(kind.section)}</h2>\n{blocks}</section>'
+    return _part(_PART_OF.get(kind.query_name(), "choose"), kind.section, cards_html(answer.blocks()))
 
 
 def imported_html(imported: Imported) -> str:
@@ -128,15 +155,15 @@ def comparison(base: Path, other: Path) -> dict[str, str]:
         ledgers = [stack.enter_context(LedgerReader(folder / LEDGER)) for folder in (base, other)]
         try:
             answer = query_class("compare")().ask(list(map(read_table, ledgers)))
-            return {"html": blocks_html(answer.blocks(), with_figures=False)}
+            return {"html": blocks_html(answer.blocks())}
         except InputError as error:
             return {"html": f"<p>{html.escape(str(error))}</p>"}
 
 
 def diagnosis_html(ledger: LedgerReader, trial: TrialResult, rows: Sequence[TrialResult]) -> str:
     """The diagnosis of ``trial``, a finished one of ``rows``, as HTML. Raises InputError as `sweep diagnose` does."""
-    answer = answer_of(ledger, examine(ledger, trial, _CHOSEN, rows))
-    return blocks_html(answer.blocks(), with_figures=False)
+    answer = answer_of(ledger, examine(ledger, trial, _CHOSEN, rows), in_full=True)
+    return cards_html(answer.blocks())
 
 
 def remedy_picture(ledger: LedgerReader, trial: TrialResult, rows: Sequence[TrialResult]) -> str:
@@ -146,6 +173,10 @@ def remedy_picture(ledger: LedgerReader, trial: TrialResult, rows: Sequence[Tria
     found = read_remedies(ledger, examine(ledger, trial, _CHOSEN, rows))
     if not found.tallies:
         return ""
+    return _picture(found)
+
+
+def _picture(found: Remedies) -> str:
     return f"data:image/png;base64,{base64.b64encode(remedies_figure('png', found)).decode()}"
 
 

@@ -42,9 +42,9 @@ def edge_section(table: SweepTable) -> str:
     rows = edge_table(found)
     every = math.ceil(len(rows) / _MOST_ROWS)
     return (
-        f"<h2>{html.escape(_title(found))}</h2>\n"
+        f'<section class="answer" data-tab="edge"><h2>{html.escape(_title(found))}</h2>\n'
         f'<figure class="edge" id="edge" data-edge="{content}"></figure>\n'
-        f"<details><summary>The edge as a table</summary>{frame_html(rows.iloc[::every])}</details>"
+        f"<details><summary>The edge as a table</summary>{frame_html(rows.iloc[::every])}</details></section>"
     )
 
 

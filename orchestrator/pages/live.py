@@ -15,16 +15,19 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.curve_metrics import OF_TELEMETRY
+from orchestrator.maps.sentence import Sentence, sentence_of
 from orchestrator.maps.table import KnownNoise, read_table
 from orchestrator.pages.answers import answers_html
+from orchestrator.pages.card import highlights, num_ended, summary_html
 from orchestrator.pages.curves import CURVES, POINTS, VALIDATION, curves_and_readings
 from orchestrator.pages.data import KnownCells, table_data
-from orchestrator.pages.report import num_ended, page_html, summary_html
+from orchestrator.pages.report import page_html
+from orchestrator.sweepfile.strict_yaml import question_of
 
 _SHORTEST_REST_S = 1.0
 _REST = 0.5  # the data rest so many times as long as they took
 _REST_OF_ANSWERS = 4  # they take longer, and the trials need the processor
-_COMING = "<p>Explanation, boundary and recommendation are being computed.</p>"
+_COMING = '<p data-tab="edge choose why">Being computed.</p>'
 _KEPT = 4  # versions of the data to which a page may have the newest changes
 
 
@@ -41,6 +44,7 @@ class LivePage:
         self._rows: Sequence[TrialResult] = ()
         self._mark: Any = None  # what the trials were when the data was made
         self._name, self._summary = folder.name, ""
+        self._sentence: Sentence | None = None
         self._origin, self._number = secrets.token_hex(4), 0  # pages may outlive a server
         self._versions: dict[str, dict[str, Any] | None] = {}
         self._due = 0.0
@@ -51,7 +55,8 @@ class LivePage:
         with self._lock:
             self._refresh()
             name, data, summary, version = self._name, self._newest(), self._summary, self._version
-        sections = {"summary": summary, "answers": self._answers or _COMING}  # for which it asks
+        question, answers = question_of(frozen_text(self._folder)), self._answers or _COMING  # for which it asks
+        sections = {"question": question, "summary": summary, "answers": answers}
         return page_html(name, data, sections, version=version)
 
     def news(self, since: str) -> dict[str, Any]:
@@ -100,21 +105,24 @@ class LivePage:
         began = self._clock()
         is_running = is_locked(self._folder)  # before the ledger is read, so that it has all that an ended run wrote
         with LedgerReader(self._folder / LEDGER) as ledger:
-            mark = (ledger.statuses(), ledger.facts())
+            mark = (ledger.statuses(), ledger.facts(), is_running)
             if mark != self._mark:
-                self._remake(ledger, mark[1])
+                self._remake(ledger, mark[1], is_running=is_running)
                 self._mark = mark
-            self._summary = summary_html(ledger, self._rows, is_running=is_running)
+            self._summary = summary_html(ledger, self._rows, self._sentence, is_running=is_running)
         self._due = self._next(began, _REST)
 
-    def _remake(self, ledger: LedgerReader, facts: dict[str, str]) -> None:
+    def _remake(self, ledger: LedgerReader, facts: dict[str, str], *, is_running: bool) -> None:
         """Make the data of the page anew, as its next version."""
         table = read_table(ledger, self._noise)
         self._rows, self._name = table.trials, facts.get("name", self._folder.name)
+        if table.is_grid or self._sentence is None or not is_running:  # a surface takes seconds of the trials
+            self._sentence = sentence_of(table, is_running=is_running)
         data = None
         if table.axes and self._rows:
             metrics = [self._metrics_of(ledger, row) for row in self._rows]
             data = table_data(facts, self._rows, table.axes, metrics, self._cells)
+            data |= highlights(table, data, self._sentence)
             data |= {"curves": None, "curve_titles": CURVES | VALIDATION, "num_points": POINTS, "diagnoses": None}
         self._number += 1
         self._versions[self._version] = data
@@ -142,7 +150,8 @@ class LivePage:
                     measured[name][row.trial_id] = of_row[name]
             stability = cell_map(table, measured=measured)
         ended, num = num_ended(table.trials), len(table.trials)
-        moment = f"<p>The answers below are from when {ended} of {num} trials had ended.</p>\n" if ended < num else ""
+        text = f"The answers below are from when {ended} of {num} trials had ended."
+        moment = f'<p class="moment" data-tab="edge choose why remedies">{text}</p>\n' if ended < num else ""
         return moment + answers_html(table, stability, frozen_text(self._folder))
 
 

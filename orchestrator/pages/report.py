@@ -6,14 +6,11 @@ import base64
 import hashlib
 import html
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-
-import numpy as np
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import (
@@ -25,43 +22,36 @@ from orchestrator.base.files import (
     frozen_text,
     storage_errors,
 )
-from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.words import age_text, format_seconds, outcomes_text
-from orchestrator.ledger.facts import long_note
+from orchestrator.base.words import age_text, outcomes_text
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.ledger.schema import PackRow
 from orchestrator.maps.all_sweeps import ListedSweep, all_sweeps
 from orchestrator.maps.cell_map import CellMap, cell_map, separate_maps
-from orchestrator.maps.sentence import Sentence, sentence_of
+from orchestrator.maps.sentence import sentence_of
 from orchestrator.maps.stability_map import surface_mesh
 from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.maps.tables import as_csv, map_table, readings_and_printed, trial_table
 from orchestrator.pages.answers import answers_html
+from orchestrator.pages.card import card_html, copy_html, ended_text, highlights, marked
 from orchestrator.pages.data import as_script, report_data, style_sheet
-from orchestrator.render.html import table_html, text_html
-from orchestrator.render.labels import short_number
+from orchestrator.render.html import text_html
+from orchestrator.sweepfile.strict_yaml import question_of
 
 # One script, in this order.
 _SCRIPTS = (
-    "elements.js", "cells.js", "grid.js", "map.js", "zoom.js", "marks.js", "chart.js", "readings.js", "diagnosis.js",
-    "curves.js", "edge.js", "downloads.js", "address.js", "controls.js",
+    "tabs.js", "elements.js", "cells.js", "grid.js", "map.js", "zoom.js", "marks.js", "chart.js", "readings.js",
+    "diagnosis.js", "curves.js", "edge.js", "downloads.js", "address.js", "controls.js",
 )  # fmt: skip
 _LIVE_SCRIPTS = ("changes.js", "compare.js", "live.js")  # of a page that is served, after those
 
 
 def report_html(table: SweepTable, stability: CellMap | None, sweep_text: str) -> str:
     """The report as one HTML page that loads nothing; all text from a configuration is escaped."""
-    data = None if stability is None else report_data(table)
-    rows = table.trials
+    data, sentence = None if stability is None else report_data(table), sentence_of(table)
+    if data is not None:
+        data |= highlights(table, data, sentence)
     sections = {
-        "summary": "".join(
-            [
-                sentence_html(sentence_of(table)),
-                marked(table.ledger),
-                f"<p>{len(rows)} trials.</p>\n",
-                counts_table(rows),
-            ]
-        ),
+        "question": question_of(sweep_text),
+        "summary": card_html(sentence, table.trials, marked(table.ledger), f"{ended_text(table.trials)}."),
         "answers": answers_html(table, stability, sweep_text),
     }
     return page_html(table.name, data, sections)
@@ -70,26 +60,66 @@ def report_html(table: SweepTable, stability: CellMap | None, sweep_text: str) -
 def page_html(
     name: str, data: Mapping[str, Any] | None, sections: Mapping[str, str], *, version: str | None = None
 ) -> str:
-    """The page of a sweep: its map, if it has ``data``, between the HTML ``sections`` summary and answers.
+    """The page of a sweep: its map, if it has ``data``, and the HTML ``sections`` summary and answers, in parts.
 
     A page with a ``version`` of its data is live: it asks its server every second what is new since then, and for the
     curves and diagnoses of a chosen cell.
     """
-    script = code = ""
     is_live = version is not None
+    script = ""
+    code = "".join(map(_page, _SCRIPTS if data is not None else _SCRIPTS[:1]))
     if data is not None:
         script = f'<script type="application/json" id="data">{as_script(data)}</script>\n'
-        code = "".join(map(_page, _SCRIPTS))
     if is_live:
         code += "".join(map(_page, _LIVE_SCRIPTS if data is not None else _LIVE_SCRIPTS[-1:]))
-    script += f"<script>{code}</script>\n" if code else ""
+    script += f"<script>{code}</script>\n"
     policy = content_policy(code, is_live=is_live)
-    summary, answers = (f'<div id="{part}">\n{sections[part]}\n</div>' for part in ("summary", "answers"))
-    body = "\n".join([f"<h1>{html.escape(name)}</h1>", summary, *([_MAP] if data is not None else []), answers])
-    if is_live and data is not None:
-        body += _COMPARE
+    question = f'<p class="question">{html.escape(sections["question"])}</p>' if sections["question"] else ""
+    body = "\n".join(
+        [
+            f'<header class="top">\n<h1>{html.escape(name)}</h1>{question}\n'
+            f'<div id="summary">\n{sections["summary"]}\n</div>\n{_banner(name) if is_live else ""}</header>',
+            _parts_html(),
+            '<div class="parts">',
+            _MAP if data is not None else "",
+            f'<div id="answers">\n{sections["answers"]}\n</div>',
+            _COMPARE if is_live and data is not None else _compare_elsewhere(name),
+            "</div>",
+        ]
+    )
     kept = f' data-version="{html.escape(version)}"' if version is not None else ""
     return document(f"{name}: stability map", policy, f"<main{kept}>\n{body}\n</main>\n{script}")
+
+
+# What the page is made of, each a click away; the script hides the others, and those without content.
+PARTS: Mapping[str, str] = {
+    "map": "Map",
+    "edge": "Edge",
+    "choose": "Choose",
+    "why": "Why",
+    "remedies": "Remedies",
+    "trials": "Trials",
+    "compare": "Compare",
+    "machine": "File and machine",
+}
+
+
+def _parts_html() -> str:
+    buttons = "".join(f'<button type="button" data-part="{part}">{title}</button>' for part, title in PARTS.items())
+    return f'<nav class="outline" id="outline" aria-label="parts of this page" hidden>{buttons}</nav>'
+
+
+def _banner(name: str) -> str:
+    command = text_html(f"`sweep page {name}`")
+    return f'<p class="banner">The server has ended, so nothing here is updated. {command} serves it.</p>\n'
+
+
+def _compare_elsewhere(name: str) -> str:
+    command = f"sweep compare {name} OTHER"
+    return (
+        f'<section data-tab="compare"><h2>Comparison</h2>\n<p>{text_html(f"`{command}`")} {copy_html(command)} says '
+        "how another sweep differs, and draws both maps.</p></section>"
+    )
 
 
 def document(title: str, policy: str, body: str) -> str:
@@ -113,7 +143,7 @@ def content_policy(code: str = "", *, is_live: bool = False) -> str:
     return "; ".join([*parts, "base-uri 'none'", "form-action 'none'"])
 
 
-_MAP = """<h2>Stability map</h2>
+_MAP = """<section data-tab="map">
 <noscript><p>The map needs scripts; its numbers are in the table below.</p></noscript>
 <div class="controls" id="controls"></div>
 <div class="beside">
@@ -125,8 +155,11 @@ _MAP = """<h2>Stability map</h2>
 <p>Choose a cell to see its seeds' curves.</p>
 </section>
 <section id="diagnoses" aria-label="diagnoses of the chosen cell's trials"></section></div>
-</div>"""
-_COMPARE = '\n<section id="compare" aria-label="comparison with another sweep" aria-live="polite"></section>'
+</div>
+</section>"""
+_COMPARE = (
+    '<section id="compare" data-tab="compare" aria-label="comparison with another sweep" aria-live="polite"></section>'
+)
 
 
 def _page(name: str) -> str:
@@ -155,84 +188,6 @@ def _row(sweep: ListedSweep) -> str:
     texts = (sweep.question, sweep.problem or sweep.axes_text, trials, share, edge, age)
     cells = "".join(f"<td>{html.escape(text)}</td>" for text in texts)
     return f"<tr><td>{link}</td>{cells}</tr>"
-
-
-_RUNNING_SHOWN = 12
-_TROUBLES_SHOWN = 5
-_TROUBLES = ("lost", "errored")  # how an attempt ends that is tried again, or is not
-
-
-def num_ended(rows: Sequence[TrialResult]) -> int:
-    """How many trials have a result, or will have none."""
-    return sum(row.outcome is not None or row.status == "errored" for row in rows)
-
-
-def summary_html(ledger: LedgerReader, rows: Sequence[TrialResult], *, is_running: bool) -> str:
-    """The summary of a sweep, whose trials are ``rows``."""
-    running = [row for row in rows if row.status == "running"]
-    packs = ledger.packs()
-    words = f"{num_ended(rows)} of {len(rows)} trials have ended"
-    if not is_running:
-        return f"{marked(ledger)}<p>{words}. No run is under way.</p>\n{counts_table(rows)}{_troubles(rows, packs)}"
-    at_work = {row.pack_id for row in running}
-    working = [pack for pack in packs if pack.pack_id in at_work]
-    newest = {row.trial_id: ledger.newest_piece(row.trial_id) for row in running}
-    steps = {identity: int(piece["step"][-1]) + 1 for identity, piece in newest.items() if "step" in piece}
-    rate = sum(pack.member_steps / pack.seconds for pack in working if pack.seconds)
-    words += f", {len(running)} train"
-    if rate:
-        missing = [row for row in rows if row.status in ("planned", "running", "interrupted", "lost")]
-        left = sum(row.steps - steps.get(row.trial_id, 0) for row in missing)
-        words += f" at {rate:,.0f} member-steps/s; at most {format_seconds(left / rate)} left"
-    shown = [_running_line(row, newest[row.trial_id], steps, working) for row in running[:_RUNNING_SHOWN]]
-    table = table_html(("in training", "step", "loss", "steps/s"), shown) if shown else ""
-    more = f"<p>and {len(running) - _RUNNING_SHOWN} more</p>" if len(running) > _RUNNING_SHOWN else ""
-    return f"<p>{html.escape(words)}.</p>\n{counts_table(rows)}\n{table}{more}{_troubles(rows, packs)}"
-
-
-def _running_line(
-    row: TrialResult, piece: dict[str, np.ndarray], steps: dict[str, int], packs: Sequence[PackRow]
-) -> list[str]:
-    """Name, step, newest loss and steps per second of a trial in training."""
-    pack = next((pack for pack in packs if pack.pack_id == row.pack_id), None)
-    loss = float(piece["loss"][-1]) if "loss" in piece else float("nan")
-    rate = pack.member_steps / pack.seconds / len(pack.trial_ids) if pack and pack.seconds else None
-    again = f" (attempt {row.num_attempts})" if row.num_attempts > 1 else ""
-    return [
-        row.name + again,
-        f"{steps.get(row.trial_id, 0)} of {row.steps}",
-        short_number(loss) if np.isfinite(loss) else "",
-        f"{rate:,.1f}" if rate is not None else "",
-    ]
-
-
-def _troubles(rows: Sequence[TrialResult], packs: Sequence[PackRow]) -> str:
-    """Attempts that ended by a fault, the newest trials first, with their reasons; an empty text without any."""
-    ended = sum(pack.ended in _TROUBLES for pack in packs)
-    if not ended:
-        return ""
-    failed = [row for row in rows if row.status in _TROUBLES]
-    failed.sort(key=lambda row: -(row.started_at or 0.0))
-    shown = [(row.name, row.status, row.reason or "") for row in failed[:_TROUBLES_SHOWN]]
-    table = table_html(("trial", "is", "why"), shown) if shown else ""
-    return f"\n<p>{ended} attempts ended by a fault.</p>\n{table}"
-
-
-def counts_table(rows: Sequence[TrialResult]) -> str:
-    """How many trials there are of each outcome or status."""
-    return table_html(("outcome or status", "trials"), Counter(row.label for row in rows).items())
-
-
-def sentence_html(sentence: Sentence) -> str:
-    """Return the sentence of a sweep as a paragraph, and the next command below it."""
-    command = f"Next: `{sentence.command}` {sentence.purpose}."
-    return f'<p class="finding">{text_html(sentence.finding)}</p>\n<p class="next">{text_html(command)}</p>\n'
-
-
-def marked(ledger: LedgerReader) -> str:
-    """The paragraph that marks imported results; empty for a sweep that was trained here."""
-    note = long_note(ledger.facts())
-    return "" if note is None else f"<p><strong>{html.escape(note[0].upper() + note[1:])}.</strong></p>\n"
 
 
 MAP_TABLE, TRIAL_TABLE, REPORT = "map.csv", "trials.csv", "report.html"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import html
+import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.render.blocks import Block, Caution, Drawing, Figure, File, Heading, Line, Table
@@ -54,6 +55,64 @@ def _parts(blocks: Iterable[Block], *, with_figures: bool) -> Iterator[str]:
                 name, content = text_html(block.path.name), text_html(block.content)
                 yield f"<details><summary>{name}</summary><pre>{content}</pre></details>"
     yield from _list(items)
+
+
+_LABELS = ("cause", "next", "cheapest", "lowest loss")  # of lines that an answer opens with
+_DEEPEST = 3  # indent with a look
+_FEW = 6  # lines of a card; more are a click away
+
+
+def cards_html(blocks: Iterable[Block]) -> str:
+    """Return ``blocks`` as HTML without figures; a line with others below it is a card."""
+    return "\n".join(_cards([block for block in blocks if not isinstance(block, Figure)]))
+
+
+def _cards(blocks: Sequence[Block]) -> Iterator[str]:
+    cards: list[str] = []
+    starts = [i for i, block in enumerate(blocks) if not (isinstance(block, Line) and block.indent)]
+    starts = starts if starts[:1] == [0] else [0, *starts]
+    for start, end in itertools.pairwise([*starts, len(blocks)]):
+        head, below = blocks[start], [block for block in blocks[start + 1 : end] if isinstance(block, Line)]
+        if isinstance(head, Line) and below and not _label_of(head.text):
+            cards.append(_card(head, below))
+            continue
+        yield from _in_columns(cards)
+        cards = []
+        yield _lead(head) if isinstance(head, Line) else "\n".join(_parts([head], with_figures=False))
+        yield from _list([_item(line) for line in below])
+    yield from _in_columns(cards)
+
+
+def _in_columns(cards: Sequence[str]) -> Iterator[str]:
+    if cards:
+        yield f'<div class="cards">{"".join(cards)}</div>'
+
+
+def _card(head: Line, below: Sequence[Line]) -> str:
+    items = "".join(map(_item, below))
+    title = f'<div class="card-head">{_labelled(head.text)}</div>'
+    if len(below) <= _FEW:
+        return f'<article class="card">{title}<ul>{items}</ul></article>'
+    return f'<article class="card"><details><summary>{title}</summary><ul>{items}</ul></details></article>'
+
+
+def _item(line: Line) -> str:
+    return f'<li class="depth-{min(line.indent, _DEEPEST)}">{text_html(line.text.removeprefix("- "))}</li>'
+
+
+def _label_of(text: str) -> str:
+    label, colon, _ = text.partition(": ")
+    return label if colon and label in _LABELS else ""
+
+
+def _lead(line: Line) -> str:
+    return f"<p>{_labelled(line.text)}</p>" if line.text else ""
+
+
+def _labelled(text: str) -> str:
+    """Return the text, whose label stands out if it is one that an answer opens with."""
+    label = _label_of(text)
+    return f'<span class="label">{label}</span> {text_html(text[len(label) + 2 :])}' if label else text_html(text)
 
 
 def _list(items: list[str]) -> Iterator[str]:

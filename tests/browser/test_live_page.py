@@ -130,7 +130,7 @@ def test_curves_are_read_switched_off_and_not_flattened_by_a_run_that_diverged(
         figure = page.locator("#cell figure").first
         expect(figure.locator("svg")).to_have_attribute("aria-label", re.compile(r"from 1\.19 to 3;"))
         figure.locator("svg").hover()
-        expect(figure.locator(".readout")).to_have_text(re.compile(r"step 9; seed 0: 1\.65, seed 1: \d"))
+        expect(figure.locator(".readout")).to_have_text(re.compile(r"step [89]; seed 0: 1\.\d+, seed 1: \d"))
         figure.get_by_label("log").check()
         expect(page.locator("#cell figure").first.get_by_label("log")).to_be_checked()
         page.get_by_role("button", name="curves of seed 1").click()

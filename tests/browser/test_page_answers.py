@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Download, Page, expect
+from playwright.sync_api import Download, Locator, Page, expect
 from remedy_cases import find_remedies
 from sweep_cases import sweep_of
 
@@ -67,7 +67,7 @@ def asked(request: pytest.FixtureRequest, page: Page, sweeps: Path, served: Serv
 def test_an_unstable_cell_is_diagnosed_when_it_is_chosen(asked: Page) -> None:
     asked.get_by_role("button", name=UNSTABLE).click()
     answers = asked.locator("#diagnoses > details")
-    expect(answers.and_(asked.locator("[open]")).first).to_contain_text("threshold")
+    expect(answers.and_(asked.locator("[open]")).first).to_contain_text("threshold", timeout=20_000)
     summary = answers.locator("> summary").nth(1)
     summary.focus()
     asked.keyboard.press("Enter")
@@ -77,10 +77,10 @@ def test_an_unstable_cell_is_diagnosed_when_it_is_chosen(asked: Page) -> None:
 def test_the_remedies_of_an_unstable_trial_have_their_picture_below_its_diagnosis(asked: Page) -> None:
     asked.get_by_role("button", name=UNSTABLE).click()
     picture = asked.locator("#diagnoses details[open] img")
-    expect(picture).to_have_count(1)
+    expect(picture).to_have_count(1, timeout=20_000)
     expect(picture).to_be_visible()
     assert picture.evaluate("image => image.naturalWidth") > 100
-    expect(asked.locator("#diagnoses > details[open]").first).to_contain_text("cheapest: lr x0.1")
+    expect(asked.locator("#diagnoses > details[open]").first).to_contain_text("cheapest lr x0.1")
 
 
 def test_a_part_of_the_steps_is_shown_by_numbers_or_by_dragging_and_all_of_them_again(asked: Page) -> None:
@@ -117,6 +117,7 @@ def test_a_reading_of_telemetry_is_drawn_on_request(page: Page, sweeps: Path, se
 
 
 def test_the_edge_is_drawn_with_a_mark_for_each_row_that_has_one(asked: Page, sweeps: Path) -> None:
+    part(asked, "Edge").click(timeout=20_000)
     expect(asked.locator("#edge svg")).to_be_visible(timeout=20_000)
     with LedgerReader(sweeps / "asked" / LEDGER) as ledger:
         edges = [edge for line in edge_lines(read_table(ledger)).lines for edge in line.edges]
@@ -128,6 +129,7 @@ def test_the_edge_is_drawn_with_a_mark_for_each_row_that_has_one(asked: Page, sw
 def test_another_sweep_of_the_folder_is_compared_on_request(page: Page, sweeps: Path, served: Served) -> None:
     with served(sweeps, "asked") as address:
         page.goto(address)
+        part(page, "Compare").click()
         page.get_by_label("asked against").select_option("sharper")
         expect(page.locator("#compare .answer")).to_contain_text("sharper", timeout=20_000)
         page.get_by_label("asked against").select_option("")
@@ -147,6 +149,28 @@ def test_what_is_seen_can_be_kept_as_a_table_and_as_a_picture(asked: Page, tmp_p
     titles = [title.text for title in drawn.iter("{http://www.w3.org/2000/svg}title")]
     assert len(titles) == 12
     assert any(UNSTABLE.match(title) for title in titles)
+
+
+def part(page: Page, name: str) -> Locator:
+    """The button of a part of the page."""
+    return page.locator("#outline").get_by_role("button", name=name, exact=True)
+
+
+def test_the_page_opens_with_its_sentence_and_each_part_is_one_click_or_an_address_away(asked: Page) -> None:
+    expect(asked.locator(".finding")).to_contain_text("take lr=")
+    expect(asked.locator("#map")).to_be_visible()
+    expect(asked.locator("#map .recommended")).to_have_count(1)
+    expect(asked.locator('#map [aria-pressed="true"]')).to_have_count(1)
+    part(asked, "File and machine").click(timeout=20_000)
+    expect(asked.locator("#map")).to_be_hidden()
+    expect(asked.get_by_role("heading", name="Environment")).to_be_visible()
+    assert "part=machine" in asked.url
+    asked.reload()
+    expect(asked.get_by_role("heading", name="Environment")).to_be_visible(timeout=20_000)
+    part(asked, "File and machine").focus()
+    asked.keyboard.press("ArrowDown")
+    asked.keyboard.press("Enter")
+    expect(asked.locator("#map")).to_be_visible()
 
 
 def saved(page: Page, button: str, folder: Path) -> Download:

@@ -276,7 +276,10 @@ def test_the_section_of_messages_has_its_keys_and_every_event() -> None:
 FOLDERS_OF_PAGES = (".", "docs", "benchmarks", "tests/faults", "results/reference")
 
 
-@pytest.mark.parametrize("page", [page for folder in FOLDERS_OF_PAGES for page in sorted((ROOT / folder).glob("*.md"))])
+PAGES = [page for folder in FOLDERS_OF_PAGES for page in sorted((ROOT / folder).glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "llms.txt"])
 def test_links_and_pictures_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         assert target.startswith("https://") or (page.parent / target).exists(), target

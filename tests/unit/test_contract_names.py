@@ -134,6 +134,7 @@ ACTIONS = {
     | {"--merge"},
     "report": {"--results"},
     "gc": {"--exports", "--dry-run", "--results"},
+    "mcp": {"--allow-run", "--results"},
     "sync": {"--results", "--tracking-uri", "--to"},
     "ui": {"--results", "--tracking-uri", "--port"},
     "page": {"--results", "--port", "--open"},

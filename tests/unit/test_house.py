@@ -26,6 +26,7 @@ ROOMS = {
     "optuna": {"orchestrator.search"},
     "apprise": {"orchestrator.mirrors"},
     "typer": {"orchestrator.cli"},
+    "mcp": {"orchestrator.api"},
 }
 # The modules that know it; a new one is a decision.
 IMPORTERS = {
@@ -34,6 +35,7 @@ IMPORTERS = {
     "optuna": {f"orchestrator.search.{name}" for name in ("by_optuna", "study")},
     "submitit": {"orchestrator.executors.slurm"},
     "tensorboardX": {"orchestrator.logs.event_files", "orchestrator.mirrors.tensorboard"},
+    "mcp": {"orchestrator.api.agent_server"},
     "wandb": {"orchestrator.mirrors.wandb", "orchestrator.mirrors.wandb_service"},
     "apprise": {"orchestrator.mirrors.notifier"},
     "transformers": {"orchestrator.callbacks.transformers"},

@@ -1,6 +1,6 @@
 // --- the address: what is shown, by names, so that it holds when cells are added -------------------
 
-const OWN = { x: "x", y: "y", metric: "show", cell: "cell" }; // a slice has the name of its axis after "at."
+const OWN = { x: "x", y: "y", metric: "show", cell: "cell", part: "part" }; // a slice has the name of its axis after "at."
 
 function addressOfView() {
   const words = new URLSearchParams();
@@ -11,12 +11,14 @@ function addressOfView() {
     if (slice !== reductions[0]) words.set(`at.${data.axes[a].name}`, reductions.includes(slice) ? slice : data.axes[a].labels[slice]);
   });
   for (const c of selection) words.append(OWN.cell, cellName(c));
+  if (shownPart !== "map") words.set(OWN.part, shownPart);
   return words.toString();
 }
 
 // Takes from the address what the sweep has; the rest stays as it is at first.
 function takeView(text) {
   const words = new URLSearchParams(text);
+  showPart(words.get(OWN.part) ?? "map");
   const axisOf = (name) => data.axes.findIndex((axis) => axis.name === name);
   const x = axisOf(words.get(OWN.x));
   const y = axisOf(words.get(OWN.y));

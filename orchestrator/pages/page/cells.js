@@ -73,7 +73,7 @@ const cellName = (c) => data.axes.map((axis, a) => `${axis.name}=${axis.labels[c
 function cellWords(c) {
   const { title, texts, range } = panel();
   const value = range || !texts[c] ? "" : `; ${title} ${texts[c]}`;
-  return `${cellName(c)}: ${cells.words[c]}${value}`;
+  return `${cellName(c)}: ${cells.words[c]}${value}${c === data.recommended ? "; the setting to take" : ""}`;
 }
 
 const cellText = (c) => [lookOf(c).sign, panel().texts[c]].filter(Boolean).join("\n");

@@ -1,9 +1,14 @@
 // --- one chart: the curves of some trials ------------------------------------------------------------
 
-const [WIDTH, HEIGHT] = [560, 300];
-const [LEFT, RIGHT, TOP, BOTTOM] = [58, WIDTH - 10, 14, HEIGHT - 36]; // of the frame in it
+// Charts are as wide as their column, one below the other, so that their steps lie above each other. In pixels, so that
+// words have one size everywhere.
+const [NARROWEST, WIDEST, HEIGHT] = [300, 1100, 250];
+const widthOfCharts = () => Math.round(Math.min(Math.max(document.getElementById("cell").clientWidth, NARROWEST), WIDEST));
+const [LEFT, TOP, BOTTOM] = [58, 14, HEIGHT - 36]; // of the frame in it
 
 function chart(holder, lines, name, title, number) {
+  const WIDTH = widthOfCharts();
+  const RIGHT = WIDTH - 10;
   const series = lines.filter(({ i, curve }) => curve[name] && !hidden.has(trials.trial_id[i])).map((line) => {
     const [steps, values] = line.curve[name];
     return { ...line, steps: decoded(steps, Int32Array), values: decoded(values, Float32Array) };
@@ -34,10 +39,10 @@ function chart(holder, lines, name, title, number) {
   drawing.append(svg("text", { x: (LEFT + RIGHT) / 2, y: HEIGHT - 4, "text-anchor": "middle" }, "step"));
   const drawn = svg("g", { "clip-path": `url(#frame-${number})` });
   for (const line of series) {
-    const path = Array.from(line.steps, (step, n) => `${n ? "L" : "M"}${toX(step).toFixed(1)} ${toY(line.values[n]).toFixed(1)}`).join("");
+    const path = pathOf(line, toX, toY, high);
     drawn.append(...episodeMarks(line, frame));
     drawn.append(svg("path", { class: "curve", d: path, ...strokeOf(line.k) }, svg("title", {}, `seed ${trials.seed[line.i]}`)));
-    drawn.append(...brokenMarks(line, name, frame), ...verdictMarks(line, frame));
+    drawn.append(...brokenMarks(line, name, frame), ...clippedMarks(line, high, frame), ...verdictMarks(line, frame));
   }
   drawing.append(drawn);
   const placeOf = (event) => {
@@ -51,6 +56,15 @@ function chart(holder, lines, name, title, number) {
   zoomByPointer(drawing, stepAt, { top: TOP, bottom: BOTTOM, placeOf });
   figure.append(drawing, readout);
   return figure;
+}
+
+// A curve that leaves the chart has a gap there, so that it does not read as a plateau.
+function pathOf({ steps, values }, toX, toY, high) {
+  const isOut = (n) => values[n] > high;
+  return Array.from(steps, (step, n) => {
+    if (isOut(n) && (n === 0 || isOut(n - 1))) return "";
+    return `${n && !isOut(n - 1) ? "L" : "M"}${toX(step).toFixed(1)} ${toY(values[n]).toFixed(1)}`;
+  }).join("") || "M0 0";
 }
 
 function logSwitch(holder, lines, name, isLog) {

@@ -19,6 +19,7 @@ async function offerComparison() {
   });
   const label = element("label", { for: "other" }, `${data.name} against `, box);
   document.getElementById("compare").replaceChildren(element("h2", {}, "Comparison"), element("p", {}, label), text);
+  showPart(shownPart);
 }
 
 offerComparison();

@@ -60,5 +60,7 @@ function showData(found) {
 }
 
 takeView(location.hash.slice(1));
+if (!location.hash && data.start !== null) selection = [data.start]; // an unstable cell beside the recommended one
+whenShown = () => { if (shownPart === "map") drawSelection(); };
 drawAll();
 addEventListener("hashchange", () => { takeView(location.hash.slice(1)); drawAll(); });

@@ -59,8 +59,17 @@ function drawCells(place, lines) {
   const last = Math.max(1, ...lines.map(({ curve }) => curve.last ?? 0));
   const controls = element("div", { class: "controls" }, zoomControls(last), ...readingControls(lines));
   const head = several ? `${selection.length} cells compared` : cellName(selection[0]);
-  place.replaceChildren(element("h3", {}, head), controls, element("div", { class: "charts" }, ...charts), element("div", { class: "wide" }, table));
+  const command = several ? [] : [commandLine(selection[0])];
+  place.replaceChildren(element("h3", {}, head), ...command, controls, element("div", { class: "charts" }, ...charts), element("div", { class: "wide" }, table));
   if (inFocus) document.getElementById(inFocus)?.focus({ preventScroll: true });
+}
+
+// What a terminal says about this cell.
+function commandLine(c) {
+  const cell = data.axes.map((axis, a) => `${axis.name}=${axis.labels[cells.at[c][a]]}`).join(",");
+  const verb = cells.members[c].some(isUnstable) ? "diagnose" : "locate";
+  const words = verb === "diagnose" ? `sweep diagnose ${data.name} --cell ${cell}` : `sweep locate ${data.name} ${cell.split(",").map((each) => `--at ${each}`).join(" ")}`;
+  return element("p", { class: "command" }, element("code", {}, words), " ", element("button", { type: "button", class: "copy", "data-copy": words }, "copy"));
 }
 
 // Copies the id of a trial, for `sweep diagnose --trial`.

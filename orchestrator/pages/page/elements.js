@@ -1,6 +1,5 @@
 // Draws the maps and curves of the report from the JSON in #data. Loads nothing, writes text only. Cells, their order
 // and their looks come from the data, as in the figures; this script only selects and draws.
-"use strict";
 
 let data, look, cells, trials, reductions;
 const choice = { x: 0, y: -1, panel: 0, slices: [] };
@@ -38,9 +37,15 @@ function tickText(value) {
   return value.toExponential(1).replace(".0e", "e").replace("e+", "e");
 }
 
+const [ASK_AGAIN_MS, TRIES] = [1500, 6]; // of a server that computes other answers first
+
 // What the server of a live page answers at ``what``.
 async function ask(what, words = {}) {
-  const response = await fetch(`${what}?${new URLSearchParams(words)}`);
+  let response = await fetch(`${what}?${new URLSearchParams(words)}`);
+  for (let n = 1; response.status === 503 && n < TRIES; n += 1) {
+    await new Promise((resolve) => { setTimeout(resolve, ASK_AGAIN_MS); });
+    response = await fetch(`${what}?${new URLSearchParams(words)}`);
+  }
   if (!response.ok) throw new Error(await response.text());
   return response.json();
 }

@@ -52,6 +52,7 @@ async function answers() {
   if (response === null || response.headers.get("ETag") === lastTag) return;
   lastTag = response.headers.get("ETag");
   takePart("answers", await response.text());
+  showPart(shownPart);
   if (hasMap) drawEdge();
 }
 

@@ -27,11 +27,14 @@ function drawMap() {
 
 // Where this is the same, the same cells are at the same places in the same colours, but for those that have changed.
 const viewOf = (map, scale) => JSON.stringify([choice, data.axes.map(({ labels }) => labels), map.size, scale.low, scale.high]);
-const shownOf = (c) => (c === undefined ? "" : [c, cellWords(c), cellText(c), panel().values[c], selection.includes(c)].join("\n"));
+const isRecommended = (c) => c !== null && c === data.recommended;
+const shownOf = (c) => (c === undefined ? "" : [c, cellWords(c), cellText(c), panel().values[c], selection.includes(c), isRecommended(c)].join("\n"));
 
 function gridMap(map, scale, grid) {
   const { columns, rows, axisX, axisY, isSmall } = grid;
   const table = element("table", { class: isSmall ? "map small" : "map", "aria-label": "stability map" });
+  table.style.setProperty("--columns", columns.length);
+  table.style.setProperty("--rows", rows.length);
   const places = new Map();
   for (let j = rows.length - 1; j >= 0; j--) {
     const line = element("tr", {}, element("th", { scope: "row" }, axisY.heads[rows[j]]));
@@ -90,6 +93,7 @@ function cellButton(c, scale, isSmall) {
     Object.assign(button.style, { backgroundColor: paint, color: ink });
   }
   if (lookOf(c).is_hatched) button.classList.add("hatched");
+  if (isRecommended(c)) button.classList.add("recommended");
   button.textContent = isSmall ? lookOf(c).sign : cellText(c);
   button.dataset.cell = cellName(c);
   button.addEventListener("click", (event) => select(c, event.shiftKey));
@@ -158,6 +162,7 @@ function pointMap(map, scale) {
       "aria-label": cellWords(c), "aria-pressed": String(selection.includes(c)),
     }, svg("title", {}, cellWords(c)));
     point.dataset.cell = cellName(c);
+    if (isRecommended(c)) point.classList.add("recommended");
     point.addEventListener("click", (event) => select(c, event.shiftKey));
     point.addEventListener("keydown", (event) => {
       if (event.key === "Enter" || event.key === " ") { event.preventDefault(); select(c, event.shiftKey); }
@@ -178,6 +183,7 @@ function drawKey(states, hasEdge, hasRise, words, scale) {
   items.push(element("li", {}, `${tickText(scale.low)} `, bar, ` ${tickText(scale.high)}`));
   if (hasRise) items.push(element("li", {}, look.rise.join(" ")));
   for (const [word, sign] of Object.entries(look.lr)) if (words.has(word)) items.push(element("li", {}, sign.join(" ")));
+  if (document.querySelector("#map .recommended")) items.push(element("li", {}, element("span", { class: "swatch ring" }), " the setting to take"));
   if (hasEdge) items.push(element("li", {}, `thick lines: ${look.edge}`));
   document.getElementById("key").replaceChildren(...items);
 }

@@ -15,6 +15,16 @@ function brokenMarks({ i, curve }, name, frame) {
     svg("title", {}, `seed ${trials.seed[i]}: not finite at step ${broken}`))];
 }
 
+// Where a curve leaves the chart upwards for the first time.
+function clippedMarks({ i, k, steps, values }, high, frame) {
+  const n = values.findIndex((value) => value > high);
+  if (n < 0 || !frame.shows(steps[n], steps[n])) return [];
+  const mark = svg("text", { class: "clipped", x: frame.toX(steps[n]), y: frame.top + 9, "text-anchor": "middle" }, "▲",
+    svg("title", {}, `seed ${trials.seed[i]}: above the chart from step ${steps[n]}, ${tickText(values[n])} there`));
+  mark.style.fill = strokeOf(k).stroke;
+  return [mark];
+}
+
 const VERDICTS = { lost: "found lost", slow: "found slow beside others", plateau: "no longer improving" };
 
 // A line with a word at each verdict and at each change by a rule, and a short one where a run that was judged has ended before its last step.

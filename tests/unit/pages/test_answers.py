@@ -16,7 +16,7 @@ from orchestrator.maps.edge_line import edge_lines
 from orchestrator.maps.table import read_table
 from orchestrator.pages.answers import answers_html
 from orchestrator.pages.edge import edge_data
-from orchestrator.render.html import blocks_html
+from orchestrator.render.html import cards_html
 
 WIDE = "axes: {lr: {values: [0.01, 0.1, 1.0, 10.0]}, beta1: {values: [0.0, 0.3, 0.5, 0.9]}}\n"
 EDGE_AT = (1, 2, 3, 4)  # stable learning rates by momentum; the last row has no edge
@@ -51,7 +51,9 @@ def test_what_the_commands_say_of_a_map_with_an_edge_is_on_the_page(tmp_path: Pa
 def test_what_does_not_apply_is_left_out(tmp_path: Path) -> None:
     reader, text = of(tmp_path, "axes: {eps: {values: [1.0e-8, 1.0e-6]}}\n", ["stable", "stable"])
     reader.close()
-    assert titles(text) == ["Boundary", "Recommended setting", "Early stopping", "Sweep file", "Environment"]
+    assert titles(text) == [
+        "Boundary", "Recommended setting", "Early stopping", "The map as a table", "Sweep file", "Environment",
+    ]  # fmt: skip
     assert "none: " not in text
 
 
@@ -70,7 +72,7 @@ def test_a_cause_that_is_known_explains_the_map(tmp_path: Path, train) -> None:
     with LedgerReader(tmp_path / "told" / "ledger.db") as ledger:
         text = answers_html(read_table(ledger), cell_map(read_table(ledger)), "name: told\n")
         assert "<h2>Explanation</h2>" in text
-        assert blocks_html(ExplainQuery().ask(read_table(ledger)).blocks(), with_figures=False) in text
+        assert cards_html(ExplainQuery().ask(read_table(ledger)).blocks()) in text
 
 
 def test_the_picture_of_the_edge_has_the_brackets_of_its_rows(tmp_path: Path) -> None:

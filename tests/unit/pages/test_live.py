@@ -16,8 +16,10 @@ from orchestrator.base.packs import Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.sentence import sentence_of
 from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.pages import live as live_page
+from orchestrator.pages.card import highlights
 from orchestrator.pages.curves import curves
 from orchestrator.pages.data import report_data
 from orchestrator.pages.live import LivePage, changes
@@ -83,7 +85,9 @@ def test_the_live_page_has_the_data_of_the_report_but_for_the_curves(tmp_path: P
         curves = {identity: curve(0, 20) for identity in pack.trial_ids}
         done = tuple(finished(identity, "stable") for identity in pack.trial_ids)
         ledger.record(Report(pack.pack_id, 80, 0, 4.0, curves, done))
-        frozen = report_data(read_table(ledger))
+        table = read_table(ledger)
+        frozen = report_data(table)
+        frozen |= highlights(table, frozen, sentence_of(table))
     live = data_of(LivePage(tmp_path).page())
     unlike = ("curves", "curve_titles", "num_points", "diagnoses", "remedy_pictures")
     assert {key: live[key] for key in live if key not in unlike} == json.loads(

@@ -1,0 +1,289 @@
+"""What agents may ask: a tool for each question about sweeps, with its schema, and with leave the ones that train.
+
+Names, descriptions and schemas come from the questions. Sweeps are named by folders of ``results``, logs lie below the
+folder where the server was started, and no option that names another file is offered.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from inspect import cleandoc
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_origin
+
+from orchestrator import answers
+from orchestrator.base.environment import OWN_PYTHON
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER
+from orchestrator.base.query import Query
+from orchestrator.base.words import listed
+from orchestrator.render.answer import Answer, to_json
+
+READ_ONLY = (
+    "status", "list", "map", "boundary", "recommend", "locate", "predict", "diagnose", "explain", "compare", "edge",
+    "sensitivity", "importance", "front", "survival", "warn", "audit", "replay",
+)  # fmt: skip
+# Options that name files, run code, train, or wait, and patterns that may take for ever.
+_LEFT_OUT = {
+    "config", "log", "figures", "no_figures", "executor", "allow_import", "confirm", "watch", "beside", "pattern",
+}  # fmt: skip
+_MOST_CHARACTERS = 200_000  # of an answer
+_MOST_ITEMS, _LONGEST = 64, 2000  # of an argument
+_MOST_TRIALS, _MOST_MINUTES = 10_000, 7 * 24 * 60
+_GRACE_S = 60.0
+_SUBJECT: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "sweep": ("name", {"type": "string", "description": "name of a sweep, as `list` has it"}),
+    "sweeps": ("names", {"type": "array", "items": {"type": "string"}, "description": "names of sweeps"}),
+    "logs": ("paths", {"type": "array", "items": {"type": "string"}, "description": "logs below the server's folder"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool: its ``schema`` is the JSON Schema of its arguments, which ``call`` takes after they were checked."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    call: Callable[[Mapping[str, Any]], Reply]
+    is_read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer as text, and as data unless there is too much."""
+
+    text: str
+    data: Any = None
+
+
+def tools_of(results: Path, *, allows_run: bool) -> dict[str, Tool]:
+    """Return the tools by name; ``allows_run`` adds the ones that train."""
+    found = [_question(name, results) for name in READ_ONLY]
+    return {tool.name: tool for tool in [*found, *(_training_tools(results) if allows_run else [])]}
+
+
+def called(tools: Mapping[str, Tool], name: str, arguments: Mapping[str, Any]) -> Reply:
+    """Call a tool. Raises SweepError, also for an unknown tool and for arguments that do not fit its schema."""
+    if name not in tools:
+        raise InputError(Problem("tool", name[:_LONGEST], "is not known", f"choose {', '.join(tools)}"))
+    schema = tools[name].schema
+    if missing := [key for key in schema["required"] if key not in arguments]:
+        raise InputError(Problem(name, ", ".join(missing), "is missing", "give it"))
+    for key, value in arguments.items():
+        if key not in schema["properties"]:
+            remedy = f"arguments: {', '.join(schema['properties'])}"
+            raise InputError(Problem(name, str(key)[:_LONGEST], "is not an argument", remedy))
+        if problem := _problem_of(value, schema["properties"][key]):
+            raise InputError(Problem(name, key, problem, "see the tool's schema"))
+    return tools[name].call(arguments)
+
+
+def _problem_of(value: Any, schema: Mapping[str, Any]) -> str:
+    """Why a value does not fit the schema of its argument; empty if it does."""
+    kind = schema["type"]
+    if kind == "array":
+        if not isinstance(value, list) or len(value) > _MOST_ITEMS:
+            return f"is not a list of at most {_MOST_ITEMS} entries"
+        return next(filter(None, (_problem_of(each, schema["items"]) for each in value)), "")
+    if kind == "string":
+        return "" if isinstance(value, str) and len(value) <= _LONGEST and "\0" not in value else "is not a short text"
+    if kind == "boolean":
+        return "" if isinstance(value, bool) else "is not true or false"
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or (kind == "integer" and not isinstance(value, int)):
+        return f"is not a finite {'whole ' if kind == 'integer' else ''}number"
+    low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
+    return "" if low <= value <= high else f"is not from {low:g} to {high:g}"
+
+
+# --- questions ---------------------------------------------------------------------------------------
+
+
+def _question(name: str, results: Path) -> Tool:
+    kind = answers.query_class(name)
+    types, properties, required = kind.types(), {}, []
+    if kind.subject in _SUBJECT:
+        key, schema = _SUBJECT[kind.subject]
+        properties[key], required = dict(schema), [key]
+    options = {key: each for key, each in kind.options().items() if key not in _LEFT_OUT}
+    for key, option in options.items():
+        schema = _schema_of(types[key])
+        schema |= {"minimum": option.minimum} if option.minimum is not None else {}
+        schema |= {"maximum": option.maximum} if option.maximum is not None else {}
+        metavar = f" ({option.metavar})" if option.metavar else ""
+        properties[key] = {**schema, "description": f"{option.help}{metavar}"}
+
+    def call(arguments: Mapping[str, Any]) -> Reply:
+        values = {key: value for key, value in arguments.items() if key in options}
+        return _asked(kind, kind.from_texts(values), arguments, results)
+
+    return Tool(name, cleandoc(kind.__doc__ or ""), _object(properties, required), call)
+
+
+def _object(properties: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _schema_of(kind: Any) -> dict[str, Any]:
+    """The JSON Schema of a field, as the command line reads it."""
+    members = [each for each in get_args(kind) if each is not type(None)] if isinstance(kind, UnionType) else [kind]
+    (inner,) = members
+    simple = {bool: "boolean", int: "integer", float: "number"}
+    if inner in simple:
+        return {"type": simple[inner]}
+    is_mapping = get_origin(inner) in (dict, Mapping) and not isinstance(kind, UnionType)
+    is_listed = inner == tuple[str, ...] or is_mapping
+    return {"type": "array", "items": {"type": "string"}} if is_listed else {"type": "string"}
+
+
+def _asked(kind: type[Query[Any]], query: Query[Any], arguments: Mapping[str, Any], results: Path) -> Reply:
+    from orchestrator.ledger.reader import LedgerReader, origin_notes
+    from orchestrator.maps.table import read_table
+
+    if kind.subject == "results":
+        return _reply(query.ask(results))
+    if kind.subject == "logs":
+        return _reply(query.ask(([str(_log(text)) for text in arguments["paths"]], results)))
+    key = _SUBJECT[kind.subject][0]
+    names = [arguments[key]] if kind.subject == "sweep" else arguments[key]
+    folders = [_sweep_folder(name, results) for name in names]
+    with ExitStack() as stack:
+        tables = [read_table(stack.enter_context(LedgerReader(folder / LEDGER))) for folder in folders]
+        answer = query.ask(tables[0] if kind.subject == "sweep" else tables)
+        notes = [] if kind.says_origin else origin_notes(*folders)
+    return _reply(answer, notes)
+
+
+def _sweep_folder(name: str, results: Path) -> Path:
+    """The folder of a sweep. Only a name that is there can be asked for, so no path leads out of the results."""
+    there = sorted(path.parent.name for path in results.glob(f"*/{LEDGER}"))
+    if name not in there:
+        known = f"sweeps: {listed(there, _MOST_ITEMS)}" if there else "there are none yet"
+        raise InputError(Problem("name", name, "is not a sweep", known))
+    return results / name
+
+
+def _log(text: str) -> Path:
+    """A log below the folder of the server, without links that lead out. Raises InputError."""
+    root = Path.cwd().resolve()
+    path = (root / text).resolve()
+    if not path.is_relative_to(root) or not path.exists():
+        raise InputError(Problem("paths", text, "is not a log below the server's folder", f"it is {root}"))
+    return path
+
+
+def _reply(answer: Answer, notes: Iterable[str] = ()) -> Reply:
+    text = "\n".join([*answer.lines(), *notes])
+    if len(text) > _MOST_CHARACTERS:
+        text = f"{text[:_MOST_CHARACTERS]}\n... cut off: ask for less, e.g. with `where`"
+    data = json.loads(to_json(answer.to_plain()))
+    if len(json.dumps(data)) > _MOST_CHARACTERS:
+        return Reply(f"{text}\nThe data are too many to send: ask for less, or read them with `--json`.")
+    return Reply(text, data if isinstance(data, dict) else {"result": data})
+
+
+# --- what trains -------------------------------------------------------------------------------------
+
+_MINUTES = {"type": "number", "minimum": 0.01, "maximum": _MOST_MINUTES, "description": "ends it after these minutes"}
+_TRIALS = {"type": "integer", "minimum": 1, "maximum": _MOST_TRIALS, "description": "trials of the sweep, at most"}
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_OF_FILE = {
+    "name": {"type": "string", "description": "name of a sweep in the results, or of one that ships"},
+    "axis": {**_TEXTS, "description": "changes of axes: lr=log:1e-4,1e-1,7"},
+    "fixed": {**_TEXTS, "description": "other settings: batch_size=16"},
+    "seeds": {"type": "string", "description": "the seeds: 0,1,2"},
+    "steps": {"type": "integer", "minimum": 1, "description": "length of each training run"},
+    "as_name": {"type": "string", "description": "name of the sweep that is made, if something is changed"},
+}
+
+
+def _training_tools(results: Path) -> list[Tool]:
+    """`plan`, `run` and `remedy`, which take the name of a sweep and never a file, a command or a program."""
+
+    def plan(arguments: Mapping[str, Any]) -> Reply:
+        return _command(["plan", *_of_file(arguments, results)], results, 10.0)
+
+    def run(arguments: Mapping[str, Any]) -> Reply:
+        minutes, trials = arguments["minutes"], arguments["trials"]
+        budget = ["--set", f"budget.trials={trials}", "--set", f"budget.minutes={minutes}"]
+        command = ["run", *_of_file(arguments, results), "--executor", "inline", *budget]
+        return _command(command, results, minutes)
+
+    def remedy(arguments: Mapping[str, Any]) -> Reply:
+        _sweep_folder(arguments["name"], results)
+        command = ["remedy", arguments["name"], f"--trial={arguments['trial']}"]
+        return _command([*command, f"--replicates={arguments['replicates']}"], results, arguments["minutes"])
+
+    budgeted = {**_OF_FILE, "trials": _TRIALS, "minutes": _MINUTES}
+    of_trial = {
+        "name": _SUBJECT["sweep"][1],
+        "trial": {"type": "string", "description": "id of a trial"},
+        "replicates": {"type": "integer", "minimum": 1, "maximum": 64, "description": "forks of each remedy"},
+        "minutes": _MINUTES,
+    }
+    return [
+        Tool("plan", "Say what a sweep would train, and for how long.", _object(_OF_FILE, ["name"]), plan),
+        Tool(
+            "run",
+            "Train the missing trials of a sweep within a budget. The same call with a larger budget continues.",
+            _object(budgeted, ["name", "trials", "minutes"]),
+            run,
+            is_read_only=False,
+        ),
+        Tool(
+            "remedy",
+            "Fork a trial and find what would have saved it, within a budget; the same call continues.",
+            _object(of_trial, ["name", "trial", "replicates", "minutes"]),
+            remedy,
+            is_read_only=False,
+        ),
+    ]
+
+
+def _of_file(arguments: Mapping[str, Any], results: Path) -> list[str]:
+    """The arguments of a command about a sweep file. Raises InputError for another file, and for other keys."""
+    from orchestrator.sweepfile.starter import shipped_sweeps
+
+    name = arguments["name"]
+    is_there = name in {path.parent.name for path in results.glob(f"*/{FROZEN_SWEEP}")}
+    if not is_there and name not in shipped_sweeps():
+        raise InputError(Problem("name", name, "is not a sweep, nor one that ships", "see the tool `list`"))
+    words = [str(results / name) if is_there else name]
+    words += [f"--axis={text}" for text in arguments.get("axis", ())]
+    for text in arguments.get("fixed", ()):
+        if not text.partition("=")[0].isidentifier():
+            raise InputError(Problem("fixed", text, "is not NAME=VALUE", "write e.g. batch_size=16"))
+        words.append(f"--set=fixed.{text}")
+    options = {"seeds": "--seeds", "steps": "--steps", "as_name": "--name"}
+    return [*words, *(f"{option}={arguments[key]}" for key, option in options.items() if key in arguments)]
+
+
+def _command(words: list[str], results: Path, minutes: float) -> Reply:
+    """Run a command of sweep in a process of its own, which is interrupted when its time is up."""
+    command = [*OWN_PYTHON, "-m", "orchestrator.cli", *words, "--results", str(results)]
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    note = ""
+    try:
+        text, _ = process.communicate(timeout=60 * minutes + _GRACE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGINT)
+        note = "\nstopped: its time is up; the same call continues"
+        try:
+            text, _ = process.communicate(timeout=_GRACE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            text, _ = process.communicate()
+    shown = text if len(text) <= _MOST_CHARACTERS else f"...{text[-_MOST_CHARACTERS:]}"
+    return Reply(f"{shown.strip()}{note}\nexit code {process.returncode}")
