@@ -103,7 +103,9 @@ def _median_of(name: str, trials: Sequence[TrialResult], measured: Measured) -> 
     else:
         values = [getattr(trial, name, None) for trial in trials]
     known = [value for value in values if value is not None]
-    return median(known) if known else None
+    if len(known) < 2:  # as in most of many cells
+        return known[0] if known else None
+    return median(known)
 
 
 def best_first(cells: Sequence[CellSummary], measure: Measure) -> list[CellSummary]:

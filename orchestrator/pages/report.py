@@ -215,6 +215,7 @@ def export_all(folder: Path) -> list[Path]:
 
     written: dict[str, bytes | str] = {}
     with LedgerReader(folder / LEDGER) as ledger:
+        state = ledger.state()  # first, since it sorts all rows in memory
         table = read_table(ledger)
         found = readings_and_printed(table)
         try:
@@ -229,7 +230,6 @@ def export_all(folder: Path) -> list[Path]:
         written[TRIAL_TABLE] = as_csv(trial_table(table, found))
         text = frozen_text(folder)
         written[REPORT] = report_html(table, stability, text)
-        state = ledger.state()
     check_no_links(folder)
     for name, content in written.items():
         atomic_write(folder / name, content)

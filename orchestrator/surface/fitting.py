@@ -6,8 +6,10 @@ Letters of shapes: N known cells, K that express the others, D columns of a poin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
+from typing import Generic, TypeVar
 
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
@@ -15,7 +17,7 @@ from scipy.optimize import minimize
 from scipy.special import softmax
 from threadpoolctl import threadpool_limits
 
-from orchestrator.surface.gaussian import Field, Layout, Shape
+from orchestrator.surface.gaussian import Correlations, Field, Layout, Shape
 from orchestrator.surface.posterior import Counts, Mode, blocks, evidence_gradient, find_mode, matched
 from orchestrator.surface.surface import JITTER, RESOLUTION, Fit, Jump, Surface
 
@@ -44,6 +46,24 @@ _RELATIVE_JITTER = 1e-10  # of a variance
 Outcomes = tuple[tuple[tuple[float, ...], int, int], ...]
 
 
+_T = TypeVar("_T")
+
+
+class _Latest(Generic[_T]):
+    """Keeps what was made last, which is often wanted again at once."""
+
+    def __init__(self) -> None:
+        self._key: Hashable = None
+        self._value: _T | None = None
+
+    def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """Return what ``make`` made for this ``key``."""
+        if self._value is None or key != self._key:
+            self._value = None  # it may be large
+            self._key, self._value = key, make()
+        return self._value
+
+
 @dataclass(frozen=True, slots=True)
 class _Cells:
     """The cells that a surface is fitted to, N, and the K cells that express its latent values."""
@@ -51,6 +71,9 @@ class _Cells:
     points_ND: np.ndarray
     counts: Counts
     points_KD: np.ndarray
+    latest: _Latest[_Cells] = dataclass_field(default_factory=_Latest, init=False)  # lifted
+    latest_own: _Latest[Correlations] = dataclass_field(default_factory=_Latest, init=False)
+    latest_cross: _Latest[Correlations] = dataclass_field(default_factory=_Latest, init=False)
 
     @classmethod
     def of(cls, points_ND: np.ndarray, stable_N: np.ndarray, trials_N: np.ndarray) -> _Cells:
@@ -86,18 +109,26 @@ class _Cells:
     def lifted(self, jump: Jump | None) -> _Cells:
         if jump is None:
             return self
-        return replace(self, points_ND=jump.lifted(self.points_ND), points_KD=jump.lifted(self.points_KD))
+        return self.latest.get(
+            jump, lambda: _Cells(jump.lifted(self.points_ND), self.counts, jump.lifted(self.points_KD))
+        )
 
     def prior(self, field: Field) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the basis of the latent values, their prior mean, and the factor that whitens the basis."""
-        factor_KK = _factor(field.kernel(self.points_KD, self.points_KD))
+        factor_KK = _factor(field.kernel_of(self._correlations(field, slice(None), self.points_KD)))
         if len(self.points_KD) == len(self.points_ND):
             return factor_KK, field.mean(self.points_ND), factor_KK
         basis_NK = np.empty((len(self.points_ND), len(self.points_KD)))
         for part in blocks(len(self.points_ND)):
-            cross_KN = field.kernel(self.points_KD, self.points_ND[part])
+            cross_KN = field.kernel_of(self._correlations(field, part, self.points_ND))
             basis_NK[part] = solve_triangular(factor_KK, cross_KN, lower=True, check_finite=False).T
         return basis_NK, field.mean(self.points_ND), factor_KK
+
+    def _correlations(self, field: Field, part: slice, points_ND: np.ndarray) -> Correlations:
+        """Return those of the K cells with a ``part`` of all; fields are tried one after the other with the same."""
+        latest = self.latest_own if points_ND is self.points_KD else self.latest_cross
+        key = (field.layout, field.shape.lengths, part.start)
+        return latest.get(key, lambda: field.correlations(self.points_KD, points_ND[part]))
 
     def mode(self, field: Field, start_K: np.ndarray | None = None) -> Mode:
         basis_NK, mean_N, _ = self.prior(field)

@@ -58,6 +58,15 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Correlations:
+    """Prior correlations of points, each (N, M): of the edge, of the free field, and due to categories, if any."""
+
+    edge: np.ndarray
+    rough: np.ndarray | None
+    kin: np.ndarray | None
+
+
+@dataclass(frozen=True, slots=True)
 class Field:
     """A Gaussian process over points. ``sign`` is -1 if stability falls along the axis, 1 if it rises."""
 
@@ -77,16 +86,24 @@ class Field:
 
     def kernel(self, points_ND: np.ndarray, others_MD: np.ndarray) -> np.ndarray:
         """Return the prior covariance of points, (N, M)."""
+        return self.kernel_of(self.correlations(points_ND, others_MD))
+
+    def correlations(self, points_ND: np.ndarray, others_MD: np.ndarray) -> Correlations:
+        """Return the correlations of points, which fields with the same layout and lengths share."""
         columns, lengths = self.layout.numeric, np.array(self.shape.lengths)
         units_NC, others_MC = points_ND[:, columns] / lengths, others_MD[:, columns] / lengths
-        kernel, _ = _matern(_square_distances(units_NC[:, self._across], others_MC[:, self._across]))
-        kernel += self._constant
+        edge, _ = _matern(_square_distances(units_NC[:, self._across], others_MC[:, self._across]))
+        rough = None if self.layout.along is None else _matern(_square_distances(units_NC, others_MC))[0]
+        kin = self._category_correlation(points_ND, others_MD) if self.layout.categorical else None
+        return Correlations(edge, rough, kin)
+
+    def kernel_of(self, correlations: Correlations) -> np.ndarray:
+        """Return the prior covariance of points with these ``correlations``, (N, M)."""
+        kernel = correlations.edge + self._constant
         kernel *= self._edge_variance
-        if self.layout.along is not None:
-            rough, _ = _matern(_square_distances(units_NC, others_MC))
-            rough *= self.shape.roughness**2
-            kernel += rough
-        return kernel * self._category_correlation(points_ND, others_MD) if self.layout.categorical else kernel
+        if correlations.rough is not None:
+            kernel += correlations.rough * self.shape.roughness**2
+        return kernel if correlations.kin is None else kernel * correlations.kin
 
     def kernel_with_derivatives(self, points_ND: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
         """Return the covariance of points with each other, and its derivative for each of ``logs``."""

@@ -1,6 +1,7 @@
 """The fitted surface: equivalences, limits, and the edges that it reads off."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -291,6 +292,15 @@ def test_judging_fits_by_more_and_more_cells_keeps_what_all_of_them_would(monkey
     monkeypatch.setattr("orchestrator.surface.fitting._MORE", 300)
     at_once = fit_surface(points, stable, np.ones(300), ALONG_Y).latent(probes)
     np.testing.assert_allclose(in_rounds.probability(), at_once.probability(), atol=0.01)
+
+
+@pytest.mark.parametrize("layout", [ALONG_Y, PLAIN, Layout((False, False, True), along=1)])
+def test_fields_with_the_same_lengths_share_their_correlations(layout: Layout) -> None:
+    points = np.random.default_rng(0).random((9, 3))[:, : len(layout.is_categorical)].round(1)
+    first = field(layout)
+    steeper = replace(first, shape=replace(first.shape, steepness=55.0, spread=0.2, roughness=0.4))
+    shared = steeper.kernel_of(first.correlations(points, points[:4]))
+    np.testing.assert_array_equal(shared, steeper.kernel(points, points[:4]))
 
 
 def test_cells_computed_part_by_part_give_the_fit_of_all_at_once(monkeypatch) -> None:
