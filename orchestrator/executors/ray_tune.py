@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -210,18 +211,17 @@ class RayTuneExecutor:
         self._scratch = tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-", dir="/tmp")
         num_cpus = max(len(os.sched_getaffinity(0)), cpus * workers * (parallel or 1)) if address is None else None
         private: dict[str, Any] = {"_temp_dir": f"{self._scratch}/ray"} if address is None else {}
-        if address is None:
-            _start_no_helpers()
         try:
-            ray.init(
-                address=address or "local",
-                num_cpus=num_cpus,
-                include_dashboard=False if address is None else None,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                configure_logging=True,
-                **private,
-            )
+            with _without_helpers() if address is None else contextlib.nullcontext():
+                ray.init(
+                    address=address or "local",
+                    num_cpus=num_cpus,
+                    include_dashboard=False if address is None else None,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    configure_logging=True,
+                    **private,
+                )
         except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
             cause = (str(error).strip() or type(error).__name__).splitlines()[0]
             shutil.rmtree(self._scratch, ignore_errors=True)
@@ -351,14 +351,21 @@ class RayTuneExecutor:
             self._failure = error
 
 
-def _start_no_helpers() -> None:
-    """Let this process start a private Ray without autoscaler, dashboard and the reader of logs, which nobody uses.
+@contextlib.contextmanager
+def _without_helpers() -> Iterator[None]:
+    """Let a private Ray start without autoscaler, dashboard and the reader of logs, which nobody uses.
 
     They would take seconds of the cores on which workers start. A Ray without these methods starts as it is.
     """
-    for name in ("start_monitor", "start_api_server", "start_log_monitor"):
-        if hasattr(Node, name):
-            setattr(Node, name, lambda self, **options: None)
+    names = ("start_monitor", "start_api_server", "start_log_monitor")
+    own = {name: getattr(Node, name) for name in names if hasattr(Node, name)}
+    for name in own:
+        setattr(Node, name, lambda self, **options: None)
+    try:
+        yield
+    finally:
+        for name, method in own.items():
+            setattr(Node, name, method)
 
 
 def _check_reachable(address: str) -> None:
