@@ -281,7 +281,7 @@ class LedgerWriter(LedgerReader):
 
     def _with_collapse(self, result: MemberResult) -> MemberResult:
         """Return a result with the step of the router's collapse: its readings of all attempts are here alone."""
-        if result.trial_id not in self._have_routers:
+        if result.trial_id not in self._have_routers and not has_router(self._newest_readings(result.trial_id)):
             return result
         return replace(result, collapsed_step=collapsed_since(self.telemetry(result.trial_id)))
 

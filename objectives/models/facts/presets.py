@@ -33,8 +33,7 @@ def expanded(values: Mapping[str, Any]) -> dict[str, Any]:
         if given.setdefault("qk_clip", _LARGEST_LOGIT) is None:
             raise ValueError("optimizer muonclip is muon with qk_clip, which is null: write muon")
         given["optimizer"] = "muon"
-    preset: Any = given.get("preset")
-    if preset in PRESETS:
-        del given["preset"]
-        return {**PRESETS[preset], **given}
-    return given
+    if given.get("preset") not in PRESETS:
+        return given
+    preset = given.pop("preset")
+    return {**PRESETS[preset], **given}

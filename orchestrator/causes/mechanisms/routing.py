@@ -44,12 +44,13 @@ def _of_scores(setting: str, *factors: float) -> Values:
 def router_collapse(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Loads of experts far from even, or dead experts, throughout the end of the run and from before its onset.
 
-    Supported as a trial is marked collapsed, if that began before the loss left its trend. Excluded without experts.
+    Supported as a trial is marked collapsed, if that began before the loss left its trend. Excluded without experts,
+    which is not known of a custom trainer without readings.
     """
     gini, dead = (evidence.column(name) for name in ROUTER_COLUMNS)
     if not len(gini) and not len(dead):
-        if (evidence.number("experts") or 0) > 1:
-            return finding("unknown", "the loads of the experts were not read")
+        if evidence.is_custom_trainer or (evidence.number("experts") or 0) > 1:
+            return finding("unknown", "no loads of experts were read")
         return finding("excluded", "nothing says that it has a router of experts")
     numbers = [f"Gini coefficient of the loads {gini.value_N[-1]:.2f} at the end, up to {gini.largest():.2f}"] * bool(
         len(gini)

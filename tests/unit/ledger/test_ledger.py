@@ -109,6 +109,22 @@ def test_reports_of_a_pack_that_no_longer_owns_a_trial_are_ignored(running: tupl
     assert ledger.trace(row.trial_id) == {}
 
 
+def test_a_collapse_is_read_from_the_readings_of_all_reports_also_by_another_driver(tmp_path: Path) -> None:
+    def readings(first: int, gini: float) -> dict[str, np.ndarray]:
+        return {"step": np.arange(first, first + 5), "router_gini": np.full(5, gini)}
+
+    with ledger_at(tmp_path) as ledger:
+        ledger.plan("quadratic", sweep_of("").trials, {})
+        pack = begin(ledger, sweep_of(""))
+        (trial_id,) = pack.trial_ids
+        ledger.record(report(pack, telemetry={trial_id: readings(0, 0.1)}))
+        ledger.record(report(pack, telemetry={trial_id: readings(5, 0.7)}))
+    with ledger_at(tmp_path) as ledger:
+        ledger.record(report(pack, finished=(finished(trial_id, "stable"),)))
+        assert ledger.trial(trial_id).collapsed_step == 5
+        assert ledger.endings() == {trial_id: "collapsed"}
+
+
 def test_what_a_dead_driver_left_running_is_lost_and_results_stay(tmp_path: Path) -> None:
     sweep = sweep_of(THREE)
     with ledger_at(tmp_path) as ledger:
