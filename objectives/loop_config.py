@@ -19,6 +19,7 @@ OF_TELEMETRY: Mapping[str, tuple[str, str | None]] = {
     "curvature_along_gradient": ("lambda_grad", "curvature_threshold"),
     "v_lag": ("v_lag/all", None),
 }
+_OF_MOMENTS = ("reset", "rescale")
 _UNKNOWN_LENGTH = 2**40  # steps of a loop whose length is not known
 
 
@@ -82,8 +83,9 @@ def checked(rules: Sequence[Rule], steps: int | None = None) -> LoopConfig:
             here = f"control rule {number}, change {change_number}"
             if "lr" in change and factor_of(change["lr"]) is None:
                 raise ValueError(f"{here}: lr must be a factor such as x0.5 on the rate that the loop itself sets")
-            of_packs = ("reset", "rescale", "data", "moments", "group", "precision", *HELD)
+            of_packs = (*_OF_MOMENTS, "data", "moments", "group", "precision", *HELD)
             if unknown := [key for key in of_packs if key in change]:
-                raise ValueError(f"{here}: {unknown[0]} acts on built-in objectives only")
+                what = "the optimizers of built-in objectives" if unknown[0] in _OF_MOMENTS else "packed objectives"
+                raise ValueError(f"{here}: {unknown[0]} acts on {what} only")
     check_rules(config)
     return config

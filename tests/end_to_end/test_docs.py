@@ -14,7 +14,7 @@ import pytest
 from page_cases import blocks, invoke
 from sweep_cases import learning, trial_row
 
-from objectives.interventions import Intervention
+from objectives.entries import Intervention
 from orchestrator.base.columns import (
     CURVE_METRIC_COLUMNS,
     MAP_COLUMNS,

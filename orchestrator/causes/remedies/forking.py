@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from objectives.base import Objective, Rounding, TrainingConfig
-from objectives.entries import factor_of
+from objectives.entries import HELD, factor_of
 from objectives.interventions import corners, in_force
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
@@ -172,7 +172,7 @@ def acting_forks(
 
 
 def _why_idle(objective: Objective, config: TrainingConfig, entry: Entry, step: int) -> str | None:
-    if changes := entry.get("set", {}):
+    if (changes := entry.get("set", {})) and not _holds(entry):
         now = in_force(config, step)
         # The trial's own changes may come later, or go back.
         later = [now, *(in_force(config, corner) for corner in corners(config) if corner > step)]
@@ -183,7 +183,13 @@ def _why_idle(objective: Objective, config: TrainingConfig, entry: Entry, step: 
         return "the optimizer has no state before its first step" if step == 0 else None
     # Noise differs from step to step, and skipping moves it on.
     is_same_data = objective.is_full_batch(config.model_dump()) and not getattr(config, "noise", 0)
-    return "every step sees the same data" if is_same_data and entry.get("skip") else None
+    moves_data = entry.get("skip") or entry.get("data")
+    return "every step sees the same data" if is_same_data and moves_data and not _holds(entry) else None
+
+
+def _holds(entry: Entry) -> bool:
+    """Whether an entry holds weights or states, or changes the precision."""
+    return any(entry.get(name) is not None for name in (*HELD, "precision"))
 
 
 def _is_already(own: float | None, value: float | str | None) -> bool:

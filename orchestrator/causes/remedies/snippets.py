@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from objectives.entries import factor_of
+from objectives.entries import HELD, factor_of
 from orchestrator.causes.remedies.remedy import Remedy
 
 # A scheduler multiplies the rate of a group, or computes it anew from its base_lrs.
@@ -103,6 +103,8 @@ def _parts(entry: Mapping[str, Any], start: int) -> Iterator[str | None]:
         yield _RESETS[entry["reset"]].format(start=start)
     if entry.get("rescale") is not None:
         yield _RESCALE.format(start=start, factor=entry["rescale"])
+    if any(entry.get(name) is not None for name in (*HELD, "precision", "data")):
+        yield None
     if entry.get("skip"):
         yield _SKIP.format(start=start, number=entry["skip"])
 

@@ -6,6 +6,7 @@ from remedy_cases import CLIP, LOWER, SKIP
 from orchestrator.base.errors import InputError
 from orchestrator.causes.remedies.remedy import BATCH, NO_CHANGE, Fork, Remedy, distinct, fork_of
 from orchestrator.causes.remedies.request import parse_fork_steps, parse_remedies
+from orchestrator.causes.remedies.snippets import snippet_of
 
 
 def names(*texts: str) -> list[str]:
@@ -60,6 +61,12 @@ def test_other_data_outlast_what_a_remedy_does_for_a_while(text: str) -> None:
     entries = Fork(remedy, 40, 3).interventions()
     assert [entry.get("lasts") for entry in entries if entry.get("data") == 3] == [None]
     assert fork_of(entries) == Fork(remedy, 40, 3)
+
+
+@pytest.mark.parametrize("text", ["freeze=mlp+lr=x0.5", "precision=float64", "data=same:2+skip=1"])
+def test_what_plain_torch_does_not_have_in_a_line_has_no_snippet(text: str) -> None:
+    (remedy,) = parse_remedies([text])
+    assert snippet_of(remedy, 10) is None
 
 
 def test_changes_joined_by_a_plus_are_one_remedy_and_exponents_are_no_plus() -> None:

@@ -8,7 +8,7 @@ import torch
 from by_hand_cases import SIZE, Hand, by_hand, with_interventions
 
 from objectives.base import TrainingConfig
-from objectives.interventions import RESETS
+from objectives.entries import RESETS
 from orchestrator.causes.remedies.remedy import Remedy
 from orchestrator.causes.remedies.request import parse_remedies
 from orchestrator.causes.remedies.snippets import snippet_of

@@ -11,7 +11,7 @@ from curve_cases import Curves, assert_resumes, assert_same, curves, trained_as_
 from pack_cases import trainer_of
 
 from objectives.base import GptConfig
-from objectives.interventions import Intervention
+from objectives.entries import Intervention
 from objectives.models.batch_gradient import MicroBatches, NoiseScale
 from objectives.models.gpt_model import cross_entropy
 from objectives.stacking import rows_of_blocks

@@ -243,6 +243,19 @@ def test_a_member_in_float64_is_a_plain_model_in_float64_from_that_step(text, ke
         torch.testing.assert_close(found, other.T if is_transposed(own[name][0]) else other, rtol=1e-9, atol=1e-12)
 
 
+def test_a_member_leaves_float16_and_its_loss_scale_for_float64(text) -> None:
+    fields = {**SHAPE, "text": text, "precision": "float16"}
+    trainer = pack(
+        text, [GptConfig(**fields, interventions=tuple(KINDS["precision"])), GptConfig(**fields)], [0, 0], "default"
+    )
+    found = curves(trainer, 10)
+    assert torch.equal(found["loss"][:6, 0], found["loss"][:6, 1])
+    assert not torch.equal(found["loss"][7:, 0], found["loss"][7:, 1])
+    assert found["loss"].isfinite().all()
+    assert found["loss_scale"][6:, 0].isnan().all()
+    assert found["is_skipped"][6:, 0].sum() == 0
+
+
 def test_attention_is_capped_as_qk_clip_caps_it(text) -> None:
     fields = {**SHAPE, "text": text, "init_deviation": 2.0}
     capped = pack(text, [GptConfig(**fields, interventions=({"at": 0, "attention": "capped"},))], [0])
