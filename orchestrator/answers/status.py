@@ -60,7 +60,7 @@ def _watch(path: Path) -> None:
     with Live(auto_refresh=False, transient=True) as live:
         while is_locked(path.parent):
             with LedgerReader(path) as ledger:
-                blocks = list(_state(read_table(ledger)).blocks())
+                blocks = list(_state(read_table(ledger), fits=False).blocks())
             texts = (
                 each.text if isinstance(each, Drawing) else Text("\n".join(block_lines(each, live.console.width)))
                 for each in blocks
@@ -69,7 +69,8 @@ def _watch(path: Path) -> None:
             time.sleep(_FRAME_S)
 
 
-def _state(table: SweepTable) -> Status:
+def _state(table: SweepTable, *, fits: bool = True) -> Status:
+    """Return the state; unless it ``fits``, without the sentence on scattered cells, whose surface takes seconds."""
     from orchestrator.base.files import is_locked
     from orchestrator.ledger.facts import imported_of, long_note
     from orchestrator.maps.axes import led
@@ -81,7 +82,7 @@ def _state(table: SweepTable) -> Status:
     is_running = is_locked(folder)
     return Status(
         sweep=facts.get("name", folder.name),
-        sentence=sentence_of(table, is_running=is_running).text,
+        sentence=sentence_of(table, is_running=is_running).text if fits or table.is_grid else "",
         objective=facts.get("objective", ""),
         imported=imported_of(facts),
         is_running=is_running,
@@ -129,7 +130,8 @@ class Status(Answer):
         """Yield the sentence, the outcomes, the map, and the first failures with the end of their errors."""
         from orchestrator.base.words import counts_line
 
-        yield Line(self.sentence)
+        if self.sentence:
+            yield Line(self.sentence)
         yield Line(f"{self.sweep}: {self.num_trials} trials of {self.objective}")
         if self.origin:
             yield Line(self.origin)
