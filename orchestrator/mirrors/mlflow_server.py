@@ -1,4 +1,4 @@
-"""MLflow's server for `sweep ui`: its command, and the login in front of it.
+"""MLflow's server for `sweep ui`: its command and its login.
 
 MLflow's own login needs packages that MLflow does not bring. Without any, each user of the machine could delete
 experiments.
@@ -45,7 +45,7 @@ def server_command(uri: str, results: Path, port: int, python: str, app: str | N
 
 @contextlib.contextmanager
 def closed_server(token: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the name of MLflow's app behind the login with ``token``, and its environment.
+    """Yield the name of MLflow's app behind the login with ``token``, and the environment that shows it to MLflow.
 
     MLflow looks for apps among the entry points of installed packages: one is described in a temporary folder.
     """

@@ -125,7 +125,7 @@ class _Cells:
         return basis_NK, field.mean(self.points_ND), factor_KK
 
     def _correlations(self, field: Field, part: slice, points_ND: np.ndarray) -> Correlations:
-        """Return those of the K cells with a ``part`` of all; fields are tried one after the other with the same."""
+        """Return correlations of the K cells with a ``part`` of all; many fields in a row have the same."""
         latest = self.latest_own if points_ND is self.points_KD else self.latest_cross
         key = (field.layout, field.shape.lengths, part.start)
         return latest.get(key, lambda: field.correlations(self.points_KD, points_ND[part]))
