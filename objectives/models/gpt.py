@@ -18,13 +18,14 @@ from objectives.models.gpt_gradient import losses_and_gradient
 from objectives.models.gpt_knobs import Knobs, context_lengths, dropout_keys
 from objectives.models.gpt_model import (
     AUTOCAST,
+    Forward,
     attention_logits,
     cross_entropy,
     depth_of,
+    forward,
     forward_readings,
     group_of,
     initial_weights,
-    losses_and_loads,
     routings_of,
     with_init,
 )
@@ -42,7 +43,6 @@ from objectives.training.packed import PackedTrainer, Weights
 
 _DROPOUT_PURPOSE, _NOISE_PURPOSE = 10, 13  # of random streams, among a seed's streams
 _NEVER = 2**62  # the step of a shift that never comes
-Forward = tuple[torch.Tensor, torch.Tensor | None]  # losses, and the loads of experts
 _MOST_SEQUENCES_READ = 2  # of a batch, in the readings of a forward pass: a whole batch would take much memory
 
 
@@ -85,7 +85,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         # The hand-written passes are for CPUs: a GPU has fused attention, autocast and experts need autograd.
         self._by_hand = is_on_cpu and self.structure.precision not in AUTOCAST and not self.structure.experts
         self._differentiate: Callable[..., tuple[torch.Tensor, torch.Tensor]] = losses_and_gradient
-        self._forward: Callable[..., Forward] = functools.partial(losses_and_loads, self.structure)
+        self._forward: Callable[..., Forward] = functools.partial(forward, self.structure)
         self._native: NativeGpt | None = None
         if plan.kernels == "native":
             if not self._by_hand or plan.compiled:
@@ -154,7 +154,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
 
     def losses(self) -> torch.Tensor:
         """Return each member's loss on this step's data, shape (K,), in nats."""
-        return self._forward(self.weights, *self._batch())[0]
+        return self._forward(self.weights, *self._batch()).trained_K
 
     def losses_of(self, weights: Weights, rows: torch.Tensor) -> torch.Tensor:
         """Return the loss on this step's data for the members in ``rows``: float32, eager, twice differentiable.
@@ -324,7 +324,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
             weights = {name: weight.detach() for name, weight in self.weights.items()}
             with torch.no_grad():
                 return self._differentiate(weights, tokens_KBS, self.structure, self.plan.kernels, knobs)
-        loss_K, load_KLE = self._forward(self.weights, tokens_KBS, knobs)
+        loss_K, shown_K, load_KLE = self._forward(self.weights, tokens_KBS, knobs)
         if self._routers is not None:
             assert load_KLE is not None
             share_KB = None if self._parts is None else self._parts.share_of_sequence
@@ -335,7 +335,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         if self._scaler is not None:
             self._scaler.unscale(grad_Kn)
         # A recorded CUDA graph overwrites this loss with the next one.
-        return loss_K.detach().clone(), grad_Kn
+        return shown_K.detach().clone(), grad_Kn
 
     def _batch(self) -> tuple[torch.Tensor, Knobs]:
         """Return this step's bytes and knobs, even after the optimizer's step counter has advanced."""

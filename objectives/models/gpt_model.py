@@ -12,6 +12,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -65,17 +66,24 @@ def depth_of(name: str, depth: int) -> str | None:
 def cross_entropy(
     structure: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL
 ) -> torch.Tensor:
-    """Return the losses of ``losses_and_loads``, (K,)."""
-    return losses_and_loads(structure, weights, tokens_KBS, knobs)[0]
+    """Return the losses that ``forward`` trains on, (K,)."""
+    return forward(structure, weights, tokens_KBS, knobs).trained_K
 
 
-def losses_and_loads(
-    structure: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return each member's mean next-byte cross-entropy plus the losses that are added to it, (K,), in nats.
+class Forward(NamedTuple):
+    """What a forward pass gives: losses in nats, (K,) each, and the ``loads`` of experts, (K, L, E), if there are any.
 
-    Also the ``loads`` of a model with experts, (K, L, E). ``tokens_KBS`` has S = T + 1 bytes per sequence.
+    ``shown_K`` is without the losses that even out the loads of routers: these say nothing of the text, and trials that
+    weigh them differently could not be compared.
     """
+
+    trained_K: torch.Tensor
+    shown_K: torch.Tensor
+    load_KLE: torch.Tensor | None
+
+
+def forward(structure: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL) -> Forward:
+    """Return each member's mean next-byte cross-entropy, plus what is added to it; S = T + 1 bytes per sequence."""
     dtype, device = AUTOCAST.get(structure.precision), tokens_KBS.device.type
     with contextlib.nullcontext() if dtype is None else torch.autocast(device, dtype):
         logits_KNV, routings = _logits(structure, weights, tokens_KBS[..., :-1], knobs, _attention_of(structure))
@@ -89,8 +97,8 @@ def losses_and_loads(
     if knobs.z_loss_K is not None:
         loss_K = with_z_loss(loss_K, logits_KNV.logsumexp(-1), knobs.z_loss_K.to(loss_K.dtype), share_KB)
     if not routings:
-        return loss_K, None
-    return with_router_losses(loss_K, routings, knobs), loads(routings)
+        return Forward(loss_K, loss_K, None)
+    return Forward(with_router_losses(loss_K, routings, knobs), loss_K, loads(routings))
 
 
 @torch.no_grad()

@@ -39,18 +39,20 @@ def test_each_member_is_a_transformer_whose_experts_compute_only_their_own_token
     trainer = experts_pack(text, num_steps=3, **model)
     trainer.weights = {name: w.detach().double().requires_grad_() for name, w in trainer.weights.items()}
     tokens_KBS = tokens_of(trainer)
-    loss_K, grad_Kn = trainer.losses_and_gradient()
+    trained_K = trainer.losses().detach()
+    shown_K, grad_Kn = trainer.losses_and_gradient()
     for member, (config, seed) in enumerate(zip(trainer.configs, SEEDS, strict=True)):
         plain = plain_model(trainer, member, torch.float64)
         for layer, block in enumerate(plain.blocks):
             block.mixture.bias_E = trainer.memory[BIAS][member, layer].double()
             block.mixture.noise_NE = plain_noise(config, seed, 3, layer) if config.router_noise else None
-        loss = plain(tokens_KBS[member], step=3, keys=plain_keys(seed, 3, SHAPE["batch_size"]))
-        loss = loss + sum(block.mixture.added_loss() for block in plain.blocks)
+        shown = plain(tokens_KBS[member], step=3, keys=plain_keys(seed, 3, SHAPE["batch_size"]))
+        loss = shown + sum(block.mixture.added_loss() for block in plain.blocks)
         loss.backward()
         expected = plain.gradients()
         assert set(trainer.weights) == set(expected)
-        torch.testing.assert_close(loss_K[member], loss.detach(), rtol=1e-10, atol=0)
+        torch.testing.assert_close(trained_K[member], loss.detach(), rtol=1e-10, atol=0)
+        torch.testing.assert_close(shown_K[member], shown.detach(), rtol=1e-10, atol=0)
         for piece in trainer.layout.pieces:
             found, wanted = grad_Kn[member, piece.start : piece.end], expected[piece.name].flatten()
             assert (found - wanted).norm() <= 1e-9 * wanted.norm(), f"gradient of {piece.name} of member {member}"
@@ -330,7 +332,8 @@ def test_reading_changes_nothing_of_the_training(text) -> None:
 def test_the_loss_that_curvature_differentiates_is_the_one_that_is_trained(text) -> None:
     trainer = experts_pack(text, num_steps=2, top_k=2)
     rows = torch.tensor([4, 0, 2, 5])
-    loss_K, _ = trainer.losses_and_gradient()
+    loss_K = trainer.losses().detach()
+    trainer.losses_and_gradient()
     trainer.after_update()  # a later bias must not enter
     params_Rn = trainer._params_Kn[rows].double()
     graph = GradientGraph(lambda weights: trainer.losses_of(weights, rows), params_Rn, trainer.weight_shapes)
