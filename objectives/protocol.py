@@ -214,14 +214,20 @@ class Objective:
         return config.tokens_per_step
 
     def start(
-        self, configs: Sequence[TrainingConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan
+        self,
+        configs: Sequence[TrainingConfig],
+        seeds: Sequence[int],
+        device: str,
+        plan: ExecutionPlan,
+        later: Sequence[TrainingConfig] = (),
     ) -> Trainer:
         """Start training a pack on ``device``. Torch is imported here, not earlier.
 
-        ``configs`` agree in every structural field. All of them train at once, whatever the width.
+        ``configs`` agree in every structural field. All of them train at once, whatever the width. ``later`` are of
+        members that may join in ``arrange``.
         """
         start = importlib.import_module(self.module).start
-        if any(ever_holds(config, "precision") for config in configs):
+        if any(ever_holds(config, "precision") for config in (*configs, *later)):
             return importlib.import_module(_TWO_PRECISIONS).start(start, configs, seeds, device, plan)
         return start(configs, seeds, device, plan)
 

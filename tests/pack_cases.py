@@ -20,6 +20,7 @@ SMALL = {
     "gpt": {"width": 8, "heads": 2, "context": 8, "batch_size": 2, "validation_batches": 2, "depth": 1},
     "function_fit": {"width": 8, "num_points": 20},
     "quadratic": {"noise": 0.05, "optimizer": "sgd", "beta1": 0.5},
+    "router": {"batch_size": 8},
 }
 
 

@@ -159,7 +159,8 @@ class PackedRun:
         else:
             roster.load_state_dict(resumed["roster"])
         rows = roster.row_specs(self._num_rows(roster))
-        self.trainer = objective.start([row.config for row in rows], [row.seed for row in rows], device, choice.plan)
+        trained, seeds = [row.config for row in rows], [row.seed for row in rows]
+        self.trainer = objective.start(trained, seeds, device, choice.plan, later=configs)
         for field in ("interventions", "control"):
             takes = f"takes_{field}"
             if any(getattr(config, field) for config in configs) and not getattr(self.trainer, takes, False):

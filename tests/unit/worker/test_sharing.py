@@ -131,6 +131,19 @@ def test_a_pack_that_dies_before_between_and_after_forks_goes_on_bit_for_bit(obj
     assert_the_same(whole(before + after), undisturbed)
 
 
+def test_a_member_that_forks_into_float64_or_waits_for_a_row_trains_as_it_does_alone() -> None:
+    wide = ({"at": 10, "precision": "float64"},)
+    changes = [{"interventions": ()}, {"interventions": wide}, {"lr": 3e-3, "interventions": wide}]
+    pack = replace(pack_with("gpt", changes, 2, [0, 0, 0], 16), checkpoint_steps=7)
+    expected = without_sharing(pack)
+    assert_the_same(whole(list(worker.run_pack(pack, pace=REPORT_EACH_UPDATE))), expected)
+    before, going_on = interrupted(pack, 1)
+    assert_the_same(whole(before + list(worker.run_pack(going_on, pace=REPORT_EACH_UPDATE))), expected)
+    own, plain = expected[1]["trial1"][1], expected[1]["trial0"][1]
+    np.testing.assert_array_equal(own[:10], plain[:10])
+    assert (own[10:] != plain[10:]).any()
+
+
 def test_the_first_of_a_row_may_be_unwanted_when_the_pack_goes_on() -> None:
     pack = pack_of("function_fit", 7)
     before, going_on = interrupted(pack, 1)
