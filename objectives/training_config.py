@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, create_model, field_validator, model
 from objectives.control import Rule, check_rules, may_set
 from objectives.entries import Intervention, Number
 from objectives.fields import Condition, acting, per_member, structural, unless, when
-from objectives.held import check_entries
+from objectives.held import check_entries, ever_holds
 from objectives.optimizers.facts import (
     OPTIMIZERS,
     facts_of,
@@ -173,6 +173,9 @@ class TrainingConfig(_Fields):
             raise ValueError(f"beta2_half_life = {self.beta2_half_life} is too long for {tokens}: beta2 would be 1")
         check_entries(self)
         check_rules(self)
+        if self.rollback is not None and ever_holds(self, "optimizer"):
+            problem = "the snapshot has an earlier second moment than the one to keep; leave one of them out"
+            raise ValueError(f"rollback = {self.rollback} and sgd_like exclude each other: {problem}")
         return self
 
     @property

@@ -20,6 +20,7 @@ from objectives.stacking import Layout
 # Shapes: K members, n parameters per member, T weights.
 
 _NORM, _AGE, _ADAGC = "held_norm", "still_age", "adagc"
+HELD_STATES = (_NORM, _AGE)
 # Per row: the columns of a buffer, and what they held.
 _Columns = list[tuple[int, slice, torch.Tensor]]
 

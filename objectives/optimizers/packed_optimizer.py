@@ -19,7 +19,7 @@ from objectives.base import TrainingConfig
 from objectives.held import Held
 from objectives.optimizers.advance import Stages, StepNumbers, advance
 from objectives.optimizers.clipping import Clipping
-from objectives.optimizers.holder import Holder
+from objectives.optimizers.holder import HELD_STATES, Holder
 from objectives.optimizers.rules import rule_of
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
 from objectives.optimizers.schedules import schedule_factor
@@ -305,8 +305,12 @@ class PackedOptimizer:
         self.start.begin(self.states, [k for k, row in enumerate(rows.tolist()) if row < 0], self.numbers, seeds)
 
     def live(self) -> dict[str, torch.Tensor]:
-        """Return the state that members continue with, (K, ...) each, read and written in place."""
-        return {"age": self.age_K, "step": self.step_K, "alive": self.alive_K, **self.states}
+        """Return the state that members continue with, (K, ...) each, read and written in place.
+
+        What members hold is not a part of it: an intervention that holds goes on after a rollback.
+        """
+        states = {name: state for name, state in self.states.items() if name not in HELD_STATES}
+        return {"age": self.age_K, "step": self.step_K, "alive": self.alive_K, **states}
 
     def state_dict(self) -> dict[str, Any]:
         """Return moments, mask and ages. Hyperparameters come from the configs."""

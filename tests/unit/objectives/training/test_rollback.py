@@ -231,6 +231,27 @@ def test_a_spike_restores_the_snapshot_and_skips_data_and_nothing_else(optimizer
     assert_alike(curves(trainer, 60), curves(plain, 60))
 
 
+def test_a_norm_that_is_held_is_held_after_a_rollback_to_a_snapshot_from_before() -> None:
+    trainer = pack([config(7, interventions=({"at": 205, "norm": "hold"},))], [3], {211: 1e4})
+    curves(trainer, 205)
+    norm = trainer.state_dict()["params"].norm()
+    assert steps_back(curves(trainer, 20)) == [6]
+    torch.testing.assert_close(trainer.state_dict()["params"].norm(), norm)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"interventions": ({"at": 5, "optimizer": "sgd_like"},)},
+        {"control": ({"on": "loss", "above": 3, "do": {"optimizer": "sgd_like"}},)},
+    ],
+)
+def test_a_second_moment_that_is_kept_cannot_go_back_to_a_snapshot(change: Mapping[str, Any]) -> None:
+    config(None, **change)
+    with pytest.raises(ValidationError, match="rollback = 7 and sgd_like exclude each other"):
+        config(7, **change)
+
+
 def test_the_data_of_a_step_are_those_of_its_number_and_of_what_was_skipped_before_it() -> None:
     trainer = pack([config(7), config(None)], [3, 3], {100: 1e4, 180: math.inf})
     num_back = 0
