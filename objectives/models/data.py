@@ -72,7 +72,7 @@ class BatchStream:
         if len(self._tokens) <= context + 1 or len(corpus.held_out) <= context + 1:
             raise ValueError(f"text {corpus.source} is too short for context = {context}")
         self._chunk_of: dict[tuple[int, int], torch.Tensor] = {}
-        self._positions_ahead = Ahead(self._positions, device, self._forget_chunks)
+        self._positions_ahead = Ahead(self._positions, self._reads_on, self._forget_chunks)
 
     def batch(self, cohorts: Cohorts) -> torch.Tensor:
         """Return the bytes for each (seed, step), int64 of shape (S, B, T + 1): inputs, and targets shifted by one."""
