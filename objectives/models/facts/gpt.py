@@ -252,7 +252,7 @@ class GptConfig(ExpertFields, TextConfig):
     @property
     def weight_groups(self) -> tuple[str, ...]:
         """The layer groups that these settings have, and the thirds of the depth with a block."""
-        groups = ["embedding", "attention", "mlp"]
+        groups = ["embedding", "attention", "mlp", *(["router"] if self.experts else [])]
         groups += ["norm"] if self.norm is not None or self.qk_norm else []
         groups += [] if self.tie_embeddings else ["head"]
         return (*groups, *dict.fromkeys(third_of_depth(block, self.depth) for block in range(self.depth)))

@@ -11,7 +11,15 @@ from curve_cases import assert_resumes, assert_same, curves, of_member, trained_
 from gpt_cases import is_transposed, name_in_pack, plain_model
 from pack_cases import trainer_of
 
-from objectives.base import ExecutionPlan, GptConfig, QuadraticConfig, RowSpec, TrainingConfig
+from objectives.base import (
+    ExecutionPlan,
+    FunctionFitConfig,
+    GptConfig,
+    QuadraticConfig,
+    RouterConfig,
+    RowSpec,
+    TrainingConfig,
+)
 from objectives.models.gpt import GptTrainer
 from objectives.models.gpt_model import attention_logits
 from objectives.optimizers.packed_optimizer import PackedOptimizer
@@ -320,6 +328,23 @@ def test_batches_stand_still_and_the_stream_goes_on_where_it_would_be() -> None:
 def test_an_entry_without_a_meaning_is_refused(text, entry: Mapping[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GptConfig(text=text, **SHAPE, interventions=({"at": 6, **entry},))
+
+
+@pytest.mark.parametrize(
+    "entry", [{"freeze": "router"}, *({**what, "group": "router"} for what in ({"norm": "hold"}, {"weight_decay": 0.5}))]
+)
+def test_a_router_of_experts_is_held_without_the_other_weights(text, entry: Mapping[str, Any]) -> None:
+    fields = {**SHAPE, "text": text, "experts": 2}
+    held, free = (
+        pack(text, [GptConfig(**fields, interventions=own)], [0], "default") for own in (({"at": 0, **entry},), ())
+    )
+    norms = {name: weight.norm() for name, weight in held.weights.items()}
+    for trainer in (held, free):
+        trainer.step()
+    changed = {name for name, weight in held.weights.items() if not torch.equal(weight, free.weights[name])}
+    assert changed == {"0.router", "1.router"}
+    is_kept = [torch.isclose(held.weights[name].norm(), norms[name], rtol=1e-6) for name in sorted(changed)]
+    assert is_kept == ["weight_decay" not in entry] * 2
 
 
 @pytest.mark.parametrize(
