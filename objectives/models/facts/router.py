@@ -26,6 +26,16 @@ class RouterConfig(TrainingConfig):
     spread: float = per_member(1e-3, "1", "standard deviation of the initial scores", ge=0)
 
     @property
+    def weight_groups(self) -> tuple[str, ...]:
+        """No groups but all."""
+        return ()
+
+    @property
+    def takes_float64(self) -> bool:
+        """Its numbers are float64 already."""
+        return False
+
+    @property
     def signals(self) -> tuple[str, ...]:
         """Also the Gini coefficient of the router's loads."""
         return (*super().signals, "router_gini")

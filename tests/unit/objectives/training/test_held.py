@@ -361,3 +361,11 @@ def test_settings_without_what_an_entry_holds_refuse_it(text, settings: Any, ent
     GptConfig(text=text, **SHAPE, **settings)
     with pytest.raises(ValueError, match="interventions at 6"):
         GptConfig(text=text, **SHAPE, **settings, interventions=({"at": 6, **entry},))
+
+
+@pytest.mark.parametrize("entry", [{"freeze": "xyz"}, {"norm": "hold", "group": "router"}, {"precision": "float64"}])
+@pytest.mark.parametrize("config_class", [QuadraticConfig, FunctionFitConfig, RouterConfig])
+def test_small_objectives_refuse_groups_and_another_precision(config_class: Any, entry: Mapping[str, Any]) -> None:
+    config_class(steps=30, interventions=({"at": 6, "freeze": "all"},))
+    with pytest.raises(ValueError, match="interventions at 6"):
+        config_class(steps=30, interventions=({"at": 6, **entry},))
