@@ -30,7 +30,7 @@ from objectives.models.gpt_model import (
     with_init,
 )
 from objectives.models.gpt_native import NativeGpt
-from objectives.models.gpt_qk_clip import CAPPED_LOGIT, clip_queries_and_keys
+from objectives.models.gpt_qk_clip import clip_queries_and_keys
 from objectives.models.gpt_router import Routers, probe_size
 from objectives.models.mixture import Mixture
 from objectives.native.cache import kernel_folder
@@ -188,21 +188,14 @@ class GptTrainer(PackedTrainer[GptConfig]):
     def after_update(self) -> None:
         """Shrink queries and keys by ``qk_clip``, and change the biases of routers.
 
-        A member that the optimizer left alone keeps its own.
+        A member that the optimizer left alone keeps its own, as do frozen weights and weights whose norm is kept.
         """
         acting_K = self.optimizer.alive_K if self.held_K is None else self.optimizer.alive_K & ~self.held_K
         if self._clips_queries:
-            self._clip_queries(acting_K)
+            holder, largest_LKH = self.optimizer.holder, self._attention_logits
+            clip_queries_and_keys(self.structure, self.weights, largest_LKH, acting_K, holder)
         if self._routers is not None:
             self._routers.update(acting_K)
-
-    def _clip_queries(self, acting_K: torch.Tensor) -> None:
-        largest = self.structure.qk_clip
-        if largest is None:
-            is_capped_K = torch.zeros_like(acting_K)
-            is_capped_K[self.optimizer.holder.capped] = True
-            acting_K, largest = acting_K & is_capped_K, CAPPED_LOGIT
-        clip_queries_and_keys(self.structure, self.weights, self._attention_logits, acting_K, largest)
 
     @property
     def _clips_queries(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from objectives.base import GptConfig
+from objectives.optimizers.holder import Holder
 from objectives.training.packed import Weights
 
 # Shapes: L layers, K members, H heads, G heads of keys, C channels per head, W columns of qkv.
@@ -14,16 +15,23 @@ CAPPED_LOGIT = 100.0  # of a member whose attention an intervention caps, as in 
 
 @torch.no_grad()
 def clip_queries_and_keys(
-    structure: GptConfig, weights: Weights, largest_LKH: torch.Tensor, is_acting_K: torch.Tensor, limit: float
+    structure: GptConfig, weights: Weights, largest_LKH: torch.Tensor, is_acting_K: torch.Tensor, holder: Holder
 ) -> None:
     """Multiply the queries and keys of each head by sqrt(limit / S), in place, where its largest logit S exceeds it.
 
-    Queries that share keys are clipped by the largest of their logits. Members that are not acting, and logits that are
-    not finite, change nothing.
+    The limit is ``qk_clip``; without it only members whose attention is capped are clipped. Queries that share keys are
+    clipped by the largest of their logits. Members that are not acting, logits that are not finite, and layers that a
+    member freezes or keeps the norm of, change nothing.
     """
+    limit = CAPPED_LOGIT if structure.qk_clip is None else structure.qk_clip
+    is_acting_LK = is_acting_K.repeat(structure.depth, 1)
+    uncapped = set() if structure.qk_clip is not None else {*range(len(is_acting_K))} - {*holder.capped}
+    for layer in range(structure.depth):
+        if idle := uncapped.union(holder.keeping(f"{layer}.qkv")):
+            is_acting_LK[layer, sorted(idle)] = False
     H, G = structure.heads, structure.num_kv_heads
     largest_LKG = largest_LKH.unflatten(2, (G, H // G)).amax(3)
-    is_clipped_LKG = (largest_LKG > limit) & largest_LKG.isfinite() & is_acting_K[:, None]
+    is_clipped_LKG = (largest_LKG > limit) & largest_LKG.isfinite() & is_acting_LK[..., None]
     factor_LKG = torch.where(is_clipped_LKG, (limit / largest_LKG).sqrt(), 1.0)
     for layer, factor_KG in enumerate(factor_LKG):
         by_head = torch.cat([factor_KG.repeat_interleave(H // G, dim=1), factor_KG, torch.ones_like(factor_KG)], dim=1)

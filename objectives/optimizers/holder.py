@@ -63,6 +63,15 @@ class Holder:
         """The rows whose attention is capped."""
         return [row for row, held in self._of_row.items() if held.caps_attention]
 
+    def keeping(self, name: str) -> list[int]:
+        """Return the rows in which the weight ``name`` is frozen or keeps its norm."""
+        pieces = self.layout.pieces
+        return [
+            row
+            for row, held in self._of_row.items()
+            if any(pieces[t].name == name for group in (*held.frozen, *held.norms) for t in self._pieces(group))
+        ]
+
     def states(self, params_Kn: torch.Tensor) -> States:
         """Return zeros: a norm for each weight, and the age of the second moment."""
         double = {"dtype": torch.float64, "device": params_Kn.device}

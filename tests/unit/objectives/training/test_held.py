@@ -278,6 +278,25 @@ def test_attention_is_capped_as_qk_clip_caps_it(text) -> None:
     assert attention_logits(capped.structure, capped.weights, tokens).max() < 200
 
 
+@pytest.mark.parametrize("clip", [{"qk_clip": 100.0}, {}])
+@pytest.mark.parametrize(
+    ("entry", "layers"),
+    [({"freeze": "attention"}, [0, 1]), ({"freeze": "deep"}, [1]), ({"norm": "hold", "group": "shallow"}, [0])],
+)
+def test_clipping_of_queries_leaves_what_is_held(text, clip: Any, entry: Mapping[str, Any], layers: list[int]) -> None:
+    capped = () if clip else ({"at": 0, "attention": "capped"},)
+    fields = {**SHAPE, **clip, "text": text, "init_deviation": 2.0}
+    configs = [GptConfig(**fields, interventions=entries) for entries in (({"at": 0, **entry}, *capped), capped)]
+    held = pack(text, configs, [0, 0], "default")
+    norms = {layer: held.weights[f"{layer}.qkv"].detach().norm(dim=(1, 2)) for layer in range(2)}
+    held.step()
+    for layer in range(2):
+        share_K = held.weights[f"{layer}.qkv"].detach().norm(dim=(1, 2)) / norms[layer]
+        assert [share < 0.9 for share in share_K.tolist()] == [layer not in layers, True]
+        if layer in layers:
+            assert share_K[0] == pytest.approx(1, abs=1e-6)
+
+
 def test_rules_of_control_hold_what_interventions_hold(text) -> None:
     changes = [{"freeze": "mlp"}, {"precision": "float64"}, {"weight_decay": 0.5, "group": "mlp"}, {"data": "same"}]
     rules = [{"on": "step", "above": 3, "every": 1, "do": change} for change in changes]
