@@ -62,6 +62,12 @@ def batch_text(config: GptConfig, seed: int, step: int) -> str:
     return data.batch_text(config, seed, step)
 
 
+def choose_products(structure: GptConfig, device: torch.device, plan: ExecutionPlan) -> None:
+    """Choose tf32 or float32 on a GPU, for all packs of the process: one in float64 has no say."""
+    if device.type != "cpu" and not plan.float64:
+        torch.set_float32_matmul_precision("high" if structure.precision == "tf32" else "highest")
+
+
 class GptTrainer(PackedTrainer[GptConfig]):
     """A transformer: by default that of GPT-2 without biases and with an untied head.
 
@@ -80,8 +86,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         self._later_batches: BatchStream | None = None  # with the text after a shift, once a member needs it
         self._dropout_keys, self._data_steps = Ahead(_keys_ahead, self.device), Ahead(_steps_ahead, self.device)
         is_on_cpu = self.device.type == "cpu"
-        if not is_on_cpu:
-            torch.set_float32_matmul_precision("high" if self.structure.precision == "tf32" else "highest")
+        choose_products(self.structure, self.device, plan)
         # The hand-written passes are for CPUs: a GPU has fused attention, autocast and experts need autograd.
         self._by_hand = is_on_cpu and self.structure.precision not in AUTOCAST and not self.structure.experts
         self._differentiate: Callable[..., tuple[torch.Tensor, torch.Tensor]] = losses_and_gradient

@@ -20,7 +20,7 @@ from objectives.base import (
     RowSpec,
     TrainingConfig,
 )
-from objectives.models.gpt import GptTrainer
+from objectives.models.gpt import GptTrainer, choose_products
 from objectives.models.gpt_model import attention_logits
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.stacking import Layout
@@ -249,6 +249,19 @@ def test_a_member_in_float64_is_a_plain_model_in_float64_from_that_step(text, ke
         other, found = own[name][1].detach(), weight[0].detach()
         assert found.dtype == torch.float64
         torch.testing.assert_close(found, other.T if is_transposed(own[name][0]) else other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("float64", "expected"), [(False, ["high"]), (True, [])])
+def test_a_pack_in_float64_leaves_the_products_of_float32_on_a_gpu_as_they_are(
+    float64: bool, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[str] = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", chosen.append)
+    config = GptConfig(**SHAPE, precision="tf32")
+    structure = config.in_float64() if float64 else config
+    choose_products(structure, torch.device("cuda"), ExecutionPlan(1, float64=float64))
+    choose_products(structure, torch.device("cpu"), ExecutionPlan(1, float64=float64))
+    assert chosen == expected
 
 
 def test_a_member_leaves_float16_and_its_loss_scale_for_float64(text) -> None:
