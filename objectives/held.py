@@ -16,6 +16,7 @@ from objectives.entries import SAME, Intervention
 from objectives.interventions import Configuration, check_interventions
 
 EVERY_WEIGHT = "all"
+_RESETS_OF_V = ("moments", "second_moment")
 
 
 class Holding(Configuration, Protocol):
@@ -149,8 +150,13 @@ def _check_states(config: Holding, entry: Intervention, here: str) -> None:
     facts = config.optimizer_facts
     if entry.optimizer is not None and not facts.can_keep_v:
         raise ValueError(f"{here} cannot be sgd_like: adamw and stableadamw can keep v, not {config.optimizer}")
-    if entry.optimizer is not None and (entry.at == 0 or entry.reset in ("moments", "second_moment")):
+    if entry.optimizer is not None and (entry.at == 0 or entry.reset in _RESETS_OF_V):
         raise ValueError(f"{here} cannot be sgd_like: there is no second moment yet; choose a later step")
+    if entry.reset in _RESETS_OF_V:
+        kept = next((e for e in config.interventions if e.optimizer is not None and e.is_on(entry.at)), None)
+        if kept is not None:
+            problem = f"sgd_like keeps the second moment from {kept.at} on; reset it before, or first_moment alone"
+            raise ValueError(f"{here} cannot reset {entry.reset}: {problem}")
     if entry.moments == "stop" and not facts.keeps_columns:
         remedy = "leave out moments"
         raise ValueError(f"{here} cannot stop moments: {config.optimizer} has no state for each weight; {remedy}")

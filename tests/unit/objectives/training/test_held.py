@@ -362,6 +362,15 @@ def test_an_entry_without_a_meaning_is_refused(text, entry: Mapping[str, Any], m
         GptConfig(text=text, **SHAPE, interventions=({"at": 6, **entry},))
 
 
+@pytest.mark.parametrize("reset", ["moments", "second_moment"])
+@pytest.mark.parametrize("at", [6, 8, 9])
+def test_a_second_moment_that_is_kept_is_not_reset(text, reset: str, at: int) -> None:
+    kept, later = {"at": 6, "optimizer": "sgd_like", "lasts": 4}, {"at": 10, "reset": reset}
+    GptConfig(text=text, **SHAPE, interventions=(kept, later, {"at": at, "reset": "first_moment"}))
+    with pytest.raises(ValueError, match=f"interventions at {at} cannot reset"):
+        GptConfig(text=text, **SHAPE, interventions=(kept, {"at": at, "reset": reset}))
+
+
 @pytest.mark.parametrize(
     "entry", [{"freeze": "router"}, *({**what, "group": "router"} for what in ({"norm": "hold"}, {"weight_decay": 0.5}))]
 )
