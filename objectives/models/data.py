@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from objectives.base import GptConfig
-from objectives.interventions import in_force
 from objectives.models.ahead import STEPS_PER_DRAW, Ahead, Cohorts
 from objectives.models.facts.text import Recipe
 from objectives.models.texts import StoredBytes, Text, load_text
@@ -216,15 +215,14 @@ def batch_origin(config: GptConfig, seed: int, step: int) -> list[SequenceOrigin
     """Return the origin of each sequence in a batch, found without training.
 
     ``step`` counts batches of data; after a rollback it is ahead of the member's own step
-    (``objectives.base.data_step``). Raises ValueError as ``load_corpus`` does.
+    (``objectives.base.data_step``), at which ``config`` is in force. Raises ValueError as ``load_corpus`` does.
     """
     is_corrupted = corruption_draw(seed, step) < config.corrupted or step in burst_of(config)
     origins = _origins(config, text_at(config, step), seed, step, is_corrupted)
-    share = in_force(config, step).mix_share
-    if share == 0:
+    if config.mix_share == 0:
         return origins
     mixed = _origins(config, config.mix_text, seed, step, is_corrupted)
-    is_mixed = (mixture_draws(seed, step, config.batch_size) < share).tolist()
+    is_mixed = (mixture_draws(seed, step, config.batch_size) < config.mix_share).tolist()
     return [other if is_other else own for own, other, is_other in zip(origins, mixed, is_mixed, strict=True)]
 
 

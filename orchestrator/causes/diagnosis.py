@@ -12,6 +12,7 @@ import numpy as np
 
 from objectives.base import OBJECTIVES, data_seed, data_step
 from objectives.control import acted
+from objectives.interventions import in_force
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Cell, trial_name
 from orchestrator.base.trial_result import TrialResult
@@ -84,7 +85,7 @@ def batch_texts_of_objectives(trial: TrialResult, rollback_step_N: np.ndarray) -
         try:
             config = objective.config_of(acted(trial.config, trial.fired))
             moved_on = data_step(config, step, int((rollback_step_N < step).sum()))
-            return objective.batch_text(config, data_seed(config, trial.seed, step), moved_on)
+            return objective.batch_text(in_force(config, step), data_seed(config, trial.seed, step), moved_on)
         except (ValueError, OSError):  # a configuration of an older version, or a text that no longer exists
             return None
 

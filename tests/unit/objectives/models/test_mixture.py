@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from curve_cases import Curves, assert_resumes, assert_same, curves, joined, of_member
+from diagnosis_cases import row_of
 from pack_cases import trainer_of
 from pydantic import ValidationError
 from sweep_cases import sweep_of
@@ -15,6 +16,7 @@ from objectives.base import ExecutionPlan, GptConfig, RowSpec
 from objectives.models.data import batch_origin, held_out_batches, load_corpus, mixture_draws
 from objectives.models.gpt import GptTrainer
 from orchestrator.base.errors import InputError
+from orchestrator.causes.diagnosis import batch_texts_of_objectives
 
 SIZES = {"width": 8, "heads": 2, "context": 8, "batch_size": 6, "validation_batches": 2, "depth": 1}
 NUM_STEPS = 10
@@ -128,6 +130,21 @@ def test_the_origin_of_each_sequence_is_in_the_text_that_it_is_from(config: GptC
     is_digit = are_digits([config], [5])[:, 0]
     for step in range(NUM_STEPS):
         assert [origin.file == texts[1] for origin in batch_origin(config, 5, step)] == is_digit[step].tolist()
+
+
+def test_a_diagnosis_knows_the_text_of_a_step_after_batches_that_were_left_out(
+    config: GptConfig, texts: tuple[str, str]
+) -> None:
+    entries = ({"at": 3, "skip": 4}, {"at": 5, "set": {"mix_share": 1.0}})
+    changed = GptConfig.model_validate({**with_share(config, 0.0).model_dump(), "interventions": entries})
+    text = batch_texts_of_objectives(row_of("diverged", 8, changed.model_dump()), np.array([], dtype=np.int64))
+    told = [(text(step) or "").count("digits.txt") > 0 for step in range(NUM_STEPS)]
+    trainer, seen = trainer_of("gpt", [changed], [0]), []
+    for _ in range(NUM_STEPS):
+        trainer.step()
+        _, tokens_KBS, _ = trainer._drawn
+        seen.append(bool((tokens_KBS < 58).all()))
+    assert told == seen == [False] * 5 + [True] * (NUM_STEPS - 5)
 
 
 def test_a_mixture_needs_another_text(texts: tuple[str, str]) -> None:
