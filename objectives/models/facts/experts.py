@@ -87,7 +87,7 @@ class ExpertFields(TrainingConfig):
         gt=0,
     )
 
-    @field_validator("experts", mode="before")
+    @field_validator("experts", "shared_experts", mode="before")
     @classmethod
     def _null_is_zero(cls, value: Any) -> Any:
         return 0 if value is None else value

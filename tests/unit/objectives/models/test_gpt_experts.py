@@ -355,7 +355,7 @@ def test_numbers_of_experts_that_leave_no_choice_are_refused(fields: dict, words
 
 def test_null_experts_are_none_and_none_of_their_fields_acts() -> None:
     plain = GptConfig(steps=1)
-    assert GptConfig(steps=1, experts=None) == plain
+    assert GptConfig(steps=1, experts=None, shared_experts=None) == plain
     assert not any("router" in name or "balance" in name or name == "top_k" for name in plain.acting())
 
 
