@@ -9,9 +9,8 @@ Signals of the step s, whose value is the reading r:
 ``v_lag``                     |g|^2 / sum(v), as in telemetry
 ``noise_scale``               the gradient noise scale over the batch size
 ``gain``                      AdaScale's gain of the batch over one micro-batch
-``router_gini``               the Gini coefficient of a router's loads
 ``loss_scale_falls``          falls of the loss scale in the 64 steps before s
-``router_gini``               the Gini coefficient of the experts' loads in the worst layer
+``router_gini``               the Gini coefficient of the experts' loads in the worst layer, or of a router's
 ``router_dead``               experts without a token in the worst layer
 
 A non-finite reading does not exceed anything.
