@@ -42,6 +42,9 @@ def cooked(sources: Sequence[Source], documents: Documents, recipe: Recipe, sour
     if recipe.quality is not None and recipe.quality_keep < 1:
         score_D = SCORES[recipe.quality](lambda: contents(sources, documents, recipe.noise_kind))
         is_dropped_D = lowest(-untypical(score_D, documents.size_D), documents.size_D, 1 - recipe.quality_keep)
+        if is_dropped_D.all():
+            problem = f"keeps none of the {len(documents)} documents of text {source}: choose a larger share"
+            raise ValueError(f"quality_keep = {recipe.quality_keep:g} {problem}")
         documents = documents.at(~is_dropped_D)
     if documents.number_D[-1] == last_number:  # so that a text without duplicates is the same with dedup
         documents.has_break_D[-1] = has_last_break

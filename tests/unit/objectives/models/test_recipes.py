@@ -18,7 +18,7 @@ from sweep_cases import sweep_of
 from objectives.base import GptConfig, RowSpec
 from objectives.models import texts
 from objectives.models.data import batch_origin, batch_text, load_corpus
-from objectives.models.facts.text import NoiseKind, Recipe
+from objectives.models.facts.text import NoiseKind, Quality, Recipe
 from objectives.models.noise import noisy
 from objectives.models.texts import Text, load_text
 from orchestrator.base.errors import InputError
@@ -212,6 +212,13 @@ def test_a_recipe_acts_on_what_is_trained_on_and_not_on_the_validation_text(text
         prepared = trainer_of("gpt", [plain.model_copy(update=fields)], [0])
         assert prepared.validate([0]) == start.validate([0])
         assert not torch.equal(prepared.step()["loss"], trainer_of("gpt", [plain], [0]).step()["loss"])
+
+
+@pytest.mark.parametrize("quality", get_args(Quality))
+def test_a_filter_that_keeps_no_document_is_refused(text: tuple[str], quality: Any) -> None:
+    with pytest.raises(ValueError, match=r"quality_keep = 1e-06 keeps none of the 9\d\d documents of text .*lines"):
+        load_text(text, by(quality=quality, quality_keep=1e-6))
+    assert len(load_text(text, by(quality=quality, quality_keep=0.02)).training) > 0
 
 
 BASE = "name: case\nobjective: gpt\nsteps: 20\n"
