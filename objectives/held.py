@@ -151,7 +151,7 @@ def _check_states(config: Holding, entry: Intervention, here: str) -> None:
     if entry.optimizer is not None and not facts.can_keep_v:
         raise ValueError(f"{here} cannot be sgd_like: adamw and stableadamw can keep v, not {config.optimizer}")
     if entry.optimizer is not None and (entry.at == 0 or entry.reset in _RESETS_OF_V):
-        raise ValueError(f"{here} cannot be sgd_like: there is no second moment yet; choose a later step")
+        raise ValueError(f"{here} cannot be sgd_like: it would keep a second moment of zeros; choose a later step")
     if entry.reset in _RESETS_OF_V:
         kept = next((e for e in config.interventions if e.optimizer is not None and e.is_on(entry.at)), None)
         if kept is not None:

@@ -234,7 +234,7 @@ class Objective:
     def batch_text(self, config: TrainingConfig, seed: int, step: int) -> str | None:
         """Return one line on the origin of the data of ``step``, for a diagnosis, or None if the data are not text.
 
-        ``step`` counts batches of data (see ``data_step``), and ``config`` is in force at the member's own step. Imports
+        ``step`` counts batches of data (see ``data_step``); ``config`` is in force at the member's own step. Imports
         torch here and reads the text. Raises ValueError if the text is missing.
         """
         batch_text = getattr(importlib.import_module(self.module), "batch_text", None)

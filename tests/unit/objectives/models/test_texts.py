@@ -116,7 +116,8 @@ def test_places_in_a_text_on_disk_stay_where_it_is_read(tmp_path: Path) -> None:
     (tmp_path / "text.bin").write_bytes(CONTENT)
     stored = StoredBytes(tmp_path / "text.bin", 0, len(CONTENT))
     on_meta, on_cpu = (
-        BatchStream(Corpus(stored, stored, "", ""), 2, 8, torch.device(kind)).batch([(0, 3)]) for kind in ("meta", "cpu")
+        BatchStream(Corpus(stored, stored, "", ""), 2, 8, torch.device(kind)).batch([(0, 3)])
+        for kind in ("meta", "cpu")
     )
     assert on_meta.device.type == "meta"
     assert on_meta.shape == on_cpu.shape

@@ -372,7 +372,8 @@ def test_a_second_moment_that_is_kept_is_not_reset(text, reset: str, at: int) ->
 
 
 @pytest.mark.parametrize(
-    "entry", [{"freeze": "router"}, *({**what, "group": "router"} for what in ({"norm": "hold"}, {"weight_decay": 0.5}))]
+    "entry",
+    [{"freeze": "router"}, *({**what, "group": "router"} for what in ({"norm": "hold"}, {"weight_decay": 0.5}))],
 )
 def test_a_router_of_experts_is_held_without_the_other_weights(text, entry: Mapping[str, Any]) -> None:
     fields = {**SHAPE, "text": text, "experts": 2}
