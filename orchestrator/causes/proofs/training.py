@@ -96,7 +96,7 @@ def read_proofs(ledger: LedgerReader, diagnosis: Diagnosis, objective: Objective
         return proofs
     with LedgerReader(proofs_folder(folder, trial.trial_id) / LEDGER) as trained:
         rows = {key_of(own_interventions(row)): row for row in trained.trials()}
-        fails = _Failures(trained, diagnosis.evidence)
+        fails = Failures(trained, diagnosis.evidence)
         mechanisms = judged([_proof(each, diagnosis, rows, fails) for each in plan.experiments])
         keys = list(keys_of(plan.forks, diagnosis))
         done = [rows[key] for key in keys if key in rows and rows[key].outcome is not None]
@@ -118,8 +118,11 @@ def read_proofs(ledger: LedgerReader, diagnosis: Diagnosis, objective: Objective
     )
 
 
-class _Failures:
-    """Whether forks failed as the trial did: left their trend in the rest of the run, or stalled."""
+class Failures:
+    """Whether forks failed as the trial did: left their trend in the rest of the run, or stalled.
+
+    A fork of a trial without an onset, such as one whose router collapsed, fails if it is not stable.
+    """
 
     def __init__(self, trained: LedgerReader, evidence: Evidence) -> None:
         self._trained, self._onset = trained, evidence.onset
@@ -127,9 +130,9 @@ class _Failures:
     def failed(self, row: TrialResult, removal: Removal) -> bool:
         """Whether a fork failed; if a batch is the mechanism, at that batch."""
         if self._onset is None:
+            return row.ending != "stable"
+        if row.outcome in ("stable", "stalled"):
             return row.outcome == "stalled"
-        if row.outcome == "stable":
-            return False
         first, last = removal.step, math.inf
         if removal.keeps is not None:
             first, last = removal.keeps - BATCH_LEAD, removal.keeps + BATCH_LEAD
@@ -138,7 +141,7 @@ class _Failures:
         return any(first <= onset <= last for onset in (*onsets, own) if onset is not None)
 
 
-def _proof(experiment: Experiment, diagnosis: Diagnosis, rows: Mapping[str, TrialResult], fails: _Failures) -> Proof:
+def _proof(experiment: Experiment, diagnosis: Diagnosis, rows: Mapping[str, TrialResult], fails: Failures) -> Proof:
     def counted(forks: Sequence[ProofFork]) -> tuple[int, int]:
         found = [rows[key] for key in keys_of(forks, diagnosis) if key in rows and rows[key].is_judged]
         return len(found), sum(fails.failed(row, experiment.removal) for row in found)

@@ -76,6 +76,17 @@ def test_a_fork_that_the_settings_refuse_is_not_tried() -> None:
     assert "preconditioner_decay" not in [each.mechanism for each in plan.experiments]
 
 
+def test_only_the_router_is_open_in_a_run_whose_loss_was_calm() -> None:
+    case = diagnosis_cases.calm("stable", None, {"clip": 1e-3}, collapsed_step=100)
+    diagnosis = rank(case.reading(router_dead=7.0).evidence(), "case", "made up")
+    assert "clipping_saturated" in [finding.mechanism for finding in diagnosis.of("supported")]
+    trial = replace(diagnosis.trial, config={**GptConfig(steps=diagnosis.trial.steps, clip=1e-3).model_dump()})
+    diagnosis = replace(diagnosis, evidence=replace(diagnosis.evidence, trial=trial))
+    plan = plan_of(diagnosis, OBJECTIVES["gpt"], 2)
+    assert plan.experiments == ()
+    assert [finding.mechanism for finding in plan.untried] == ["router_collapse"]
+
+
 def test_interventions_that_mean_the_same_have_one_key() -> None:
     first, later = {"at": 3, "data": 2}, {"at": 9, "set": {"lr": "x0.50"}}
     assert key_of([first, later]) == key_of([later | {"set": {"lr": "x.5"}}, first | {"skip": 0}])
