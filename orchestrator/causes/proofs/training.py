@@ -157,7 +157,7 @@ def _proof(experiment: Experiment, diagnosis: Diagnosis, rows: Mapping[str, Tria
         spiked=spiked,
         control_tried=control_tried,
         control_spiked=control_spiked,
-        lowers_rate=experiment.removal.lowers_rate,
+        changes_rate=experiment.removal.changes_rate,
         keeps_batch=experiment.removal.keeps is not None,
     )
 

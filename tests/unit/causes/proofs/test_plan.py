@@ -36,11 +36,25 @@ def test_each_mechanism_has_a_fork_that_takes_it_away_before_the_onset(name: str
     assert diagnosis.cause is not None
     assert diagnosis.cause.mechanism == name
     removal = MECHANISMS[name].removal(diagnosis.evidence, diagnosis.cause.began_step)
-    words, lowers_rate = FORKS[name]
+    words, changes_rate = FORKS[name]
     assert removal is not None
     assert (name_of(removal.entries) if removal.entries else "another batch at ").startswith(words)
-    assert removal.lowers_rate == lowers_rate
+    assert removal.changes_rate == changes_rate
     assert removal.step < diagnosis.evidence.until
+
+
+@pytest.mark.parametrize("name", ["clipping_saturated", "norm_collapse", "half_precision_overflow"])
+def test_what_acts_in_a_run_that_never_learned_is_taken_away_from_its_first_step(name: str) -> None:
+    case = diagnosis_cases.calm("stalled", 0, {"clip": 1e-3, "weight_decay": 0.1, "precision": "bfloat16"})
+    removal = MECHANISMS[name].removal(case.evidence(), 0)
+    assert removal is not None
+    assert removal.step == 0
+
+
+def test_a_higher_rate_proves_too_low_a_rate_only_next_to_the_evidence() -> None:
+    removal = MECHANISMS["learning_rate_too_low"].removal(diagnosis_cases.calm("stalled", 0).evidence(), 0)
+    assert removal is not None
+    assert removal.changes_rate
 
 
 def test_forks_with_and_without_a_mechanism_have_the_same_other_data() -> None:
