@@ -17,7 +17,7 @@ from orchestrator.base.files import is_locked
 from orchestrator.base.space import Axis, Cell, is_number, is_ordered
 from orchestrator.base.vocabulary import DEGRADED
 from orchestrator.base.words import count, joined
-from orchestrator.ledger.facts import IMPORTED_FACT
+from orchestrator.ledger.facts import IMPORTED_FACT, PACKED_FACT
 from orchestrator.maps.axes import existing, value_labels
 from orchestrator.maps.edges import STABLE
 from orchestrator.maps.grid_map import GridMap
@@ -276,7 +276,8 @@ def _margin(chosen: Candidate) -> str:
 def _next(table: SweepTable, edge: _Edge, found: Recommendation | None, missing: int, running: bool) -> tuple[str, str]:
     """The command that comes next, and what it is for."""
     name = table.ledger.path.parent.name
-    imports = " --allow-import" if table.facts.get("objective") == "python" else ""
+    is_own_code = table.facts.get("objective") == "python" or PACKED_FACT in table.facts
+    imports = " --allow-import" if is_own_code else ""
     if running and missing:
         return f"sweep status {name} --watch", "follows the run"
     if IMPORTED_FACT in table.facts:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from sweep_cases import ids, ledger_at, map_ledger, sweep_of
 
 from orchestrator.base.vocabulary import DEGRADED, is_known, is_over_edge
+from orchestrator.driver.planning import driver_facts
+from orchestrator.ledger.facts import PACKED_FACT
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.sentence import Sentence, sentence_of
 from orchestrator.maps.table import SweepTable, read_table
@@ -107,6 +109,14 @@ def test_a_run_that_goes_on_is_followed(tmp_path: Path) -> None:
     with ledger_at(tmp_path / "case") as ledger:
         map_ledger(ledger, sweep_of(ROW), ["stable", *["planned"] * 4])
         assert sentence_of(read_table(ledger), is_running=True).command == "sweep status case --watch"
+
+
+def test_code_of_a_users_own_objective_is_allowed_where_it_trains(tmp_path: Path) -> None:
+    """Its trials have the objective's own name; a fact of the sweep says that its code is imported."""
+    with ledger_at(tmp_path / "case") as ledger:
+        sweep = sweep_of(ROW)
+        ledger.plan("mine", sweep.trials, {**driver_facts(sweep), "objective": "mine", PACKED_FACT: "{}"})
+        assert sentence_of(read_table(ledger)).command == "sweep run case --allow-import"
 
 
 def check_no_cell_refutes(sentence: Sentence, table: SweepTable) -> None:
