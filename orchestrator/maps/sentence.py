@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.base.errors import InputError
@@ -154,11 +154,13 @@ def _of_grid(table: SweepTable, sides: Mapping[Cell, bool | None]) -> _Edge:
     at = {value: [side for cell, side in sides.items() if cell[axis.name] == value] for value in values}
     labels = dict(zip(values, value_labels(values, _DIGITS), strict=True))
     others = [other.name for other in table.axes if other.name not in {axis.name, *axis.zipped}]
+    elsewhere = _elsewhere(axis, sides)
     first, last = _longest_run([None not in at[v] and all(at[v]) for v in values])
     if first == last:
         first, last = _longest_run([any(s is not None for s in at[v]) and False not in at[v] for v in values])
     if first == last:
-        return _by_rows(table, axis, others)
+        by_rows = _by_rows(table, axis, others)
+        return replace(by_rows, text=by_rows.text + elsewhere)
     low, high = values[first], values[last - 1]
     inside = {cell for cell, side in sides.items() if side is not None and cell[axis.name] in values[first:last]}
     worse = _degraded(table, inside)
@@ -166,11 +168,21 @@ def _of_grid(table: SweepTable, sides: Mapping[Cell, bool | None]) -> _Edge:
     subject = "every known cell is " if has_gap else ""
     word = f"{subject}{'inside the edge' if worse else 'stable'}{worse}"
     where = _between(axis.name, labels[low], labels[high], first > 0, last < len(values))
+    others = [name for name in others if name not in dict(axis.when)]
     every = f" at every {joined(others)}" if others and not has_gap else ""
     beyond = [f"{_share_lost(at[v])}at {labels[v]}" for v in _beside(values, first, last) if False in at[v]]
-    text = f"{word} {where}{every}" + (f", not {joined(beyond)}" if beyond else "")
+    text = f"{word} {where}{every}" + (f", not {joined(beyond)}" if beyond else "") + elsewhere
     ends = [(values[i], values[j]) for i, j in ((first - 1, first), (last - 1, last)) if i >= 0 and j < len(values)]
     return _Edge(text, axis, (low, high), _widest(axis, ends))
+
+
+def _elsewhere(axis: Axis, sides: Mapping[Cell, bool | None]) -> str:
+    """In how many cells without ``axis``, which exists for some values of other axes, training is not stable."""
+    known = [side for cell, side in sides.items() if cell[axis.name] is None and side is not None] if axis.when else []
+    if all(known):
+        return ""
+    lost = known.count(False)
+    return f"; without {axis.name}, {lost} of {count(len(known), 'cell')} {'is' if lost == 1 else 'are'} over the edge"
 
 
 def _longest_run(flags: Sequence[bool]) -> tuple[int, int]:

@@ -119,6 +119,24 @@ def test_code_of_a_users_own_objective_is_allowed_where_it_trains(tmp_path: Path
         assert sentence_of(read_table(ledger)).command == "sweep run case --allow-import"
 
 
+CONDITIONAL = (
+    "axes:\n  optimizer: {values: [sgd, adamw]}\n"
+    "  eps: {log: [1e-8, 1e-2], num: 4, when: {optimizer: adamw}}\nfixed: {lr: 0.01}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("without", "end"), [("s", "at 0.01"), ("d", "at 0.01; without eps, 1 of 1 cell is over the edge")]
+)
+def test_an_axis_that_exists_for_one_optimizer_says_nothing_of_others(without: str, end: str, tmp_path: Path) -> None:
+    sweep = sweep_of(CONDITIONAL)
+    last = max(trial.cell["eps"] or 0 for trial in sweep.trials)
+    lost = {None: without, last: "d"}
+    sentence = said(tmp_path, "".join(lost.get(trial.cell["eps"], "s") for trial in sweep.trials), CONDITIONAL)
+    assert sentence.along == "eps"
+    assert sentence.edge == f"stable up to eps 0.0001, not {end}"
+
+
 def check_no_cell_refutes(sentence: Sentence, table: SweepTable) -> None:
     """What the fields claim, by the states of all cells."""
     states = table.states()
