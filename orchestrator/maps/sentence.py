@@ -116,15 +116,18 @@ def _edge(table: SweepTable) -> _Edge:
     if not table.axes:
         return _Edge(_without_axes(table))
     is_complete = len(known) == len(sides)
-    what = f"{count(len(known), 'cell')} are" if len(known) > 1 else "the one cell is"
     known_text = "" if is_complete else f" ({cells})"
+    one = "the one cell" if is_complete else "1 known cell"
+    what = f"{count(len(known), 'cell')} are" if len(known) > 1 else f"{one} is"
     if all(known):
         worse = _degraded(table, sides)
         which = f"{'all ' if len(known) > 1 else ''}{what} {'inside the edge' + worse if worse else 'stable'}"
-        return _Edge(f"{which}{known_text}, so the edge is not in what was tried", is_all_stable=True)
+        so = ", so the edge is not in what was tried" if is_complete else ""
+        return _Edge(f"{which}{known_text}{so}", is_all_stable=True)
     if not any(known):
-        which = f"none of {count(len(known), 'cell')} is stable" if len(known) > 1 else "the one cell is not stable"
-        return _Edge(f"{which}{known_text}, so all that was tried is over the edge", is_all_unstable=True)
+        which = f"none of {count(len(known), 'cell')} is stable" if len(known) > 1 else f"{one} is not stable"
+        so = ", so all that was tried is over the edge" if is_complete else ""
+        return _Edge(f"{which}{known_text}{so}", is_all_unstable=True)
     try:
         return _of_grid(table, sides) if table.is_grid else _of_surface(surface_map(table))
     except InputError:  # too few scattered trials, or axes whose values have no order

@@ -50,7 +50,8 @@ def test_it_says_edge_setting_margin_and_the_next_command(tmp_path: Path) -> Non
         ("ddddd", "none of 5 cells is stable, so all that was tried is over the edge", "explain case"),
         ("ppppp", "0 of 5 trials over: no cell has a result on every seed, so no edge is known", "run case"),
         ("ssppp", "2 of 5 trials over: all 2 cells are stable (2 of 5 cells known)", "run case"),
-        ("dpppp", "1 of 5 trials over: the one cell is not stable (1 of 5 cells known)", "run case"),
+        ("dpppp", "1 of 5 trials over: 1 known cell is not stable (1 of 5 cells known)", "run case"),
+        ("spppp", "1 of 5 trials over: 1 known cell is stable (1 of 5 cells known)", "run case"),
         ("sspdd", "4 of 5 trials over: stable up to lr 0.01", "run case"),
         ("ssedd", "stable up to lr 0.01", "run case --retry-errored"),
         ("dssdd", "stable from lr 0.01 to 0.1, not at 0.001 and at 1", "run case --refine"),
@@ -60,6 +61,7 @@ def test_it_says_edge_setting_margin_and_the_next_command(tmp_path: Path) -> Non
 def test_each_kind_of_evidence_has_its_true_sentence(tmp_path: Path, letters: str, edge: str, command: str) -> None:
     sentence = said(tmp_path, letters)
     assert sentence.edge.startswith(edge)
+    assert not ("p" in letters and "what was tried" in sentence.edge), "what is not known yet may hold the edge"
     assert sentence.command.startswith(f"sweep {command}")
 
 
