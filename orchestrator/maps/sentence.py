@@ -301,6 +301,8 @@ def _next(table: SweepTable, edge: _Edge, found: Recommendation | None, missing:
         return f"sweep run {name}{imports}", f"trains the {count(missing, 'trial')} without a result"
     if any(trial.status == "errored" for trial in table.trials):
         return f"sweep run {name} --retry-errored{imports}", "trains the errored trials again"
+    if not table.axes and any(STABLE.of_trial(run) is False for run in table.runs):
+        return f"sweep diagnose {name}", "says why"
     if edge.is_all_unstable:
         return f"sweep explain {name}", "says why"
     if edge.is_all_stable and (option := _wider(table)):
@@ -309,9 +311,13 @@ def _next(table: SweepTable, edge: _Edge, found: Recommendation | None, missing:
     needs_more = edge.within is None or edge.within > _NEAR or found is None or found.chosen is None
     if axis is not None and needs_more and _can_be_refined(axis, table):
         return f"sweep run {name} --refine --along {axis.name}{imports}", "narrows the edge down"
-    if not edge.is_all_stable:
+    if table.axes and not edge.is_all_stable:
         return f"sweep explain {name}", "says why the rest is lost"
-    return f"sweep recommend {name}", "lists the margins"
+    if found is not None:
+        return f"sweep recommend {name}", "lists the margins"
+    if not table.is_grid and any(_can_be_refined(each, table) for each in table.axes):
+        return f"sweep run {name} --refine{imports}", "adds trials, since these are too few"
+    return f"sweep status {name}", "lists the outcomes"
 
 
 def _can_be_refined(axis: Axis, table: SweepTable) -> bool:

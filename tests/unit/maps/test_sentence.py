@@ -107,6 +107,20 @@ def test_a_sweep_over_seeds_alone_has_no_edge(tmp_path: Path) -> None:
     assert said(tmp_path, "sd", "seeds: [0, 1]\n").edge == "1 of 2 seeds are stable, and an edge needs an axis"
 
 
+@pytest.mark.parametrize(
+    ("letters", "body", "command"),
+    [
+        ("sss", "axes: {lr: {log: [1e-3, 1]}}\nsample: {method: random, num: 3}\n", "run case --refine"),
+        ("ss", "seeds: [0, 1]\n", "status case"),
+        ("sd", "seeds: [0, 1]\n", "diagnose case"),
+    ],
+)
+def test_where_nothing_can_be_recommended_another_command_comes_next(
+    letters: str, body: str, command: str, tmp_path: Path
+) -> None:
+    assert said(tmp_path, letters, body).command == f"sweep {command}"
+
+
 def test_a_run_that_goes_on_is_followed(tmp_path: Path) -> None:
     with ledger_at(tmp_path / "case") as ledger:
         map_ledger(ledger, sweep_of(ROW), ["stable", *["planned"] * 4])
