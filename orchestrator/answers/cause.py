@@ -119,7 +119,7 @@ class CellCauses:
     def of(cls, proofs: Proofs) -> CellCauses:
         """The proofs with the facts about their trial."""
         trial = proofs.trial
-        return cls(trial.trial_id, trial.cell, trial.seed, trial.outcome, proofs.onset, proofs)
+        return cls(trial.trial_id, trial.cell, trial.seed, trial.ending, proofs.onset, proofs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,7 @@ def read_proofs(ledger: LedgerReader, diagnosis: Diagnosis, objective: Objective
     proofs = Proofs(
         sweep=diagnosis.sweep,
         trial=trial,
-        onset=diagnosis.evidence.onset,
+        onset=diagnosis.evidence.ending_onset,
         named=None if diagnosis.cause is None else diagnosis.cause.mechanism,
         untried=tuple(finding.mechanism for finding in plan.untried),
         replicates_nudged=any("set" in fork.entries[0] for each in plan.experiments for fork in each.controls),

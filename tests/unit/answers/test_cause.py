@@ -4,12 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
-from diagnosis_cases import diagnosed, preconditioner_decay, row_of
+from diagnosis_cases import calm, diagnosed, preconditioner_decay, row_of
+from sweep_cases import ledger_at
 
+from objectives.base import OBJECTIVES
 from orchestrator.answers.cause import CauseAnswer, CellCauses
 from orchestrator.base.files import CAUSE_ANSWER
+from orchestrator.causes.diagnosis import rank
 from orchestrator.causes.proofs.results import Proof, Proofs, judged
-from orchestrator.causes.proofs.training import proofs_folder
+from orchestrator.causes.proofs.training import proofs_folder, read_proofs
 from orchestrator.render.answer import to_plain
 from orchestrator.render.blocks import Line, Table
 
@@ -65,6 +68,14 @@ def test_each_cell_has_a_row_and_the_agreement_is_counted() -> None:
     assert [row[2] for row in table.rows] == ["preconditioner decay", "open", "chance"]
     assert [cell["is_chance"] for cell in to_plain(answer)["cells"]] == [False, False, True]
     assert "confirm 1, refute 1; 1 stay open" in lines(answer)[-1]
+
+
+def test_a_trial_whose_router_collapsed_is_said_to_have_collapsed_and_when(tmp_path: Path) -> None:
+    diagnosis = rank(calm("stable", None, collapsed_step=40).reading(router_dead=7.0).evidence(), "case", "made up")
+    with ledger_at(tmp_path) as ledger:
+        proofs = read_proofs(ledger, diagnosis, OBJECTIVES["gpt"], 2)
+    plain = to_plain(answer_of(proofs))
+    assert (plain["outcome"], plain["onset_step"]) == ("collapsed", 40)
 
 
 @pytest.mark.parametrize("content", [None, "no json", "[]"])
