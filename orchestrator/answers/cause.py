@@ -60,6 +60,8 @@ class CauseQuery(Query["SweepTable"]):
         check_no_links(folder, folder / CAUSES)
         if self.each_cell and self.trial is not None:
             raise InputError(Problem("--each-cell", self.trial, "already names the trial", "leave out --trial"))
+        for trial in subject.trials[:1]:  # what the others are, too
+            check_provable(folder, trial)
         if self.each_cell:
             trials = list(unstable_region(subject.ledger, self.cell or {}).trials)
             if not trials:
@@ -67,7 +69,6 @@ class CauseQuery(Query["SweepTable"]):
                 raise InputError(Problem(folder.name, "", message, "`sweep status` lists outcomes"))
         else:
             trials = [diagnose_unstable(folder, self.trial, self.cell or {}).trial]
-        check_provable(folder, trials[0])
         check_installed("training forks", "torch")
         found, code, is_stopped = [], EXIT_OK, False
         for trial in trials:
@@ -119,7 +120,7 @@ class CellCauses:
     def of(cls, proofs: Proofs) -> CellCauses:
         """The proofs with the facts about their trial."""
         trial = proofs.trial
-        return cls(trial.trial_id, trial.cell, trial.seed, trial.outcome, proofs.onset, proofs)
+        return cls(trial.trial_id, trial.cell, trial.seed, trial.ending, proofs.onset, proofs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

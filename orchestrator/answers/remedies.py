@@ -139,7 +139,7 @@ class CellRow:
             cell=trial.cell,
             trial_id=trial.trial_id,
             seed=trial.seed,
-            outcome=trial.outcome,
+            outcome=trial.ending,
             onset_step=remedy.onset,
             cause=remedy.cause,
             cheapest=getattr(cheapest, "name", None),
@@ -280,7 +280,7 @@ def _row(cell: Remedies) -> tuple[str, ...]:
     onset = "-" if cell.onset is None else str(cell.onset)
     saved = "-" if measured is None else f"{measured.saved}/{measured.tried}"
     loss = (measured.short_loss if measured is not None else "") or "-"
-    return cell.trial.cell.name, cell.trial.outcome or "", onset, saved, _fork(cell), loss, _remedy(cell)
+    return cell.trial.cell.name, cell.trial.ending or "", onset, saved, _fork(cell), loss, _remedy(cell)
 
 
 def _fork(cell: Remedies) -> str:

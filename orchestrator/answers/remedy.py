@@ -146,7 +146,7 @@ class RemedyAnswer(Answer):
             result=results,
             trial_id=results.trial.trial_id,
             onset_step=results.onset,
-            control=None if control is None else ControlRun(control.outcome, control.onset_step, control.final_loss),
+            control=None if control is None else ControlRun(control.ending, control.ending_step, control.final_loss),
             remedies=tried(results.tallies),
             other_data=tried(results.unchanged),
             cheapest=getattr(cheapest, "name", None),

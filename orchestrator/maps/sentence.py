@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.base.errors import InputError
@@ -17,7 +17,7 @@ from orchestrator.base.files import is_locked
 from orchestrator.base.space import Axis, Cell, is_number, is_ordered
 from orchestrator.base.vocabulary import DEGRADED
 from orchestrator.base.words import count, joined
-from orchestrator.ledger.facts import IMPORTED_FACT
+from orchestrator.ledger.facts import IMPORTED_FACT, PACKED_FACT
 from orchestrator.maps.axes import existing, value_labels
 from orchestrator.maps.edges import STABLE
 from orchestrator.maps.grid_map import GridMap
@@ -116,15 +116,18 @@ def _edge(table: SweepTable) -> _Edge:
     if not table.axes:
         return _Edge(_without_axes(table))
     is_complete = len(known) == len(sides)
-    what = f"{count(len(known), 'cell')} are" if len(known) > 1 else "the one cell is"
     known_text = "" if is_complete else f" ({cells})"
+    one = "the one cell" if is_complete else "1 known cell"
+    what = f"{count(len(known), 'cell')} are" if len(known) > 1 else f"{one} is"
     if all(known):
         worse = _degraded(table, sides)
         which = f"{'all ' if len(known) > 1 else ''}{what} {'inside the edge' + worse if worse else 'stable'}"
-        return _Edge(f"{which}{known_text}, so the edge is not in what was tried", is_all_stable=True)
+        so = ", so the edge is not in what was tried" if is_complete else ""
+        return _Edge(f"{which}{known_text}{so}", is_all_stable=True)
     if not any(known):
-        which = f"none of {count(len(known), 'cell')} is stable" if len(known) > 1 else "the one cell is not stable"
-        return _Edge(f"{which}{known_text}, so all that was tried is over the edge", is_all_unstable=True)
+        which = f"none of {count(len(known), 'cell')} is stable" if len(known) > 1 else f"{one} is not stable"
+        so = ", so all that was tried is over the edge" if is_complete else ""
+        return _Edge(f"{which}{known_text}{so}", is_all_unstable=True)
     try:
         return _of_grid(table, sides) if table.is_grid else _of_surface(surface_map(table))
     except InputError:  # too few scattered trials, or axes whose values have no order
@@ -154,11 +157,13 @@ def _of_grid(table: SweepTable, sides: Mapping[Cell, bool | None]) -> _Edge:
     at = {value: [side for cell, side in sides.items() if cell[axis.name] == value] for value in values}
     labels = dict(zip(values, value_labels(values, _DIGITS), strict=True))
     others = [other.name for other in table.axes if other.name not in {axis.name, *axis.zipped}]
+    elsewhere = _elsewhere(axis, sides)
     first, last = _longest_run([None not in at[v] and all(at[v]) for v in values])
     if first == last:
         first, last = _longest_run([any(s is not None for s in at[v]) and False not in at[v] for v in values])
     if first == last:
-        return _by_rows(table, axis, others)
+        by_rows = _by_rows(table, axis, others)
+        return replace(by_rows, text=by_rows.text + elsewhere)
     low, high = values[first], values[last - 1]
     inside = {cell for cell, side in sides.items() if side is not None and cell[axis.name] in values[first:last]}
     worse = _degraded(table, inside)
@@ -166,11 +171,21 @@ def _of_grid(table: SweepTable, sides: Mapping[Cell, bool | None]) -> _Edge:
     subject = "every known cell is " if has_gap else ""
     word = f"{subject}{'inside the edge' if worse else 'stable'}{worse}"
     where = _between(axis.name, labels[low], labels[high], first > 0, last < len(values))
+    others = [name for name in others if name not in dict(axis.when)]
     every = f" at every {joined(others)}" if others and not has_gap else ""
     beyond = [f"{_share_lost(at[v])}at {labels[v]}" for v in _beside(values, first, last) if False in at[v]]
-    text = f"{word} {where}{every}" + (f", not {joined(beyond)}" if beyond else "")
+    text = f"{word} {where}{every}" + (f", not {joined(beyond)}" if beyond else "") + elsewhere
     ends = [(values[i], values[j]) for i, j in ((first - 1, first), (last - 1, last)) if i >= 0 and j < len(values)]
     return _Edge(text, axis, (low, high), _widest(axis, ends))
+
+
+def _elsewhere(axis: Axis, sides: Mapping[Cell, bool | None]) -> str:
+    """In how many cells without ``axis``, which exists for some values of other axes, training is not stable."""
+    known = [side for cell, side in sides.items() if cell[axis.name] is None and side is not None] if axis.when else []
+    if all(known):
+        return ""
+    lost = known.count(False)
+    return f"; without {axis.name}, {lost} of {count(len(known), 'cell')} {'is' if lost == 1 else 'are'} over the edge"
 
 
 def _longest_run(flags: Sequence[bool]) -> tuple[int, int]:
@@ -276,7 +291,8 @@ def _margin(chosen: Candidate) -> str:
 def _next(table: SweepTable, edge: _Edge, found: Recommendation | None, missing: int, running: bool) -> tuple[str, str]:
     """The command that comes next, and what it is for."""
     name = table.ledger.path.parent.name
-    imports = " --allow-import" if table.facts.get("objective") == "python" else ""
+    is_own_code = table.facts.get("objective") == "python" or PACKED_FACT in table.facts
+    imports = " --allow-import" if is_own_code else ""
     if running and missing:
         return f"sweep status {name} --watch", "follows the run"
     if IMPORTED_FACT in table.facts:
@@ -285,6 +301,8 @@ def _next(table: SweepTable, edge: _Edge, found: Recommendation | None, missing:
         return f"sweep run {name}{imports}", f"trains the {count(missing, 'trial')} without a result"
     if any(trial.status == "errored" for trial in table.trials):
         return f"sweep run {name} --retry-errored{imports}", "trains the errored trials again"
+    if not table.axes and any(STABLE.of_trial(run) is False for run in table.runs):
+        return f"sweep diagnose {name}", "says why"
     if edge.is_all_unstable:
         return f"sweep explain {name}", "says why"
     if edge.is_all_stable and (option := _wider(table)):
@@ -293,9 +311,13 @@ def _next(table: SweepTable, edge: _Edge, found: Recommendation | None, missing:
     needs_more = edge.within is None or edge.within > _NEAR or found is None or found.chosen is None
     if axis is not None and needs_more and _can_be_refined(axis, table):
         return f"sweep run {name} --refine --along {axis.name}{imports}", "narrows the edge down"
-    if not edge.is_all_stable:
+    if table.axes and not edge.is_all_stable:
         return f"sweep explain {name}", "says why the rest is lost"
-    return f"sweep recommend {name}", "lists the margins"
+    if found is not None:
+        return f"sweep recommend {name}", "lists the margins"
+    if not table.is_grid and any(_can_be_refined(each, table) for each in table.axes):
+        return f"sweep run {name} --refine{imports}", "adds trials, since these are too few"
+    return f"sweep status {name}", "lists the outcomes"
 
 
 def _can_be_refined(axis: Axis, table: SweepTable) -> bool:

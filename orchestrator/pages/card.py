@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import DEGRADED, OUTCOMES, PRUNED, UNKNOWN
+from orchestrator.base.vocabulary import COLLAPSED, DEGRADED, MARKS, OUTCOMES, PRUNED, UNKNOWN
 from orchestrator.base.words import format_seconds
 from orchestrator.ledger.facts import long_note
 from orchestrator.ledger.reader import LedgerReader
@@ -26,7 +26,19 @@ _RUNNING_SHOWN = 12
 _TROUBLES_SHOWN = 5
 _TROUBLES = ("lost", "errored")  # how an attempt ends that is tried again, or is not
 # From left to right in the bar; other labels come last.
-_ORDER = ("stable", DEGRADED, "spiked", "stalled", "diverged", PRUNED, UNKNOWN, "errored", "running", "planned")
+_ORDER = (
+    "stable",
+    DEGRADED,
+    COLLAPSED,
+    "spiked",
+    "stalled",
+    "diverged",
+    PRUNED,
+    UNKNOWN,
+    "errored",
+    "running",
+    "planned",
+)
 
 
 def card_html(sentence: Sentence | None, rows: Sequence[TrialResult], note: str, moment: str) -> str:
@@ -54,7 +66,7 @@ def bar_html(rows: Sequence[TrialResult]) -> str:
     """Return the numbers of trials of each outcome or status as one bar, and as words below it."""
     counts = Counter(row.label for row in rows)
     names = [*(name for name in _ORDER if counts[name]), *sorted(counts.keys() - {*_ORDER})]
-    known = {*OUTCOMES, DEGRADED, PRUNED, "errored", "running"}
+    known = {*OUTCOMES, *MARKS, PRUNED, "errored", "running"}
     kinds = {name: name if name in known else "waiting" for name in names}
     parts = "".join(f'<span class="part-{kinds[name]}" style="flex-grow: {counts[name]}"></span>' for name in names)
     items = "".join(

@@ -270,7 +270,7 @@ def _nearest_results(setting: str, cells: Sequence[Neighbour]) -> list[str]:
     colour="#AA4466",
     moves=(HIGHER_LR,),
     probe=probe_of(HIGHER_LR),
-    removal=from_the_start("lr", lambda evidence: "x10"),
+    removal=from_the_start("lr", lambda evidence: "x10", changes_rate=True),
 )
 def learning_rate_too_low(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Steps too small to learn within the length of the run.

@@ -19,13 +19,13 @@ _LOWEST_RATE = 0.01  # factor with which a ramp begins
 class Removal:
     """Changes before the step ``step``; their ``at`` counts from there.
 
-    If it ``lowers_rate``, it helps against most mechanisms and so proves one only next to the evidence. With ``keeps``
-    the forks without the change see the trial's own data from that step: the batch is the mechanism.
+    If it ``changes_rate``, it helps whatever the mechanism is and so proves one only next to the evidence. With
+    ``keeps`` the forks without the change see the trial's own data from that step: the batch is the mechanism.
     """
 
     step: int
     entries: tuple[Mapping[str, Any], ...]
-    lowers_rate: bool = False
+    changes_rate: bool = False
     keeps: int | None = None
 
 
@@ -39,7 +39,7 @@ def irremovable(evidence: Evidence, began: int | None) -> Removal | None:
 
 
 def soon_before(evidence: Evidence, began: int | None) -> int:
-    """A few steps before the mechanism began to act, at most before the onset."""
+    """A few steps before the mechanism began to act, at most before the onset; the first step if there are none."""
     return max(0, min(evidence.until, evidence.until if began is None else began) - LEAD)
 
 
@@ -47,8 +47,7 @@ def held(**entry: Any) -> Remove:
     """Hold or change something from a few steps before the mechanism began."""
 
     def remove(evidence: Evidence, began: int | None) -> Removal | None:
-        step = soon_before(evidence, began)
-        return Removal(step, ({"at": 0, **entry},)) if step < evidence.until else None
+        return Removal(soon_before(evidence, began), ({"at": 0, **entry},))
 
     return remove
 
@@ -62,12 +61,14 @@ def still_v(evidence: Evidence, began: int | None) -> Removal | None:
     return Removal(step, ({"at": 0, "optimizer": "sgd_like"},)) if step < evidence.until else None
 
 
-def from_the_start(setting: str, value: Callable[[Evidence], float | str | None]) -> Remove:
+def from_the_start(
+    setting: str, value: Callable[[Evidence], float | str | None], *, changes_rate: bool = False
+) -> Remove:
     """Set a field from the first step; None if ``value`` has none for the trial."""
 
     def remove(evidence: Evidence, began: int | None) -> Removal | None:
         chosen = value(evidence)
-        return None if chosen is None else Removal(0, ({"at": 0, "set": {setting: chosen}},))
+        return None if chosen is None else Removal(0, ({"at": 0, "set": {setting: chosen}},), changes_rate=changes_rate)
 
     return remove
 
@@ -77,7 +78,7 @@ def calm_rate(evidence: Evidence, began: int | None) -> Removal | None:
     highest = evidence.threshold_ratio.between(0, evidence.until + 1).largest()
     factor = min(_CALM_RATE, _CALM_RATE / highest) if highest else _CALM_RATE
     entry = {"at": 0, "set": {"lr": f"x{factor:.3g}"}}
-    return Removal(soon_before(evidence, began), (entry,), lowers_rate=True)
+    return Removal(soon_before(evidence, began), (entry,), changes_rate=True)
 
 
 def gradual_rate(steps: Callable[[Evidence], float | None]) -> Remove:
@@ -89,7 +90,7 @@ def gradual_rate(steps: Callable[[Evidence], float | None]) -> Remove:
             return None
         low: Mapping[str, Any] = {"at": 0, "set": {"lr": f"x{_LOWEST_RATE:g}"}}
         back: Mapping[str, Any] = {"at": 0, "set": {"lr": f"x{1 / _LOWEST_RATE:g}"}, "over": max(1, round(length))}
-        return Removal(0, (low, back), lowers_rate=True)
+        return Removal(0, (low, back), changes_rate=True)
 
     return remove
 

@@ -52,10 +52,11 @@ def router_collapse(evidence: Evidence, finding: MakeFinding) -> Finding:
         if evidence.is_custom_trainer or (evidence.number("experts") or 0) > 1:
             return finding("unknown", "no loads of experts were read")
         return finding("excluded", "nothing says that it has a router of experts")
-    numbers = [f"Gini coefficient of the loads {gini.value_N[-1]:.2f} at the end, up to {gini.largest():.2f}"] * bool(
-        len(gini)
-    )
-    numbers += [f"{dead.value_N[-1]:.0f} dead experts at the end"] * bool(len(dead))
+    numbers = []
+    if len(gini):
+        numbers.append(f"Gini coefficient of the loads {gini.value_N[-1]:.2f} at the end, up to {gini.largest():.2f}")
+    if len(dead):
+        numbers.append(f"{dead.value_N[-1]:.0f} dead experts at the end")
     since = evidence.trial.collapsed_step
     if since is None:
         return finding("excluded", f"at the end no expert was dead and the Gini not above {MOST_GINI:g}", numbers)

@@ -29,7 +29,7 @@ def _norms(evidence: Evidence) -> dict[str, Series]:
     return {group: norms for group, norms in found.items() if len(norms.between(0, evidence.until)) >= at.MIN_OVER}
 
 
-def _held_norms(evidence: Evidence, began: int | None) -> Removal | None:
+def _held_norms(evidence: Evidence, began: int | None) -> Removal:
     """Keep norms as they were when the curvature was still far from its threshold."""
     steps = []
     for norms in _norms(evidence).values():
@@ -38,7 +38,7 @@ def _held_norms(evidence: Evidence, began: int | None) -> Removal | None:
         large = before.step_N[before.value_N >= at.LARGE_NORM * last]
         steps += [int(large[-1])] if len(large) else []
     step = max(steps, default=max(0, evidence.until - LEAD))
-    return Removal(step, ({"at": 0, "norm": "hold"},)) if step < evidence.until else None
+    return Removal(step, ({"at": 0, "norm": "hold"},))
 
 
 @mechanism(

@@ -9,10 +9,12 @@ from typing import Any
 from objectives.base import Objective
 from objectives.entries import Intervention, plain
 from orchestrator.base.space import canonical_text
+from orchestrator.base.vocabulary import COLLAPSED
 from orchestrator.causes.diagnosis import Diagnosis
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.mechanism import Finding
 from orchestrator.causes.mechanisms.removal import Removal
+from orchestrator.causes.mechanisms.routing import router_collapse
 from orchestrator.causes.remedies.remedy import Entry, name_of, own_interventions
 from orchestrator.sweepfile.entries import INTERVENTIONS
 
@@ -73,7 +75,10 @@ class Plan:
 
 
 def plan_of(diagnosis: Diagnosis, objective: Objective, replicates: int) -> Plan:
-    """The forks with so many ``replicates`` of each kind; a mechanism whose fork the settings refuse is not tried."""
+    """The forks with so many ``replicates`` of each kind; a mechanism whose fork the settings refuse is not tried.
+
+    Of a trial whose loss was calm while its router collapsed, only the router is open, as in its diagnosis.
+    """
     trial, evidence = diagnosis.trial, diagnosis.evidence
     sees_all = objective.is_full_batch(trial.config) and not trial.config.get("noise")
     experiments, untried = [], []
@@ -82,6 +87,8 @@ def plan_of(diagnosis: Diagnosis, objective: Objective, replicates: int) -> Plan
         # That one step jumped is seen in any run; only a batch that the evidence blames is worth a fork.
         is_open = finding.verdict == "supported" or (finding.verdict == "unknown" and finding.mechanism != "bad_batch")
         if not is_open or mechanism.is_companion or evidence.outcome == "stable":
+            continue
+        if evidence.outcome == COLLAPSED and finding.mechanism != router_collapse.key:
             continue
         removal = mechanism.removal(evidence, finding.began_step)
         if removal is None or removal.step >= trial.steps - 1:

@@ -31,7 +31,7 @@ class Proof:
     spiked: int
     control_tried: int
     control_spiked: int
-    lowers_rate: bool = hidden(default=False)
+    changes_rate: bool = hidden(default=False)
     keeps_batch: bool = hidden(default=False)
     p_value: float | None = None
     verdict: Judgement = "not told apart"
@@ -69,12 +69,12 @@ def judged(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
     """The ``proofs`` with p-values and verdicts.
 
     Without a mechanism that is confirmed, forks fail seldom, and with it most do. Forks without one that is refuted
-    fail in more than half of all, at 95 %. A lower learning rate helps against most mechanisms: it confirms one only if
-    the evidence supports it and no other fork helps.
+    fail in more than half of all, at 95 %. Another learning rate helps whatever the mechanism is: it confirms one only
+    if the evidence supports it and no other fork helps.
     """
     corrected = holm([proof.chance for proof in proofs])
     tested = [replace(proof, p_value=p) for proof, p in zip(proofs, corrected, strict=True)]
-    confirmed = {proof.name for proof in tested if proof.helps and not proof.survives and not proof.lowers_rate}
+    confirmed = {proof.name for proof in tested if proof.helps and not proof.survives and not proof.changes_rate}
     if not confirmed:
         by_rate = [proof for proof in tested if proof.helps and not proof.survives and proof.evidence == "supported"]
         confirmed = {proof.name for proof in by_rate[:1]}

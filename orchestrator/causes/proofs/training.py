@@ -12,12 +12,13 @@ from objectives.base import Objective
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import CAUSE_ANSWER, CAUSES, LEDGER
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import IMPORTED
 from orchestrator.causes.diagnosis import Diagnosis
 from orchestrator.causes.evidence import Evidence, gather
 from orchestrator.causes.mechanisms.removal import BATCH_LEAD, Removal
 from orchestrator.causes.proofs.plan import Experiment, Plan, ProofFork, key_of, keys_of, plan_of
 from orchestrator.causes.proofs.results import Proof, Proofs, judged
-from orchestrator.causes.remedies.forking import fork_sweep, is_custom, objective_of
+from orchestrator.causes.remedies.forking import check_forkable, fork_sweep, is_custom, objective_of
 from orchestrator.causes.remedies.reading import same_curve
 from orchestrator.causes.remedies.remedy import own_interventions
 from orchestrator.driver.planning import check_runnable
@@ -49,7 +50,9 @@ def stored_proofs(folder: Path, trial_id: str) -> Mapping[str, Any] | None:
 
 
 def check_provable(folder: Path, trial: TrialResult) -> None:
-    """Raise InputError for a custom trainer's trial: its forks can only be given other values."""
+    """Raise InputError for a custom trainer's trial: its forks can only be given other values, if it has any."""
+    if trial.objective == IMPORTED:
+        check_forkable(folder, trial)
     if is_custom(trial):
         message = "a fork of a training script changes only the values that are passed to it, not one mechanism alone"
         raise InputError(Problem(folder.name, trial.trial_id, message, "`sweep remedy` tries what a script accepts"))
@@ -87,7 +90,7 @@ def read_proofs(ledger: LedgerReader, diagnosis: Diagnosis, objective: Objective
     proofs = Proofs(
         sweep=diagnosis.sweep,
         trial=trial,
-        onset=diagnosis.evidence.onset,
+        onset=diagnosis.evidence.ending_onset,
         named=None if diagnosis.cause is None else diagnosis.cause.mechanism,
         untried=tuple(finding.mechanism for finding in plan.untried),
         replicates_nudged=any("set" in fork.entries[0] for each in plan.experiments for fork in each.controls),
@@ -96,7 +99,7 @@ def read_proofs(ledger: LedgerReader, diagnosis: Diagnosis, objective: Objective
         return proofs
     with LedgerReader(proofs_folder(folder, trial.trial_id) / LEDGER) as trained:
         rows = {key_of(own_interventions(row)): row for row in trained.trials()}
-        fails = _Failures(trained, diagnosis.evidence)
+        fails = Failures(trained, diagnosis.evidence)
         mechanisms = judged([_proof(each, diagnosis, rows, fails) for each in plan.experiments])
         keys = list(keys_of(plan.forks, diagnosis))
         done = [rows[key] for key in keys if key in rows and rows[key].outcome is not None]
@@ -118,8 +121,11 @@ def read_proofs(ledger: LedgerReader, diagnosis: Diagnosis, objective: Objective
     )
 
 
-class _Failures:
-    """Whether forks failed as the trial did: left their trend in the rest of the run, or stalled."""
+class Failures:
+    """Whether forks failed as the trial did: left their trend in the rest of the run, or stalled.
+
+    A fork of a trial without an onset, such as one whose router collapsed, fails if it is not stable.
+    """
 
     def __init__(self, trained: LedgerReader, evidence: Evidence) -> None:
         self._trained, self._onset = trained, evidence.onset
@@ -127,9 +133,9 @@ class _Failures:
     def failed(self, row: TrialResult, removal: Removal) -> bool:
         """Whether a fork failed; if a batch is the mechanism, at that batch."""
         if self._onset is None:
+            return row.ending != "stable"
+        if row.outcome in ("stable", "stalled"):
             return row.outcome == "stalled"
-        if row.outcome == "stable":
-            return False
         first, last = removal.step, math.inf
         if removal.keeps is not None:
             first, last = removal.keeps - BATCH_LEAD, removal.keeps + BATCH_LEAD
@@ -138,7 +144,7 @@ class _Failures:
         return any(first <= onset <= last for onset in (*onsets, own) if onset is not None)
 
 
-def _proof(experiment: Experiment, diagnosis: Diagnosis, rows: Mapping[str, TrialResult], fails: _Failures) -> Proof:
+def _proof(experiment: Experiment, diagnosis: Diagnosis, rows: Mapping[str, TrialResult], fails: Failures) -> Proof:
     def counted(forks: Sequence[ProofFork]) -> tuple[int, int]:
         found = [rows[key] for key in keys_of(forks, diagnosis) if key in rows and rows[key].is_judged]
         return len(found), sum(fails.failed(row, experiment.removal) for row in found)
@@ -154,7 +160,7 @@ def _proof(experiment: Experiment, diagnosis: Diagnosis, rows: Mapping[str, Tria
         spiked=spiked,
         control_tried=control_tried,
         control_spiked=control_spiked,
-        lowers_rate=experiment.removal.lowers_rate,
+        changes_rate=experiment.removal.changes_rate,
         keeps_batch=experiment.removal.keeps is not None,
     )
 

@@ -1,15 +1,22 @@
 """What `sweep cause` says about forks, and what a diagnosis cites of it."""
 
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
-from diagnosis_cases import diagnosed, preconditioner_decay, row_of
+from diagnosis_cases import calm, diagnosed, preconditioner_decay, row_of
+from sweep_cases import ledger_at, map_ledger, sweep_of
 
-from orchestrator.answers.cause import CauseAnswer, CellCauses
+from objectives.base import OBJECTIVES
+from orchestrator.answers.cause import CauseAnswer, CauseQuery, CellCauses
+from orchestrator.base.errors import InputError
 from orchestrator.base.files import CAUSE_ANSWER
+from orchestrator.causes.diagnosis import rank
 from orchestrator.causes.proofs.results import Proof, Proofs, judged
-from orchestrator.causes.proofs.training import proofs_folder
+from orchestrator.causes.proofs.training import proofs_folder, read_proofs
+from orchestrator.maps.table import read_table
 from orchestrator.render.answer import to_plain
 from orchestrator.render.blocks import Line, Table
 
@@ -67,6 +74,14 @@ def test_each_cell_has_a_row_and_the_agreement_is_counted() -> None:
     assert "confirm 1, refute 1; 1 stay open" in lines(answer)[-1]
 
 
+def test_a_trial_whose_router_collapsed_is_said_to_have_collapsed_and_when(tmp_path: Path) -> None:
+    diagnosis = rank(calm("stable", None, collapsed_step=40).reading(router_dead=7.0).evidence(), "case", "made up")
+    with ledger_at(tmp_path) as ledger:
+        proofs = read_proofs(ledger, diagnosis, OBJECTIVES["gpt"], 2)
+    plain = to_plain(answer_of(proofs))
+    assert (plain["outcome"], plain["onset_step"]) == ("collapsed", 40)
+
+
 @pytest.mark.parametrize("content", [None, "no json", "[]"])
 def test_a_diagnosis_without_a_stored_answer_cites_none(content: str | None, tmp_path: Path) -> None:
     evidence = preconditioner_decay().evidence()
@@ -85,3 +100,19 @@ def test_a_diagnosis_cites_the_stored_answer(tmp_path: Path) -> None:
     (line,) = diagnosed(evidence, folder=tmp_path).proved
     assert "preconditioner decay confirmed" in line
     assert "0 of 8 fail, with it 8 of 8" in line
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"), [("command", "a fork of a training script"), ("imported", "trained elsewhere")]
+)
+@pytest.mark.parametrize("query", [CauseQuery(), CauseQuery(each_cell=True)])
+def test_a_script_is_refused_before_it_is_asked_how_it_resumes(
+    query: CauseQuery, kind: str, says: str, tmp_path: Path
+) -> None:
+    sweep = sweep_of("axes: {lr: {values: [0.1, 0.2]}}\n")
+    with ledger_at(tmp_path) as ledger:
+        map_ledger(ledger, sweep, ["stable", "diverged"])
+        with contextlib.closing(sqlite3.connect(ledger.path)) as db, db:
+            db.execute("UPDATE trials SET objective = ?", (kind,))
+        with pytest.raises(InputError, match=says):
+            query.ask(read_table(ledger))

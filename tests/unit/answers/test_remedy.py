@@ -3,9 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
+from diagnosis_cases import row_of
 from remedy_cases import CLIP, LOWER, SKIP, TEN, all_cells, answer, forked, fresh, in_cell, three_cells
 
-from orchestrator.answers.remedies import RemediesAnswer
+from orchestrator.answers.remedies import CellRow, RemediesAnswer
 from orchestrator.answers.remedy import RemedyAnswer
 from orchestrator.causes.remedies.cells import CellRemedies
 from orchestrator.causes.remedies.remedy import Remedy
@@ -63,6 +64,16 @@ def test_the_named_remedy_comes_as_lines_of_torch_from_its_step() -> None:
     text = str(found)
     assert "lr x0.5 in PyTorch, before `optimizer.step()`:" in text
     assert all(f"  {line}" in text for line in found.snippet.splitlines())
+
+
+def test_a_trial_whose_router_collapsed_keeps_its_ending_and_its_step() -> None:
+    found = answer(forked(LOWER, 20, ALL), onset=40)
+    trial = row_of("stable", collapsed_step=40)
+    found = replace(found, trial=trial, control=trial)
+    control = RemedyAnswer.of(found).to_plain()["control"]
+    assert (control["outcome"], control["onset_step"]) == ("collapsed", 40)
+    cell = CellRow.of(found)
+    assert (cell.outcome, cell.onset_step) == ("collapsed", 40)
 
 
 def custom(**changes):

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
+from diagnosis_cases import calm
 from remedy_cases import find_remedies
 from sweep_cases import sweep_of
 
 from orchestrator.base.files import LEDGER
-from orchestrator.causes.diagnosis import diagnose, explain
+from orchestrator.causes.diagnosis import diagnose, explain, rank
 from orchestrator.causes.remedies.request import RemedyRequest
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
@@ -42,6 +43,14 @@ def test_a_planted_collapse_is_named_and_no_other_cause(folder: Path) -> None:
         assert (balanced.cause, verdicts["router_collapse"]) == (None, "excluded")
         explained = explain(table)
         assert [cause.mechanism for cause in explained.causes.values()] == ["router_collapse"]
+
+
+@pytest.mark.parametrize("column", ["router_dead", "router_gini"])
+def test_one_of_the_two_readings_is_enough(column: str) -> None:
+    evidence = calm("stable", None, collapsed_step=100).reading(**{column: 0.9}).evidence()
+    cause = rank(evidence, "case", "made up").cause
+    assert cause is not None
+    assert cause.mechanism == "router_collapse"
 
 
 def test_one_remedy_saves_it(folder: Path) -> None:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from sweep_cases import ids, ledger_at, map_ledger, sweep_of
 
 from orchestrator.base.vocabulary import DEGRADED, is_known, is_over_edge
+from orchestrator.driver.planning import driver_facts
+from orchestrator.ledger.facts import PACKED_FACT
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.sentence import Sentence, sentence_of
 from orchestrator.maps.table import SweepTable, read_table
@@ -48,7 +50,8 @@ def test_it_says_edge_setting_margin_and_the_next_command(tmp_path: Path) -> Non
         ("ddddd", "none of 5 cells is stable, so all that was tried is over the edge", "explain case"),
         ("ppppp", "0 of 5 trials over: no cell has a result on every seed, so no edge is known", "run case"),
         ("ssppp", "2 of 5 trials over: all 2 cells are stable (2 of 5 cells known)", "run case"),
-        ("dpppp", "1 of 5 trials over: the one cell is not stable (1 of 5 cells known)", "run case"),
+        ("dpppp", "1 of 5 trials over: 1 known cell is not stable (1 of 5 cells known)", "run case"),
+        ("spppp", "1 of 5 trials over: 1 known cell is stable (1 of 5 cells known)", "run case"),
         ("sspdd", "4 of 5 trials over: stable up to lr 0.01", "run case"),
         ("ssedd", "stable up to lr 0.01", "run case --retry-errored"),
         ("dssdd", "stable from lr 0.01 to 0.1, not at 0.001 and at 1", "run case --refine"),
@@ -58,6 +61,7 @@ def test_it_says_edge_setting_margin_and_the_next_command(tmp_path: Path) -> Non
 def test_each_kind_of_evidence_has_its_true_sentence(tmp_path: Path, letters: str, edge: str, command: str) -> None:
     sentence = said(tmp_path, letters)
     assert sentence.edge.startswith(edge)
+    assert not ("p" in letters and "what was tried" in sentence.edge), "what is not known yet may hold the edge"
     assert sentence.command.startswith(f"sweep {command}")
 
 
@@ -103,10 +107,50 @@ def test_a_sweep_over_seeds_alone_has_no_edge(tmp_path: Path) -> None:
     assert said(tmp_path, "sd", "seeds: [0, 1]\n").edge == "1 of 2 seeds are stable, and an edge needs an axis"
 
 
+@pytest.mark.parametrize(
+    ("letters", "body", "command"),
+    [
+        ("sss", "axes: {lr: {log: [1e-3, 1]}}\nsample: {method: random, num: 3}\n", "run case --refine"),
+        ("ss", "seeds: [0, 1]\n", "status case"),
+        ("sd", "seeds: [0, 1]\n", "diagnose case"),
+    ],
+)
+def test_where_nothing_can_be_recommended_another_command_comes_next(
+    letters: str, body: str, command: str, tmp_path: Path
+) -> None:
+    assert said(tmp_path, letters, body).command == f"sweep {command}"
+
+
 def test_a_run_that_goes_on_is_followed(tmp_path: Path) -> None:
     with ledger_at(tmp_path / "case") as ledger:
         map_ledger(ledger, sweep_of(ROW), ["stable", *["planned"] * 4])
         assert sentence_of(read_table(ledger), is_running=True).command == "sweep status case --watch"
+
+
+def test_code_of_a_users_own_objective_is_allowed_where_it_trains(tmp_path: Path) -> None:
+    """Its trials have the objective's own name; a fact of the sweep says that its code is imported."""
+    with ledger_at(tmp_path / "case") as ledger:
+        sweep = sweep_of(ROW)
+        ledger.plan("mine", sweep.trials, {**driver_facts(sweep), "objective": "mine", PACKED_FACT: "{}"})
+        assert sentence_of(read_table(ledger)).command == "sweep run case --allow-import"
+
+
+CONDITIONAL = (
+    "axes:\n  optimizer: {values: [sgd, adamw]}\n"
+    "  eps: {log: [1e-8, 1e-2], num: 4, when: {optimizer: adamw}}\nfixed: {lr: 0.01}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("without", "end"), [("s", "at 0.01"), ("d", "at 0.01; without eps, 1 of 1 cell is over the edge")]
+)
+def test_an_axis_that_exists_for_one_optimizer_says_nothing_of_others(without: str, end: str, tmp_path: Path) -> None:
+    sweep = sweep_of(CONDITIONAL)
+    last = max(trial.cell["eps"] or 0 for trial in sweep.trials)
+    lost = {None: without, last: "d"}
+    sentence = said(tmp_path, "".join(lost.get(trial.cell["eps"], "s") for trial in sweep.trials), CONDITIONAL)
+    assert sentence.along == "eps"
+    assert sentence.edge == f"stable up to eps 0.0001, not {end}"
 
 
 def check_no_cell_refutes(sentence: Sentence, table: SweepTable) -> None:

@@ -36,11 +36,25 @@ def test_each_mechanism_has_a_fork_that_takes_it_away_before_the_onset(name: str
     assert diagnosis.cause is not None
     assert diagnosis.cause.mechanism == name
     removal = MECHANISMS[name].removal(diagnosis.evidence, diagnosis.cause.began_step)
-    words, lowers_rate = FORKS[name]
+    words, changes_rate = FORKS[name]
     assert removal is not None
     assert (name_of(removal.entries) if removal.entries else "another batch at ").startswith(words)
-    assert removal.lowers_rate == lowers_rate
+    assert removal.changes_rate == changes_rate
     assert removal.step < diagnosis.evidence.until
+
+
+@pytest.mark.parametrize("name", ["clipping_saturated", "norm_collapse", "half_precision_overflow"])
+def test_what_acts_in_a_run_that_never_learned_is_taken_away_from_its_first_step(name: str) -> None:
+    case = diagnosis_cases.calm("stalled", 0, {"clip": 1e-3, "weight_decay": 0.1, "precision": "bfloat16"})
+    removal = MECHANISMS[name].removal(case.evidence(), 0)
+    assert removal is not None
+    assert removal.step == 0
+
+
+def test_a_higher_rate_proves_too_low_a_rate_only_next_to_the_evidence() -> None:
+    removal = MECHANISMS["learning_rate_too_low"].removal(diagnosis_cases.calm("stalled", 0).evidence(), 0)
+    assert removal is not None
+    assert removal.changes_rate
 
 
 def test_forks_with_and_without_a_mechanism_have_the_same_other_data() -> None:
@@ -74,6 +88,17 @@ def test_a_fork_that_the_settings_refuse_is_not_tried() -> None:
     plan = plan_of(diagnosis, OBJECTIVES["gpt"], 2)
     assert "preconditioner_decay" in [finding.mechanism for finding in plan.untried]
     assert "preconditioner_decay" not in [each.mechanism for each in plan.experiments]
+
+
+def test_only_the_router_is_open_in_a_run_whose_loss_was_calm() -> None:
+    case = diagnosis_cases.calm("stable", None, {"clip": 1e-3}, collapsed_step=100)
+    diagnosis = rank(case.reading(router_dead=7.0).evidence(), "case", "made up")
+    assert "clipping_saturated" in [finding.mechanism for finding in diagnosis.of("supported")]
+    trial = replace(diagnosis.trial, config={**GptConfig(steps=diagnosis.trial.steps, clip=1e-3).model_dump()})
+    diagnosis = replace(diagnosis, evidence=replace(diagnosis.evidence, trial=trial))
+    plan = plan_of(diagnosis, OBJECTIVES["gpt"], 2)
+    assert plan.experiments == ()
+    assert [finding.mechanism for finding in plan.untried] == ["router_collapse"]
 
 
 def test_interventions_that_mean_the_same_have_one_key() -> None:

@@ -56,9 +56,9 @@ def test_a_batch_that_fails_in_any_run_is_no_chance() -> None:
 
 
 def test_a_lower_rate_confirms_only_what_the_evidence_supports_and_nothing_next_to_a_better_fork() -> None:
-    by_rate = proof("sharpening", lowers_rate=True)
+    by_rate = proof("sharpening", changes_rate=True)
     assert verdicts(by_rate) == ["confirmed"]
-    assert verdicts(proof("sharpening", lowers_rate=True, evidence="unknown")) == ["not told apart"]
+    assert verdicts(proof("sharpening", changes_rate=True, evidence="unknown")) == ["not told apart"]
     assert verdicts(by_rate, proof()) == ["not told apart", "confirmed"]
     assert verdicts(by_rate, proof(spiked=8)) == ["confirmed", "refuted"]
 
