@@ -33,6 +33,7 @@ class Proof:
     control_spiked: int
     lowers_rate: bool = hidden(default=False)
     keeps_batch: bool = hidden(default=False)
+    may_remain: bool = hidden(default=False)
     p_value: float | None = None
     verdict: Judgement = "not told apart"
 
@@ -70,7 +71,7 @@ def judged(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
 
     Without a mechanism that is confirmed, forks fail seldom, and with it most do. Forks without one that is refuted
     fail in more than half of all, at 95 %. A lower learning rate helps against most mechanisms: it confirms one only if
-    the evidence supports it and no other fork helps.
+    the evidence supports it and no other fork helps. A mechanism that may remain in its forks is not refuted.
     """
     corrected = holm([proof.chance for proof in proofs])
     tested = [replace(proof, p_value=p) for proof, p in zip(proofs, corrected, strict=True)]
@@ -84,7 +85,7 @@ def judged(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
 def _verdict(proof: Proof, is_confirmed: bool) -> Judgement:
     if is_confirmed:
         return "confirmed"
-    if not proof.is_complete or proof.survives or proof.helps:
+    if not proof.is_complete or proof.survives or proof.helps or proof.may_remain:
         return "not told apart"
     return "refuted" if exact_interval(proof.spiked, proof.tried)[0] > 0.5 else "not told apart"
 

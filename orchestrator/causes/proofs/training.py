@@ -156,6 +156,7 @@ def _proof(experiment: Experiment, diagnosis: Diagnosis, rows: Mapping[str, Tria
         control_spiked=control_spiked,
         lowers_rate=experiment.removal.lowers_rate,
         keeps_batch=experiment.removal.keeps is not None,
+        may_remain=experiment.removal.may_remain,
     )
 
 

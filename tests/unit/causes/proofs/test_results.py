@@ -63,6 +63,11 @@ def test_a_lower_rate_confirms_only_what_the_evidence_supports_and_nothing_next_
     assert verdicts(by_rate, proof(spiked=8)) == ["confirmed", "refuted"]
 
 
+def test_a_mechanism_that_may_remain_in_its_forks_is_not_refuted() -> None:
+    assert verdicts(proof("over_the_threshold", spiked=LOST, lowers_rate=True)) == ["refuted"]
+    assert verdicts(proof("over_the_threshold", spiked=LOST, lowers_rate=True, may_remain=True)) == ["not told apart"]
+
+
 def test_forks_without_a_result_prove_nothing() -> None:
     found = proofs_of(proof(tried=0, control_tried=0, spiked=0, control=0))
     assert found.mechanisms[0].p_value is None
