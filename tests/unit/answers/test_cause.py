@@ -85,3 +85,24 @@ def test_a_diagnosis_cites_the_stored_answer(tmp_path: Path) -> None:
     (line,) = diagnosed(evidence, folder=tmp_path).proved
     assert "preconditioner decay confirmed" in line
     assert "0 of 8 fail, with it 8 of 8" in line
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ((proof("preconditioner_decay", 0),), "confirmed by forks: preconditioner decay"),
+        ((proof("preconditioner_decay", 8),), "which forks refute"),
+        ((proof("preconditioner_decay", 8), proof("logit_growth", 0)), "confirmed by forks: growth of the logits"),
+        ((proof("preconditioner_decay", 0, control=3),), "chance by forks"),
+        ((proof("preconditioner_decay", 5),), "cause: preconditioner decay"),
+    ],
+)
+def test_the_cause_that_a_diagnosis_names_first_takes_the_forks_into_account(
+    found: tuple[Proof, ...], words: str, tmp_path: Path
+) -> None:
+    evidence = preconditioner_decay().evidence()
+    folder = proofs_folder(tmp_path, evidence.trial.trial_id)
+    folder.mkdir(parents=True)
+    (folder / CAUSE_ANSWER).write_text(json.dumps(to_plain(proofs_of(*found))))
+    texts = [block.text for block in diagnosed(evidence, folder=tmp_path).blocks() if isinstance(block, Line)]
+    assert words in texts[1]
