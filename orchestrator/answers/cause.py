@@ -36,8 +36,9 @@ class CauseQuery(Query["SweepTable"]):
 
     Without --trial and --cell it takes the unstable trial that a diagnosis takes; with --each-cell the most typical
     trial of each unstable cell, which --cell may limit. A mechanism is confirmed if forks without it fail more
-    seldom than chance explains, and refuted if most fail all the same. The same command trains nothing twice. For
-    example `sweep cause lr_beta2 --cell lr=0.003,beta2=0.999`.
+    seldom than chance explains, and refuted if most fail all the same. A fork with a lower learning rate helps against
+    most mechanisms: it confirms only what the evidence supports, if no other fork helps. The same command trains
+    nothing twice. For example `sweep cause lr_beta2 --cell lr=0.003,beta2=0.999`.
     """
 
     panel: ClassVar[str] = "explain"
@@ -188,7 +189,8 @@ def proof_blocks(proofs: Proofs) -> Iterator[Block]:
 def _row(proof: Proof) -> tuple[str, ...]:
     with_it = f"{proof.control_spiked} of {proof.control_tried}"
     p_value = "-" if proof.p_value is None else f"{proof.p_value:.2g}"
-    return proof.title, proof.fork, str(proof.step), f"{proof.spiked} of {proof.tried}", with_it, p_value, proof.verdict
+    verdict = f"{proof.verdict}: {proof.reason}" if proof.reason else proof.verdict
+    return proof.title, proof.fork, str(proof.step), f"{proof.spiked} of {proof.tried}", with_it, p_value, verdict
 
 
 def _meaning(proofs: Proofs) -> Iterator[str]:

@@ -97,11 +97,11 @@ def _stable_factor(evidence: Evidence) -> float | None:
 
 
 def gradual_rate(steps: Callable[[Evidence], float | None]) -> Remove:
-    """Raise the learning rate from nearly nothing over ``steps``."""
+    """Raise the learning rate from nearly nothing over ``steps``; None in a shorter run, whose rate stays low."""
 
     def remove(evidence: Evidence, began: int | None) -> Removal | None:
         length = steps(evidence)
-        if length is None:
+        if length is None or length >= evidence.trial.steps:
             return None
         low: Mapping[str, Any] = {"at": 0, "set": {"lr": f"x{_LOWEST_RATE:g}"}}
         back: Mapping[str, Any] = {"at": 0, "set": {"lr": f"x{1 / _LOWEST_RATE:g}"}, "over": max(1, round(length))}

@@ -20,7 +20,8 @@ class Proof:
 
     ``spiked`` of ``tried`` forks without it failed soon, and ``control_spiked`` of ``control_tried`` with it.
     ``p_value`` is the chance that forks without it fail so much more seldom, corrected for the number of mechanisms;
-    None without results. ``evidence`` is the verdict of the diagnosis, ``step`` the first step of the fork.
+    None without results. ``evidence`` is the verdict of the diagnosis, ``step`` the first step of the fork, ``reason``
+    why the mechanism is neither confirmed nor refuted.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Proof:
     may_remain: bool = hidden(default=False)
     p_value: float | None = None
     verdict: Judgement = "not told apart"
+    reason: str = hidden(default="")
 
     @property
     def title(self) -> str:
@@ -79,7 +81,11 @@ def judged(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
     if not confirmed:
         by_rate = [proof for proof in tested if proof.helps and not proof.survives and proof.evidence == "supported"]
         confirmed = {proof.name for proof in by_rate[:1]}
-    return tuple(replace(proof, verdict=_verdict(proof, proof.name in confirmed)) for proof in tested)
+    verdicts = [_verdict(proof, proof.name in confirmed) for proof in tested]
+    return tuple(
+        replace(proof, verdict=verdict, reason=_why_open(proof) if verdict == "not told apart" else "")
+        for proof, verdict in zip(tested, verdicts, strict=True)
+    )
 
 
 def _verdict(proof: Proof, is_confirmed: bool) -> Judgement:
@@ -88,6 +94,21 @@ def _verdict(proof: Proof, is_confirmed: bool) -> Judgement:
     if not proof.is_complete or proof.survives or proof.helps or proof.may_remain:
         return "not told apart"
     return "refuted" if exact_interval(proof.spiked, proof.tried)[0] > 0.5 else "not told apart"
+
+
+def _why_open(proof: Proof) -> str:
+    """Why a mechanism is neither confirmed nor refuted."""
+    if not proof.is_complete:
+        return "no result yet"
+    if proof.survives:
+        return "half or more survive with it"
+    if proof.helps and proof.evidence != "supported":
+        return "another rate helps against most causes, and the evidence does not support this one"
+    if proof.helps:
+        return "another rate helps against most causes, and another cause is confirmed"
+    if proof.may_remain and 2 * proof.spiked > proof.tried:
+        return "even this rate may be over the threshold"
+    return "chance may explain the difference"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,14 @@ def test_without_readings_the_calm_rate_is_below_one_that_the_sweep_shows_to_be_
     assert removal.may_remain == may_remain
 
 
+def test_a_warmup_that_outlasts_the_run_is_no_fork_as_it_is_a_low_rate() -> None:
+    case = diagnosis_cases.warmup_too_short()
+    for beta2, is_tried in ((0.98, True), (0.999, False)):
+        row = replace(case.row, config={**case.row.config, "beta2": beta2})
+        removal = MECHANISMS["warmup_too_short"].removal(replace(case, row=row).evidence(), None)
+        assert (removal is not None) == is_tried
+
+
 def test_forks_with_and_without_a_mechanism_have_the_same_other_data() -> None:
     diagnosis = diagnosis_of("preconditioner_decay")
     trial = replace(diagnosis.trial, config={**GptConfig(steps=diagnosis.trial.steps).model_dump()})

@@ -63,6 +63,20 @@ def test_a_lower_rate_confirms_only_what_the_evidence_supports_and_nothing_next_
     assert verdicts(by_rate, proof(spiked=8)) == ["confirmed", "refuted"]
 
 
+def test_what_is_not_told_apart_has_a_reason_and_a_verdict_has_none() -> None:
+    by_rate = proof("sharpening", lowers_rate=True)
+    found = [
+        *judged([by_rate, proof(), proof("logit_growth", spiked=8)]),
+        *judged([proof("sharpening", lowers_rate=True, evidence="unknown")]),
+        *judged([proof("sharpening", spiked=8, may_remain=True)]),
+        *judged([proof(control=3)]),
+        *judged([proof(spiked=5)]),
+        *judged([proof(tried=0, spiked=0)]),
+    ]
+    assert [bool(each.reason) for each in found] == [each.verdict == "not told apart" for each in found]
+    assert len({each.reason for each in found if each.reason}) == 6
+
+
 def test_a_mechanism_that_may_remain_in_its_forks_is_not_refuted() -> None:
     assert verdicts(proof("over_the_threshold", spiked=LOST, lowers_rate=True)) == ["refuted"]
     assert verdicts(proof("over_the_threshold", spiked=LOST, lowers_rate=True, may_remain=True)) == ["not told apart"]
