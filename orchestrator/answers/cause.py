@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 _HEAD = ("mechanism", "fork without it", "from step", "fails without", "fails with", "p", "verdict")
 _NUMBERS = (2, 3, 4, 5)  # columns
 _MAX_NAMED = 6
+_STANDINGS = {  # of a cell, and its words in the total
+    "confirmed": "where forks confirm the cause by the evidence",
+    "another": "where they confirm a cause that the evidence does not name",
+    "chance": "by chance",
+    "refuted": "where they refute the cause by the evidence",
+    "open": "open",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,19 +161,24 @@ class CauseAnswer(Answer):
 
     def _by_cell(self) -> Iterator[Block]:
         rows = []
-        for cell in self.cells:
+        standings = [_standing(cell.proofs) for cell in self.cells]
+        for cell, standing in zip(self.cells, standings, strict=True):
             proofs = cell.proofs
-            verdict = "chance" if proofs.is_chance and not proofs.confirmed else _titles(proofs.confirmed) or "open"
+            verdict = _titles(proofs.confirmed) or standing
             evidence = _titles([proofs.named] if proofs.named else []) or "-"
             rows.append((proofs.trial.cell.name, evidence, verdict, _titles(proofs.refuted) or "-"))
         yield Table(("cell", "by the evidence", "by forks", "refuted"), tuple(rows), ())
-        known = [cell.proofs for cell in self.cells if cell.proofs.named]
-        agreed = sum(proofs.named in proofs.confirmed for proofs in known)
-        refuted = sum(proofs.named in proofs.refuted for proofs in known)
-        yield Line(
-            f"of {count(len(known), 'cell')} with a cause by the evidence, forks confirm {agreed}, refute {refuted}; "
-            f"{len(known) - agreed - refuted} stay open"
-        )
+        parts = (f"{standings.count(name)} {text}" for name, text in _STANDINGS.items() if name in standings)
+        yield Line(f"{count(len(self.cells), 'cell')}: {', '.join(parts)}")
+
+
+def _standing(proofs: Proofs) -> str:
+    """What forks say about a cell, one of _STANDINGS."""
+    if proofs.confirmed:
+        return "confirmed" if proofs.named in proofs.confirmed else "another"
+    if proofs.is_chance:
+        return "chance"
+    return "refuted" if proofs.named in proofs.refuted else "open"
 
 
 def proof_blocks(proofs: Proofs) -> Iterator[Block]:

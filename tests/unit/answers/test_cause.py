@@ -54,17 +54,27 @@ def test_a_diagnosis_that_forks_refute_is_said_to_be_wrong() -> None:
     assert any("refute the diagnosis" in line for line in lines(answer_of(proofs_of(proof("preconditioner_decay", 8)))))
 
 
-def test_each_cell_has_a_row_and_the_agreement_is_counted() -> None:
+def test_each_cell_has_a_row_and_is_counted_once_by_its_verdict() -> None:
     cells = (
         proofs_of(proof("preconditioner_decay", 0)),
         proofs_of(proof("preconditioner_decay", 8)),
         proofs_of(proof("preconditioner_decay", 0, control=2)),
+        proofs_of(proof("preconditioner_decay", 8), proof("logit_growth", 0)),
+        proofs_of(proof("preconditioner_decay", 5)),
+        proofs_of(proof("logit_growth", 0), named=None),
+        proofs_of(),
     )
     answer = CauseAnswer(sweep="case", result=None, cells=tuple(map(CellCauses.of, cells)))
     (table,) = (block for block in answer.blocks() if isinstance(block, Table))
-    assert [row[2] for row in table.rows] == ["preconditioner decay", "open", "chance"]
-    assert [cell["is_chance"] for cell in to_plain(answer)["cells"]] == [False, False, True]
-    assert "confirm 1, refute 1; 1 stay open" in lines(answer)[-1]
+    verdicts = ["preconditioner decay", "refuted", "chance", "growth of the logits", "open"]
+    assert [row[2] for row in table.rows] == [*verdicts, "growth of the logits", "open"]
+    assert [cell["is_chance"] for cell in to_plain(answer)["cells"]] == [name == "chance" for name in verdicts] + [
+        False,
+        False,
+    ]
+    assert lines(answer)[-1].startswith("7 cells: ")
+    counts = [int(part.split()[0]) for part in lines(answer)[-1].removeprefix("7 cells: ").split(", ")]
+    assert counts == [1, 2, 1, 1, 2]
 
 
 @pytest.mark.parametrize("content", [None, "no json", "[]"])
