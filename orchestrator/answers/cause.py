@@ -14,7 +14,7 @@ from orchestrator.answers._options import (
     trial_option,
 )
 from orchestrator.base.errors import EXIT_OK, InputError, Problem
-from orchestrator.base.files import CAUSE_ANSWER, CAUSES, atomic_write, check_no_links
+from orchestrator.base.files import CAUSES, check_no_links
 from orchestrator.base.query import Query, Say, flat, hidden, option, silent
 from orchestrator.base.words import count, listed
 from orchestrator.render.answer import Answer, to_json
@@ -90,7 +90,8 @@ class CauseQuery(Query["SweepTable"]):
 
     def _proofs(self, subject: SweepTable, trial_id: str, say: Say) -> tuple[Proofs, Summary | None]:
         from orchestrator.answers._forks import ProgressLines, resources_of
-        from orchestrator.causes.proofs.training import plan_for, proofs_folder, read_proofs, train_proofs
+        from orchestrator.causes.proofs.results import least_replicates
+        from orchestrator.causes.proofs.training import plan_for, proofs_folder, read_proofs, store_proofs, train_proofs
         from orchestrator.causes.remedies.forking import objective_of
         from orchestrator.causes.remedies.training import diagnose_unstable
         from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
@@ -102,13 +103,15 @@ class CauseQuery(Query["SweepTable"]):
         say(diagnosis.headline)
         make_executor = executor_loader(self.executor, ExecutorOptions(target, resources_of(folder)))()
         plan = plan_for(folder, diagnosis, self.replicates, allow_import=self.allow_import)
+        if plan.experiments and self.replicates < (least := least_replicates(len(plan.experiments))):
+            say(f"--replicates {self.replicates} cannot confirm anything; {least} or more can")
         summary = train_proofs(
             folder, diagnosis, plan, make_executor, [ProgressLines(say)], allow_import=self.allow_import
         )
         objective = objective_of(folder, diagnosis.trial, allow_import=self.allow_import)
         proofs = read_proofs(subject.ledger, diagnosis, objective, self.replicates)
-        if target.is_dir():
-            atomic_write(target / CAUSE_ANSWER, to_json(proofs).encode())
+        if target.is_dir() and not store_proofs(folder, proofs, to_json(proofs)):
+            say("the stored answer of more forks is kept, which `sweep diagnose` cites")
         return proofs, summary
 
 
@@ -183,6 +186,8 @@ def _standing(proofs: Proofs) -> str:
 
 def proof_blocks(proofs: Proofs) -> Iterator[Block]:
     """Yield the table of mechanisms, what it means, and how far to trust it."""
+    from orchestrator.causes.proofs.results import least_replicates
+
     if proofs.mechanisms:
         rows = tuple(_row(proof) for proof in proofs.mechanisms)
         yield Table(_HEAD, rows, _NUMBERS, title="forks that fail, with and without each mechanism that is open:")
@@ -194,6 +199,13 @@ def proof_blocks(proofs: Proofs) -> Iterator[Block]:
     if proofs.control_repeats is False:
         text = "an unchanged fork does NOT repeat the trial's curve bit for bit; forks are compared with each other"
         yield Caution(text, "control")
+    tried, least = (
+        max((proof.tried for proof in proofs.mechanisms), default=0),
+        least_replicates(len(proofs.mechanisms)),
+    )
+    if 0 < tried < least and not proofs.num_missing:
+        text = f"{tried} of each kind cannot confirm anything, whatever comes of them; --replicates {least} or more can"
+        yield Caution(text, "too few forks")
     if proofs.num_missing:
         yield Caution(f"{proofs.num_missing} forks have no result yet; the same command trains them", "incomplete")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Literal
 
 from orchestrator.base.intervals import CONFIDENCE, exact_interval, fisher, holm
@@ -12,6 +13,7 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.mechanisms.catalogue import title_of
 
 Judgement = Literal["confirmed", "refuted", "not told apart"]
+ALPHA = 1 - CONFIDENCE  # the highest p-value that confirms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,7 @@ class Proof:
     @property
     def helps(self) -> bool:
         """Whether forks without it fail more seldom than chance explains, and in at most half of all."""
-        return self.p_value is not None and self.p_value <= 1 - CONFIDENCE and 2 * self.spiked <= self.tried
+        return self.p_value is not None and self.p_value <= ALPHA and 2 * self.spiked <= self.tried
 
 
 def judged(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
@@ -94,6 +96,11 @@ def _verdict(proof: Proof, is_confirmed: bool) -> Judgement:
     if not proof.is_complete or proof.survives or proof.helps or proof.may_remain:
         return "not told apart"
     return "refuted" if exact_interval(proof.spiked, proof.tried)[0] > 0.5 else "not told apart"
+
+
+def least_replicates(num_mechanisms: int) -> int:
+    """The fewest forks of each kind that can confirm one of so many mechanisms, if all survive without it."""
+    return next(num for num in count(1) if num_mechanisms * fisher(num, num, 0, num) <= ALPHA)
 
 
 def _why_open(proof: Proof) -> str:

@@ -1,6 +1,7 @@
 """What `sweep cause` says about forks, and what a diagnosis cites of it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,9 @@ from diagnosis_cases import diagnosed, preconditioner_decay, row_of
 from orchestrator.answers.cause import CauseAnswer, CellCauses
 from orchestrator.base.files import CAUSE_ANSWER
 from orchestrator.causes.proofs.results import Proof, Proofs, judged
-from orchestrator.causes.proofs.training import proofs_folder
-from orchestrator.render.answer import to_plain
-from orchestrator.render.blocks import Line, Table
+from orchestrator.causes.proofs.training import proofs_folder, store_proofs, stored_proofs
+from orchestrator.render.answer import to_json, to_plain
+from orchestrator.render.blocks import Caution, Line, Table
 
 
 def proof(name: str, spiked: int, control: int = 8) -> Proof:
@@ -75,6 +76,33 @@ def test_each_cell_has_a_row_and_is_counted_once_by_its_verdict() -> None:
     assert lines(answer)[-1].startswith("7 cells: ")
     counts = [int(part.split()[0]) for part in lines(answer)[-1].removeprefix("7 cells: ").split(", ")]
     assert counts == [1, 2, 1, 1, 2]
+
+
+def test_too_few_replicates_to_confirm_anything_are_said_to_be() -> None:
+    for num, is_few in ((2, True), (4, False)):
+        few = replace(proof("preconditioner_decay", 0, control=num), tried=num, control_tried=num)
+        labels = [block.label for block in answer_of(proofs_of(few)).blocks() if isinstance(block, Caution)]
+        assert ("too few forks" in labels) == is_few
+
+
+def test_a_stored_answer_is_not_replaced_by_one_of_fewer_forks(tmp_path: Path) -> None:
+    strong = proofs_of(proof("preconditioner_decay", 0))
+    few = proofs_of(replace(proof("preconditioner_decay", 0), tried=1, control_tried=1, control_spiked=1))
+    other = proofs_of(replace(few.mechanisms[0], fork="another fork"))
+    folder = proofs_folder(tmp_path, strong.trial.trial_id)
+    folder.mkdir(parents=True)
+
+    def tried() -> int:
+        stored = stored_proofs(tmp_path, strong.trial.trial_id)
+        assert stored is not None
+        return stored["mechanisms"][0]["tried"]
+
+    assert store_proofs(tmp_path, few, to_json(few))
+    assert store_proofs(tmp_path, strong, to_json(strong))
+    assert not store_proofs(tmp_path, few, to_json(few))
+    assert tried() == 8
+    assert store_proofs(tmp_path, other, to_json(other)), "what other forks proved is out of date"
+    assert tried() == 1
 
 
 @pytest.mark.parametrize("content", [None, "no json", "[]"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from diagnosis_cases import row_of
 
-from orchestrator.causes.proofs.results import Proof, Proofs, judged
+from orchestrator.causes.proofs.results import Proof, Proofs, judged, least_replicates
 
 OPEN, LOST = 0, 8  # of eight forks, how many fail
 
@@ -75,6 +75,15 @@ def test_what_is_not_told_apart_has_a_reason_and_a_verdict_has_none() -> None:
     ]
     assert [bool(each.reason) for each in found] == [each.verdict == "not told apart" for each in found]
     assert len({each.reason for each in found if each.reason}) == 6
+
+
+@pytest.mark.parametrize("num_mechanisms", [1, 2, 4, 9])
+def test_fewer_replicates_than_the_least_confirm_nothing_even_if_all_survive(num_mechanisms: int) -> None:
+    least = least_replicates(num_mechanisms)
+    for num, is_enough in ((least - 1, False), (least, True)):
+        fields = {"tried": num, "control_tried": num, "control": num}
+        others = [proof(name, spiked=num, **fields) for name in "abcdefgh"[: num_mechanisms - 1]]
+        assert (judged([proof(spiked=0, **fields), *others])[0].verdict == "confirmed") == is_enough
 
 
 def test_a_mechanism_that_may_remain_in_its_forks_is_not_refuted() -> None:
