@@ -194,6 +194,8 @@ def proof_blocks(proofs: Proofs) -> Iterator[Block]:
         yield from map(Line, _meaning(proofs))
     else:
         yield Line("no mechanism is open that a fork can take away")
+        command = f"sweep remedy {proofs.sweep} --trial {proofs.trial.trial_id}"
+        yield Line(f"next: `{command}` finds what would have saved it")
     if proofs.untried:
         yield Line(f"open, but no fork takes it away alone: {_titles(proofs.untried)}")
     if proofs.control_repeats is False:

@@ -12,12 +12,13 @@ from objectives.base import Objective
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import CAUSE_ANSWER, CAUSES, LEDGER, atomic_write
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import IMPORTED
 from orchestrator.causes.diagnosis import Diagnosis
 from orchestrator.causes.evidence import Evidence, gather
 from orchestrator.causes.mechanisms.removal import BATCH_LEAD, Removal
 from orchestrator.causes.proofs.plan import Experiment, Plan, ProofFork, key_of, keys_of, plan_of
 from orchestrator.causes.proofs.results import Proof, Proofs, judged
-from orchestrator.causes.remedies.forking import fork_sweep, is_custom, objective_of
+from orchestrator.causes.remedies.forking import check_forkable, fork_sweep, is_custom, objective_of
 from orchestrator.causes.remedies.reading import same_curve
 from orchestrator.causes.remedies.remedy import own_interventions
 from orchestrator.driver.planning import check_runnable
@@ -49,7 +50,7 @@ def stored_proofs(folder: Path, trial_id: str) -> Mapping[str, Any] | None:
 
 
 def store_proofs(folder: Path, proofs: Proofs, content: str) -> bool:
-    """Write ``content``, what forks prove, for `sweep diagnose`, unless more of the same forks had proved it; whether it did."""
+    """Write ``content``, what forks prove, unless more of the same forks had proved it; return whether it did."""
     trial_id = proofs.trial.trial_id
     before = {
         (each["name"], each["fork"]): each["tried"]
@@ -63,7 +64,9 @@ def store_proofs(folder: Path, proofs: Proofs, content: str) -> bool:
 
 
 def check_provable(folder: Path, trial: TrialResult) -> None:
-    """Raise InputError for a custom trainer's trial: its forks can only be given other values."""
+    """Raise InputError for a custom trainer's trial: its forks can only be given other values, or there are none."""
+    if trial.objective == IMPORTED:
+        check_forkable(folder, trial)
     if is_custom(trial):
         message = "a fork of a training script changes only the values that are passed to it, not one mechanism alone"
         raise InputError(Problem(folder.name, trial.trial_id, message, "`sweep remedy` tries what a script accepts"))

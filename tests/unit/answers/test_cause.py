@@ -8,9 +8,11 @@ import pytest
 from diagnosis_cases import diagnosed, preconditioner_decay, row_of
 
 from orchestrator.answers.cause import CauseAnswer, CellCauses
+from orchestrator.base.errors import InputError
 from orchestrator.base.files import CAUSE_ANSWER
+from orchestrator.base.vocabulary import IMPORTED
 from orchestrator.causes.proofs.results import Proof, Proofs, judged
-from orchestrator.causes.proofs.training import proofs_folder, store_proofs, stored_proofs
+from orchestrator.causes.proofs.training import check_provable, proofs_folder, store_proofs, stored_proofs
 from orchestrator.render.answer import to_json, to_plain
 from orchestrator.render.blocks import Caution, Line, Table
 
@@ -103,6 +105,17 @@ def test_a_stored_answer_is_not_replaced_by_one_of_fewer_forks(tmp_path: Path) -
     assert tried() == 8
     assert store_proofs(tmp_path, other, to_json(other)), "what other forks proved is out of date"
     assert tried() == 1
+
+
+def test_an_imported_trial_is_refused_as_one_that_was_trained_elsewhere(tmp_path: Path) -> None:
+    imported = replace(row_of("diverged", 100), objective=IMPORTED)
+    with pytest.raises(InputError, match="trained elsewhere"):
+        check_provable(tmp_path, imported)
+
+
+def test_without_a_mechanism_that_a_fork_takes_away_the_next_command_is_named() -> None:
+    proofs = proofs_of()
+    assert f"next: `sweep remedy case --trial {proofs.trial.trial_id}`" in " ".join(lines(answer_of(proofs)))
 
 
 @pytest.mark.parametrize("content", [None, "no json", "[]"])
