@@ -14,7 +14,7 @@ from orchestrator.answers._options import (
     trial_option,
 )
 from orchestrator.base.errors import EXIT_OK, InputError, Problem
-from orchestrator.base.files import CAUSE_ANSWER, CAUSES, atomic_write, check_no_links
+from orchestrator.base.files import CAUSES, check_no_links
 from orchestrator.base.query import Query, Say, flat, hidden, option, silent
 from orchestrator.base.words import count, listed
 from orchestrator.render.answer import Answer, to_json
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 _HEAD = ("mechanism", "fork without it", "from step", "fails without", "fails with", "p", "verdict")
 _NUMBERS = (2, 3, 4, 5)  # columns
 _MAX_NAMED = 6
+_STANDINGS = {  # of a cell, and its words in the total
+    "confirmed": "where forks confirm the cause by the evidence",
+    "another": "where they confirm a cause that the evidence does not name",
+    "chance": "by chance",
+    "refuted": "where they refute the cause by the evidence",
+    "open": "open",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +43,9 @@ class CauseQuery(Query["SweepTable"]):
 
     Without --trial and --cell it takes the unstable trial that a diagnosis takes; with --each-cell the most typical
     trial of each unstable cell, which --cell may limit. A mechanism is confirmed if forks without it fail more
-    seldom than chance explains, and refuted if most fail all the same. The same command trains nothing twice. For
-    example `sweep cause lr_beta2 --cell lr=0.003,beta2=0.999`.
+    seldom than chance explains, and refuted if most fail all the same. A fork with a lower learning rate helps against
+    most mechanisms: it confirms only what the evidence supports, if no other fork helps. The same command trains
+    nothing twice. For example `sweep cause lr_beta2 --cell lr=0.003,beta2=0.999`.
     """
 
     panel: ClassVar[str] = "explain"
@@ -83,7 +91,8 @@ class CauseQuery(Query["SweepTable"]):
 
     def _proofs(self, subject: SweepTable, trial_id: str, say: Say) -> tuple[Proofs, Summary | None]:
         from orchestrator.answers._forks import ProgressLines, resources_of
-        from orchestrator.causes.proofs.training import plan_for, proofs_folder, read_proofs, train_proofs
+        from orchestrator.causes.proofs.results import least_replicates
+        from orchestrator.causes.proofs.training import plan_for, proofs_folder, read_proofs, store_proofs, train_proofs
         from orchestrator.causes.remedies.forking import objective_of
         from orchestrator.causes.remedies.training import diagnose_unstable
         from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
@@ -95,13 +104,15 @@ class CauseQuery(Query["SweepTable"]):
         say(diagnosis.headline)
         make_executor = executor_loader(self.executor, ExecutorOptions(target, resources_of(folder)))()
         plan = plan_for(folder, diagnosis, self.replicates, allow_import=self.allow_import)
+        if plan.experiments and self.replicates < (least := least_replicates(len(plan.experiments))):
+            say(f"--replicates {self.replicates} cannot confirm anything; {least} or more can")
         summary = train_proofs(
             folder, diagnosis, plan, make_executor, [ProgressLines(say)], allow_import=self.allow_import
         )
         objective = objective_of(folder, diagnosis.trial, allow_import=self.allow_import)
         proofs = read_proofs(subject.ledger, diagnosis, objective, self.replicates)
-        if target.is_dir():
-            atomic_write(target / CAUSE_ANSWER, to_json(proofs).encode())
+        if target.is_dir() and not store_proofs(folder, proofs, to_json(proofs)):
+            say("the stored answer of more forks is kept, which `sweep diagnose` cites")
         return proofs, summary
 
 
@@ -154,34 +165,50 @@ class CauseAnswer(Answer):
 
     def _by_cell(self) -> Iterator[Block]:
         rows = []
-        for cell in self.cells:
+        standings = [_standing(cell.proofs) for cell in self.cells]
+        for cell, standing in zip(self.cells, standings, strict=True):
             proofs = cell.proofs
-            verdict = "chance" if proofs.is_chance and not proofs.confirmed else _titles(proofs.confirmed) or "open"
+            verdict = _titles(proofs.confirmed) or standing
             evidence = _titles([proofs.named] if proofs.named else []) or "-"
             rows.append((proofs.trial.cell.name, evidence, verdict, _titles(proofs.refuted) or "-"))
         yield Table(("cell", "by the evidence", "by forks", "refuted"), tuple(rows), ())
-        known = [cell.proofs for cell in self.cells if cell.proofs.named]
-        agreed = sum(proofs.named in proofs.confirmed for proofs in known)
-        refuted = sum(proofs.named in proofs.refuted for proofs in known)
-        yield Line(
-            f"of {count(len(known), 'cell')} with a cause by the evidence, forks confirm {agreed}, refute {refuted}; "
-            f"{len(known) - agreed - refuted} stay open"
-        )
+        parts = (f"{standings.count(name)} {text}" for name, text in _STANDINGS.items() if name in standings)
+        yield Line(f"{count(len(self.cells), 'cell')}: {', '.join(parts)}")
+
+
+def _standing(proofs: Proofs) -> str:
+    """What forks say about a cell, one of _STANDINGS."""
+    if proofs.confirmed:
+        return "confirmed" if proofs.named in proofs.confirmed else "another"
+    if proofs.is_chance:
+        return "chance"
+    return "refuted" if proofs.named in proofs.refuted else "open"
 
 
 def proof_blocks(proofs: Proofs) -> Iterator[Block]:
     """Yield the table of mechanisms, what it means, and how far to trust it."""
+    from orchestrator.causes.proofs.results import least_replicates
+
     if proofs.mechanisms:
         rows = tuple(_row(proof) for proof in proofs.mechanisms)
         yield Table(_HEAD, rows, _NUMBERS, title="forks that fail, with and without each mechanism that is open:")
         yield from map(Line, _meaning(proofs))
     else:
         yield Line("no mechanism is open that a fork can take away")
+        command = f"sweep remedy {proofs.sweep} --trial {proofs.trial.trial_id}"
+        yield Line(f"next: `{command}` finds what would have saved it")
     if proofs.untried:
         yield Line(f"open, but no fork takes it away alone: {_titles(proofs.untried)}")
     if proofs.control_repeats is False:
         text = "an unchanged fork does NOT repeat the trial's curve bit for bit; forks are compared with each other"
         yield Caution(text, "control")
+    tried, least = (
+        max((proof.tried for proof in proofs.mechanisms), default=0),
+        least_replicates(len(proofs.mechanisms)),
+    )
+    if 0 < tried < least and not proofs.num_missing:
+        text = f"{tried} of each kind cannot confirm anything, whatever comes of them; --replicates {least} or more can"
+        yield Caution(text, "too few forks")
     if proofs.num_missing:
         yield Caution(f"{proofs.num_missing} forks have no result yet; the same command trains them", "incomplete")
 
@@ -189,7 +216,8 @@ def proof_blocks(proofs: Proofs) -> Iterator[Block]:
 def _row(proof: Proof) -> tuple[str, ...]:
     with_it = f"{proof.control_spiked} of {proof.control_tried}"
     p_value = "-" if proof.p_value is None else f"{proof.p_value:.2g}"
-    return proof.title, proof.fork, str(proof.step), f"{proof.spiked} of {proof.tried}", with_it, p_value, proof.verdict
+    verdict = f"{proof.verdict}: {proof.reason}" if proof.reason else proof.verdict
+    return proof.title, proof.fork, str(proof.step), f"{proof.spiked} of {proof.tried}", with_it, p_value, verdict
 
 
 def _meaning(proofs: Proofs) -> Iterator[str]:

@@ -79,6 +79,7 @@ class DiagnoseAnswer(Answer):
     can_be_forked: bool = hidden(default=False)
     in_full: bool = hidden(default=False)
     proved: tuple[str, ...] = hidden(default=())
+    by_forks: Mapping[str, Any] | None = hidden(default=None)
 
     @classmethod
     def of(
@@ -92,7 +93,9 @@ class DiagnoseAnswer(Answer):
     ) -> DiagnoseAnswer:
         """The answer with a diagnosis and its advice for a trial of the sweep in ``folder``."""
         from orchestrator.causes.advice import advised
+        from orchestrator.causes.proofs.training import stored_proofs
 
+        by_forks = stored_proofs(folder, diagnosis.trial.trial_id)
         trial, (advice, reasons) = diagnosis.trial, advised(diagnosis, folder)
         return cls(
             sweep=diagnosis.sweep,
@@ -113,7 +116,8 @@ class DiagnoseAnswer(Answer):
             remedies=remedies,
             can_be_forked=can_be_forked,
             in_full=in_full,
-            proved=tuple(_proved(folder, trial.trial_id)),
+            proved=tuple(_proved(by_forks)),
+            by_forks=by_forks,
         )
 
     @property
@@ -128,7 +132,7 @@ class DiagnoseAnswer(Answer):
             yield Line("`--trial ID` diagnoses a stable trial anyway")
             return
         yield Line(self.result.headline)
-        yield Line(_cause(self.result))
+        yield Line(_cause(self.result, self.by_forks))
         yield Line(self._next())
         yield from _history(self.result)
         yield from map(Line, self.proved)
@@ -213,12 +217,10 @@ def answer_of(ledger: LedgerReader, diagnosis: Diagnosis, *, in_full: bool = Fal
     return DiagnoseAnswer.of(diagnosis, folder, can_be_forked=can_be_forked, in_full=in_full)
 
 
-def _proved(folder: Path, trial_id: str) -> Iterator[str]:
+def _proved(stored: Mapping[str, Any] | None) -> Iterator[str]:
     """What `sweep cause` found on forks of the trial."""
     from orchestrator.causes.mechanisms.catalogue import MECHANISMS, title_of
-    from orchestrator.causes.proofs.training import stored_proofs
 
-    stored = stored_proofs(folder, trial_id)
     if stored is None:
         return
     if stored.get("is_chance") and not stored.get("confirmed"):
@@ -258,10 +260,25 @@ def _history(diagnosis: Diagnosis) -> Iterator[Line]:
         yield Line(f"its rules did: {listed(trial.firings, _MAX_FIRINGS) or 'nothing'}", 1)
 
 
-def _cause(diagnosis: Diagnosis) -> str:
-    """Return the cause, or why there is none."""
+def _cause(diagnosis: Diagnosis, by_forks: Mapping[str, Any] | None) -> str:
+    """Return the cause and what forks say about it, or why there is none."""
+    from orchestrator.causes.mechanisms.catalogue import MECHANISMS, title_of
+
+    confirmed = [name for name in (by_forks or {}).get("confirmed", ()) if name in MECHANISMS]
+    titles = listed([title_of(name) for name in confirmed], _MAX_NAMED)
     if diagnosis.cause is not None:
-        return f"cause: {_titled(diagnosis.cause)}"
+        cause, own = _titled(diagnosis.cause), diagnosis.cause.mechanism
+        if own in confirmed:
+            return f"cause, confirmed by forks: {cause}"
+        if confirmed:
+            return f"cause, confirmed by forks: {titles}; by the evidence alone: {cause}"
+        if by_forks is not None and by_forks.get("is_chance"):
+            return f"cause: chance by forks; by the evidence alone: {cause}"
+        if by_forks is not None and own in by_forks.get("refuted", ()):
+            return f"cause: not known; the evidence says {cause}, which forks refute"
+        return f"cause: {cause}"
+    if confirmed:
+        return f"cause, confirmed by forks: {titles}"
     if diagnosis.evidence.outcome == "stable":
         return "no cause: it stayed on its trend"
     return f"not enough evidence: {_missing(diagnosis)}"

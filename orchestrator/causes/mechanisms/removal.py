@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.causes.evidence import Evidence
+from orchestrator.maps.neighbours import below
 
 LEAD = 10  # steps from a fork to what it should prevent
 BATCH_LEAD = 3  # steps from a fork to a batch that is replaced, and how near to it a run fails because of it
 _CALM_RATE = 0.5  # of the learning rate at which the curvature is at its threshold
+_UNMEASURED_RATE = 0.1  # of the learning rate, if nothing says which one is calm
 _BELOW_THRESHOLD = 0.95  # of the curvature's threshold: what stands still there does not overshoot
 _LOWEST_RATE = 0.01  # factor with which a ramp begins
 
@@ -20,13 +22,15 @@ class Removal:
     """Changes before the step ``step``; their ``at`` counts from there.
 
     If it ``changes_rate``, it helps whatever the mechanism is and so proves one only next to the evidence. With
-    ``keeps`` the forks without the change see the trial's own data from that step: the batch is the mechanism.
+    ``keeps`` the forks without the change see the trial's own data from that step: the batch is the mechanism. If it
+    ``may_remain``, nothing says that the change takes the mechanism away, so forks that fail do not refute it.
     """
 
     step: int
     entries: tuple[Mapping[str, Any], ...]
     changes_rate: bool = False
     keeps: int | None = None
+    may_remain: bool = False
 
 
 # Takes the evidence, and when the mechanism began to act if that is known. None if no fork takes it away alone.
@@ -74,19 +78,31 @@ def from_the_start(
 
 
 def calm_rate(evidence: Evidence, began: int | None) -> Removal | None:
-    """Lower the learning rate to half, or to half of 2 / curvature at the highest curvature before the onset."""
+    """Lower the learning rate to half, or to half of 2 / curvature at the highest curvature before the onset.
+
+    Without a reading, at least to the nearest lower rate that is stable in the trial's row of the sweep; if no cell is,
+    to a tenth, at which the mechanism may remain.
+    """
     highest = evidence.threshold_ratio.between(0, evidence.until + 1).largest()
-    factor = min(_CALM_RATE, _CALM_RATE / highest) if highest else _CALM_RATE
+    calm = 1 / highest if highest else _stable_factor(evidence)
+    factor = _UNMEASURED_RATE if calm is None else _CALM_RATE * min(1.0, calm)
     entry = {"at": 0, "set": {"lr": f"x{factor:.3g}"}}
-    return Removal(soon_before(evidence, began), (entry,), changes_rate=True)
+    return Removal(soon_before(evidence, began), (entry,), changes_rate=True, may_remain=calm is None)
+
+
+def _stable_factor(evidence: Evidence) -> float | None:
+    """The nearest lower learning rate of the trial's row that is stable, as a factor; None if there is none."""
+    own = evidence.number("lr")
+    stable = next((cell for cell in below(evidence.cells("lr"), own) if cell.is_stable), None) if own else None
+    return None if own is None or stable is None else stable.value / own
 
 
 def gradual_rate(steps: Callable[[Evidence], float | None]) -> Remove:
-    """Raise the learning rate from nearly nothing over ``steps``."""
+    """Raise the learning rate from nearly nothing over ``steps``; None in a shorter run, whose rate stays low."""
 
     def remove(evidence: Evidence, began: int | None) -> Removal | None:
         length = steps(evidence)
-        if length is None:
+        if length is None or length >= evidence.trial.steps:
             return None
         low: Mapping[str, Any] = {"at": 0, "set": {"lr": f"x{_LOWEST_RATE:g}"}}
         back: Mapping[str, Any] = {"at": 0, "set": {"lr": f"x{1 / _LOWEST_RATE:g}"}, "over": max(1, round(length))}

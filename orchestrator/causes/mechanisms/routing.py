@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from orchestrator.base.words import count
 from orchestrator.causes.evidence import Evidence
 from orchestrator.causes.mechanisms.mechanism import (
     Finding,
@@ -55,11 +56,15 @@ def router_collapse(evidence: Evidence, finding: MakeFinding) -> Finding:
     numbers = []
     if len(gini):
         numbers.append(f"Gini coefficient of the loads {gini.value_N[-1]:.2f} at the end, up to {gini.largest():.2f}")
+    num_dead = int(dead.value_N[-1]) if len(dead) else 0
     if len(dead):
-        numbers.append(f"{dead.value_N[-1]:.0f} dead experts at the end")
+        numbers.append(f"{count(num_dead, 'dead expert')} at the end")
     since = evidence.trial.collapsed_step
     if since is None:
         return finding("excluded", f"at the end no expert was dead and the Gini not above {MOST_GINI:g}", numbers)
     if evidence.onset is not None and evidence.onset <= since:
         return finding("excluded", f"the loss had left its trend before it collapsed at step {since}", numbers)
-    return finding("supported", "the router sends nearly all tokens to a few experts", numbers, since)
+    found = ["nearly all tokens to a few experts"] * bool(len(gini) and gini.value_N[-1] > MOST_GINI)
+    if num_dead:
+        found.append(f"hardly any {'' if found else 'token '}to {count(num_dead, 'expert')}")
+    return finding("supported", f"the router sends {' and '.join(found)}", numbers, since)

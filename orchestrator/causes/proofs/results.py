@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Literal
 
 from orchestrator.base.intervals import CONFIDENCE, exact_interval, fisher, holm
@@ -12,6 +13,7 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.mechanisms.catalogue import title_of
 
 Judgement = Literal["confirmed", "refuted", "not told apart"]
+ALPHA = 1 - CONFIDENCE  # the highest p-value that confirms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +22,8 @@ class Proof:
 
     ``spiked`` of ``tried`` forks without it failed soon, and ``control_spiked`` of ``control_tried`` with it.
     ``p_value`` is the chance that forks without it fail so much more seldom, corrected for the number of mechanisms;
-    None without results. ``evidence`` is the verdict of the diagnosis, ``step`` the first step of the fork.
+    None without results. ``evidence`` is the verdict of the diagnosis, ``step`` the first step of the fork, ``reason``
+    why the mechanism is neither confirmed nor refuted.
     """
 
     name: str
@@ -33,8 +36,10 @@ class Proof:
     control_spiked: int
     changes_rate: bool = hidden(default=False)
     keeps_batch: bool = hidden(default=False)
+    may_remain: bool = hidden(default=False)
     p_value: float | None = None
     verdict: Judgement = "not told apart"
+    reason: str = hidden(default="")
 
     @property
     def title(self) -> str:
@@ -62,7 +67,7 @@ class Proof:
     @property
     def helps(self) -> bool:
         """Whether forks without it fail more seldom than chance explains, and in at most half of all."""
-        return self.p_value is not None and self.p_value <= 1 - CONFIDENCE and 2 * self.spiked <= self.tried
+        return self.p_value is not None and self.p_value <= ALPHA and 2 * self.spiked <= self.tried
 
 
 def judged(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
@@ -70,7 +75,7 @@ def judged(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
 
     Without a mechanism that is confirmed, forks fail seldom, and with it most do. Forks without one that is refuted
     fail in more than half of all, at 95 %. Another learning rate helps whatever the mechanism is: it confirms one only
-    if the evidence supports it and no other fork helps.
+    if the evidence supports it and no other fork helps. A mechanism that may remain in its forks is not refuted.
     """
     corrected = holm([proof.chance for proof in proofs])
     tested = [replace(proof, p_value=p) for proof, p in zip(proofs, corrected, strict=True)]
@@ -78,15 +83,39 @@ def judged(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
     if not confirmed:
         by_rate = [proof for proof in tested if proof.helps and not proof.survives and proof.evidence == "supported"]
         confirmed = {proof.name for proof in by_rate[:1]}
-    return tuple(replace(proof, verdict=_verdict(proof, proof.name in confirmed)) for proof in tested)
+    verdicts = [_verdict(proof, proof.name in confirmed) for proof in tested]
+    return tuple(
+        replace(proof, verdict=verdict, reason=_why_open(proof) if verdict == "not told apart" else "")
+        for proof, verdict in zip(tested, verdicts, strict=True)
+    )
 
 
 def _verdict(proof: Proof, is_confirmed: bool) -> Judgement:
     if is_confirmed:
         return "confirmed"
-    if not proof.is_complete or proof.survives or proof.helps:
+    if not proof.is_complete or proof.survives or proof.helps or proof.may_remain:
         return "not told apart"
     return "refuted" if exact_interval(proof.spiked, proof.tried)[0] > 0.5 else "not told apart"
+
+
+def least_replicates(num_mechanisms: int) -> int:
+    """The fewest forks of each kind that can confirm one of so many mechanisms, if all survive without it."""
+    return next(num for num in count(1) if num_mechanisms * fisher(num, num, 0, num) <= ALPHA)
+
+
+def _why_open(proof: Proof) -> str:
+    """Why a mechanism is neither confirmed nor refuted."""
+    if not proof.is_complete:
+        return "no result yet"
+    if proof.survives:
+        return "half or more survive with it"
+    if proof.helps and proof.evidence != "supported":
+        return "another rate helps against most causes, and the evidence does not support this one"
+    if proof.helps:
+        return "another rate helps against most causes, and another cause is confirmed"
+    if proof.may_remain and 2 * proof.spiked > proof.tried:
+        return "even this rate may be over the threshold"
+    return "chance may explain the difference"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

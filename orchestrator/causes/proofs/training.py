@@ -10,7 +10,7 @@ from typing import Any
 
 from objectives.base import Objective
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.files import CAUSE_ANSWER, CAUSES, LEDGER
+from orchestrator.base.files import CAUSE_ANSWER, CAUSES, LEDGER, atomic_write
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import IMPORTED
 from orchestrator.causes.diagnosis import Diagnosis
@@ -49,8 +49,22 @@ def stored_proofs(folder: Path, trial_id: str) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) and isinstance(found.get("mechanisms"), list) else None
 
 
+def store_proofs(folder: Path, proofs: Proofs, content: str) -> bool:
+    """Write ``content``, what forks prove, unless more of the same forks had proved it; return whether it did."""
+    trial_id = proofs.trial.trial_id
+    before = {
+        (each["name"], each["fork"]): each["tried"]
+        for each in (stored_proofs(folder, trial_id) or {}).get("mechanisms", ())
+    }
+    now = {(proof.name, proof.fork): proof.tried for proof in proofs.mechanisms}
+    if before.keys() == now.keys() and sum(before.values()) > sum(now.values()):
+        return False
+    atomic_write(proofs_folder(folder, trial_id) / CAUSE_ANSWER, content.encode())
+    return True
+
+
 def check_provable(folder: Path, trial: TrialResult) -> None:
-    """Raise InputError for a custom trainer's trial: its forks can only be given other values, if it has any."""
+    """Raise InputError for a custom trainer's trial: its forks can only be given other values, or there are none."""
     if trial.objective == IMPORTED:
         check_forkable(folder, trial)
     if is_custom(trial):
@@ -162,6 +176,7 @@ def _proof(experiment: Experiment, diagnosis: Diagnosis, rows: Mapping[str, Tria
         control_spiked=control_spiked,
         changes_rate=experiment.removal.changes_rate,
         keeps_batch=experiment.removal.keeps is not None,
+        may_remain=experiment.removal.may_remain,
     )
 
 

@@ -134,7 +134,7 @@ def diagnose_unstable(folder: Path, trial_id: str | None, cell: Mapping[str, str
         diagnosis = diagnose(read_table(ledger), trial_id, cell)
     if diagnosis is None or diagnosis.evidence.outcome == "stable":
         what = "all its trials are" if diagnosis is None else f"the trial {diagnosis.trial.trial_id} is"
-        message = f"{what} stable: there is nothing to remedy"
+        message = f"{what} stable: nothing became unstable"
         raise InputError(Problem(folder.name, "", message, "`sweep status` lists outcomes"))
     check_forkable(folder, diagnosis.trial)
     return diagnosis

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,19 @@ from objectives.base import OBJECTIVES
 from orchestrator.answers.cause import CauseAnswer, CauseQuery, CellCauses
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import CAUSE_ANSWER
+from orchestrator.base.vocabulary import IMPORTED
 from orchestrator.causes.diagnosis import rank
 from orchestrator.causes.proofs.results import Proof, Proofs, judged
-from orchestrator.causes.proofs.training import proofs_folder, read_proofs
+from orchestrator.causes.proofs.training import (
+    check_provable,
+    proofs_folder,
+    read_proofs,
+    store_proofs,
+    stored_proofs,
+)
 from orchestrator.maps.table import read_table
-from orchestrator.render.answer import to_plain
-from orchestrator.render.blocks import Line, Table
+from orchestrator.render.answer import to_json, to_plain
+from orchestrator.render.blocks import Caution, Line, Table
 
 
 def proof(name: str, spiked: int, control: int = 8) -> Proof:
@@ -61,17 +69,65 @@ def test_a_diagnosis_that_forks_refute_is_said_to_be_wrong() -> None:
     assert any("refute the diagnosis" in line for line in lines(answer_of(proofs_of(proof("preconditioner_decay", 8)))))
 
 
-def test_each_cell_has_a_row_and_the_agreement_is_counted() -> None:
+def test_each_cell_has_a_row_and_is_counted_once_by_its_verdict() -> None:
     cells = (
         proofs_of(proof("preconditioner_decay", 0)),
         proofs_of(proof("preconditioner_decay", 8)),
         proofs_of(proof("preconditioner_decay", 0, control=2)),
+        proofs_of(proof("preconditioner_decay", 8), proof("logit_growth", 0)),
+        proofs_of(proof("preconditioner_decay", 5)),
+        proofs_of(proof("logit_growth", 0), named=None),
+        proofs_of(),
     )
     answer = CauseAnswer(sweep="case", result=None, cells=tuple(map(CellCauses.of, cells)))
     (table,) = (block for block in answer.blocks() if isinstance(block, Table))
-    assert [row[2] for row in table.rows] == ["preconditioner decay", "open", "chance"]
-    assert [cell["is_chance"] for cell in to_plain(answer)["cells"]] == [False, False, True]
-    assert "confirm 1, refute 1; 1 stay open" in lines(answer)[-1]
+    verdicts = ["preconditioner decay", "refuted", "chance", "growth of the logits", "open"]
+    assert [row[2] for row in table.rows] == [*verdicts, "growth of the logits", "open"]
+    assert [cell["is_chance"] for cell in to_plain(answer)["cells"]] == [name == "chance" for name in verdicts] + [
+        False,
+        False,
+    ]
+    assert lines(answer)[-1].startswith("7 cells: ")
+    counts = [int(part.split()[0]) for part in lines(answer)[-1].removeprefix("7 cells: ").split(", ")]
+    assert counts == [1, 2, 1, 1, 2]
+
+
+def test_too_few_replicates_to_confirm_anything_are_said_to_be() -> None:
+    for num, is_few in ((2, True), (4, False)):
+        few = replace(proof("preconditioner_decay", 0, control=num), tried=num, control_tried=num)
+        labels = [block.label for block in answer_of(proofs_of(few)).blocks() if isinstance(block, Caution)]
+        assert ("too few forks" in labels) == is_few
+
+
+def test_a_stored_answer_is_not_replaced_by_one_of_fewer_forks(tmp_path: Path) -> None:
+    strong = proofs_of(proof("preconditioner_decay", 0))
+    few = proofs_of(replace(proof("preconditioner_decay", 0), tried=1, control_tried=1, control_spiked=1))
+    other = proofs_of(replace(few.mechanisms[0], fork="another fork"))
+    folder = proofs_folder(tmp_path, strong.trial.trial_id)
+    folder.mkdir(parents=True)
+
+    def tried() -> int:
+        stored = stored_proofs(tmp_path, strong.trial.trial_id)
+        assert stored is not None
+        return stored["mechanisms"][0]["tried"]
+
+    assert store_proofs(tmp_path, few, to_json(few))
+    assert store_proofs(tmp_path, strong, to_json(strong))
+    assert not store_proofs(tmp_path, few, to_json(few))
+    assert tried() == 8
+    assert store_proofs(tmp_path, other, to_json(other)), "what other forks proved is out of date"
+    assert tried() == 1
+
+
+def test_an_imported_trial_is_refused_as_one_that_was_trained_elsewhere(tmp_path: Path) -> None:
+    imported = replace(row_of("diverged", 100), objective=IMPORTED)
+    with pytest.raises(InputError, match="trained elsewhere"):
+        check_provable(tmp_path, imported)
+
+
+def test_without_a_mechanism_that_a_fork_takes_away_the_next_command_is_named() -> None:
+    proofs = proofs_of()
+    assert f"next: `sweep remedy case --trial {proofs.trial.trial_id}`" in " ".join(lines(answer_of(proofs)))
 
 
 def test_a_trial_whose_router_collapsed_is_said_to_have_collapsed_and_when(tmp_path: Path) -> None:
@@ -116,3 +172,24 @@ def test_a_script_is_refused_before_it_is_asked_how_it_resumes(
             db.execute("UPDATE trials SET objective = ?", (kind,))
         with pytest.raises(InputError, match=says):
             query.ask(read_table(ledger))
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ((proof("preconditioner_decay", 0),), "confirmed by forks: preconditioner decay"),
+        ((proof("preconditioner_decay", 8),), "which forks refute"),
+        ((proof("preconditioner_decay", 8), proof("logit_growth", 0)), "confirmed by forks: growth of the logits"),
+        ((proof("preconditioner_decay", 0, control=3),), "chance by forks"),
+        ((proof("preconditioner_decay", 5),), "cause: preconditioner decay"),
+    ],
+)
+def test_the_cause_that_a_diagnosis_names_first_takes_the_forks_into_account(
+    found: tuple[Proof, ...], words: str, tmp_path: Path
+) -> None:
+    evidence = preconditioner_decay().evidence()
+    folder = proofs_folder(tmp_path, evidence.trial.trial_id)
+    folder.mkdir(parents=True)
+    (folder / CAUSE_ANSWER).write_text(json.dumps(to_plain(proofs_of(*found))))
+    texts = [block.text for block in diagnosed(evidence, folder=tmp_path).blocks() if isinstance(block, Line)]
+    assert words in texts[1]

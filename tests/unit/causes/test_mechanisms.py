@@ -779,3 +779,18 @@ def test_the_map_of_causes_shows_it_in_its_cells_and_its_legend(tmp_path: Path) 
     figure = explanation_figure.figure(found)
     assert "zzz" in [text.get_text() for text in figure.axes[0].texts]
     assert "zzz: a tired optimizer" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+@pytest.mark.parametrize(
+    ("gini", "dead", "says"),
+    [
+        (0.38, 1.0, "the router sends hardly any token to 1 expert"),
+        (0.8, 0.0, "the router sends nearly all tokens to a few experts"),
+        (0.8, 2.0, "the router sends nearly all tokens to a few experts and hardly any to 2 experts"),
+    ],
+)
+def test_the_collapse_of_a_router_is_told_as_it_was_found(gini: float, dead: float, says: str) -> None:
+    case = calm().reading(router_gini=gini, router_dead=dead)
+    found = finding(replace(case, row=replace(case.row, collapsed_step=0)), "router_collapse")
+    assert (found.verdict, found.reason) == ("supported", says)
+    assert f"{dead:.0f} dead expert{'s' * (dead != 1)} at the end" in found.numbers

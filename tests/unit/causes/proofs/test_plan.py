@@ -57,6 +57,27 @@ def test_a_higher_rate_proves_too_low_a_rate_only_next_to_the_evidence() -> None
     assert removal.changes_rate
 
 
+@pytest.mark.parametrize(("lower", "factor", "may_remain"), [(1.2, 0.2, False), (None, 0.1, True)])
+def test_without_readings_the_calm_rate_is_below_one_that_the_sweep_shows_to_be_stable(
+    lower: float | None, factor: float, may_remain: bool
+) -> None:
+    calm = diagnosis_cases.calm("diverged", 35, {"lr": 3.0, "warmup": 40}, steps_done=120)
+    case = diagnosis_cases.risen(calm, 35, 50.0).without_telemetry().sister("diverged", lr=1.5)
+    evidence = (case if lower is None else case.sister("stable", lr=lower)).evidence()
+    removal = MECHANISMS["over_the_threshold"].removal(evidence, None)
+    assert removal is not None
+    assert removal.entries[0]["set"] == {"lr": f"x{factor:g}"}
+    assert removal.may_remain == may_remain
+
+
+def test_a_warmup_that_outlasts_the_run_is_no_fork_as_it_is_a_low_rate() -> None:
+    case = diagnosis_cases.warmup_too_short()
+    for beta2, is_tried in ((0.98, True), (0.999, False)):
+        row = replace(case.row, config={**case.row.config, "beta2": beta2})
+        removal = MECHANISMS["warmup_too_short"].removal(replace(case, row=row).evidence(), None)
+        assert (removal is not None) == is_tried
+
+
 def test_forks_with_and_without_a_mechanism_have_the_same_other_data() -> None:
     diagnosis = diagnosis_of("preconditioner_decay")
     trial = replace(diagnosis.trial, config={**GptConfig(steps=diagnosis.trial.steps).model_dump()})

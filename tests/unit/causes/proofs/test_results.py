@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from diagnosis_cases import row_of
 
-from orchestrator.causes.proofs.results import Proof, Proofs, judged
+from orchestrator.causes.proofs.results import Proof, Proofs, judged, least_replicates
 
 OPEN, LOST = 0, 8  # of eight forks, how many fail
 
@@ -61,6 +61,34 @@ def test_a_lower_rate_confirms_only_what_the_evidence_supports_and_nothing_next_
     assert verdicts(proof("sharpening", changes_rate=True, evidence="unknown")) == ["not told apart"]
     assert verdicts(by_rate, proof()) == ["not told apart", "confirmed"]
     assert verdicts(by_rate, proof(spiked=8)) == ["confirmed", "refuted"]
+
+
+def test_what_is_not_told_apart_has_a_reason_and_a_verdict_has_none() -> None:
+    by_rate = proof("sharpening", changes_rate=True)
+    found = [
+        *judged([by_rate, proof(), proof("logit_growth", spiked=8)]),
+        *judged([proof("sharpening", changes_rate=True, evidence="unknown")]),
+        *judged([proof("sharpening", spiked=8, may_remain=True)]),
+        *judged([proof(control=3)]),
+        *judged([proof(spiked=5)]),
+        *judged([proof(tried=0, spiked=0)]),
+    ]
+    assert [bool(each.reason) for each in found] == [each.verdict == "not told apart" for each in found]
+    assert len({each.reason for each in found if each.reason}) == 6
+
+
+@pytest.mark.parametrize("num_mechanisms", [1, 2, 4, 9])
+def test_fewer_replicates_than_the_least_confirm_nothing_even_if_all_survive(num_mechanisms: int) -> None:
+    least = least_replicates(num_mechanisms)
+    for num, is_enough in ((least - 1, False), (least, True)):
+        fields = {"tried": num, "control_tried": num, "control": num}
+        others = [proof(name, spiked=num, **fields) for name in "abcdefgh"[: num_mechanisms - 1]]
+        assert (judged([proof(spiked=0, **fields), *others])[0].verdict == "confirmed") == is_enough
+
+
+def test_a_mechanism_that_may_remain_in_its_forks_is_not_refuted() -> None:
+    assert verdicts(proof("over_the_threshold", spiked=LOST, changes_rate=True)) == ["refuted"]
+    assert verdicts(proof("over_the_threshold", spiked=LOST, changes_rate=True, may_remain=True)) == ["not told apart"]
 
 
 def test_forks_without_a_result_prove_nothing() -> None:

@@ -167,7 +167,7 @@ def test_what_the_trial_does_not_take_is_refused(beyond: Path, asked: RemedyRequ
 
 
 def test_a_stable_trial_has_nothing_to_remedy(beyond: Path) -> None:
-    with pytest.raises(InputError, match="is stable: there is nothing to remedy"):
+    with pytest.raises(InputError, match="is stable: nothing became unstable"):
         find_remedies(beyond, None, {"lr": "0.5"}, REQUEST)
 
 
