@@ -181,7 +181,7 @@ def _fixed(
         if name in axes or name in GIVEN:
             continue
         if (name in takes or passes_all) and is_plain and _NAME.fullmatch(name):
-            sets.append(f"fixed.{name}={json.dumps(value)}")
+            sets.append(f"fixed.{name}={json.dumps(value, ensure_ascii=False)}")
         else:
             left_out.append(name)
     line = f"left out of the configuration, since nothing takes it: {listed(left_out, _SHOWN)}"

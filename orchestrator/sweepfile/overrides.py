@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +14,7 @@ from orchestrator.sweepfile.sections import SeedsSection
 from orchestrator.sweepfile.strict_yaml import Document, dotted, parse_document, parse_scalar
 
 _MAX_PARTS = 10  # of a key
+_QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^']|'')*'""", re.DOTALL)  # one word of text as YAML writes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +109,14 @@ def _parse_axis(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def parse_set(text: str, option: str = "--set") -> tuple[tuple[str, ...], Any]:
-    """Return the key path and the value of the KEY=VALUE of an ``option``. Raises InputError."""
+    """Return the key path and the value of the KEY=VALUE of an ``option``. Raises InputError.
+
+    A value in brackets, braces or quotes is read as YAML reads it.
+    """
     key, equals, value = text.partition("=")
     if not equals or not all(key.split(".")) or key.count(".") >= _MAX_PARTS:
         raise InputError(Problem(f"{option} {text}", "", "is not KEY=VALUE", "write e.g. fixed.batch_size=16"))
-    if value[:1] in "[{" and value:
+    if value and (value[0] in "[{" or _QUOTED.fullmatch(value)):
         return tuple(key.split(".")), parse_document(f"value: {value}", f"{option} {text}").data["value"]
     return tuple(key.split(".")), parse_scalar(value)
 

@@ -100,3 +100,13 @@ def test_what_makes_no_search_is_refused(command_line, options: list[str], says:
     code, text = command_line("init", "mine", *options)
     assert code == 2
     assert says in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("config.json", '{"lr": 0.001, "schedule": "cosine"}'), ("pasted.yaml", 'lr: 0.001\nschedule: "cosine"\n')],
+)
+def test_words_in_a_configuration_are_fixed_as_they_are_written(init, tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    sweep, _ = init("--from", name)
+    assert sweep.fixed["schedule"] == "cosine"

@@ -7,7 +7,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.driver.planning import refining_sweep
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.sweepfile.overrides import Overrides, refined
+from orchestrator.sweepfile.overrides import Overrides, parse_set, refined
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import Document, parse_document
 
@@ -156,3 +156,17 @@ def test_results_of_other_settings_are_no_beginning(train, tmp_path) -> None:
     train(sweep_of("", BODY))
     with pytest.raises(InputError, match="has no trial to begin with"):
         refine(tmp_path / "coarse", 12, 1.1, "steps=41")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r'"\n\n"', "\n\n"),
+        (r"\n\n", r"\n\n"),  # which the field itself reads as line breaks
+        ("'it''s'", "it's"),
+        ('"0.1"', "0.1"),
+        ('"python" "t.py"', '"python" "t.py"'),  # a command, not one word in quotes
+    ],
+)
+def test_a_value_in_quotes_is_the_text_in_them(text: str, value: str) -> None:
+    assert parse_set(f"fixed.separator={text}") == (("fixed", "separator"), value)
