@@ -154,13 +154,13 @@ def text_pairs(line: str) -> Iterator[Pair]:
     """Yield names with the numbers that follow them. A percentage is no step."""
     for match in _PAIR.finditer(line[:_MAX_TEXT]):
         name, number, unit = plain_name(match[1]), match[2].replace(",", ""), match[3]
-        is_step = name in STEP_NAMES
+        is_step, (start, end) = name in STEP_NAMES, match.span(2)
         if unit and is_step and unit[0] == "%":
             continue
         if not is_step and number.isdecimal() and "loss" in name and (decimals := _DECIMALS.match(line, match.end(2))):
-            number += f".{decimals[1]}"
+            number, end = f"{number}.{decimals[1]}", decimals.end()
         factor = 1.0 if is_step else _UNITS.get(unit, 1.0)
-        yield Pair(name, float(number) * factor, match.start(), match.span(2))
+        yield Pair(name, float(number) * factor, match.start(), (start, end))
 
 
 def has_counter(line: str) -> bool:

@@ -161,8 +161,8 @@ def test_a_notebook_shows_an_answer_as_its_lines_and_as_html_with_figures(result
 
 def test_a_method_takes_the_options_of_the_command_by_place_or_name_and_says_what_they_are(results) -> None:
     assert results.recommend(1.0).to_plain() == results.recommend(margin=1.0).to_plain()
-    assert list(inspect.signature(results.recommend).parameters)[-4:] == [
-        "margin", "metric", "degraded", "maximize",
+    assert list(inspect.signature(results.recommend).parameters)[-5:] == [
+        "margin", "metric", "degraded", "maximize", "paste",
     ]  # fmt: skip
     assert "how far from every edge" in inspect.getdoc(results.recommend)
     with pytest.raises(TypeError, match="too many positional arguments"):

@@ -483,6 +483,6 @@ def test_a_firing_is_told_with_its_reason() -> None:
 )
 def test_the_rate_of_a_head_that_is_tied_to_the_embeddings_cannot_be_set(key: str, value: Any) -> None:
     model = {"width": 8, "heads": 2}
-    with pytest.raises(InputError, match="cannot set head_lr: it acts where tie_embeddings is false"):
+    with pytest.raises(InputError, match="cannot set head_lr: it acts only where tie_embeddings is false"):
         sweep_of(objective="gpt", fixed={**model, "tie_embeddings": True}, **{key: value})
     assert sweep_of(objective="gpt", fixed=model, **{key: value})

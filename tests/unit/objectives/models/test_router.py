@@ -79,7 +79,7 @@ def test_readings_of_loads_are_those_of_plain_formulas() -> None:
     assert found["router_gini"][1].item() == 0.75
     assert found["router_dead"].tolist() == [0, 3, 1]
     np.testing.assert_allclose(found["router_load"], [1, 4, 2])
-    entropy = [-sum(x * math.log(x) for x in row if x > 0) for row in shares.tolist()]
+    entropy = [-sum(x * math.log(x, 4) for x in row if x > 0) for row in shares.tolist()]
     np.testing.assert_allclose(found["router_entropy"], entropy, rtol=1e-12)
 
 
