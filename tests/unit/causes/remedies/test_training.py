@@ -197,7 +197,7 @@ def test_python_answers_as_the_command_line_does_and_diagnose_shows_it(
         page, data = diagnosis_html(ledger, found.trial, rows), report_data(read_table(ledger))
         (stable,) = [row for row in rows if row.outcome == "stable"]
         assert remedy_picture(ledger, stable, rows) == ""
-    assert "cheapest: lr x0.5" in page
+    assert '<span class="label">cheapest</span> lr x0.5' in page
     kind, _, content = data["remedy_pictures"][found.trial.trial_id].partition(",")
     assert kind == "data:image/png;base64"
     assert base64.b64decode(content) == remedies_figure("png", found.result)
