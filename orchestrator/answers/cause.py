@@ -112,7 +112,7 @@ class CauseQuery(Query["SweepTable"]):
         objective = objective_of(folder, diagnosis.trial, allow_import=self.allow_import)
         proofs = read_proofs(subject.ledger, diagnosis, objective, self.replicates)
         if target.is_dir() and not store_proofs(folder, proofs, to_json(proofs)):
-            say("the stored answer of more forks is kept, which `sweep diagnose` cites")
+            say("`sweep diagnose` still cites the stored answer, with more forks")
         return proofs, summary
 
 
@@ -207,7 +207,7 @@ def proof_blocks(proofs: Proofs) -> Iterator[Block]:
         least_replicates(len(proofs.mechanisms)),
     )
     if 0 < tried < least and not proofs.num_missing:
-        text = f"{tried} of each kind cannot confirm anything, whatever comes of them; --replicates {least} or more can"
+        text = f"{tried} of each kind cannot confirm anything; --replicates {least} or more can"
         yield Caution(text, "too few forks")
     if proofs.num_missing:
         yield Caution(f"{proofs.num_missing} forks have no result yet; the same command trains them", "incomplete")

@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from objectives.base import OBJECTIVES
 from orchestrator.api.sweep_files import objectives
 from orchestrator.base.errors import InputError
 

@@ -47,9 +47,9 @@ def test_a_sweep_compared_with_itself_differs_in_nothing(tmp_path: Path) -> None
     (difference,) = found.differences
     assert (difference.area_change, difference.area_interval, difference.p_value) == (0, None, 1.0)
     assert factors(difference) == (1.0,)
-    text = comparison_lines(found)[-1]
-    assert text.endswith("(p = 1 by permuting whole seeds, at least 0.25).")
-    assert "is in the same bracket in all of 1 row" in text
+    verdict, *_, details = comparison_lines(found)
+    assert verdict.endswith("(p = 1 by permuting whole seeds, at least 0.25).")
+    assert "is in the same bracket in all of 1 row" in details
 
 
 def test_only_shared_cells_are_compared_and_the_others_are_counted(tmp_path: Path) -> None:
@@ -98,9 +98,9 @@ def test_one_seed_gives_no_interval_and_other_seeds_no_pairs(tmp_path: Path) -> 
     found = compared(tmp_path, (bodies[0], ["stable", "diverged"]), (bodies[1], ["stable", "stable"]))
     (difference,) = found.differences
     assert (found.sides[0].area_interval, difference.pairs) == (None, None)
-    text = comparison_lines(found)[-1]
-    assert "They share no seeds" in text
-    assert "How sure that is cannot be said" in text
+    verdict, *_, details = comparison_lines(found)
+    assert "They share no seeds" in details
+    assert "How sure that is cannot be said" in verdict
 
 
 def test_rows_without_exactly_one_edge_are_counted_apart(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ tracking: {{enabled: false}}
     near = pytest.approx(0.25, rel=0.2)
     assert factors(found.differences[0]) == (near, near), "brackets of 1.19"
     assert found.changed == {"curvature": (1.0, 4.0)}
-    assert "2 paired seeds cannot tell a difference from chance: 6 can (p = 0.5" in comparison_lines(found)[-1]
+    assert "2 paired seeds cannot tell a difference from chance: 6 can (p = 0.5" in comparison_lines(found)[0]
 
 
 def test_cells_without_all_results_are_not_compared(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_nothing_is_concluded_about_settings_from_two_objectives(tmp_path: Path)
         body = "seeds: [0, 1]\naxes: {lr: {values: [1, 2]}}\n"
         record(a, sweep_of(body), ["stable"] * 4)
         record(b, sweep_of(body, "name: fit\nobjective: function_fit\nsteps: 20\n"), ["stable"] * 4)
-        text = comparison_lines(compare([read_table(a), read_table(b)]))[-1]
-    assert text.endswith("(quadratic, function_fit), so no setting explains the difference.")
+        verdict = comparison_lines(compare([read_table(a), read_table(b)]))[0]
+    assert verdict.endswith("(quadratic, function_fit), so no setting explains the difference.")
 
 
 def test_cells_next_to_one_are_compared_each_with_its_own(tmp_path: Path) -> None:
