@@ -22,6 +22,7 @@ from orchestrator.detection.relative import lr_axis
 from orchestrator.sweepfile.custom_trainer import GIVEN, placeholders
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.settings import run_settings
+from orchestrator.sweepfile.starter import inert_where, starter_axes
 
 NUM_TRIALS = 60
 CONFIGS = (".json", ".yaml", ".yml")  # endings of a configuration
@@ -32,7 +33,6 @@ _STEPS = 200  # of a starter file that says nothing else
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SHOWN = 8  # keys that are listed
 _RATE = "lr"
-_STARTER_AXES = ("lr", "beta2")  # of a file without others
 _MOST_BYTES = 1_000_000  # of a configuration
 
 
@@ -95,17 +95,20 @@ def preset_changes(
         changes = replace(changes, steps=steps)
     given = {axis.partition("=")[0] for axis in changes.axes}
     said, axes = [], list(changes.axes)
+    fixing = replace(changes, sets=(*_fixed(own, (), takes, passes_all=False)[0], *changes.sets))
     for name, usual in PRESETS[preset].items() if preset is not None else ():
         found = next((each for each in usual.names if each in takes), None)
         if found is None or found in changes.drops:
             missing = f"{name} is not searched: {_place(command)} has none of {', '.join(usual.names)}"
             said += [] if found else [missing]
+        elif command is None and found not in given and (acts := inert_where(objective, found, fixing)):
+            said.append(f"{found} is not searched: it acts only where {acts}")
         elif found not in given:
             value = next((own[each] for each in (found, *usual.names) if each in own), None)
             axes.append(f"{found}={usual.values(value, changes.steps or _STEPS)}")
         for each in usual.names if found is not None else ():
             own.pop(each, None)
-    names = [axis.partition("=")[0] for axis in axes] or list(_STARTER_AXES)
+    names = [axis.partition("=")[0] for axis in axes] or ([_RATE] if command is not None else starter_axes(objective, fixing))
     drops = tuple(name for name in changes.drops if name not in takes or preset is None)
     sets, left_out = _fixed(own, names, takes, passes_all=command is not None and "{config}" in command)
     said += left_out

@@ -54,6 +54,12 @@ def test_a_trainer_is_searched_along_what_its_command_takes_and_the_rest_is_said
     assert "warmup is not searched: the command has none of warmup, " in said
 
 
+def test_an_axis_of_a_preset_that_does_not_act_is_not_searched_and_that_is_said(init) -> None:
+    sweep, said = init("--preset", "adamw", "--objective", "router")
+    assert "beta2" not in sweep.axis_names
+    assert "beta2 is not searched: it acts only where optimizer is adamw" in " ".join(said.split())
+
+
 def test_the_goal_of_a_safe_setting_is_a_search_for_the_edge_over_given_ranges(init) -> None:
     sweep, said = init("--goal", "safe", "--trainer", "python t.py {lr} {seed}", "--axis", "lr=log:1e-5,1")
     assert (sweep.axis_names, sweep.edge_axis) == (["lr"], "lr")

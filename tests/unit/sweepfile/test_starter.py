@@ -47,6 +47,20 @@ def test_named_axes_replace_those_of_the_starter(overrides: Overrides, axes: lis
     assert sweep.axis_names == axes
 
 
+@pytest.mark.parametrize(
+    ("objective", "sets", "axes"),
+    [
+        ("router", [], ["lr", "beta"]),  # trained by sgd, which has no beta2
+        ("router", ["fixed.beta=2"], ["lr"]),
+        ("gpt", ["fixed.optimizer=sgd"], ["lr"]),
+        ("router", ["fixed.optimizer=adamw"], ["lr", "beta2", "beta"]),
+    ],
+)
+def test_the_axes_of_the_starter_act_in_its_trials(objective: str, sets: list[str], axes: list[str]) -> None:
+    sweep = build_sweep(parse_document(starter_file("mine", objective, Overrides(sets=sets)), "mine.yaml"))
+    assert sweep.axis_names == axes
+
+
 def test_an_axis_that_the_starter_does_not_have_cannot_be_dropped() -> None:
     with pytest.raises(InputError, match=r"--drop eps.*is not an axis"):
         starter_file("mine", "gpt", Overrides(axes=["clip=values:none,1"], drops=["eps"]))
