@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -185,3 +186,13 @@ def shipped_sweeps() -> dict[str, Path]:
     """Return the file of each sweep that ships, by name."""
     folder = next((folder for folder in _FOLDERS if folder.is_dir()), None)
     return {} if folder is None else {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def shipped_sweep(name: str) -> Path | None:
+    """Return the file of the sweep ``name`` that ships, also of one in a folder, such as known/router, or None."""
+    folder = next((folder for folder in _FOLDERS if folder.is_dir()), None)
+    parts = name.removesuffix(".yaml").split("/")
+    if folder is None or not all(re.fullmatch(r"\w+", part) for part in parts):
+        return None
+    path = folder.joinpath(*parts).with_suffix(".yaml")
+    return path if path.is_file() else None

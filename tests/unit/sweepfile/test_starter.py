@@ -9,7 +9,7 @@ from orchestrator.sweepfile import starter as module
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.sections import SweepFile
 from orchestrator.sweepfile.spec import build_sweep, load_sweep
-from orchestrator.sweepfile.starter import objective_rows, shipped_sweeps, starter_file
+from orchestrator.sweepfile.starter import objective_rows, shipped_sweep, shipped_sweeps, starter_file
 from orchestrator.sweepfile.strict_yaml import parse_document
 
 
@@ -128,3 +128,9 @@ def test_a_copy_has_its_comments_and_the_new_name() -> None:
 def test_what_cannot_be_copied_is_told(shipped: str, changes: Overrides, said: str) -> None:
     with pytest.raises(InputError, match=said):
         list(init("mine", None, None, changes, None, shipped))
+
+
+def test_a_shipped_sweep_in_a_folder_is_found_by_folder_and_name() -> None:
+    assert shipped_sweep("known/router") == ROOT / "sweeps/known/router.yaml"
+    assert shipped_sweep("../sweeps/known/router") is None
+    assert read_sweep("known/router", Path("results"), Overrides(), allow_import=False).name == "router"
