@@ -217,7 +217,8 @@ def _shift_of_brackets(new: Difference, axis: Axis) -> str:
     num_other = len(new.rows) - len(factors)
     rest = f"; {count(num_other, 'row')} with no edge or several in one of them" if num_other else ""
     if all(math.isclose(factor, 1.0, rel_tol=1e-9) for factor in factors):
-        what = f"is in the same bracket in all of {rows} that have one"
+        those = "the one row that has" if len(factors) == 1 else f"all of {rows} that have"
+        what = f"is in the same bracket in {those} one"
         return f"{edge} {what} (brackets up to a factor {resolution:.3g}){rest}."
     return (
         f"{edge} moves by a factor {middle:.3g} (median of {rows}, {spread}; brackets up to a factor "

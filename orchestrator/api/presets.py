@@ -7,6 +7,7 @@ rest of that configuration is fixed.
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -22,6 +23,8 @@ from orchestrator.detection.relative import lr_axis
 from orchestrator.sweepfile.custom_trainer import GIVEN, placeholders
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.settings import run_settings
+from orchestrator.sweepfile.starter import inert_where, starter_axes
+from orchestrator.sweepfile.steps import is_share
 
 NUM_TRIALS = 60
 CONFIGS = (".json", ".yaml", ".yml")  # endings of a configuration
@@ -32,7 +35,6 @@ _STEPS = 200  # of a starter file that says nothing else
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SHOWN = 8  # keys that are listed
 _RATE = "lr"
-_STARTER_AXES = ("lr", "beta2")  # of a file without others
 _MOST_BYTES = 1_000_000  # of a configuration
 
 
@@ -72,6 +74,14 @@ PRESETS: Mapping[str, Mapping[str, _Usual]] = {
 }
 
 
+_ACCEPTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    _RATE: (lambda value: _is_positive(value), "a number above 0"),
+    "warmup": (lambda value: is_share(value) or (is_number(value) and value >= 0), "a number of steps"),
+    "beta2": (lambda value: is_number(value) and 0 <= value < 1, "a number from 0 to below 1"),
+    "clip": (lambda value: is_number(value) and value >= 0, "a number from 0"),
+}
+
+
 def preset_changes(
     preset: str | None,
     goal: str | None,
@@ -90,31 +100,66 @@ def preset_changes(
     _check_choice("--goal", goal, GOALS)
     own = {} if config is None else _read(config)
     takes = _taken(objective, command)
+    _check_usual(config, own)
     steps = own.pop("steps", None)
     if changes.steps is None and type(steps) is int and steps > 0:
         changes = replace(changes, steps=steps)
     given = {axis.partition("=")[0] for axis in changes.axes}
     said, axes = [], list(changes.axes)
+    fixing = replace(changes, sets=(*_fixed(own, (), takes, passes_all=False)[0], *changes.sets))
     for name, usual in PRESETS[preset].items() if preset is not None else ():
         found = next((each for each in usual.names if each in takes), None)
         if found is None or found in changes.drops:
             missing = f"{name} is not searched: {_place(command)} has none of {', '.join(usual.names)}"
             said += [] if found else [missing]
+        elif command is None and found not in given and (acts := inert_where(objective, found, fixing)):
+            said.append(f"{found} is not searched: it acts only where {acts}")
         elif found not in given:
             value = next((own[each] for each in (found, *usual.names) if each in own), None)
             axes.append(f"{found}={usual.values(value, changes.steps or _STEPS)}")
         for each in usual.names if found is not None else ():
             own.pop(each, None)
-    names = [axis.partition("=")[0] for axis in axes] or list(_STARTER_AXES)
+    if preset is None and command is None:
+        own = _by_own_names(own, takes)
+    names = [axis.partition("=")[0] for axis in axes] or (
+        [_RATE] if command is not None else starter_axes(objective, fixing)
+    )
     drops = tuple(name for name in changes.drops if name not in takes or preset is None)
     sets, left_out = _fixed(own, names, takes, passes_all=command is not None and "{config}" in command)
     said += left_out
+    if preset is None:
+        swept = {name: own[name] for name in names if own.get(name) is not None}
+        said += [
+            f"{name} = {value} of the configuration is not fixed: {name} is an axis" for name, value in swept.items()
+        ]
     changes = replace(changes, axes=tuple(axes), drops=drops, sets=(*sets, *changes.sets))
     if preset is not None or goal is not None:
         changes = _searched(changes, names, preset or "", num_trials)
         margin = f" --margin {_MARGIN} --paste" if goal is not None else ""
         said.append(f"at most {num_trials} trials; then: `sweep recommend NAME{margin}`")
     return changes, said
+
+
+def _check_usual(config: Path | None, own: Mapping[str, Any]) -> None:
+    """Raise InputError for values of rates, warmups and decays that no trainer takes, and for infinite numbers."""
+    problems = []
+    for name, usual in PRESETS["adamw"].items():
+        for each in usual.names:
+            if own.get(each) is not None and not _ACCEPTED[name][0](own[each]):
+                message = f"{own[each]!r} is not {_ACCEPTED[name][1]}"
+                problems.append(Problem(str(config), each, message, "mend it, or leave it out of the file"))
+    for each, value in own.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            problems.append(Problem(str(config), each, f"{value} is not a finite number", "write a number"))
+    if problems:
+        raise InputError(*problems)
+
+
+def _by_own_names(own: Mapping[str, Any], takes: Collection[str]) -> dict[str, Any]:
+    """The settings under the names of fields where they have a usual other name, such as learning_rate."""
+    usual = {each: name for name, one in PRESETS["adamw"].items() for each in one.names}
+    names = {each: usual.get(each, each) if each not in takes else each for each in own}
+    return {names[each]: value for each, value in own.items() if names[each] == each or names[each] not in own}
 
 
 def _read(config: Path) -> dict[str, Any]:
@@ -190,18 +235,19 @@ def _fixed(
 
 def _searched(changes: Overrides, names: list[str], preset: str, num_trials: int) -> Overrides:
     """The changes with a search for the edge along the rate, or else along the first range."""
-    ranges = [
-        axis.partition("=")[0]
-        for axis in changes.axes
-        if not axis.partition("=")[2].startswith("values:") and axis.count(",") == 1
-    ]
+    axes = [axis if _is_list(axis) else ",".join(axis.split(",")[:2]) for axis in changes.axes]  # without counts
+    ranges = [axis.partition("=")[0] for axis in axes if not _is_list(axis) and axis.count(",") == 1]
     along = lr_axis(ranges) or next(iter(ranges), None)
     if along is None:
         option = f"--preset {preset}" if preset else "--goal safe"
         remedy = "add the range that is searched: --axis lr=log:1e-5,1, and {lr} to a command"
         raise InputError(Problem(option, ", ".join(names) or "no axis", "has no range to look for an edge in", remedy))
     search = ("search.method=edge", f"search.along={along}", f"search.trials={num_trials}")
-    return replace(changes, sets=(*search, *changes.sets), seeds=changes.seeds or "0")
+    return replace(changes, axes=tuple(axes), sets=(*search, *changes.sets), seeds=changes.seeds or "0")
+
+
+def _is_list(axis: str) -> bool:
+    return axis.partition("=")[2].startswith("values:")
 
 
 def _is_positive(value: Any) -> bool:

@@ -15,7 +15,13 @@ from orchestrator.base.files import FROZEN_SWEEP, check_output, write_output
 from orchestrator.render.blocks import Table
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, load_sweep
-from orchestrator.sweepfile.starter import objectives_with_rows, script_starter, shipped_sweeps, starter_file
+from orchestrator.sweepfile.starter import (
+    objectives_with_rows,
+    script_starter,
+    shipped_sweep,
+    shipped_sweeps,
+    starter_file,
+)
 
 if TYPE_CHECKING:
     from orchestrator.render.text import Lines
@@ -45,7 +51,7 @@ def read_sweep(file: str, results: Path, changes: Overrides, allow_import: bool)
         for folder in (path, results / file):
             check_not_imported(folder)
     if not path.exists():
-        path = shipped_sweeps().get(file, path)
+        path = shipped_sweep(file) or path
     return load_sweep(path, changes, allow_import=allow_import)
 
 
@@ -108,12 +114,12 @@ def init(
 def _copy(name: str, shipped: str, is_alone: bool) -> str:
     """The file of a sweep that ships, with its comments, under another name. Raises InputError where there is none."""
     there = shipped_sweeps()
-    if shipped not in there:
+    if (source := shipped_sweep(shipped)) is None:
         raise InputError(Problem("--from", shipped, "is not a sweep that ships", f"choose {', '.join(there)}"))
     if not is_alone:
         message = "copies a file as it is, and other options change what is in it"
         raise InputError(Problem("--from", shipped, message, "leave them out, and edit the copy"))
-    return re.sub(r"(?m)^name: .*$", f"name: {name}", there[shipped].read_text(), count=1)
+    return re.sub(r"(?m)^name: .*$", f"name: {name}", source.read_text(), count=1)
 
 
 def objectives(name: str | None = None, match: str | None = None) -> Lines:

@@ -44,6 +44,7 @@ class MemberRecord:
     ``has_norm_at_zero`` says that their gradient norms were finite. ``undone_reason`` and ``undone_since_step`` say
     that a run that ends now was skipped or rolled back to its end (``Undone``). ``worse_share`` is the share of what it
     learned that it slowly lost, if it has been worse than at its best for a third of its losses, ``worse_since_step``.
+    ``not_finite_step`` is the step since which it is not finite, also of a run that was lost before.
     """
 
     num_steps: int
@@ -79,6 +80,7 @@ class MemberRecord:
     undone_since_step: int | None = None
     worse_share: float | None = None
     worse_since_step: int | None = None
+    not_finite_step: int | None = None
     counts: Counts = field(default_factory=Counts, compare=False)
 
 
@@ -187,6 +189,7 @@ class _Member:
             undone_since_step=undone_since_step,
             worse_share=worse_share,
             worse_since_step=None if worse_share is None else worse_since_step,
+            not_finite_step=verdicts.not_finite_step,
             num_episodes=num_episodes,
             off_share=num_off / self.num_steps if self.num_steps else 0.0,
             first_step=None if self.first_step < 0 else self.first_step,

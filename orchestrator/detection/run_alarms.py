@@ -67,6 +67,9 @@ def _of_record(record: MemberRecord) -> Iterator[Alarm]:
         yield Alarm("spike", episode.onset_step, _spike_text(episode))
     if record.lost == "not_finite":
         yield Alarm("nan", record.lost_onset_step, f"{record.lost_reason}, at step {record.lost_onset_step:,}")
+    elif record.not_finite_step is not None:
+        since = f"since step {record.not_finite_step:,}, after it was lost"
+        yield Alarm("nan", record.not_finite_step, f"the loss or the gradient norm is not finite {since}")
     elif record.num_broken >= _BROKEN:
         since = f"since step {record.broken_since_step:,}"
         yield Alarm("nan", record.broken_since_step, f"the gradient norm is not finite {since}")

@@ -86,6 +86,7 @@ class Verdicts:
         "_rules",
         "_since_best",
         "_sunk",
+        "not_finite_step",
         *_STATE,
     )
 
@@ -103,6 +104,7 @@ class Verdicts:
         self.broken_gradients, self.gradient_since = 0, -1
         self._high_losses, self._patience, self._excess_before = 0, 1, math.inf
         self._has_fallen = False
+        self.not_finite_step: int | None = None  # also of a run that was lost before
         self._num_changes, self._far, self._sunk, self._half_way = -1, math.inf, math.inf, math.inf
         self._since_best = _SinceBest()
 
@@ -119,10 +121,10 @@ class Verdicts:
             self.broken_gradients += 1
             if self.broken_gradients >= self._gradient_patience:
                 self._lose("not_finite", step, self.gradient_since, "the gradient norm is not finite")
-                self.is_finite = False
+                self.is_finite, self.not_finite_step = False, self.gradient_since
         if self.is_finite and not is_finite:
             self._lose("not_finite", step, step, "the loss is not finite")
-            self.is_finite = False
+            self.is_finite, self.not_finite_step = False, step
 
     def guard_undone(self, undone: Undone, step: int) -> None:
         """Judge whether a run trains no more, as each of its steps is skipped or rolled back."""
@@ -207,13 +209,15 @@ class Verdicts:
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""
-        return {"since_best": asdict(self._since_best), **{name: getattr(self, name) for name in _STATE}}
+        own = {"since_best": asdict(self._since_best), "not_finite_step": self.not_finite_step}
+        return {**own, **{name: getattr(self, name) for name in _STATE}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a ``state_dict``."""
         for name in _STATE:
             setattr(self, name, state[name])
         self._since_best = _SinceBest(**state.get("since_best", {}))  # checkpoints of earlier versions have none
+        self.not_finite_step = state.get("not_finite_step")
 
     def _compare(self, loss: float, level: float, step: int) -> None:
         """Update whether the run is far above its best level or has sunk, and since when."""

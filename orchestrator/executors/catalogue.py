@@ -87,7 +87,7 @@ LOADERS: dict[str, Callable[[ExecutorOptions], Start]] = {"ray": _ray, "slurm": 
 def executor_loader(name: str, options: ExecutorOptions) -> Callable[[], Start]:
     """Return the loader of the executor ``name``. Raises InputError for an unknown name."""
     if name not in LOADERS:
-        *others, last = LOADERS
+        *others, last = (*LOADERS, "auto")  # which run_lines replaces by one of them
         raise InputError(Problem("--executor", "", f"{name!r} is unknown", f"choose {', '.join(others)} or {last}"))
     if name == "ray":
         check_installed("--executor ray", "ray")

@@ -273,7 +273,7 @@ def _take(found: Recommendation, edge: _Edge) -> str:
     if not found.candidates:
         return "" if edge.is_all_unstable else "no cell is stable on all of its seeds, so none can be taken"
     widest = max(found.candidates, key=lambda each: (each.margin, -measure.cost(each.loss)))
-    far = f"the farthest, {widest.name}, {widest.margin:.3g}"
+    far = f"the farthest, {widest.name}, a factor {widest.margin:.3g}"
     return f"no stable setting is known to be a factor {found.margin:g} from the edge ({far})"
 
 

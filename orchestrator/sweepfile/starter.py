@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 from objectives.base import OBJECTIVES, Objective
 from objectives.fields import condition_of
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.sweepfile.overrides import Overrides
+from orchestrator.sweepfile.overrides import Overrides, parse_set
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
@@ -25,9 +26,12 @@ objective: {objective}
 steps: {steps}
 seeds: [0, 1, 2]
 axes:
-  lr: {{log: [1e-3, 1.0], num: 7}}
-  beta2: {{values: [0.5, 0.9, 0.99, 0.999]}}
-"""
+{axes}"""
+_STARTER_AXES = {
+    "lr": "{log: [1e-3, 1.0], num: 7}",
+    "beta2": "{values: [0.5, 0.9, 0.99, 0.999]}",
+    "beta": "{log: [0.5, 8], num: 5}",  # of the router
+}
 # A YAML parser reads JSON's strings, so that a command with quotes and backslashes stays what it is.
 _SCRIPT = "name: {name}\nobjective: {{command: {command}}}\nsteps: {steps}\nseeds: [0, 1]\naxes: {{}}\n"
 _USUAL_AXIS = "lr=log:1e-4,1,5"
@@ -75,10 +79,41 @@ def starter_file(name: str, objective: str, overrides: Overrides) -> str:
     Raises InputError for invalid overrides.
     """
     steps = OBJECTIVES[objective].starter_steps if objective in OBJECTIVES else _STEPS
-    document = parse_document(_STARTER.format(name=name, objective=objective, steps=steps), "starter file")
+    axes = "".join(f"  {axis}: {_STARTER_AXES[axis]}\n" for axis in starter_axes(objective, overrides))
+    text = _STARTER.format(name=name, objective=objective, steps=steps, axes=axes or "  {}\n")
+    document = parse_document(text, "starter file")
     if overrides.axes:
         overrides = replace(overrides, drops=tuple(dict.fromkeys([*document.data["axes"], *overrides.drops])))
     return _commented(build_sweep(document, overrides).text.splitlines(), _COMMENTS)
+
+
+def starter_axes(objective: str, overrides: Overrides) -> list[str]:
+    """The axes of a starter file that no ``overrides`` replace: what the objective has and acts, and is not fixed."""
+    if objective not in OBJECTIVES:
+        return ["lr", "beta2"]
+    fixed = _fixed_by(overrides)
+    fields = OBJECTIVES[objective].config_class.model_fields
+    return [
+        name
+        for name in _STARTER_AXES
+        if name in fields and not inert_where(objective, name, overrides) and (name not in fixed or name != "beta")
+    ]
+
+
+def inert_where(objective: str, name: str, overrides: Overrides) -> str:
+    """In words, where the field ``name`` acts, if that is false of what ``overrides`` fix and empty if it acts."""
+    if objective not in OBJECTIVES:
+        return ""
+    fields = OBJECTIVES[objective].config_class.model_fields
+    acts = condition_of(fields[name])
+    settings = {key: field.default for key, field in fields.items()} | _fixed_by(overrides)
+    return "" if acts.holds(settings) else acts.text
+
+
+def _fixed_by(overrides: Overrides) -> dict[str, Any]:
+    """The fields that ``--set`` fixes."""
+    parsed = map(parse_set, overrides.sets)
+    return {path[1]: value for path, value in parsed if len(path) == 2 and path[0] == "fixed"}
 
 
 def script_starter(name: str, command: str, overrides: Overrides) -> str:
@@ -151,3 +186,13 @@ def shipped_sweeps() -> dict[str, Path]:
     """Return the file of each sweep that ships, by name."""
     folder = next((folder for folder in _FOLDERS if folder.is_dir()), None)
     return {} if folder is None else {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def shipped_sweep(name: str) -> Path | None:
+    """Return the file of the sweep ``name`` that ships, also of one in a folder, such as known/router, or None."""
+    folder = next((folder for folder in _FOLDERS if folder.is_dir()), None)
+    parts = name.removesuffix(".yaml").split("/")
+    if folder is None or not all(re.fullmatch(r"\w+", part) for part in parts):
+        return None
+    path = folder.joinpath(*parts).with_suffix(".yaml")
+    return path if path.is_file() else None

@@ -54,10 +54,46 @@ def test_a_trainer_is_searched_along_what_its_command_takes_and_the_rest_is_said
     assert "warmup is not searched: the command has none of warmup, " in said
 
 
+def test_an_axis_of_a_preset_that_does_not_act_is_not_searched_and_that_is_said(init) -> None:
+    sweep, said = init("--preset", "adamw", "--objective", "router")
+    assert "beta2" not in sweep.axis_names
+    assert "beta2 is not searched: it acts only where optimizer is adamw" in " ".join(said.split())
+
+
 def test_the_goal_of_a_safe_setting_is_a_search_for_the_edge_over_given_ranges(init) -> None:
     sweep, said = init("--goal", "safe", "--trainer", "python t.py {lr} {seed}", "--axis", "lr=log:1e-5,1")
     assert (sweep.axis_names, sweep.edge_axis) == (["lr"], "lr")
     assert "`sweep recommend mine --margin 3 --paste`" in said
+
+
+def test_the_count_of_a_range_is_left_out_of_a_search(init) -> None:
+    sweep, _ = init("--goal", "safe", "--axis", "lr=log:1e-3,1,5")
+    assert (sweep.edge_axis, sweep.axes[0].ends) == ("lr", (1e-3, 1.0))
+
+
+def test_usual_names_of_settings_are_fixed_under_the_names_of_fields(init, tmp_path: Path) -> None:
+    config = '{"warmup_steps": 8, "adam_beta2": 0.95, "max_grad_norm": 2.0}'
+    sweep, said = init("--axis", "lr=log:1e-3,1,5", "--from", written(tmp_path, config))
+    assert [sweep.fixed[name] for name in ("warmup", "beta2", "clip")] == [8, 0.95, 2.0]
+    assert "left out" not in said
+
+
+def test_a_setting_that_an_axis_replaces_is_said(init, tmp_path: Path) -> None:
+    _, said = init("--from", written(tmp_path, '{"learning_rate": 3e-4}'))
+    assert "lr = 0.0003 of the configuration is not fixed: lr is an axis" in " ".join(said.split())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("lr", '"fast"'), ("lr", "-1"), ("lr", "0"), ("warmup_steps", "-3"), ("adam_beta2", "1"), ("width", "1e400")],
+)
+def test_a_value_that_no_trainer_takes_is_refused_with_its_file_and_key(
+    command_line, tmp_path: Path, key: str, value: str
+) -> None:
+    written(tmp_path, f'{{"{key}": {value}}}')
+    code, text = command_line("init", "m", "--preset", "adamw", "--from", str(tmp_path / "config.json"))
+    assert code == 2
+    assert f"config.json: {key}: " in " ".join(text.split())
 
 
 def test_a_configuration_alone_fixes_what_is_not_swept(init, tmp_path: Path) -> None:

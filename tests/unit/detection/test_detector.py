@@ -250,6 +250,7 @@ def test_steps_are_names_in_the_record_and_change_no_judgement(gaps: list[int], 
         ]
         episodes = tuple(replace(e, **steps) for e, steps in zip(found.episodes, episodes, strict=True))
         keys = ("lost_step", "lost_onset_step", "up_since_step", "first_step", "risen_since_step", "worse_since_step")
+        keys = (*keys, "not_finite_step")
         steps = {key: named(getattr(found, key)) for key in keys}
         assert detector.record(k) == replace(found, episodes=episodes, **steps)
 

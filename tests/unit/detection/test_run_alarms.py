@@ -66,6 +66,13 @@ def test_a_lost_run_is_raised_with_its_step_and_reason() -> None:
     assert found == [("spike", 1000), ("lost", run.monitor.record().lost_step)]
 
 
+def test_a_loss_that_is_not_finite_is_raised_of_a_run_that_is_lost_already() -> None:
+    losses, run = learning(2000, changes=[(1000, 2000, 9.0)]), Run()
+    assert [kind for kind, _ in run.add(losses)] == ["spike", "lost"]
+    assert run.add(np.array([math.nan])) == [("nan", 2000)]
+    assert run.add(np.array([math.nan] * 200)) == []
+
+
 def test_a_log_that_stands_still_is_raised_once_until_it_grows_again() -> None:
     run = Run()
     run.add(learning(50))

@@ -68,7 +68,9 @@ def test_each_kind_of_evidence_has_its_true_sentence(tmp_path: Path, letters: st
 def test_a_setting_without_a_known_margin_is_not_offered(tmp_path: Path) -> None:
     sentence = said(tmp_path, "dsddd")
     assert sentence.setting is None
-    assert sentence.take == "no stable setting is known to be a factor 2 from the edge (the farthest, lr=0.01, 1)"
+    assert (
+        sentence.take == "no stable setting is known to be a factor 2 from the edge (the farthest, lr=0.01, a factor 1)"
+    )
 
 
 def test_where_no_value_is_stable_in_every_row_the_edge_is_a_range_over_rows(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from orchestrator.sweepfile import starter as module
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.sections import SweepFile
 from orchestrator.sweepfile.spec import build_sweep, load_sweep
-from orchestrator.sweepfile.starter import objective_rows, shipped_sweeps, starter_file
+from orchestrator.sweepfile.starter import objective_rows, shipped_sweep, shipped_sweeps, starter_file
 from orchestrator.sweepfile.strict_yaml import parse_document
 
 
@@ -44,6 +44,20 @@ def test_options_land_in_the_starter() -> None:
 )
 def test_named_axes_replace_those_of_the_starter(overrides: Overrides, axes: list[str]) -> None:
     sweep = build_sweep(parse_document(starter_file("mine", "gpt", overrides), "mine.yaml"))
+    assert sweep.axis_names == axes
+
+
+@pytest.mark.parametrize(
+    ("objective", "sets", "axes"),
+    [
+        ("router", [], ["lr", "beta"]),  # trained by sgd, which has no beta2
+        ("router", ["fixed.beta=2"], ["lr"]),
+        ("gpt", ["fixed.optimizer=sgd"], ["lr"]),
+        ("router", ["fixed.optimizer=adamw"], ["lr", "beta2", "beta"]),
+    ],
+)
+def test_the_axes_of_the_starter_act_in_its_trials(objective: str, sets: list[str], axes: list[str]) -> None:
+    sweep = build_sweep(parse_document(starter_file("mine", objective, Overrides(sets=sets)), "mine.yaml"))
     assert sweep.axis_names == axes
 
 
@@ -114,3 +128,9 @@ def test_a_copy_has_its_comments_and_the_new_name() -> None:
 def test_what_cannot_be_copied_is_told(shipped: str, changes: Overrides, said: str) -> None:
     with pytest.raises(InputError, match=said):
         list(init("mine", None, None, changes, None, shipped))
+
+
+def test_a_shipped_sweep_in_a_folder_is_found_by_folder_and_name() -> None:
+    assert shipped_sweep("known/router") == ROOT / "sweeps/known/router.yaml"
+    assert shipped_sweep("../sweeps/known/router") is None
+    assert read_sweep("known/router", Path("results"), Overrides(), allow_import=False).name == "router"
