@@ -47,7 +47,7 @@ def _on_surface(margin: Margin, axis: Axis) -> str:
     stable = f"surely stable to {value_text(axis, margin.last_stable)}{factor_text(margin.known)}"
     if margin.is_open:
         at_end = margin.known == 1
-        return f"{direction}: open: " + ("it is the axis's end" if at_end else f"{stable}, where what was tried ends")
+        return f"{direction}: open: " + ("it is the axis's end" if at_end else f"{stable}, where its range ends")
     if margin.edge is None:
         return f"{direction}: {stable}, and perhaps to the axis's end"
     return f"{direction}: {stable}, edge near {value_text(axis, margin.first_not_stable)}{factor_text(margin.edge)}"

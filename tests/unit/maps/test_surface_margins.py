@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
+from orchestrator.answers._margins import margin_text
 from orchestrator.answers.recommend import RecommendAnswer
+from orchestrator.base.space import Axis
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.edges import Margin
 from orchestrator.maps.recommendation import Recommendation, recommend
@@ -89,3 +91,11 @@ def test_margins_of_cells_are_computed_until_one_is_chosen(tmp_path: Path, monke
     needed = found.candidates[: found.candidates.index(found.chosen) + 1]
     assert asked == [candidate.setting for candidate in needed]
     assert len(needed) < len(found.candidates)
+
+
+def test_an_open_margin_of_a_surface_ends_with_the_range_not_with_what_was_tried() -> None:
+    axis = Axis("lr", "log", (), (1e-3, 1.0))
+    margin = Margin(
+        "lr", is_upwards=False, known=10.0, edge=None, last_stable=1e-3, first_not_stable=None, not_known=()
+    )
+    assert margin_text(margin, [axis], is_fitted=True).endswith("where its range ends")
