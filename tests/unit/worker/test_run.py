@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pack_cases import SMALL, STOPPING, assert_the_same, curve, pack_with, results
+from pack_cases import STOPPING, assert_the_same, curve, pack_with, results
 from tiers import thinned
 
 from objectives.base import OBJECTIVES, Rounding
@@ -136,7 +136,7 @@ WAYS_TO_STOP = {"early stop": {}, "to the end": {"early_stop": False}, "half of 
 @pytest.mark.parametrize(
     ("objective", "how"),
     thinned(
-        [(objective, how) for objective in SMALL for how in WAYS_TO_STOP],
+        [(objective, how) for objective in LRS for how in WAYS_TO_STOP],
         lambda case: case in (("gpt", "early stop"), ("function_fit", "to the end")) or case[0] == "quadratic",
     ),
 )
@@ -174,7 +174,7 @@ CLIPS = (None, 1000.0, 3.0, 0.5, 0.01)
 
 @pytest.mark.parametrize(
     ("objective", "width"),
-    thinned(itertools.product(SMALL, (5, 10, 3)), lambda case: case[0] == "quadratic" or case[1] == 3),
+    thinned(itertools.product(LRS, (5, 10, 3)), lambda case: case[0] == "quadratic" or case[1] == 3),
 )
 def test_members_that_differ_in_clip_alone_train_together_as_each_would_alone(objective: str, width: int) -> None:
     lrs = {"gpt": (1e-2, 1e30), "function_fit": (3e-2, 1e200), "quadratic": (1.0, 8.0)}[objective]
