@@ -64,8 +64,8 @@ def _words(content: bytes) -> list[bytes]:
 
 
 _KINDS: Mapping[NoiseKind, Callable[[bytes, int], bytes]] = {
-    "shuffled_bytes": _shuffled,
-    "foreign_text": _foreign,
+    "shuffled": _shuffled,
+    "foreign": _foreign,
     "markup": _marked_up,
-    "repeated_token": _repeated,
+    "repeated": _repeated,
 }

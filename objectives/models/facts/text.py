@@ -10,7 +10,7 @@ from pydantic import field_validator
 from objectives.fields import Condition, structural, unless
 from objectives.training_config import TrainingConfig
 
-NoiseKind = Literal["shuffled_bytes", "foreign_text", "markup", "repeated_token"]
+NoiseKind = Literal["shuffled", "foreign", "markup", "repeated"]
 Dedup = Literal["exact", "near"]
 Quality = Literal["compression", "perplexity"]
 
@@ -35,7 +35,7 @@ class Recipe:
     duplicated_share: float = 0.0
     duplicated_times: int = 1
     noise_share: float = 0.0
-    noise_kind: NoiseKind = "shuffled_bytes"
+    noise_kind: NoiseKind = "shuffled"
     dedup: Dedup | None = None
     quality: Quality | None = None
     quality_keep: float = 1.0
@@ -74,7 +74,7 @@ class TextConfig(TrainingConfig):
         0.0, "1", "share of the text, in whole documents, that is replaced by noise", off=True, ge=0, le=1
     )
     noise_kind: NoiseKind = structural(
-        "shuffled_bytes",
+        "shuffled",
         "kind",
         "noise: the document's bytes shuffled, its letters as Cyrillic ones, its words in tags, or one word repeated",
         acts=unless("noise_share", 0.0),
@@ -106,7 +106,7 @@ class TextConfig(TrainingConfig):
             self.duplicated_share,
             self.duplicated_times if self.duplicated_share > 0 else 1,
             self.noise_share,
-            self.noise_kind if self.noise_share > 0 else "shuffled_bytes",
+            self.noise_kind if self.noise_share > 0 else "shuffled",
             self.dedup,
             self.quality,
             self.quality_keep if self.quality else 1.0,

@@ -51,8 +51,8 @@ def test_the_axes_can_be_turned_and_the_table_has_the_same_cells(ledger) -> None
     table = map_table(straight)
     assert list(table.columns) == [
         "lr", "clip", "num_seeds", "num_finished", "state", "cell_lr_health", "fraction_stable", "fraction_low",
-        "fraction_high", "num_stable", "num_degraded", "num_collapsed", "num_spiked", "num_diverged", "num_stalled", "num_pruned",
-        "num_risen", "num_errored", "total_spikes",
+        "fraction_high", "num_stable", "num_degraded", "num_collapsed", "num_spiked", "num_diverged", "num_stalled",
+        "num_pruned", "num_risen", "num_errored", "total_spikes",
         *(f"median_{name}" for name in METRICS),
     ]  # fmt: skip
     assert table["num_diverged"].tolist() == [0, 1, 2, 0]

@@ -49,7 +49,7 @@ def test_a_sweep_compared_with_itself_differs_in_nothing(tmp_path: Path) -> None
     assert factors(difference) == (1.0,)
     verdict, *_, details = comparison_lines(found)
     assert verdict.endswith("(p = 1 by permuting whole seeds, at least 0.25).")
-    assert "is in the same bracket in all of 1 row" in details
+    assert "is in the same bracket in the one row" in details
 
 
 def test_only_shared_cells_are_compared_and_the_others_are_counted(tmp_path: Path) -> None:

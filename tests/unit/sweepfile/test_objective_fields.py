@@ -31,12 +31,12 @@ DRAWN = {"lr", "clip", "warmup", "schedule", "qk_norm", "text"}
 
 
 def sweep_over(objective: str, field: str) -> str:
-    needs = needs_of(field)
-    small = {key: value for key, value in SMALL[objective].items() if key not in ("optimizer", "beta1", field)}
+    small = {key: value for key, value in SMALL[objective].items() if key not in ("optimizer", "beta1")}
+    fixed = {"optimizer": "adamw", **small, **needs_of(field)}
+    fixed.pop(field, None)
     data = {
         "name": "every", "objective": objective, "steps": 3, "axes": {field: {"values": VALUES[field]}},
-        "fixed": {**small, **needs}, "resources": {"pack": 2}, "telemetry": {"every": None},
-        "tracking": {"enabled": False},
+        "fixed": fixed, "resources": {"pack": 2}, "telemetry": {"every": None}, "tracking": {"enabled": False},
     }  # fmt: skip
     return yaml.safe_dump(data)
 

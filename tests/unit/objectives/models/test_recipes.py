@@ -132,7 +132,7 @@ def test_a_share_of_the_documents_is_there_as_often_as_asked_for(text: tuple[str
 
 
 def test_copies_of_noise_are_equal_and_exact_deduplication_takes_them_out(text: tuple[str]) -> None:
-    noise = {"noise_share": 0.5, "noise_kind": "shuffled_bytes"}
+    noise = {"noise_share": 0.5, "noise_kind": "shuffled"}
     copies = {"duplicated_share": 0.2, "duplicated_times": 5}
     found = load_text(text, by(**noise, **copies, dedup="exact"))
     assert trained_on(found) == trained_on(load_text(text, by(**noise)))
@@ -185,7 +185,7 @@ def test_the_origin_of_a_batch_is_in_the_file_wherever_copies_and_filters_move_i
 
 
 FIELDS = {
-    "noise": {"separator": "\n", "noise_share": 0.4, "noise_kind": "repeated_token"},
+    "noise": {"separator": "\n", "noise_share": 0.4, "noise_kind": "repeated"},
     "copies": {"separator": "\n", "duplicated_share": 0.2, "duplicated_times": 5},
     "filter": {"separator": "\n", "dedup": "near", "quality": "perplexity"},
 }

@@ -203,11 +203,11 @@ def test_a_half_life_that_forgets_nothing_at_all_is_refused() -> None:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_an_optimizer_that_keeps_no_second_moment_of_each_parameter_has_nothing_to_start(optimizer: str) -> None:
+def test_an_optimizer_starts_a_second_moment_of_each_parameter_or_refuses_to(optimizer: str) -> None:
     plain = TrainingConfig(steps=STEPS, optimizer=optimizer)
     states = PackedOptimizer(torch.ones(1, LAYOUT.size), [plain], LAYOUT, compiled=False).states
-    assert ("second_moment" in states) == (OPTIMIZERS[optimizer].can_start_second_moment)
     if OPTIMIZERS[optimizer].can_start_second_moment:
+        assert "second_moment" in states
         TrainingConfig(steps=STEPS, optimizer=optimizer, second_moment_start="data")
         return
     with pytest.raises(ValidationError, match=rf"second_moment_start = data needs one of the .* not {optimizer}"):
