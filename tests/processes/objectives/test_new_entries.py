@@ -70,7 +70,7 @@ if "lazy" in sys.argv:
     from orchestrator.causes.moments import is_adam
     found["config"] = sweep_of("fixed: {optimizer: lazy}\\n").trials[0].config
     found["is_adam"] = is_adam({"optimizer": "lazy"})
-    found["starter"] = starter_file("mine", "bowl", Overrides(drops=["beta2"], sets=["fixed.optimizer=lazy"]))
+    found["starter"] = starter_file("mine", "bowl", Overrides(sets=["fixed.optimizer=lazy"]))
     config_class = OBJECTIVES["bowl"].config_class
     configs = [config_class(steps=9, lr=0.1, optimizer="lazy", lazy_share=share) for share in (0.5, 1.0)]
     trainer = OBJECTIVES["bowl"].start(configs, [0, 0], "cpu", ExecutionPlan(2))

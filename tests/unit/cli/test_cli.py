@@ -221,7 +221,7 @@ tracking: {enabled: false}
         (["plan", "edge.yaml", "--set", "name.x=1"], "name"),
         (["plan", "edge.yaml", "--set", "name=../x"], "not a safe name"),
         (["plan", "edge.yaml", "--seeds", "0,zero"], "zero"),
-        (["run", "edge.yaml", "--executor", "dask"], "choose ray, slurm or inline"),
+        (["run", "edge.yaml", "--executor", "dask"], "choose ray, slurm, inline or auto"),
         (["run", "edge.yaml", "--pack", "0", *INLINE], "resources.pack"),
         (["status", "nothing"], "holds no sweep"),
         (["export", "heatmap", "nothing"], "holds no sweep"),

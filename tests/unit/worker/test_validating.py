@@ -150,7 +150,7 @@ def pruned(reports: Sequence[Report]) -> tuple[dict, dict]:
     return whole(reports, ("step", "loss"))
 
 
-@pytest.mark.parametrize("objective", SMALL)
+@pytest.mark.parametrize("objective", SLOW_LRS)
 @pytest.mark.parametrize("audit", [0.0, 0.5])
 def test_who_shares_a_pack_changes_nothing_about_who_is_pruned(objective: str, audit: float) -> None:
     pack = slow_pack(objective, audit=audit)

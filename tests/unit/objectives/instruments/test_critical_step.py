@@ -7,7 +7,7 @@ import pytest
 import torch
 from pack_cases import trainer_of
 
-from objectives.base import OBJECTIVES, FunctionFitConfig, GptConfig, QuadraticConfig, RowSpec
+from objectives.base import OBJECTIVES, FunctionFitConfig, GptConfig, QuadraticConfig, RouterConfig, RowSpec
 from objectives.instruments.critical_step import PASSES, PASSES_AT_FIRST, critical_steps
 
 GPT = {"width": 8, "heads": 2, "context": 8, "batch_size": 2}
@@ -124,7 +124,12 @@ def test_on_function_fit_it_settles_at_the_edge_of_stability(settings: dict[str,
 
 @pytest.mark.parametrize(
     "config",
-    [GptConfig(steps=9, **GPT), FunctionFitConfig(steps=9, width=8), QuadraticConfig(steps=9, noise=0.1)],
+    [
+        GptConfig(steps=9, **GPT),
+        FunctionFitConfig(steps=9, width=8),
+        QuadraticConfig(steps=9, noise=0.1),
+        RouterConfig(steps=9),
+    ],
     ids=OBJECTIVES.keys(),
 )
 def test_a_step_that_is_read_is_the_step_that_would_have_been_taken(config) -> None:

@@ -7,7 +7,7 @@ import torch
 from pack_cases import trainer_of
 from tiers import thinned
 
-from objectives.base import OBJECTIVES, FunctionFitConfig, GptConfig, QuadraticConfig
+from objectives.base import OBJECTIVES, FunctionFitConfig, GptConfig, QuadraticConfig, RouterConfig
 from objectives.instruments.native_sums import StepValues, native_sums
 from objectives.instruments.telemetry import READINGS_OF_GROUPS, group_readings, sums_per_weight
 from objectives.optimizers.packed_optimizer import PackedOptimizer
@@ -129,7 +129,8 @@ def test_lambda_max_of_a_quadratic_is_its_curvature_over_the_divisor() -> None:
 @pytest.mark.parametrize(
     "config",
     [GptConfig(steps=9, width=8, heads=2, context=8, batch_size=2), FunctionFitConfig(steps=9, width=8),
-     QuadraticConfig(steps=9, noise=0.1)],
+     QuadraticConfig(steps=9, noise=0.1),
+     RouterConfig(steps=9)],
     ids=OBJECTIVES.keys(),
 )  # fmt: skip
 def test_a_step_that_is_read_is_the_step_that_would_have_been_taken(config) -> None:
