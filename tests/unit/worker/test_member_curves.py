@@ -169,7 +169,9 @@ def test_a_trainer_that_reads_nothing_is_trained_all_the_same(monkeypatch) -> No
             self.num_members = trainer.num_members
 
     start = Objective.start
-    monkeypatch.setattr(Objective, "start", lambda self, *arguments, **options: Plain(start(self, *arguments, **options)))
+    monkeypatch.setattr(
+        Objective, "start", lambda self, *arguments, **options: Plain(start(self, *arguments, **options))
+    )
     pack = replace(pack_with("quadratic", [{"lr": 1e-2}], 1, [0]), telemetry=READ)
     assert tables(pack) == {}
     assert OBJECTIVES["quadratic"].name == pack.objective
