@@ -44,7 +44,7 @@ test-slow: $(READY)
 	$(BIN)/python -m pytest -m "slow and not services and not slurm and not recipes"
 
 test-services: $(READY)
-	$(BIN)/python -m pytest -m "services and not slurm and not faults"
+	$(BIN)/python -m pytest -m "services and not slurm and not faults and not agents"
 
 # Needs the packages slurm-wlm and munge of Debian or Ubuntu, control groups v1, and root. It starts daemons of its own.
 test-slurm: $(READY)
