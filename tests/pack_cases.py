@@ -1,11 +1,13 @@
 """Small packs that several tests build on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from objectives.base import OBJECTIVES, ExecutionPlan, Trainer, TrainingConfig
+from objectives.training.packed import PackedTrainer
 from orchestrator.base.packs import Checkpoint, Member, Pack, Report, StackedPack, Trace
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.detection.config import StoppingConfig
@@ -37,6 +39,15 @@ def trainer_of(
 ) -> Trainer:
     """An eager pack on the CPU unless ``plan`` says otherwise."""
     return OBJECTIVES[objective].start(configs, seeds, "cpu", plan or ExecutionPlan(len(configs)))
+
+
+def small_pack(objective: str, changes: Sequence[Mapping[str, Any]], device: str = "cpu") -> PackedTrainer[Any]:
+    """A small pack of a member with each of the changes, for 100 steps."""
+    kind = OBJECTIVES[objective]
+    configs = [kind.config_of({**SMALL[objective], "steps": 100, **change}) for change in changes]
+    trainer = kind.start(configs, list(range(len(configs))), device, ExecutionPlan(len(configs)))
+    assert isinstance(trainer, PackedTrainer)
+    return trainer
 
 
 def everyone(trainer: Trainer) -> list[int]:
