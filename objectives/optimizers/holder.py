@@ -15,12 +15,13 @@ import torch
 from objectives.base import TrainingConfig
 from objectives.held import EVERY_WEIGHT, Held, ever_holds
 from objectives.optimizers.rules.rule import States
-from objectives.stacking import Layout
+from objectives.stacking import Layout, sent
 
 # Shapes: K members, n parameters per member, T weights.
 
 _NORM, _AGE, _ADAGC = "held_norm", "still_age", "adagc"
 HELD_STATES = (_NORM, _AGE)
+_NOTHING = Held()
 # Per row: the columns of a buffer, and what they held.
 _Columns = list[tuple[int, slice, torch.Tensor]]
 
@@ -36,13 +37,13 @@ class Kept:
 class Holder:
     """What K members hold; norms to keep and ages of still second moments are among the optimizer's states."""
 
-    def __init__(self, configs: Sequence[TrainingConfig], layout: Layout) -> None:
+    def __init__(self, configs: Sequence[TrainingConfig], layout: Layout, device: torch.device) -> None:
         """A kind that no configuration may ever hold costs nothing. Raises ValueError for an unknown group."""
-        self.layout, self._num_members = layout, len(configs)
+        self.layout, self._num_members, self._device = layout, len(configs), device
         self._has_norms = any(ever_holds(config, "norm") for config in configs)
         self._has_still = any(ever_holds(config, "optimizer") for config in configs)
         self._weights = {**layout.weights_of_depths(), **layout.weights_of_groups()}
-        self._of_row: dict[int, Held] = {}
+        self._of_row: dict[int, Held] = {}  # of members that hold something
         self._is_still_K: torch.Tensor | None = None
         self._decay_KT: torch.Tensor | None = None  # NaN where the member's own holds
         for group in {group for config in configs for group in _groups(config)}:
@@ -91,32 +92,30 @@ class Holder:
 
     def change(self, row: int, held: Held) -> None:
         """Hold what ``held`` says for the member ``row`` until the next change."""
-        self._of_row[row] = held
-        if self._has_still:
-            still = [row in self._of_row and self._of_row[row].keeps_v for row in range(self._num_members)]
-            self._is_still_K = torch.tensor(still)
+        before = self._of_row.pop(row, _NOTHING)
+        if held != _NOTHING:
+            self._of_row[row] = held
+        if held == before:
+            return
+        still = [row in self._of_row and self._of_row[row].keeps_v for row in range(self._num_members)]
+        self._is_still_K = sent(torch.tensor(still), self._device) if any(still) else None
         decays = {row: held.decay for row, held in self._of_row.items() if held.decay}
-        self._decay_KT = None
-        if decays:
-            self._decay_KT = torch.full((self._num_members, len(self.layout.pieces)), math.nan, dtype=torch.float64)
+        decay_KT = torch.full((self._num_members, len(self.layout.pieces)), math.nan, dtype=torch.float64)
         for row, decay in decays.items():
             for group, value in decay.items():
-                self._decay_KT[row, self._pieces(group)] = value  # type: ignore[index]
+                decay_KT[row, self._pieces(group)] = value
+        self._decay_KT = sent(decay_KT, self._device) if decays else None
 
     def decay(self, weight_decay_K: torch.Tensor) -> torch.Tensor:
         """Return the weight decay of each member, (K, 1), or (K, T) if it differs by weight."""
         own_K1 = weight_decay_K[:, None]
         if self._decay_KT is None:
             return own_K1
-        decay_KT = self._decay_KT.to(own_K1.device)
-        return torch.where(decay_KT.isnan(), own_K1, decay_KT)
+        return torch.where(self._decay_KT.isnan(), own_K1, self._decay_KT)
 
     def still_age(self, states: States) -> torch.Tensor | None:
-        """Return the ages of second moments that stand still, infinite for others; None if none may."""
-        if not self._has_still or self._is_still_K is None:
-            return None
-        age_K = states[_AGE][:, 0]
-        return age_K.masked_fill(~self._is_still_K.to(age_K.device), math.inf)
+        """Return the ages of second moments that stand still, infinite for others; None if none does."""
+        return None if self._is_still_K is None else states[_AGE][:, 0].masked_fill(~self._is_still_K, math.inf)
 
     def before(self, params_Kn: torch.Tensor, states: States, grad_Kn: torch.Tensor) -> Kept | None:
         """Return what the step must not change, None if nothing is held; a gradient whose moments stop becomes zero."""
@@ -156,12 +155,11 @@ class Holder:
         for row, held in self._of_row.items():
             frozen = {t for group in held.frozen for t in self._pieces(group)}
             weights = {t for group in held.norms for t in self._pieces(group)} - frozen
-            if weights and bool(updated_K[row]):
-                for t in sorted(weights):
-                    columns = self._columns(t)
-                    factor = states[_NORM][row, t] / _norm(params_Kn[row], columns)
-                    if bool(factor.isfinite()):  # a weight of zeros has no direction
-                        params_Kn[row, columns] *= factor.to(params_Kn.dtype)
+            for t in sorted(weights):
+                columns = self._columns(t)
+                factor = states[_NORM][row, t] / _norm(params_Kn[row], columns)
+                acts = updated_K[row] & factor.isfinite()  # a weight of zeros has no direction
+                params_Kn[row, columns] *= torch.where(acts, factor, 1.0).to(params_Kn.dtype)
 
     def _columns(self, t: int) -> slice:
         piece = self.layout.pieces[t]

@@ -99,7 +99,7 @@ class PackedOptimizer:
         fields = (*_COMMON_FIELDS, *self.structure.optimizer_facts.numbers)
         self.numbers = {name: self._tensor([_number(config, name) for config in configs]) for name in fields}
         self.clipping = Clipping(configs, self.layout)
-        self.holder = Holder(configs, self.layout)
+        self.holder = Holder(configs, self.layout, self.params_Kn.device)
         self._factor_KT = {purpose: self._factors(configs, purpose) for purpose in _PURPOSES}
         self._has_decay = any(config.weight_decay > 0 for config in configs)
 
