@@ -80,7 +80,8 @@ class BatchStream:
     def batches(self, cohorts: Cohorts, count: int) -> torch.Tensor:
         """Return the bytes for each (seed, step) and the steps after it, int64 of shape (``count``, S, B, T + 1)."""
         positions_NSB = self._positions_ahead.take(cohorts, count)
-        return sequences(self._tokens, positions_NSB, self.context + 1).to(self._device, non_blocking=True)
+        found = sequences(self._tokens, positions_NSB, self.context + 1)
+        return found if self._reads_on == self._device else sent(found, self._device)
 
     def _forget_chunks(self, cohorts: Cohorts) -> None:
         current = {(seed, step // _POSITIONS_PER_CHUNK) for seed, step in cohorts}

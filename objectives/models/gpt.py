@@ -17,7 +17,6 @@ from objectives.models.gpt_experts import STACKS
 from objectives.models.gpt_gradient import losses_and_gradient
 from objectives.models.gpt_knobs import Knobs, context_lengths, dropout_keys
 from objectives.models.gpt_model import (
-    AUTOCAST,
     Forward,
     attention_logits,
     cross_entropy,
@@ -30,6 +29,7 @@ from objectives.models.gpt_model import (
     with_init,
 )
 from objectives.models.gpt_native import NativeGpt
+from objectives.models.gpt_parts import AUTOCAST
 from objectives.models.gpt_qk_clip import clip_queries_and_keys
 from objectives.models.gpt_router import Routers, probe_size
 from objectives.models.mixture import Mixture
@@ -82,8 +82,8 @@ class GptTrainer(PackedTrainer[GptConfig]):
     def __init__(self, configs: Sequence[GptConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan) -> None:
         super().__init__(configs, seeds, device, plan)
         self.corpus = load_corpus(self.structure.text, self.structure.recipe)
-        self.batches = BatchStream(self.corpus, self.structure.batch_size, self.structure.context, self.device)
-        self._later_batches: BatchStream | None = None  # with the text after a shift, once a member needs it
+        self._streams: dict[tuple[str, ...], BatchStream] = {}  # by text, from when a member needs it
+        self.batches = self._stream(self.structure.text)
         self._dropout_keys, self._data_steps = Ahead(_keys_ahead, self.device), Ahead(_steps_ahead, self.device)
         is_on_cpu = self.device.type == "cpu"
         choose_products(self.structure, self.device, plan)
@@ -347,8 +347,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         tokens_TKBS = self.batches.batches(self.cohorts(), count)[:, self.cohort_of_member_K]
         if max(step for _, step in self.cohorts(count - 1)) >= min(self._shifts):
             tokens_TKBS = self._shifted(tokens_TKBS)
-        steps = [self.cohorts(ahead) for ahead in range(count)]
-        tokens_TKBS = self._mixture.apply(tokens_TKBS, steps, self.cohort_of_member_K)
+        tokens_TKBS = self._mixture.apply(tokens_TKBS, self.cohorts(), self.cohort_of_member_K)
         if not self._corruption.is_possible:
             return tokens_TKBS
         parts = [
@@ -359,16 +358,17 @@ class GptTrainer(PackedTrainer[GptConfig]):
 
     def _shifted(self, tokens_TKBS: torch.Tensor) -> torch.Tensor:
         """Replace the bytes of members whose text has shifted."""
-        if self._later_batches is None:
-            self._later_batches = self._stream(self.structure.shift_text)
         count = len(tokens_TKBS)
-        later_TKBS = self._later_batches.batches(self.cohorts(), count)[:, self.cohort_of_member_K]
+        later_batches = self._stream(self.structure.shift_text)
+        later_TKBS = later_batches.batches(self.cohorts(), count)[:, self.cohort_of_member_K]
         step_TK = self._data_steps.take(self.cohorts(), count)[:, self.cohort_of_member_K]
         return torch.where((step_TK >= self._shift_K)[..., None, None], later_TKBS, tokens_TKBS)
 
     def _stream(self, text: tuple[str, ...]) -> BatchStream:
-        corpus = load_corpus(text, self.structure.recipe)
-        return BatchStream(corpus, self.structure.batch_size, self.structure.context, self.device)
+        if text not in self._streams:
+            corpus = load_corpus(text, self.structure.recipe)
+            self._streams[text] = BatchStream(corpus, self.structure.batch_size, self.structure.context, self.device)
+        return self._streams[text]
 
     def _knobs(self, ahead: int = 0) -> Knobs:
         """Return the knobs of each member ``ahead`` steps after this one."""

@@ -12,6 +12,7 @@ first choices in the order of the text before all second ones (GShard, arXiv 200
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ import torch.nn.functional as F
 
 from objectives.base import GptConfig
 from objectives.models.gpt_knobs import Knobs, mean_of_tokens
+from objectives.models.gpt_parts import AUTOCAST
 from objectives.stacking import autocast_product, in_blocks
 from objectives.training.packed import Weights
 
@@ -59,7 +61,8 @@ def _route(
 ) -> Routing:
     """Return the routing, in the precision of the weights also under autocast, as in Switch."""
     K, N, _ = x_KND.shape
-    with torch.autocast(x_KND.device.type, enabled=False):
+    has_autocast = structure.precision in AUTOCAST
+    with torch.autocast(x_KND.device.type, enabled=False) if has_autocast else contextlib.nullcontext():
         logits_KNE = torch.bmm(x_KND.to(router_KDE.dtype), router_KDE)
     if knobs.router_noise_K is not None:
         assert knobs.router_draw_KBLTE is not None

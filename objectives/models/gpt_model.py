@@ -30,14 +30,12 @@ from objectives.models.gpt_knobs import (
     mean_of_tokens,
     with_z_loss,
 )
-from objectives.models.gpt_parts import Rotation, grouped_heads, rotated, rotation, softcapped
+from objectives.models.gpt_parts import AUTOCAST, Rotation, grouped_heads, rotated, rotation, softcapped
 from objectives.stacking import autocast_product, in_blocks, seeded_generator
 from objectives.training.packed import WEIGHT_PURPOSE, Weights
 
 # Shapes: K members, B sequences, T bytes of context, N = B * T, D width, H heads, C channels per head, V bytes.
 
-# The type that autocast rounds the operands of products to.
-AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 NUM_BYTES = 256
 _DEVIATION = 0.02  # of initial matrices, as in GPT-2
 NORM_EPS = 1e-5  # of both norms; torch's default for layer norm

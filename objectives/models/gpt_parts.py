@@ -13,6 +13,8 @@ from objectives.stacking import in_blocks
 
 # Shapes: K members, B sequences, T positions, H heads, G heads of keys and values, C channels per head, c = C / 2.
 
+# The type that autocast rounds the operands of products to.
+AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cosine and sine of every position's angles
 
 

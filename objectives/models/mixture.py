@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from objectives.base import GptConfig
+from objectives.models.ahead import STEPS_PER_DRAW, Ahead, Cohorts
 from objectives.models.data import BatchStream, mixture_draws
+from objectives.stacking import sent
 
 # Shapes: T steps, K members, B sequences, S bytes of a sequence.
 
@@ -23,25 +24,29 @@ class Mixture:
     def __init__(
         self, configs: Sequence[GptConfig], device: torch.device, open_stream: Callable[[], BatchStream]
     ) -> None:
-        """``open_stream`` reads the other text, and is called once a member needs it."""
+        """``open_stream`` returns batches of the other text, and is called once a member needs it."""
         self._shares = [config.mix_share for config in configs]
-        self._device = device
-        self._stream = functools.cache(open_stream)
+        self._device, self._open_stream = device, open_stream
+        self._num_sequences = configs[0].batch_size
+        self._draws = Ahead(self._draws_ahead, device)
+        self.change({})
 
     def change(self, acting: Mapping[int, GptConfig]) -> None:
         """Take the new shares of the members in ``acting``, by row."""
         for row, config in acting.items():
             self._shares[row] = config.mix_share
+        self._share_K11 = sent(torch.tensor(self._shares, dtype=torch.float64)[:, None, None], self._device)
 
-    def apply(
-        self, tokens_TKBS: torch.Tensor, cohorts: Sequence[Sequence[tuple[int, int]]], cohort_of_member_K: torch.Tensor
-    ) -> torch.Tensor:
-        """Return the bytes that each member trains on; ``cohorts`` has a list of (seed, step) for each step."""
+    def apply(self, tokens_TKBS: torch.Tensor, cohorts: Cohorts, cohort_of_member_K: torch.Tensor) -> torch.Tensor:
+        """Return the bytes that each member trains on; ``cohorts`` are (seed, step) of the first of the steps."""
         if not any(self._shares):
             return tokens_TKBS
-        other_TKBS = self._stream().batches(cohorts[0], len(cohorts))[:, cohort_of_member_K]
-        num_sequences = tokens_TKBS.shape[2]
-        draws = [torch.stack([mixture_draws(*cohort, num_sequences) for cohort in of_step]) for of_step in cohorts]
-        draw_TKB = torch.stack(draws).to(self._device, non_blocking=True)[:, cohort_of_member_K]
-        share_K11 = torch.tensor(self._shares, dtype=torch.float64).to(self._device, non_blocking=True)[:, None, None]
-        return torch.where(draw_TKB[..., None] < share_K11, other_TKBS, tokens_TKBS)
+        count = len(tokens_TKBS)
+        other_TKBS = self._open_stream().batches(cohorts, count)[:, cohort_of_member_K]
+        draw_TKB = self._draws.take(cohorts, count)[:, cohort_of_member_K]
+        return torch.where(draw_TKB[..., None] < self._share_K11, other_TKBS, tokens_TKBS)
+
+    def _draws_ahead(self, seed: int, step: int) -> torch.Tensor:
+        """Return the draws of a data step and the steps after it, (STEPS_PER_DRAW, B)."""
+        steps = range(step, step + STEPS_PER_DRAW)
+        return torch.stack([mixture_draws(seed, later, self._num_sequences) for later in steps])

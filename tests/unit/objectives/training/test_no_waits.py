@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from pack_cases import small_pack
 from pretend_device import DEVICE, Notes, on_host, pretended_device
 
-from objectives.base import OBJECTIVES, ExecutionPlan
 from objectives.optimizers.facts import OPTIMIZERS
-from objectives.training.packed import PackedTrainer
 
-SMALL: Mapping[str, Mapping[str, Any]] = {
-    "quadratic": {"dimension": 40},
-    "function_fit": {"width": 8, "num_points": 16},
-    "gpt": {"width": 16, "depth": 1, "heads": 2, "context": 8, "batch_size": 2},
-}
 # Knobs of gpt that act on the host's side of a step, or differ by member; each runs in a pack with a default member.
 GPT_KNOBS: Sequence[Mapping[str, Any]] = (
     {"dropout": 0.1},
@@ -26,29 +21,22 @@ GPT_KNOBS: Sequence[Mapping[str, Any]] = (
     {"corrupted": 0.4},
     {"burst_at": 6, "burst_length": 3},
     {"embedding_lr": 0.5, "embedding_grad": 0.5},
+    {"mix_share": 0.5},
 )
 GPT_MODELS: Sequence[Mapping[str, Any]] = (
     {"accumulate": 2},
     {"qk_clip": 0.01},
     {"position": "rope", "mlp": "swiglu", "kv_heads": 1, "qk_norm": True, "bias": True, "norm": "rms"},
     {"attention_softcap": 1.0, "logit_softcap": 1.0, "recompute": True, "tie_embeddings": True},
-    {"parametrisation": "mup", "base_width": 8},
+    {"parametrisation": "mup", "base_width": 4},
+    {"experts": 4, "top_k": 2, "balance": "loss_free", "capacity": 1.0, "router_noise": 0.1, "router_z_loss": 0.1},
 )
-
-
-def started(objective: str, changes: Sequence[Mapping[str, Any]], device: str = DEVICE) -> PackedTrainer[Any]:
-    """A pack of a member with each of the changes."""
-    kind = OBJECTIVES[objective]
-    configs = [kind.config_of({**SMALL[objective], "steps": 100, **change}) for change in changes]
-    trainer = kind.start(configs, list(range(len(configs))), device, ExecutionPlan(len(configs)))
-    assert isinstance(trainer, PackedTrainer)
-    return trainer
 
 
 def waits_of_ten_steps(objective: str, changes: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """What waits for the device, or sends it a list, in ten steps of a pack that has trained two."""
     with pretended_device() as notes:
-        trainer = started(objective, changes)
+        trainer = small_pack(objective, changes, DEVICE)
         for _ in range(2):
             trainer.step()
         notes.take()
@@ -87,9 +75,9 @@ def test_what_waits_for_a_pretended_device_is_noted() -> None:
 def test_a_pretended_device_computes_what_the_cpu_does() -> None:
     changes = [{"lr": 1e-2}, {"lr": 1e-3, "optimizer": "adamw", "clip": 0.1}]
     with pretended_device():
-        trainer = started("function_fit", changes)
+        trainer = small_pack("function_fit", changes, DEVICE)
         elsewhere = [on_host(trainer.step()["loss"]) for _ in range(5)]
-    trainer = started("function_fit", changes, "cpu")
+    trainer = small_pack("function_fit", changes)
     torch.testing.assert_close(torch.stack(elsewhere), torch.stack([trainer.step()["loss"] for _ in range(5)]))
 
 
@@ -115,8 +103,10 @@ def test_no_clipping_schedule_or_draw_waits(change: Mapping[str, Any]) -> None:
     assert waits_of_ten_steps("function_fit", [change, {**change, "lr": 1e-4}]) == {}
 
 
-def test_no_knob_of_a_gpt_that_members_may_share_waits() -> None:
-    assert waits_of_ten_steps("gpt", [{}, *GPT_KNOBS]) == {}
+def test_no_knob_of_a_gpt_that_members_may_share_waits(tmp_path: Path) -> None:
+    (tmp_path / "digits.txt").write_bytes(bytes(range(48, 58)) * 2000)
+    mix_text = [str(tmp_path / "digits.txt")]
+    assert waits_of_ten_steps("gpt", [{"mix_text": mix_text, **knobs} for knobs in ({}, *GPT_KNOBS)]) == {}
 
 
 @pytest.mark.slow
@@ -131,6 +121,18 @@ def test_rules_and_interventions_wait_only_when_they_act() -> None:
     assert waits_of_ten_steps("gpt", changes) == {}
 
 
+@pytest.mark.parametrize("batch_size", [None, 8])
+def test_no_router_waits(batch_size: int | None) -> None:
+    assert waits_of_ten_steps("router", [{"batch_size": batch_size}, {"batch_size": batch_size, "a": 3.0}]) == {}
+
+
+@pytest.mark.parametrize(
+    "entry", [{"norm": "hold"}, {"optimizer": "sgd_like"}, {"weight_decay": 0.1, "group": "mlp"}, {"freeze": "mlp"}]
+)
+def test_what_is_held_waits_for_nothing(entry: Mapping[str, Any]) -> None:
+    assert waits_of_ten_steps("gpt", [{}, {"interventions": [{"at": 1, **entry}]}]) == {}
+
+
 @pytest.mark.parametrize("objective", ["function_fit", "gpt"])
 @pytest.mark.parametrize("rows", [[0, 1, 2], [0, 2]], ids=["all", "some"])
 def test_a_step_with_readings_and_curvature_waits_for_nothing(objective: str, rows: list[int]) -> None:
@@ -140,6 +142,6 @@ def test_a_step_with_readings_and_curvature_waits_for_nothing(objective: str, ro
         return notes.take()
 
     with pretended_device() as notes:
-        trainer = started(objective, [{}, {"lr": 1e-4}, {"lr": 1e-5}])
+        trainer = small_pack(objective, [{}, {"lr": 1e-4}, {"lr": 1e-5}], DEVICE)
         observe(notes)  # the first sends which rows and weights it reads
         assert observe(notes) == {}
