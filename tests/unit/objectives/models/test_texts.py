@@ -13,6 +13,7 @@ import pytest
 import torch
 from curve_cases import assert_resumes, assert_same, curves
 from pack_cases import trainer_of
+from pretend_device import DEVICE, on_host, pretended_device
 
 from objectives.base import GptConfig
 from objectives.models import texts
@@ -112,15 +113,14 @@ def test_a_trainer_reads_from_the_disk_what_it_reads_from_memory_and_resumes_to_
     assert_resumes(partial(trainer_of, "gpt"), [config], [3], 4, 6, tmp_path)
 
 
-def test_places_in_a_text_on_disk_stay_where_it_is_read(tmp_path: Path) -> None:
+def test_places_in_a_text_on_disk_stay_where_it_is_read_and_no_batch_of_it_waits_for_the_device(tmp_path: Path) -> None:
     (tmp_path / "text.bin").write_bytes(CONTENT)
     stored = StoredBytes(tmp_path / "text.bin", 0, len(CONTENT))
-    on_meta, on_cpu = (
-        BatchStream(Corpus(stored, stored, "", ""), 2, 8, torch.device(kind)).batch([(0, 3)])
-        for kind in ("meta", "cpu")
-    )
-    assert on_meta.device.type == "meta"
-    assert on_meta.shape == on_cpu.shape
+    corpus = Corpus(stored, stored, "", "")
+    with pretended_device() as notes:
+        on_device = BatchStream(corpus, 2, 8, torch.device(DEVICE)).batch([(0, 3)])
+        assert notes.take() == {}
+    assert torch.equal(on_host(on_device), BatchStream(corpus, 2, 8, CPU).batch([(0, 3)]))
 
 
 def test_bytes_outside_a_part_are_not_read_from_the_other_part(tmp_path: Path, little_memory: None) -> None:
