@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import mmap
-import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -76,7 +76,7 @@ class Documents:
         return separate.at(np.concatenate([np.arange(len(self)), copied]))
 
 
-ARRAYS = ("source_D", "offset_D", "size_D", "number_D", "has_break_D", "is_noise_D")
+ARRAYS = tuple(field.name for field in fields(Documents))
 
 
 def _with(values: np.ndarray, index: int, value: int | bool) -> np.ndarray:
@@ -114,25 +114,14 @@ def _ends(source: Source, separator: str | None) -> np.ndarray:
     return np.frombuffer(ends, dtype=np.int64)
 
 
-class _searchable:
-    """The bytes of a source, to be searched without being read into memory at once."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-
-    def __enter__(self) -> Callable[[bytes, int], int]:
-        if self._source.content is not None:
-            return self._source.content.find
-        handle = os.open(self._source.path, os.O_RDONLY)
-        try:
-            self._map = mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
-        finally:
-            os.close(handle)
-        return self._map.find
-
-    def __exit__(self, *error: object) -> None:
-        if self._source.content is None:
-            self._map.close()
+@contextmanager
+def _searchable(source: Source) -> Iterator[Callable[[bytes, int], int]]:
+    """Yield how to find bytes of a source, from a place on, without reading them into memory at once."""
+    if source.content is not None:
+        yield source.content.find
+        return
+    with source.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        yield mapped.find
 
 
 def contents(sources: Sequence[Source], documents: Documents, noise_kind: NoiseKind) -> Iterator[bytes]:
@@ -155,18 +144,12 @@ def _parts(
     """Yield the parts of each document, and whether a line break follows."""
     columns = zip(*(getattr(documents, name).tolist() for name in ARRAYS), strict=True)
     current = -1
-    opened = None
-    try:
+    with ExitStack() as opened:
         for source, offset, size, number, has_break, is_noise in columns:
             if source != current:
-                if opened is not None:
-                    opened.__exit__(None, None, None)
-                opened, current = sources[source].reader(), source
-                read = opened.__enter__()
+                opened.close()
+                read, current = opened.enter_context(sources[source].reader()), source
             if is_noise:
                 yield iter([noisy(noise_kind, read(offset, size), number)]), has_break
             else:
                 yield (read(offset + o, min(_CHUNK, size - o)) for o in range(0, size, _CHUNK)), has_break
-    finally:
-        if opened is not None:
-            opened.__exit__(None, None, None)

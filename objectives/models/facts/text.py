@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from pydantic import field_validator
@@ -14,11 +14,6 @@ NoiseKind = Literal["shuffled", "foreign", "markup", "repeated"]
 Dedup = Literal["exact", "near"]
 Quality = Literal["compression", "perplexity"]
 
-# The fields that a text is made by, from its files.
-RECIPE_FIELDS = (
-    "separator", "duplicated_share", "duplicated_times", "noise_share", "noise_kind", "dedup", "quality",
-    "quality_keep",
-)  # fmt: skip
 _TELLS_DOCUMENTS_APART = Condition(
     "duplicated_share, noise_share, dedup or quality is set",
     lambda settings: bool(
@@ -50,6 +45,10 @@ class Recipe:
     def is_slow(self) -> bool:
         """Whether it reads all documents, which is worth keeping for the next pack."""
         return self.dedup is not None or self.quality is not None
+
+
+# The fields that a text is made by, from its files.
+RECIPE_FIELDS = tuple(field.name for field in fields(Recipe))
 
 
 class TextConfig(TrainingConfig):
