@@ -98,12 +98,12 @@ def _of_lines(sources: Sequence[Source], documents: Documents, recipe: Recipe) -
         for content in contents(sources, documents, recipe.noise_kind):
             yield from content.splitlines()
 
-    num = sum(1 for _ in lines())
-
     def read() -> Iterator[bytes]:
         return itertools.islice(lines(), MOST_EXAMINED)
 
-    return _level("line", num, np.fromiter(map(len, read()), dtype=np.int64), read)
+    every = lines()
+    size_D = np.fromiter(map(len, itertools.islice(every, MOST_EXAMINED)), dtype=np.int64)
+    return _level("line", len(size_D) + sum(1 for _ in every), size_D, read)
 
 
 def _level(
