@@ -43,7 +43,7 @@ QUANTILE, BY_GAIN = "clip_to_quantile", "lr_by_gain"
 _MEASURED: Mapping[str, str] = {QUANTILE: "clip", BY_GAIN: "lr"}
 _PLACEHOLDERS: Mapping[str, float] = {"clip": 1.0, "lr": 1.0}  # for numbers that are not measured yet
 # Keys of an entry, apart from fields. ``weight_decay`` is one only next to ``group``.
-_OF_ENTRIES = ("reset", "rescale", "skip", "data", "moments", "group", "precision", *HELD)
+OF_ENTRIES = ("reset", "rescale", "skip", "data", "moments", "group", "precision", *HELD)
 # Changes of a training loop of the user's own; built-in objectives have the field ``rollback``.
 BACK, STOP = "back", "stop"
 _OF_LOOPS = (BACK, STOP)
@@ -160,7 +160,7 @@ def _sets(change: Change) -> dict[str, Number]:
 
 def _entry_keys(change: Change) -> tuple[str, ...]:
     """Return the keys of ``change`` that are keys of an entry; a weight decay without a group is a field."""
-    return tuple(key for key in _OF_ENTRIES if key in change and (key != "weight_decay" or "group" in change))
+    return tuple(key for key in OF_ENTRIES if key in change and (key != "weight_decay" or "group" in change))
 
 
 def _lasting(change: Change) -> bool:
@@ -181,7 +181,7 @@ def _all_fields(change: Change, measured: Mapping[str, float]) -> dict[str, Numb
 
 def _canonical(change: Change) -> dict[str, Any]:
     if not change:
-        known = ", ".join((*_OF_ENTRIES, *_OF_LOOPS, QUANTILE))
+        known = ", ".join((*OF_ENTRIES, *_OF_LOOPS, QUANTILE))
         raise ValueError(f"a change is empty: give it a field, {known} or {BY_GAIN}")
     quantile = change.get(QUANTILE, 1.0)
     if isinstance(quantile, bool) or not isinstance(quantile, int | float) or not 0 < quantile <= 1:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from objectives.control import Rule, check_rules
-from objectives.entries import HELD, Intervention, Number, factor_of
+from objectives.control import OF_ENTRIES, Rule, check_rules
+from objectives.entries import Intervention, Number, factor_of
 from objectives.fields import per_member
 from objectives.optimizers.facts import facts_of
 from objectives.optimizers.facts.optimizer import Optimizer
@@ -19,7 +19,7 @@ OF_TELEMETRY: Mapping[str, tuple[str, str | None]] = {
     "curvature_along_gradient": ("lambda_grad", "curvature_threshold"),
     "v_lag": ("v_lag/all", None),
 }
-_OF_MOMENTS = ("reset", "rescale")
+_OF_MOMENTS, _OF_LOOPS = ("reset", "rescale"), "skip"  # the latter leaves out updates of a loop
 _UNKNOWN_LENGTH = 2**40  # steps of a loop whose length is not known
 
 
@@ -83,8 +83,7 @@ def checked(rules: Sequence[Rule], steps: int | None = None) -> LoopConfig:
             here = f"control rule {number}, change {change_number}"
             if "lr" in change and factor_of(change["lr"]) is None:
                 raise ValueError(f"{here}: lr must be a factor such as x0.5 on the rate that the loop itself sets")
-            of_packs = (*_OF_MOMENTS, "data", "moments", "group", "precision", *HELD)
-            if unknown := [key for key in of_packs if key in change]:
+            if unknown := [key for key in OF_ENTRIES if key in change and key != _OF_LOOPS]:
                 what = "the optimizers of built-in objectives" if unknown[0] in _OF_MOMENTS else "packed objectives"
                 raise ValueError(f"{here}: {unknown[0]} acts on {what} only")
     check_rules(config)
