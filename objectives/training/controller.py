@@ -11,7 +11,7 @@ Signals of the step s, whose value is the reading r:
 ``gain``                      AdaScale's gain of the batch over one micro-batch
 ``loss_scale_falls``          falls of the loss scale in the 64 steps before s
 ``router_gini``               the Gini coefficient of the experts' loads in the worst layer, or of a router's
-``router_dead``               experts without a token in the worst layer
+``router_dead``               experts with less than a tenth of an even share in the worst layer
 
 A non-finite reading does not exceed anything.
 """
