@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from objectives.base import TrainingConfig
+from objectives.base import RowSpec, TrainingConfig
 from objectives.training.packed import PackedTrainer
 
 Curves = dict[str, torch.Tensor]
@@ -46,6 +46,19 @@ def trained_as_alone(
         assert_same(of_member(together, k), curves(alone, num_steps))
         assert trainer.fired(k) == alone.fired(0)
     return trainer
+
+
+def assert_goes_on_as_alone(
+    start: Start, configs: Sequence[TrainingConfig], seeds: Sequence[int], kept: Sequence[int], num_steps: int
+) -> None:
+    """The members ``kept`` when others leave after 5 steps train bit for bit as alone."""
+    together = start(configs, seeds)
+    before = curves(together, 5)
+    together.arrange([RowSpec(configs[k], seeds[k], k) for k in kept])
+    after = curves(together, num_steps - 5)
+    for row, k in enumerate(kept):
+        alone = curves(start([configs[k]], [seeds[k]]), num_steps)
+        assert_same(joined(of_member(before, k), of_member(after, row)), alone)
 
 
 def assert_resumes(

@@ -6,28 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from curve_cases import Curves, assert_resumes, assert_same, curves, joined, of_member
+from curve_cases import Curves, assert_goes_on_as_alone, assert_resumes, assert_same, curves
 from diagnosis_cases import row_of
-from pack_cases import trainer_of
+from pack_cases import SMALL, trainer_of
 from pydantic import ValidationError
 from sweep_cases import sweep_of
 
-from objectives.base import ExecutionPlan, GptConfig, RowSpec
+from objectives.base import ExecutionPlan, GptConfig
 from objectives.models.data import batch_origin, held_out_batches, load_corpus, mixture_draws
 from objectives.models.gpt import GptTrainer
 from orchestrator.base.errors import InputError
 from orchestrator.causes.diagnosis import batch_texts_of_objectives
 
-SIZES = {"width": 8, "heads": 2, "context": 8, "batch_size": 6, "validation_batches": 2, "depth": 1}
+SIZES = {**SMALL["gpt"], "batch_size": 6}
 NUM_STEPS = 10
-
-
-@pytest.fixture
-def texts(tmp_path: Path) -> tuple[str, str]:
-    """Two files with no byte in common."""
-    (tmp_path / "letters.txt").write_bytes(bytes(range(97, 120)) * 1000)
-    (tmp_path / "digits.txt").write_bytes(bytes(range(48, 58)) * 2000)
-    return str(tmp_path / "letters.txt"), str(tmp_path / "digits.txt")
 
 
 @pytest.fixture
@@ -91,13 +83,7 @@ def test_a_member_trains_in_a_pack_as_alone_and_resumes_to_the_bit(config: GptCo
     entries = ({"at": 3, "set": {"mix_share": 0.9}, "over": 4},)
     ramp = GptConfig.model_validate({**config.model_dump(), "mix_share": 0.1, "interventions": entries})
     configs = [config, ramp, with_share(config, 0.0), with_share(config, 1.0)]
-    together = trainer_of("gpt", configs, [0, 0, 1, 2])
-    before = curves(together, 5)
-    together.arrange([RowSpec(configs[k], seed, k) for k, seed in ((1, 0), (3, 2))])
-    after = curves(together, NUM_STEPS - 5)
-    for k, seed, row in ((1, 0, 0), (3, 2, 1)):
-        alone = curves(trainer_of("gpt", [configs[k]], [seed]), NUM_STEPS)
-        assert_same(joined(of_member(before, k), of_member(after, row)), alone)
+    assert_goes_on_as_alone(partial(trainer_of, "gpt"), configs, [0, 0, 1, 2], [1, 3], NUM_STEPS)
     assert_resumes(partial(trainer_of, "gpt"), configs, [0, 0, 1, 2], 5, NUM_STEPS, tmp_path)
 
 

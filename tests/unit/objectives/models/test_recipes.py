@@ -10,12 +10,12 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from curve_cases import assert_resumes, assert_same, curves, joined, of_member
-from pack_cases import trainer_of
+from curve_cases import assert_goes_on_as_alone, assert_resumes
+from pack_cases import SMALL, trainer_of
 from pydantic import ValidationError
 from sweep_cases import sweep_of
 
-from objectives.base import GptConfig, RowSpec
+from objectives.base import GptConfig
 from objectives.models import texts
 from objectives.models.data import batch_origin, batch_text, load_corpus
 from objectives.models.facts.text import NoiseKind, Quality, Recipe
@@ -23,7 +23,7 @@ from objectives.models.noise import noisy
 from objectives.models.texts import Text, load_text
 from orchestrator.base.errors import InputError
 
-SIZES = {"width": 8, "heads": 2, "context": 8, "batch_size": 2, "validation_batches": 2, "depth": 1}
+SIZES = SMALL["gpt"]
 NUM_STEPS = 8
 KINDS = get_args(NoiseKind)
 LINES = [
@@ -195,13 +195,7 @@ FIELDS = {
 def test_packs_and_resumed_runs_stay_exact(text: tuple[str], fields: dict, tmp_path: Path) -> None:
     base = GptConfig(steps=NUM_STEPS, lr=1e-2, text=text, **SIZES, **fields)
     configs = [base, base.model_copy(update={"lr": 3e-3}), base]
-    together = trainer_of("gpt", configs, [0, 0, 1])
-    before = curves(together, 5)
-    together.arrange([RowSpec(configs[k], seed, k) for k, seed in ((0, 0), (2, 1))])
-    after = curves(together, NUM_STEPS - 5)
-    for k, seed, row in ((0, 0, 0), (2, 1, 1)):
-        alone = curves(trainer_of("gpt", [configs[k]], [seed]), NUM_STEPS)
-        assert_same(joined(of_member(before, k), of_member(after, row)), alone)
+    assert_goes_on_as_alone(partial(trainer_of, "gpt"), configs, [0, 0, 1], [0, 2], NUM_STEPS)
     assert_resumes(partial(trainer_of, "gpt"), configs, [0, 0, 1], 5, NUM_STEPS, tmp_path)
 
 

@@ -6,25 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from curve_cases import assert_resumes, assert_same, curves, joined, of_member
-from pack_cases import trainer_of
+from curve_cases import assert_goes_on_as_alone, assert_resumes
+from pack_cases import SMALL, trainer_of
 from pydantic import ValidationError
 from sweep_cases import sweep_of
 
-from objectives.base import GptConfig, RowSpec
+from objectives.base import GptConfig
 from objectives.models.data import batch_origin, batch_text, load_corpus, random_bytes
 from orchestrator.base.errors import InputError
 
-SIZES = {"width": 8, "heads": 2, "context": 8, "batch_size": 2, "validation_batches": 2, "depth": 1}
+SIZES = SMALL["gpt"]
 NUM_STEPS = 12
-
-
-@pytest.fixture
-def texts(tmp_path: Path) -> tuple[str, str]:
-    """Two files with no byte in common."""
-    (tmp_path / "before.txt").write_bytes(bytes(range(97, 120)) * 1000)
-    (tmp_path / "after.txt").write_bytes(bytes(range(48, 58)) * 2000)
-    return str(tmp_path / "before.txt"), str(tmp_path / "after.txt")
 
 
 @pytest.fixture
@@ -73,13 +65,7 @@ def test_a_burst_adds_to_a_share_of_corrupted_batches_with_the_same_bytes(config
 def test_a_member_trains_in_a_pack_as_it_does_alone_and_after_others_have_left(config: GptConfig) -> None:
     changes = [{}, {"shift_at": 3}, {"burst_at": 5, "burst_length": 2}, {"shift_at": None, "shift_text": ()}]
     configs = [config.model_copy(update=change) for change in changes]
-    together = trainer_of("gpt", configs, [0, 0, 1, 2])
-    before = curves(together, 5)
-    together.arrange([RowSpec(configs[k], seed, k) for k, seed in ((0, 0), (2, 1))])
-    after = curves(together, NUM_STEPS - 5)
-    for k, seed, row in ((0, 0, 0), (2, 1, 1)):
-        alone = curves(trainer_of("gpt", [configs[k]], [seed]), NUM_STEPS)
-        assert_same(joined(of_member(before, k), of_member(after, row)), alone)
+    assert_goes_on_as_alone(partial(trainer_of, "gpt"), configs, [0, 0, 1, 2], [0, 2], NUM_STEPS)
 
 
 def test_a_trainer_that_resumes_after_the_shift_goes_on_bit_for_bit(config: GptConfig, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pyarrow
 import pytest
 import torch
 from curve_cases import assert_resumes, assert_same, curves
-from pack_cases import trainer_of
+from pack_cases import SMALL, trainer_of
 from pretend_device import DEVICE, on_host, pretended_device
 
 from objectives.base import GptConfig
@@ -25,7 +25,7 @@ from objectives.models.texts import StoredBytes, load_text
 
 CPU = torch.device("cpu")
 CONTENT = b"".join(b"line %d of a text that is read from several files\n" % number for number in range(1500))
-SIZES = {"width": 8, "heads": 2, "context": 8, "batch_size": 2, "validation_batches": 2, "depth": 1, "steps": 6}
+SIZES = {**SMALL["gpt"], "steps": 6}
 
 
 @pytest.fixture(autouse=True)
