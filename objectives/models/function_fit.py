@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from objectives.base import ExecutionPlan, FunctionFitConfig
-from objectives.stacking import seeded_generator
+from objectives.stacking import index_on, seeded_generator
 from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights
 
 # Shapes: K members, N points, W hidden units.
@@ -61,7 +61,7 @@ class FunctionFitTrainer(PackedTrainer[FunctionFitConfig]):
         """Return the mean squared error at the midpoints between training points, for the members in ``rows``."""
         between_N = (self._x_N[1:] + self._x_N[:-1]) / 2
         target_N = torch.sin(between_N) + torch.sin(4 * between_N)
-        return self._squared_error(between_N.expand(self.num_members, -1), target_N)[list(rows)]
+        return self._squared_error(between_N.expand(self.num_members, -1), target_N)[index_on(self.device, tuple(rows))]
 
     def _squared_error(self, x_KN: torch.Tensor, y_KN: torch.Tensor) -> torch.Tensor:
         weights = self.weights

@@ -36,7 +36,7 @@ from objectives.models.mixture import Mixture
 from objectives.native.cache import kernel_folder
 from objectives.optimizers.native_optimizer import NativeOptimizer
 from objectives.optimizers.packed_optimizer import Rows
-from objectives.stacking import Compiled, rows_of_blocks, seeded_generator
+from objectives.stacking import Compiled, index_on, rows_of_blocks, seeded_generator, sent
 from objectives.training.packed import PackedTrainer, Weights
 
 # Shapes: K members, R observed ones, B sequences, T bytes of context, n parameters per member.
@@ -272,7 +272,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         routings = routings_of(self.structure, weights, tokens_KBS[rows], knobs.of_rows(rows))
         num_sequences, num_positions = probe_size(self.structure)
         held_out = held_out_batches(self.corpus, 1, self.structure.batch_size, self.structure.context)
-        probe_BS = held_out[0, :num_sequences, : num_positions + 1].to(self.device)
+        probe_BS = sent(held_out[0, :num_sequences, : num_positions + 1], self.device)
         validating = self._routers.of_validation(self._fixed.of_validation()).of_rows(rows)
         probe_RBS = probe_BS.expand(len(routings[0].logits_KNE), -1, -1)
         probed = routings_of(self.structure, weights, probe_RBS, validating)
@@ -281,7 +281,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
 
     def validate(self, rows: Sequence[int]) -> torch.Tensor:
         """Return the mean next-byte cross-entropy on held-out text, in nats, for ``rows``; no dropout, no z-loss."""
-        return self._held_out_loss(self.corpus, torch.tensor(rows, device=self.device))
+        return self._held_out_loss(self.corpus, index_on(self.device, tuple(rows)))
 
     def _domain_losses(self, index: torch.Tensor) -> dict[str, torch.Tensor]:
         if not self.structure.mix_text:
@@ -299,7 +299,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
             tokens_RBS = batches.flatten(0, 1).expand(num_rows, -1, -1)
             return self._native.readings(self._params_Kn[index], tokens_RBS, knobs)[0]
         weights = {name: weight[index] for name, weight in self.weights.items()}
-        tokens = (tokens_BS.to(self.device).expand(num_rows, -1, -1) for tokens_BS in batches)
+        tokens = (sent(tokens_BS, self.device).expand(num_rows, -1, -1) for tokens_BS in batches)
         losses = (cross_entropy(structure, weights, tokens_KBS, knobs) for tokens_KBS in tokens)
         # One by one: torch's sum over a stack orders batches by how many members there are.
         return functools.reduce(torch.add, losses) / structure.validation_batches

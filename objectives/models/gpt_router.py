@@ -15,7 +15,7 @@ from objectives.instruments.router_loads import dead_experts, load_readings, rou
 from objectives.models.gpt_experts import Routing, loads, log_z, probability
 from objectives.models.gpt_knobs import Knobs
 from objectives.optimizers.packed_optimizer import Rows
-from objectives.stacking import in_blocks
+from objectives.stacking import in_blocks, index_on
 
 # Shapes: K members, R observed ones, L layers, B sequences, T positions, N = B * T, E experts, J of them for a token.
 
@@ -115,7 +115,7 @@ class Routers:
             worst = torch.amin if name in _LOWEST else torch.amax
             found[name] = worst(value_LR, 0)
             for third in dict.fromkeys(thirds):
-                layers = [layer for layer, its in enumerate(thirds) if its == third]
+                layers = index_on(value_LR.device, tuple(layer for layer, its in enumerate(thirds) if its == third))
                 found[f"{name}/{third}"] = worst(value_LR[layers], 0)
         return found
 

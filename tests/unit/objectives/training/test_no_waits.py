@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,9 +102,12 @@ def test_no_clipping_schedule_or_draw_waits(change: Mapping[str, Any]) -> None:
     assert waits_of_ten_steps("function_fit", [change, {**change, "lr": 1e-4}]) == {}
 
 
-def test_no_knob_of_a_gpt_that_members_may_share_waits(tmp_path: Path) -> None:
-    (tmp_path / "digits.txt").write_bytes(bytes(range(48, 58)) * 2000)
-    mix_text = [str(tmp_path / "digits.txt")]
+@pytest.fixture
+def mix_text(texts: tuple[str, str]) -> list[str]:
+    return [texts[1]]
+
+
+def test_no_knob_of_a_gpt_that_members_may_share_waits(mix_text: list[str]) -> None:
     assert waits_of_ten_steps("gpt", [{"mix_text": mix_text, **knobs} for knobs in ({}, *GPT_KNOBS)]) == {}
 
 
@@ -133,15 +135,26 @@ def test_what_is_held_waits_for_nothing(entry: Mapping[str, Any]) -> None:
     assert waits_of_ten_steps("gpt", [{}, {"interventions": [{"at": 1, **entry}]}]) == {}
 
 
-@pytest.mark.parametrize("objective", ["function_fit", "gpt"])
+WITH_EXPERTS = {"experts": 4, "top_k": 2, "balance": "loss_free"}
+
+
+@pytest.mark.parametrize(
+    ("objective", "change"), [("function_fit", {}), ("gpt", {}), ("gpt", WITH_EXPERTS), ("gpt", {"mix_share": 0.5})]
+)
 @pytest.mark.parametrize("rows", [[0, 1, 2], [0, 2]], ids=["all", "some"])
-def test_a_step_with_readings_and_curvature_waits_for_nothing(objective: str, rows: list[int]) -> None:
+def test_a_step_with_readings_and_curvature_and_validation_wait_for_nothing(
+    objective: str, change: Mapping[str, Any], rows: list[int], mix_text: list[str]
+) -> None:
+    if "mix_share" in change:
+        change = {**change, "mix_text": mix_text}
+
     def observe(notes: Notes) -> dict[str, int]:
         notes.take()
         trainer.observed_step(rows, rows[1:], 3)
+        trainer.validate(rows)
         return notes.take()
 
     with pretended_device() as notes:
-        trainer = small_pack(objective, [{}, {"lr": 1e-4}, {"lr": 1e-5}], DEVICE)
+        trainer = small_pack(objective, [change, {**change, "lr": 1e-4}, {**change, "lr": 1e-5}], DEVICE)
         observe(notes)  # the first sends which rows and weights it reads
         assert observe(notes) == {}
