@@ -6,6 +6,7 @@ import torch
 
 from objectives.base import GptConfig
 from objectives.optimizers.holder import Holder
+from objectives.stacking import index_on
 from objectives.training.packed import Weights
 
 # Shapes: L layers, K members, H heads, G heads of keys, C channels per head, W columns of qkv.
@@ -28,7 +29,7 @@ def clip_queries_and_keys(
     uncapped = set() if structure.qk_clip is not None else {*range(len(is_acting_K))} - {*holder.capped}
     for layer in range(structure.depth):
         if idle := uncapped.union(holder.keeping(f"{layer}.qkv")):
-            is_acting_LK[layer, sorted(idle)] = False
+            is_acting_LK[layer, index_on(is_acting_K.device, tuple(sorted(idle)))] = False
     H, G = structure.heads, structure.num_kv_heads
     largest_LKG = largest_LKH.unflatten(2, (G, H // G)).amax(3)
     is_clipped_LKG = (largest_LKG > limit) & largest_LKG.isfinite() & is_acting_LK[..., None]

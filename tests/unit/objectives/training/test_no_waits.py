@@ -129,7 +129,16 @@ def test_no_router_waits(batch_size: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "entry", [{"norm": "hold"}, {"optimizer": "sgd_like"}, {"weight_decay": 0.1, "group": "mlp"}, {"freeze": "mlp"}]
+    "entry",
+    [
+        {"norm": "hold"},
+        {"optimizer": "sgd_like"},
+        {"weight_decay": 0.1, "group": "mlp"},
+        {"freeze": "mlp", "moments": "stop"},
+        {"attention": "capped"},
+        {"data": "same"},
+    ],
+    ids=str,
 )
 def test_what_is_held_waits_for_nothing(entry: Mapping[str, Any]) -> None:
     assert waits_of_ten_steps("gpt", [{}, {"interventions": [{"at": 1, **entry}]}]) == {}
