@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from objectives.entries import SAME, Intervention
 from objectives.interventions import Configuration, check_interventions
+from objectives.optimizers.facts import OPTIMIZERS
 
 EVERY_WEIGHT = "all"
 _RESETS_OF_V = ("moments", "second_moment")
@@ -149,7 +150,8 @@ def _check_groups(config: Holding, entry: Intervention, here: str) -> None:
 def _check_states(config: Holding, entry: Intervention, here: str) -> None:
     facts = config.optimizer_facts
     if entry.optimizer is not None and not facts.can_keep_v:
-        raise ValueError(f"{here} cannot be sgd_like: adamw and stableadamw can keep v, not {config.optimizer}")
+        known = " and ".join(name for name, other in OPTIMIZERS.items() if other.can_keep_v)
+        raise ValueError(f"{here} cannot be sgd_like: {known} can keep v, not {config.optimizer}")
     if entry.optimizer is not None and (entry.at == 0 or entry.reset in _RESETS_OF_V):
         raise ValueError(f"{here} cannot be sgd_like: it would keep a second moment of zeros; choose a later step")
     if entry.reset in _RESETS_OF_V:
