@@ -16,6 +16,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.files import CAUSE_ANSWER
 from orchestrator.base.vocabulary import IMPORTED
 from orchestrator.causes.diagnosis import rank
+from orchestrator.causes.proofs.plan import plan_of
 from orchestrator.causes.proofs.results import Proof, Proofs, judged
 from orchestrator.causes.proofs.training import (
     check_provable,
@@ -133,7 +134,7 @@ def test_without_a_mechanism_that_a_fork_takes_away_the_next_command_is_named() 
 def test_a_trial_whose_router_collapsed_is_said_to_have_collapsed_and_when(tmp_path: Path) -> None:
     diagnosis = rank(calm("stable", None, collapsed_step=40).reading(router_dead=7.0).evidence(), "case", "made up")
     with ledger_at(tmp_path) as ledger:
-        proofs = read_proofs(ledger, diagnosis, OBJECTIVES["gpt"], 2)
+        proofs = read_proofs(ledger, diagnosis, plan_of(diagnosis, OBJECTIVES["gpt"], 2))
     plain = to_plain(answer_of(proofs))
     assert (plain["outcome"], plain["onset_step"]) == ("collapsed", 40)
 
