@@ -129,20 +129,19 @@ def _refusals(folder: Path, trial: TrialResult, allow_import: bool) -> Callable[
     if is_custom(trial):
         trainer = checked_trainer(_sweep(folder, trial, None, allow_import), allow_import)
         return lambda fork: why_refused(trainer, trial, fork)
-    own = own_interventions(trial)
     objective = objective_of(folder, trial, allow_import=allow_import)
+    return lambda fork: refusal(objective, trial, fork)
 
-    def refusal_of(fork: Fork) -> str | None:
-        try:
-            objective.config_class.model_validate(
-                {**trial.config, INTERVENTIONS: fork.interventions(own)}, strict=False
-            )
-        except ValueError as error:
-            message = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-            return message.removeprefix("Value error, ")
-        return None
 
-    return refusal_of
+def refusal(objective: Objective, trial: TrialResult, fork: ForkedRun) -> str | None:
+    """Why the settings of a trial refuse a fork; None if they accept it."""
+    interventions = fork.interventions(own_interventions(trial))
+    try:
+        objective.config_class.model_validate({**trial.config, INTERVENTIONS: interventions}, strict=False)
+    except ValueError as error:
+        message = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        return message.removeprefix("Value error, ")
+    return None
 
 
 # --- whether a fork changes anything ---
