@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -77,9 +77,9 @@ class CauseQuery(Query["SweepTable"]):
             if not trials:
                 message = "none of its known cells is unstable: there is nothing to prove"
                 raise InputError(Problem(folder.name, "", message, "`sweep status` lists outcomes"))
-            diagnoses = (diagnose_unstable(folder, trial.trial_id, {}) for trial in trials)
+            diagnoses: Iterable[Diagnosis] = (diagnose_unstable(folder, trial.trial_id, {}) for trial in trials)
         else:
-            diagnoses = iter([diagnose_unstable(folder, self.trial, self.cell or {})])
+            diagnoses = [diagnose_unstable(folder, self.trial, self.cell or {})]
         check_installed("training forks", "torch")
         found, code, is_stopped = [], EXIT_OK, False
         for diagnosis in diagnoses:
