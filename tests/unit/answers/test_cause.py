@@ -13,7 +13,7 @@ from sweep_cases import ledger_at, map_ledger, sweep_of
 from objectives.base import OBJECTIVES
 from orchestrator.answers.cause import CauseAnswer, CauseQuery, CellCauses
 from orchestrator.base.errors import InputError
-from orchestrator.base.files import CAUSE_ANSWER
+from orchestrator.base.files import CAUSE_ANSWER, LEDGER
 from orchestrator.base.vocabulary import IMPORTED
 from orchestrator.causes.diagnosis import rank
 from orchestrator.causes.proofs.plan import plan_of
@@ -25,6 +25,9 @@ from orchestrator.causes.proofs.training import (
     store_proofs,
     stored_proofs,
 )
+from orchestrator.driver.runner import run_sweep
+from orchestrator.executors.inline import InlineExecutor
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
 from orchestrator.render.answer import Answer, to_json, to_plain
 from orchestrator.render.blocks import Caution, Line, Table
@@ -194,3 +197,27 @@ def test_the_cause_that_a_diagnosis_names_first_takes_the_forks_into_account(
     (folder / CAUSE_ANSWER).write_text(json.dumps(to_plain(proofs_of(*found))))
     texts = [block.text for block in diagnosed(evidence, folder=tmp_path).blocks() if isinstance(block, Line)]
     assert words in texts[1]
+
+
+def test_the_same_command_trains_nothing_twice_and_more_replicates_only_the_forks_that_are_missing(
+    tmp_path: Path,
+) -> None:
+    body = (
+        "steps: 30\naxes: {lr: {values: [0.1, 30]}}\nfixed: {optimizer: sgd, noise: 1.0}\ntracking: {enabled: false}\n"
+    )
+    folder = tmp_path / "case"
+    run_sweep(sweep_of(body, base="name: case\nobjective: quadratic\n"), folder, InlineExecutor)
+
+    def asked(replicates: int) -> tuple[Proofs, list[str]]:
+        said: list[str] = []
+        with LedgerReader(folder / LEDGER) as ledger:
+            result = CauseQuery(replicates=replicates).ask(read_table(ledger), said.append).result
+        assert result is not None
+        return result.proofs, [line for line in said if line.startswith("training ")]
+
+    few, trained = asked(2)
+    assert (few.num_forks, few.confirmed, trained) == (4, (), ["training 5 runs"]), "and the control"
+    assert asked(2) == (few, [])
+    enough, trained = asked(3)
+    assert (enough.num_forks, enough.control_repeats, trained) == (6, True, ["training 2 runs"])
+    assert enough.confirmed == ("over_the_threshold",)
