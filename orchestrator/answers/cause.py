@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,8 +21,10 @@ from orchestrator.render.answer import Answer, to_json
 from orchestrator.render.blocks import Block, Caution, Line, Table
 
 if TYPE_CHECKING:
+    from orchestrator.causes.diagnosis import Diagnosis
     from orchestrator.causes.proofs.results import Proof, Proofs
     from orchestrator.driver.progress import Summary
+    from orchestrator.ledger.reader import LedgerReader
     from orchestrator.maps.table import SweepTable
 
 _HEAD = ("mechanism", "fork without it", "from step", "fails without", "fails with", "p", "verdict")
@@ -71,16 +73,17 @@ class CauseQuery(Query["SweepTable"]):
         for trial in subject.trials[:1]:  # what the others are, too
             check_provable(folder, trial)
         if self.each_cell:
-            trials = list(unstable_region(subject.ledger, self.cell or {}).trials)
+            trials = unstable_region(subject.ledger, self.cell or {}).trials
             if not trials:
                 message = "none of its known cells is unstable: there is nothing to prove"
                 raise InputError(Problem(folder.name, "", message, "`sweep status` lists outcomes"))
+            diagnoses: Iterable[Diagnosis] = (diagnose_unstable(folder, trial.trial_id, {}) for trial in trials)
         else:
-            trials = [diagnose_unstable(folder, self.trial, self.cell or {}).trial]
+            diagnoses = [diagnose_unstable(folder, self.trial, self.cell or {})]
         check_installed("training forks", "torch")
         found, code, is_stopped = [], EXIT_OK, False
-        for trial in trials:
-            proofs, summary = self._proofs(subject, trial.trial_id, say)
+        for diagnosis in diagnoses:
+            proofs, summary = self._proofs(subject.ledger, diagnosis, say)
             found.append(proofs)
             code = max(code, EXIT_OK if summary is None else summary.exit_code)
             if is_stopped := summary is not None and summary.stopped_by is not None:
@@ -89,17 +92,14 @@ class CauseQuery(Query["SweepTable"]):
         own = None if self.each_cell else CellCauses.of(found[0])
         return CauseAnswer(sweep=found[0].sweep, result=own, cells=cells, code=code, is_stopped=is_stopped)
 
-    def _proofs(self, subject: SweepTable, trial_id: str, say: Say) -> tuple[Proofs, Summary | None]:
+    def _proofs(self, ledger: LedgerReader, diagnosis: Diagnosis, say: Say) -> tuple[Proofs, Summary | None]:
         from orchestrator.answers._forks import ProgressLines, resources_of
         from orchestrator.causes.proofs.results import least_replicates
         from orchestrator.causes.proofs.training import plan_for, proofs_folder, read_proofs, store_proofs, train_proofs
-        from orchestrator.causes.remedies.forking import objective_of
-        from orchestrator.causes.remedies.training import diagnose_unstable
         from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
 
-        folder = subject.ledger.path.parent
-        diagnosis = diagnose_unstable(folder, trial_id, {})
-        target = proofs_folder(folder, trial_id)
+        folder = ledger.path.parent
+        target = proofs_folder(folder, diagnosis.trial.trial_id)
         check_no_links(target)
         say(diagnosis.headline)
         make_executor = executor_loader(self.executor, ExecutorOptions(target, resources_of(folder)))()
@@ -109,8 +109,7 @@ class CauseQuery(Query["SweepTable"]):
         summary = train_proofs(
             folder, diagnosis, plan, make_executor, [ProgressLines(say)], allow_import=self.allow_import
         )
-        objective = objective_of(folder, diagnosis.trial, allow_import=self.allow_import)
-        proofs = read_proofs(subject.ledger, diagnosis, objective, self.replicates)
+        proofs = read_proofs(ledger, diagnosis, plan)
         if target.is_dir() and not store_proofs(folder, proofs, to_json(proofs)):
             say("`sweep diagnose` still cites the stored answer, with more forks")
         return proofs, summary
@@ -157,7 +156,7 @@ class CauseAnswer(Answer):
     def blocks(self) -> Iterator[Block]:
         """Yield the table of mechanisms and what it means, or a line for each cell."""
         if self.result is not None:
-            yield from proof_blocks(self.result.proofs)
+            yield from _proof_blocks(self.result.proofs)
         else:
             yield from self._by_cell()
         if self.is_stopped:
@@ -185,7 +184,7 @@ def _standing(proofs: Proofs) -> str:
     return "refuted" if proofs.named in proofs.refuted else "open"
 
 
-def proof_blocks(proofs: Proofs) -> Iterator[Block]:
+def _proof_blocks(proofs: Proofs) -> Iterator[Block]:
     """Yield the table of mechanisms, what it means, and how far to trust it."""
     from orchestrator.causes.proofs.results import least_replicates
 
@@ -202,10 +201,8 @@ def proof_blocks(proofs: Proofs) -> Iterator[Block]:
     if proofs.control_repeats is False:
         text = "an unchanged fork does NOT repeat the trial's curve bit for bit; forks are compared with each other"
         yield Caution(text, "control")
-    tried, least = (
-        max((proof.tried for proof in proofs.mechanisms), default=0),
-        least_replicates(len(proofs.mechanisms)),
-    )
+    tried = max((proof.tried for proof in proofs.mechanisms), default=0)
+    least = least_replicates(len(proofs.mechanisms))
     if 0 < tried < least and not proofs.num_missing:
         text = f"{tried} of each kind cannot confirm anything; --replicates {least} or more can"
         yield Caution(text, "too few forks")

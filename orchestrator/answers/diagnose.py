@@ -78,7 +78,6 @@ class DiagnoseAnswer(Answer):
     remedies: RemedyAnswer | None = hidden(default=None)
     can_be_forked: bool = hidden(default=False)
     in_full: bool = hidden(default=False)
-    proved: tuple[str, ...] = hidden(default=())
     by_forks: Mapping[str, Any] | None = hidden(default=None)
 
     @classmethod
@@ -95,7 +94,6 @@ class DiagnoseAnswer(Answer):
         from orchestrator.causes.advice import advised
         from orchestrator.causes.proofs.training import stored_proofs
 
-        by_forks = stored_proofs(folder, diagnosis.trial.trial_id)
         trial, (advice, reasons) = diagnosis.trial, advised(diagnosis, folder)
         return cls(
             sweep=diagnosis.sweep,
@@ -116,8 +114,7 @@ class DiagnoseAnswer(Answer):
             remedies=remedies,
             can_be_forked=can_be_forked,
             in_full=in_full,
-            proved=tuple(_proved(by_forks)),
-            by_forks=by_forks,
+            by_forks=stored_proofs(folder, trial.trial_id),
         )
 
     @property
@@ -135,7 +132,7 @@ class DiagnoseAnswer(Answer):
         yield Line(_cause(self.result, self.by_forks))
         yield Line(self._next())
         yield from _history(self.result)
-        yield from map(Line, self.proved)
+        yield from map(Line, _proved(self.by_forks))
         yield from _findings(self.result, self.in_full)
         pictures = self.folder / DIAGNOSES
         yield from self._not_finite(self.result, pictures)

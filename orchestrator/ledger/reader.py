@@ -150,15 +150,8 @@ class LedgerReader:
 
     def newest_piece(self, trial_id: str) -> dict[str, np.ndarray]:
         """Return the latest piece of the curve of a trial's last attempt, in the form of ``trace``; may be empty."""
-        return self._newest("traces", trial_id)
-
-    def _newest_readings(self, trial_id: str) -> dict[str, np.ndarray]:
-        """Return the latest piece of the telemetry of a trial's last attempt."""
-        return self._newest("telemetry", trial_id)
-
-    def _newest(self, table: str, trial_id: str) -> dict[str, np.ndarray]:
         query = (
-            f"SELECT columns FROM {table} JOIN trials USING (trial_id, pack_id) WHERE trial_id = ?"
+            "SELECT columns FROM traces JOIN trials USING (trial_id, pack_id) WHERE trial_id = ?"
             " ORDER BY first_step DESC LIMIT 1"
         )
         return self._joined(query, trial_id)

@@ -16,7 +16,7 @@ from orchestrator.base.packs import Pack, Report, Trace
 from orchestrator.base.space import Trial, canonical_text
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.vocabulary import IMPORTED
-from orchestrator.detection.collapse import collapsed_since, has_router
+from orchestrator.detection.collapse import ROUTER_COLUMNS, collapsed_since, has_router
 from orchestrator.ledger.curve_pieces import pack_piece, unpack_piece
 from orchestrator.ledger.facts import ImportedTrial
 from orchestrator.ledger.reader import CURVES, STRAY, LedgerReader
@@ -51,7 +51,6 @@ class LedgerWriter(LedgerReader):
         """``clock`` gives the time of a record in seconds since 1970."""
         super().__init__(path, schema)
         self._clock, self._is_together = clock, False
-        self._have_routers: set[str] = set()  # trials with readings of a router since the file was opened
 
     def _open(self, schema: Schema) -> tuple[sqlite3.Connection, int]:
         make_folder(self.path.parent)
@@ -198,7 +197,6 @@ class LedgerWriter(LedgerReader):
                     db.executemany(f"DELETE FROM {table} WHERE trial_id = ?", [(trial_id,) for trial_id in owned])
                 owned_curves = {trial_id: curve for trial_id, curve in curves.items() if trial_id in owned}
                 self._add_curves(db, table, report.pack_id, owned_curves)
-            self._have_routers |= {trial_id for trial_id, piece in report.telemetry.items() if has_router(piece)}
             for result in report.finished:
                 if result.trial_id in owned:
                     self._finish(db, self._with_collapse(result))
@@ -281,9 +279,8 @@ class LedgerWriter(LedgerReader):
 
     def _with_collapse(self, result: MemberResult) -> MemberResult:
         """Return a result with the step of the router's collapse: its readings of all attempts are here alone."""
-        if result.trial_id not in self._have_routers and not has_router(self._newest_readings(result.trial_id)):
-            return result
-        return replace(result, collapsed_step=collapsed_since(self.telemetry(result.trial_id)))
+        readings = self._curve("telemetry", result.trial_id, ROUTER_COLUMNS)
+        return replace(result, collapsed_step=collapsed_since(readings)) if has_router(readings) else result
 
     def _finish(self, db: sqlite3.Connection, result: MemberResult) -> None:
         values = {**measured_values(result), "trial_id": result.trial_id, "finished_at": self._clock()}

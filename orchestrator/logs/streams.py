@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from orchestrator.logs.columns import (
-    Columns,
-    MetricsConfig,
-)
+from orchestrator.logs.columns import Columns, MetricsConfig
 from orchestrator.logs.event_files import Events, begins_as_events
 from orchestrator.logs.line_formats import compiled_pattern, reader_of
 from orchestrator.logs.lines import MAX_LAST_LINES, MAX_LINE_BYTES, Lines, Reader, Row, without_colours

@@ -141,6 +141,14 @@ def recommend(
     )
 
 
+def recommended(table: SweepTable) -> Recommendation | None:
+    """What is recommended without options; None without axes, without a score, or with too few scattered cells."""
+    try:
+        return recommend(table)
+    except InputError:
+        return None
+
+
 def _untried(candidate: Candidate, at_least: float) -> Untried | None:
     """What a finer grid would have to try; None if the grid says that the candidate is too near to an edge."""
     axes = {axis.name: axis for axis in candidate.stability.axes}

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from orchestrator.base.errors import InputError
@@ -21,7 +22,7 @@ from orchestrator.ledger.facts import IMPORTED_FACT, PACKED_FACT
 from orchestrator.maps.axes import existing, value_labels
 from orchestrator.maps.edges import STABLE
 from orchestrator.maps.grid_map import GridMap
-from orchestrator.maps.recommendation import Candidate, Recommendation, recommend
+from orchestrator.maps.recommendation import Candidate, Recommendation, recommended
 from orchestrator.maps.surface_map import SurfaceMap, axis_number, surface_map
 from orchestrator.maps.table import SweepTable
 
@@ -83,7 +84,7 @@ def sentence_of(table: SweepTable, *, is_running: bool | None = None, found: Rec
     num_over = sum(trial.outcome is not None or trial.status == "errored" for trial in table.trials)
     missing = len(table.trials) - num_over
     edge = _edge(table)
-    found = found or _recommended(table)
+    found = found or recommended(table)
     so_far = f"{num_over} of {count(len(table.trials), 'trial')} over: " if missing else ""
     command, purpose = _next(table, edge, found, missing, running)
     return Sentence(
@@ -97,18 +98,12 @@ def sentence_of(table: SweepTable, *, is_running: bool | None = None, found: Rec
     )
 
 
-def _recommended(table: SweepTable) -> Recommendation | None:
-    try:
-        return recommend(table)
-    except InputError:  # without axes, without a score, or with too few scattered cells
-        return None
-
-
 # --- the edge ----------------------------------------------------------------------------------------
 
 
 def _edge(table: SweepTable) -> _Edge:
-    sides = {cell: STABLE.of_state(state) for cell, state in table.states().items()}
+    states = table.states()
+    sides = {cell: STABLE.of_state(state) for cell, state in states.items()}
     known = [side for side in sides.values() if side is not None]
     cells = count(len(sides), "cell") if len(known) == len(sides) else f"{len(known)} of {len(sides)} cells known"
     if not known:
@@ -120,7 +115,7 @@ def _edge(table: SweepTable) -> _Edge:
     one = "the one cell" if is_complete else "1 known cell"
     what = f"{count(len(known), 'cell')} are" if len(known) > 1 else f"{one} is"
     if all(known):
-        worse = _degraded(table, sides)
+        worse = _degraded(states.values())
         which = f"{'all ' if len(known) > 1 else ''}{what} {'inside the edge' + worse if worse else 'stable'}"
         so = ", so the edge is not in what was tried" if is_complete else ""
         return _Edge(f"{which}{known_text}{so}", is_all_stable=True)
@@ -129,7 +124,7 @@ def _edge(table: SweepTable) -> _Edge:
         so = ", so all that was tried is over the edge" if is_complete else ""
         return _Edge(f"{which}{known_text}{so}", is_all_unstable=True)
     try:
-        return _of_grid(table, sides) if table.is_grid else _of_surface(surface_map(table))
+        return _of_grid(table, states, sides) if table.is_grid else _of_surface(surface_map(table))
     except InputError:  # too few scattered trials, or axes whose values have no order
         return _Edge(f"{sum(known)} of {count(len(known), 'cell')} are stable{known_text}, and no edge is known")
 
@@ -140,14 +135,13 @@ def _without_axes(table: SweepTable) -> str:
     return f"{stable} of {count(len(judged), 'seed')} are stable, and an edge needs an axis"
 
 
-def _degraded(table: SweepTable, cells: Iterable[Cell]) -> str:
-    """How many of ``cells`` are degraded, in brackets."""
-    states = table.states()
-    num = sum(states[cell] == DEGRADED for cell in cells)
+def _degraded(states: Iterable[str]) -> str:
+    """How many of the ``states`` of cells are degraded, in brackets."""
+    num = sum(state == DEGRADED for state in states)
     return f" ({num} degraded)" if num else ""
 
 
-def _of_grid(table: SweepTable, sides: Mapping[Cell, bool | None]) -> _Edge:
+def _of_grid(table: SweepTable, states: Mapping[Cell, str], sides: Mapping[Cell, bool | None]) -> _Edge:
     """Where on the steepest axis every known cell is inside the edge, and what the next values have."""
     axis = GridMap(table).steepest.along
     values = existing(axis, axis.values)
@@ -165,8 +159,7 @@ def _of_grid(table: SweepTable, sides: Mapping[Cell, bool | None]) -> _Edge:
         by_rows = _by_rows(table, axis, others)
         return replace(by_rows, text=by_rows.text + elsewhere)
     low, high = values[first], values[last - 1]
-    inside = {cell for cell, side in sides.items() if side is not None and cell[axis.name] in values[first:last]}
-    worse = _degraded(table, inside)
+    worse = _degraded(state for cell, state in states.items() if cell[axis.name] in values[first:last])
     has_gap = any(None in at[value] for value in values[first:last])
     subject = "every known cell is " if has_gap else ""
     word = f"{subject}{'inside the edge' if worse else 'stable'}{worse}"
@@ -190,13 +183,9 @@ def _elsewhere(axis: Axis, sides: Mapping[Cell, bool | None]) -> str:
 
 def _longest_run(flags: Sequence[bool]) -> tuple[int, int]:
     """The start and the end of the longest run of true ``flags``, both 0 without one."""
-    best, start = (0, 0), None
-    for i, flag in enumerate([*flags, False]):
-        if flag:
-            start = i if start is None else start
-        elif start is not None:
-            best, start = max(best, (start, i), key=lambda run: run[1] - run[0]), None
-    return best
+    runs = (list(run) for flag, run in itertools.groupby(range(len(flags)), key=lambda i: flags[i]) if flag)
+    longest = max(runs, key=len, default=[])
+    return (longest[0], longest[-1] + 1) if longest else (0, 0)
 
 
 def _between(name: str, low: str, high: str, has_below: bool, has_above: bool) -> str:
@@ -246,7 +235,7 @@ def _of_surface(surface: SurfaceMap) -> _Edge:
     fitted = f"fitted to {count(surface.num_trials, 'trial')}"
     if not edges:
         return _Edge(f"a surface {fitted} shows no edge along {axis.name}", axis)
-    number: Callable[[float], str] = lambda value: axis_number(axis, value)  # noqa: E731
+    number = partial(axis_number, axis)
     low, high = (number(pick(edge.at for edge in edges if edge.at is not None)) for pick in (min, max))
     known = [(edge.low, edge.high) for edge in edges if edge.low is not None and edge.high is not None]
     sure = ""

@@ -21,7 +21,7 @@ from orchestrator.maps.axes import led
 from orchestrator.maps.cells import CellSummary, cell_summary, stable_share
 from orchestrator.maps.curve_metrics import OF_TELEMETRY, measured
 from orchestrator.maps.grid_map import GridMap
-from orchestrator.maps.recommendation import Recommendation, recommend
+from orchestrator.maps.recommendation import Recommendation, recommended
 from orchestrator.maps.sensitivity import sensitivity_of_values
 from orchestrator.maps.sentence import sentence_of
 from orchestrator.maps.stability_map import StabilityMap
@@ -53,7 +53,7 @@ def sweep_record(table: SweepTable) -> SweepRecord:
         **{f"fixed.{key}": shown_value(value) for key, value in fixed.items()},
         **{f"environment.{key}": value for key, value in environment.items() if key != "pid"},
     }
-    cells, advice = _cells(table), _advice(table)
+    cells, advice = _cells(table), recommended(table)
     num_finished = sum(row.status == "finished" for row in rows)
     metrics = {**_counts(rows), **_map_metrics(table, cells, advice), **_costs(table.ledger, packs)}
     if advice is not None and "edge_low" in metrics:
@@ -77,14 +77,6 @@ def sweep_record(table: SweepTable) -> SweepRecord:
         texts=_texts(packs),
         description=_description(table, num_finished, metrics, advice),
     )
-
-
-def _advice(table: SweepTable) -> Recommendation | None:
-    """Return the recommended setting with the map that it was chosen from, or None without a map."""
-    try:
-        return recommend(table)
-    except InputError:
-        return None
 
 
 def _description(

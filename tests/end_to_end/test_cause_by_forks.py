@@ -9,7 +9,6 @@ from orchestrator.base.files import LEDGER
 from orchestrator.causes.diagnosis import examine
 from orchestrator.causes.proofs.results import Proofs
 from orchestrator.causes.proofs.training import plan_for, read_proofs, train_proofs
-from orchestrator.causes.remedies.forking import objective_of
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.render.text import show
@@ -77,8 +76,7 @@ def proofs_of(sweep: Sweep, results: Path, most: int, replicates: int = 8) -> li
             diagnosis = examine(ledger, row, "every one", rows)
             plan = plan_for(folder, diagnosis, replicates, allow_import=True)
             train_proofs(folder, diagnosis, plan, InlineExecutor, [], allow_import=True)
-            objective = objective_of(folder, row, allow_import=True)
-            found.append(read_proofs(ledger, diagnosis, objective, replicates))
+            found.append(read_proofs(ledger, diagnosis, plan))
     assert found, "nothing became unstable"
     return found
 

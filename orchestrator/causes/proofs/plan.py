@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,8 @@ from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.mechanism import Finding
 from orchestrator.causes.mechanisms.removal import Removal
 from orchestrator.causes.mechanisms.routing import router_collapse
+from orchestrator.causes.remedies.forking import refusal
 from orchestrator.causes.remedies.remedy import Entry, name_of, own_interventions
-from orchestrator.sweepfile.entries import INTERVENTIONS
 
 _NUDGE = 1e-2  # of the learning rate of one step: replicates of a run whose steps all see the same data
 
@@ -97,21 +97,11 @@ def plan_of(diagnosis: Diagnosis, objective: Objective, replicates: int) -> Plan
         numbers = range(1, replicates + 1)
         controls = tuple(_control(removal, number, sees_all=sees_all) for number in numbers)
         without = tuple(_without(removal, number, sees_all=sees_all) for number in numbers)
-        if accepts(objective, trial.config, without[0]):
+        if refusal(objective, trial, without[0]) is None:
             experiments.append(Experiment(finding, removal, without, controls))
         else:
             untried.append(finding)
     return Plan(tuple(experiments), tuple(untried))
-
-
-def accepts(objective: Objective, config: Mapping[str, Any], fork: ProofFork) -> bool:
-    """Whether the settings of a trial accept a fork."""
-    own = list(config.get(INTERVENTIONS) or ())
-    try:
-        objective.config_class.model_validate({**config, INTERVENTIONS: fork.interventions(own)}, strict=False)
-    except ValueError:
-        return False
-    return True
 
 
 def _control(removal: Removal, number: int, *, sees_all: bool) -> ProofFork:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Literal
 
@@ -136,7 +136,7 @@ class Proofs:
     num_missing: int = 0
     spent_steps: int = 0
     control_repeats: bool | None = None
-    replicates_nudged: bool = field(default=False)
+    replicates_nudged: bool = False
 
     @reported
     def is_chance(self) -> bool:

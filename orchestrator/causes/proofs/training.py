@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from objectives.base import Objective
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import CAUSE_ANSWER, CAUSES, LEDGER, atomic_write
 from orchestrator.base.trial_result import TrialResult
@@ -19,15 +19,13 @@ from orchestrator.causes.mechanisms.removal import BATCH_LEAD, Removal
 from orchestrator.causes.proofs.plan import Experiment, Plan, ProofFork, key_of, keys_of, plan_of
 from orchestrator.causes.proofs.results import Proof, Proofs, judged
 from orchestrator.causes.remedies.forking import check_forkable, fork_sweep, is_custom, objective_of
-from orchestrator.causes.remedies.reading import same_curve
+from orchestrator.causes.remedies.reading import curves_of, same_curve
 from orchestrator.causes.remedies.remedy import own_interventions
 from orchestrator.driver.planning import check_runnable
 from orchestrator.driver.progress import Observer, Summary
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors import Executor
 from orchestrator.ledger.reader import LedgerReader
-
-REPLICATES = 8
 
 
 def proofs_folder(folder: Path, trial_id: str) -> Path:
@@ -97,10 +95,9 @@ def train_proofs(
     return run_sweep(sweep, target, make_executor, observers, retry_errored=True)
 
 
-def read_proofs(ledger: LedgerReader, diagnosis: Diagnosis, objective: Objective, replicates: int) -> Proofs:
-    """Read what the forks of the diagnosed trial of ``ledger`` prove so far."""
+def read_proofs(ledger: LedgerReader, diagnosis: Diagnosis, plan: Plan) -> Proofs:
+    """Read what the forks of ``plan`` about the diagnosed trial of ``ledger`` prove so far."""
     trial, folder = diagnosis.trial, ledger.path.parent
-    plan = plan_of(diagnosis, objective, replicates)
     proofs = Proofs(
         sweep=diagnosis.sweep,
         trial=trial,
@@ -118,20 +115,17 @@ def read_proofs(ledger: LedgerReader, diagnosis: Diagnosis, objective: Objective
         keys = list(keys_of(plan.forks, diagnosis))
         done = [rows[key] for key in keys if key in rows and rows[key].outcome is not None]
         control = rows.get(key_of(own_interventions(trial)))
-        repeats = None if control is None or control.outcome is None else _repeats(ledger, trial, trained, control)
+        repeats = None
+        if control is not None and control.outcome is not None:
+            repeats = same_curve(*curves_of(ledger, trial, trained, control))
     first = {key: fork.step for key, fork in zip(keys, plan.forks, strict=True)}
-    return Proofs(
-        sweep=proofs.sweep,
-        trial=trial,
-        onset=proofs.onset,
-        named=proofs.named,
+    return replace(
+        proofs,
         mechanisms=mechanisms,
-        untried=proofs.untried,
         num_forks=len(done),
         num_missing=len(keys) - len(done),
         spent_steps=sum(max(0, (row.steps_done or 0) - first[key_of(own_interventions(row))]) for row in done),
         control_repeats=repeats,
-        replicates_nudged=proofs.replicates_nudged,
     )
 
 
@@ -178,9 +172,3 @@ def _proof(experiment: Experiment, diagnosis: Diagnosis, rows: Mapping[str, Tria
         keeps_batch=experiment.removal.keeps is not None,
         may_remain=experiment.removal.may_remain,
     )
-
-
-def _repeats(ledger: LedgerReader, trial: TrialResult, trained: LedgerReader, control: TrialResult) -> bool:
-    """Whether the trial, trained again and left alone, has its curve bit for bit."""
-    curves = ledger.trace(trial.trial_id, ("loss", "grad_norm")), trained.trace(control.trial_id, ("loss", "grad_norm"))
-    return same_curve(*curves)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from objectives.base import Objective, Rounding, TrainingConfig
-from objectives.entries import HELD, factor_of
+from objectives.entries import factor_of
 from objectives.interventions import corners, in_force
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
@@ -18,7 +18,7 @@ from orchestrator.base.space import Axis, Cell, Trial, format_value, to_hashable
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS, IMPORTED
 from orchestrator.causes.advice import cell_alone
-from orchestrator.causes.remedies.remedy import Entry, Fork, own_interventions
+from orchestrator.causes.remedies.remedy import Entry, Fork, held_by, own_interventions
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.search.protocol import ListedCells
 from orchestrator.sweepfile.custom_trainer import GIVEN, PARTS, CustomTrainer, placeholders
@@ -129,20 +129,19 @@ def _refusals(folder: Path, trial: TrialResult, allow_import: bool) -> Callable[
     if is_custom(trial):
         trainer = checked_trainer(_sweep(folder, trial, None, allow_import), allow_import)
         return lambda fork: why_refused(trainer, trial, fork)
-    own = own_interventions(trial)
     objective = objective_of(folder, trial, allow_import=allow_import)
+    return lambda fork: refusal(objective, trial, fork)
 
-    def refusal_of(fork: Fork) -> str | None:
-        try:
-            objective.config_class.model_validate(
-                {**trial.config, INTERVENTIONS: fork.interventions(own)}, strict=False
-            )
-        except ValueError as error:
-            message = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-            return message.removeprefix("Value error, ")
-        return None
 
-    return refusal_of
+def refusal(objective: Objective, trial: TrialResult, fork: ForkedRun) -> str | None:
+    """Why the settings of a trial refuse a fork; None if they accept it."""
+    interventions = fork.interventions(own_interventions(trial))
+    try:
+        objective.config_class.model_validate({**trial.config, INTERVENTIONS: interventions}, strict=False)
+    except ValueError as error:
+        message = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        return message.removeprefix("Value error, ")
+    return None
 
 
 # --- whether a fork changes anything ---
@@ -172,7 +171,8 @@ def acting_forks(
 
 
 def _why_idle(objective: Objective, config: TrainingConfig, entry: Entry, step: int) -> str | None:
-    if (changes := entry.get("set", {})) and not _holds(entry):
+    holds = held_by(entry) - {"data"}
+    if (changes := entry.get("set", {})) and not holds:
         now = in_force(config, step)
         # The trial's own changes may come later, or go back.
         later = [now, *(in_force(config, corner) for corner in corners(config) if corner > step)]
@@ -184,12 +184,7 @@ def _why_idle(objective: Objective, config: TrainingConfig, entry: Entry, step: 
     # Noise differs from step to step, and skipping moves it on.
     is_same_data = objective.is_full_batch(config.model_dump()) and not getattr(config, "noise", 0)
     moves_data = entry.get("skip") or entry.get("data")
-    return "every step sees the same data" if is_same_data and moves_data and not _holds(entry) else None
-
-
-def _holds(entry: Entry) -> bool:
-    """Whether an entry holds weights or states, or changes the precision."""
-    return any(entry.get(name) is not None for name in (*HELD, "precision"))
+    return "every step sees the same data" if is_same_data and moves_data and not holds else None
 
 
 def _is_already(own: float | None, value: float | str | None) -> bool:

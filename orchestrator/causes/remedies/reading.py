@@ -197,6 +197,13 @@ def _is_saved(row: TrialResult) -> bool:
 # --- whether the control and forks that are only resumed repeat the trial ---
 
 
+def curves_of(
+    ledger: LedgerReader, trial: TrialResult, trained: LedgerReader, control: TrialResult
+) -> tuple[Trace, Trace]:
+    """The curves of a trial of ``ledger`` and of its control in the ledger ``trained``."""
+    return ledger.trace(trial.trial_id, _CURVE), trained.trace(control.trial_id, _CURVE)
+
+
 def same_curve(first: Trace, second: Trace) -> bool:
     """Whether the columns of two curves are equal bit for bit."""
     return first.keys() == second.keys() and all(
@@ -229,7 +236,7 @@ def _repetition(
     ledger: LedgerReader, trial: TrialResult, trained: LedgerReader, control: TrialResult
 ) -> dict[str, Any]:
     """The fields of Remedies that say whether the control repeats the trial, and how they differ."""
-    first, second = ledger.trace(trial.trial_id, _CURVE), trained.trace(control.trial_id, _CURVE)
+    first, second = curves_of(ledger, trial, trained, control)
     if same_curve(first, second):
         return {"control_repeats": True}
     has_losses = "loss" in first and "loss" in second

@@ -181,9 +181,15 @@ def _value_text(value: Number) -> str:
     return format_value(value) if times is None else f"x{format_value(times)}"
 
 
+def held_by(entry: Entry) -> set[str]:
+    """The keys of an entry that hold weights or states, or change the precision or the data."""
+    held = (name for name in HELD if entry.get(name) is not None)
+    return {*held, *(name for name in ("precision", "data") if entry.get(name))}
+
+
 def _touched(entry: Entry) -> set[str]:
-    others = (name for name in ("reset", "rescale", "skip", "data", "precision") if entry.get(name))
-    return {*entry.get("set", {}), *others, *(name for name in HELD if entry.get(name) is not None)}
+    others = (name for name in ("reset", "rescale", "skip") if entry.get(name))
+    return {*entry.get("set", {}), *others, *held_by(entry)}
 
 
 def _undoes(later: Entry, entry: Entry) -> bool:
@@ -222,6 +228,6 @@ def _kinds(entry: Entry) -> set[str]:
         kinds.add("skip")
     if entry.get("reset") or entry.get("rescale") is not None:
         kinds.add("reset")
-    if entry.get("data") or entry.get("precision") or any(entry.get(name) is not None for name in HELD):
+    if held_by(entry):
         kinds.add("other")
     return kinds

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from objectives.entries import HELD, factor_of
-from orchestrator.causes.remedies.remedy import Remedy
+from objectives.entries import factor_of
+from orchestrator.causes.remedies.remedy import Remedy, held_by
 
 # A scheduler multiplies the rate of a group, or computes it anew from its base_lrs.
 _RATE = """\
@@ -103,7 +103,7 @@ def _parts(entry: Mapping[str, Any], start: int) -> Iterator[str | None]:
         yield _RESETS[entry["reset"]].format(start=start)
     if entry.get("rescale") is not None:
         yield _RESCALE.format(start=start, factor=entry["rescale"])
-    if any(entry.get(name) is not None for name in (*HELD, "precision", "data")):
+    if held_by(entry):
         yield None
     if entry.get("skip"):
         yield _SKIP.format(start=start, number=entry["skip"])

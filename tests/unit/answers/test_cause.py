@@ -13,9 +13,10 @@ from sweep_cases import ledger_at, map_ledger, sweep_of
 from objectives.base import OBJECTIVES
 from orchestrator.answers.cause import CauseAnswer, CauseQuery, CellCauses
 from orchestrator.base.errors import InputError
-from orchestrator.base.files import CAUSE_ANSWER
+from orchestrator.base.files import CAUSE_ANSWER, LEDGER
 from orchestrator.base.vocabulary import IMPORTED
 from orchestrator.causes.diagnosis import rank
+from orchestrator.causes.proofs.plan import plan_of
 from orchestrator.causes.proofs.results import Proof, Proofs, judged
 from orchestrator.causes.proofs.training import (
     check_provable,
@@ -24,8 +25,11 @@ from orchestrator.causes.proofs.training import (
     store_proofs,
     stored_proofs,
 )
+from orchestrator.driver.runner import run_sweep
+from orchestrator.executors.inline import InlineExecutor
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
-from orchestrator.render.answer import to_json, to_plain
+from orchestrator.render.answer import Answer, to_json, to_plain
 from orchestrator.render.blocks import Caution, Line, Table
 
 
@@ -42,7 +46,7 @@ def answer_of(proofs: Proofs) -> CauseAnswer:
     return CauseAnswer(sweep="case", result=CellCauses.of(proofs))
 
 
-def lines(answer: CauseAnswer) -> list[str]:
+def lines(answer: Answer) -> list[str]:
     return [block.text for block in answer.blocks() if isinstance(block, Line)]
 
 
@@ -133,7 +137,7 @@ def test_without_a_mechanism_that_a_fork_takes_away_the_next_command_is_named() 
 def test_a_trial_whose_router_collapsed_is_said_to_have_collapsed_and_when(tmp_path: Path) -> None:
     diagnosis = rank(calm("stable", None, collapsed_step=40).reading(router_dead=7.0).evidence(), "case", "made up")
     with ledger_at(tmp_path) as ledger:
-        proofs = read_proofs(ledger, diagnosis, OBJECTIVES["gpt"], 2)
+        proofs = read_proofs(ledger, diagnosis, plan_of(diagnosis, OBJECTIVES["gpt"], 2))
     plain = to_plain(answer_of(proofs))
     assert (plain["outcome"], plain["onset_step"]) == ("collapsed", 40)
 
@@ -145,7 +149,7 @@ def test_a_diagnosis_without_a_stored_answer_cites_none(content: str | None, tmp
         folder = proofs_folder(tmp_path, evidence.trial.trial_id)
         folder.mkdir(parents=True)
         (folder / CAUSE_ANSWER).write_text(content)
-    assert diagnosed(evidence, folder=tmp_path).proved == ()
+    assert not any("by forks" in line for line in lines(diagnosed(evidence, folder=tmp_path)))
 
 
 def test_a_diagnosis_cites_the_stored_answer(tmp_path: Path) -> None:
@@ -153,7 +157,7 @@ def test_a_diagnosis_cites_the_stored_answer(tmp_path: Path) -> None:
     folder = proofs_folder(tmp_path, evidence.trial.trial_id)
     folder.mkdir(parents=True)
     (folder / CAUSE_ANSWER).write_text(json.dumps(to_plain(proofs_of(proof("preconditioner_decay", 0)))))
-    (line,) = diagnosed(evidence, folder=tmp_path).proved
+    (line,) = (line for line in lines(diagnosed(evidence, folder=tmp_path)) if line.startswith("by forks"))
     assert "preconditioner decay confirmed" in line
     assert "0 of 8 fail, with it 8 of 8" in line
 
@@ -193,3 +197,27 @@ def test_the_cause_that_a_diagnosis_names_first_takes_the_forks_into_account(
     (folder / CAUSE_ANSWER).write_text(json.dumps(to_plain(proofs_of(*found))))
     texts = [block.text for block in diagnosed(evidence, folder=tmp_path).blocks() if isinstance(block, Line)]
     assert words in texts[1]
+
+
+def test_the_same_command_trains_nothing_twice_and_more_replicates_only_the_forks_that_are_missing(
+    tmp_path: Path,
+) -> None:
+    body = (
+        "steps: 30\naxes: {lr: {values: [0.1, 30]}}\nfixed: {optimizer: sgd, noise: 1.0}\ntracking: {enabled: false}\n"
+    )
+    folder = tmp_path / "case"
+    run_sweep(sweep_of(body, base="name: case\nobjective: quadratic\n"), folder, InlineExecutor)
+
+    def asked(replicates: int) -> tuple[Proofs, list[str]]:
+        said: list[str] = []
+        with LedgerReader(folder / LEDGER) as ledger:
+            result = CauseQuery(replicates=replicates).ask(read_table(ledger), said.append).result
+        assert result is not None
+        return result.proofs, [line for line in said if line.startswith("training ")]
+
+    few, trained = asked(2)
+    assert (few.num_forks, few.confirmed, trained) == (4, (), ["training 5 runs"]), "and the control"
+    assert asked(2) == (few, [])
+    enough, trained = asked(3)
+    assert (enough.num_forks, enough.control_repeats, trained) == (6, True, ["training 2 runs"])
+    assert enough.confirmed == ("over_the_threshold",)

@@ -119,6 +119,8 @@ def test_a_collapse_is_read_from_the_readings_of_all_reports_also_by_another_dri
         (trial_id,) = pack.trial_ids
         ledger.record(report(pack, telemetry={trial_id: readings(0, 0.1)}))
         ledger.record(report(pack, telemetry={trial_id: readings(5, 0.7)}))
+        last = {"step": np.array([10]), "validation_loss": np.array([1.0])}
+        ledger.record(report(pack, telemetry={trial_id: last}))
     with ledger_at(tmp_path) as ledger:
         ledger.record(report(pack, finished=(finished(trial_id, "stable"),)))
         assert ledger.trial(trial_id).collapsed_step == 5
