@@ -14,11 +14,12 @@ from orchestrator.answers._rows import surface_row_text
 from orchestrator.base.intervals import CONFIDENCE, FEWEST_SEEDS
 from orchestrator.base.space import Axis, format_value, to_hashable
 from orchestrator.base.words import columns, count
+from orchestrator.maps.axes import axis_number
 from orchestrator.maps.comparison import Comparison, Difference, RowShift, Side
 from orchestrator.maps.edges import Interval, Row
 from orchestrator.maps.gains import Pairs
 from orchestrator.maps.shared import covered_text
-from orchestrator.maps.surface_map import SurfaceMap, axis_number, setting_text
+from orchestrator.maps.surface_map import SurfaceMap, setting_text
 
 _SIGNIFICANT = 1 - CONFIDENCE
 

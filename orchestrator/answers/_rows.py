@@ -8,12 +8,12 @@ from typing import Any
 from orchestrator.base.vocabulary import DEGRADED, OSCILLATING, TOO_SLOW
 from orchestrator.base.words import count, listed
 from orchestrator.detection.relative import is_learning_rate
-from orchestrator.maps.axes import existing, label_between, value_labels
+from orchestrator.maps.axes import axis_number, existing, label_between, value_labels
 from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.cells import CellSummary
 from orchestrator.maps.edges import Edge, EdgeRule, Row, StableRule
 from orchestrator.maps.grid_map import GridMap
-from orchestrator.maps.surface_map import SurfaceMap, axis_number, setting_text
+from orchestrator.maps.surface_map import SurfaceMap, setting_text
 
 _SHOWN = 8  # values listed in one line
 

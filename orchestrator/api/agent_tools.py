@@ -20,11 +20,13 @@ from types import UnionType
 from typing import Any, get_args, get_origin
 
 from orchestrator import answers
+from orchestrator.api.asking import subject_of
 from orchestrator.base.environment import OWN_PYTHON
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.files import FROZEN_SWEEP, LEDGER
+from orchestrator.base.files import FROZEN_SWEEP, sweep_names
 from orchestrator.base.query import Query
 from orchestrator.base.words import listed
+from orchestrator.ledger.reader import origin_notes
 from orchestrator.render.answer import Answer, to_json
 
 READ_ONLY = (
@@ -124,7 +126,7 @@ def _question(name: str, results: Path) -> Tool:
 
     def call(arguments: Mapping[str, Any]) -> Reply:
         values = {key: value for key, value in arguments.items() if key in options}
-        return _asked(kind, kind.from_texts(values), arguments, results)
+        return _asked(kind.from_texts(values), arguments, results)
 
     return Tool(name, cleandoc(kind.__doc__ or ""), _object(properties, required), call)
 
@@ -145,31 +147,25 @@ def _schema_of(kind: Any) -> dict[str, Any]:
     return {"type": "array", "items": {"type": "string"}} if is_listed else {"type": "string"}
 
 
-def _asked(kind: type[Query[Any]], query: Query[Any], arguments: Mapping[str, Any], results: Path) -> Reply:
-    from orchestrator.ledger.reader import LedgerReader, origin_notes
-    from orchestrator.maps.table import read_table
-
-    if kind.subject == "results":
-        return _reply(query.ask(results))
-    if kind.subject == "logs":
-        return _reply(query.ask(([str(_log(text)) for text in arguments["paths"]], results)))
-    key = _SUBJECT[kind.subject][0]
-    names = [arguments[key]] if kind.subject == "sweep" else arguments[key]
-    folders = [_sweep_folder(name, results) for name in names]
+def _asked(query: Query[Any], arguments: Mapping[str, Any], results: Path) -> Reply:
+    given = {**arguments, "results": results}
+    if query.subject == "logs":
+        given["paths"] = [str(_log(text)) for text in arguments["paths"]]
+    elif query.subject in _SUBJECT:
+        _check_names([arguments["name"]] if query.subject == "sweep" else arguments["names"], results)
     with ExitStack() as stack:
-        tables = [read_table(stack.enter_context(LedgerReader(folder / LEDGER))) for folder in folders]
-        answer = query.ask(tables[0] if kind.subject == "sweep" else tables)
-        notes = [] if kind.says_origin else origin_notes(*folders)
-    return _reply(answer, notes)
+        subject, folders = subject_of(query, given, stack)
+        answer = query.ask(subject)
+        return _reply(answer, [] if query.says_origin else origin_notes(*folders))
 
 
-def _sweep_folder(name: str, results: Path) -> Path:
-    """The folder of a sweep. Only a name that is there can be asked for, so no path leads out of the results."""
-    there = sorted(path.parent.name for path in results.glob(f"*/{LEDGER}"))
-    if name not in there:
-        known = f"sweeps: {listed(there, _MOST_ITEMS)}" if there else "there are none yet"
-        raise InputError(Problem("name", name, "is not a sweep", known))
-    return results / name
+def _check_names(names: Iterable[str], results: Path) -> None:
+    """Raise InputError for a name that is not there; a sweep is asked for by no other, so no path leads out."""
+    there = sweep_names(results)
+    for name in names:
+        if name not in there:
+            known = f"sweeps: {listed(there, _MOST_ITEMS)}" if there else "there are none yet"
+            raise InputError(Problem("name", name, "is not a sweep", known))
 
 
 def _log(text: str) -> Path:
@@ -219,7 +215,7 @@ def _training_tools(results: Path) -> list[Tool]:
         return _command(command, results, minutes)
 
     def remedy(arguments: Mapping[str, Any]) -> Reply:
-        _sweep_folder(arguments["name"], results)
+        _check_names([arguments["name"]], results)
         command = ["remedy", arguments["name"], f"--trial={arguments['trial']}"]
         return _command([*command, f"--replicates={arguments['replicates']}"], results, arguments["minutes"])
 

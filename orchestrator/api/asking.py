@@ -33,7 +33,7 @@ def asked(query: Query[Any], given: Mapping[str, Any]) -> int:
     check_output(json_file, "--json")
     output_ending(output)
     with ExitStack() as stack:
-        subject, folders = _subject(query, given, stack)
+        subject, folders = subject_of(query, given, stack)
         answer = query.ask(subject, say_progress)
     show(answer, output, json_file, () if query.says_origin else folders)
     for line in followed(query, answer, folders):
@@ -53,8 +53,8 @@ def followed(query: Query[Any], answer: Answer, folders: Sequence[Path]) -> Iter
         yield from map(str, mirrored(folder))
 
 
-def _subject(query: Query[Any], given: Mapping[str, Any], stack: ExitStack) -> tuple[Any, list[Path]]:
-    """What ``query`` is asked of, and the folders of the sweeps among it."""
+def subject_of(query: Query[Any], given: Mapping[str, Any], stack: ExitStack) -> tuple[Any, list[Path]]:
+    """Return what ``query`` is asked of, and the folders of the sweeps among it; ``stack`` closes their ledgers."""
     results: Path = given["results"]
     match query.subject:
         case "sweep":

@@ -61,7 +61,7 @@ def _beta2s(own: Any, steps: int) -> str:
 
 
 def _clips(own: Any, steps: int) -> str:
-    return f"values:none,{_listed({1.0, 0.3, *([own] if _is_positive(own) else [])}, reverse=True)[7:]}"
+    return _listed({1.0, 0.3, *([own] if _is_positive(own) else [])}, "none", reverse=True)
 
 
 PRESETS: Mapping[str, Mapping[str, _Usual]] = {
@@ -254,5 +254,5 @@ def _is_positive(value: Any) -> bool:
     return is_number(value) and value > 0
 
 
-def _listed(values: Iterable[float], *, reverse: bool = False) -> str:
-    return f"values:{','.join(format_value(value) for value in sorted(values, reverse=reverse))}"
+def _listed(values: Iterable[float], *first: str, reverse: bool = False) -> str:
+    return f"values:{','.join([*first, *map(format_value, sorted(values, reverse=reverse))])}"

@@ -112,7 +112,8 @@ def run_lines(
     why = ""
     if executor == AUTO:
         executor, why = chosen_executor(sweep, results, address)
-    load_executor = executor_loader(executor, ExecutorOptions(folder, sweep.resources, address, tuple(slurm)))
+    options = ExecutorOptions(folder, sweep.resources, address, tuple(slurm))
+    load_executor = executor_loader(executor, options, AUTO)
     if notify_test:
         return (yield from _notify_test(sweep))
     from rich.console import Console

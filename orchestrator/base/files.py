@@ -334,6 +334,11 @@ def waiting_lock(path: Path) -> Iterator[None]:
         yield
 
 
+def sweep_names(results: Path) -> list[str]:
+    """Return the folders in ``results`` that hold a sweep."""
+    return sorted(path.parent.name for path in results.glob(f"*/{LEDGER}"))
+
+
 def sweep_folder(name_or_folder: str, results: Path) -> Path:
     """Return the results folder of a planned sweep, by name or path.
 
@@ -342,7 +347,7 @@ def sweep_folder(name_or_folder: str, results: Path) -> Path:
     for folder in (results / name_or_folder, Path(name_or_folder)):
         if (folder / LEDGER).is_file():
             return folder if folder.name not in ("", "..") else folder.resolve()
-    names = sorted(path.parent.name for path in results.glob(f"*/{LEDGER}"))
+    names = sweep_names(results)
     remedy = f"existing sweeps: {', '.join(names)}" if names else "create one with `sweep run FILE`"
     if (name := Path(name_or_folder).stem) in names and name != name_or_folder:
         remedy = f"did you mean `{name}`? {remedy}"

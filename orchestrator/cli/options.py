@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_origin
 
 import typer
 
-from orchestrator.base.files import LEDGER, STANDARD_OUTPUT
+from orchestrator.base.files import STANDARD_OUTPUT, sweep_names
 from orchestrator.base.query import Option, Query
 
 if TYPE_CHECKING:
@@ -21,16 +21,15 @@ if TYPE_CHECKING:
 _ENDINGS = (".yaml", ".yml")
 
 
-def sweep_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of the sweeps that have a ledger in the folder of ``--results``."""
-    results = Path(context.params.get("results") or "results")
-    names = sorted(path.parent.name for path in results.glob(f"*/{LEDGER}"))
+def names_from(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of the sweeps in the folder of ``--results`` that begin with ``incomplete``."""
+    names = sweep_names(Path(context.params.get("results") or "results"))
     return [name for name in names if name.startswith(incomplete)]
 
 
 def sweep_files(context: typer.Context, incomplete: str) -> list[str]:
     """Sweep files and folders on the way to them, and names of sweeps."""
-    return [*_paths(incomplete), *sweep_names(context, incomplete)]
+    return [*_paths(incomplete), *names_from(context, incomplete)]
 
 
 def _paths(incomplete: str) -> Iterator[str]:
@@ -52,14 +51,14 @@ FileArgument = Annotated[
     ),
 ]
 NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="name or results folder of a sweep", autocompletion=sweep_names)
+    str, typer.Argument(metavar="NAME", help="name or results folder of a sweep", autocompletion=names_from)
 ]
 NamesArgument = Annotated[
     list[str],
-    typer.Argument(metavar="NAME...", help="names or results folders of sweeps", autocompletion=sweep_names),
+    typer.Argument(metavar="NAME...", help="names or results folders of sweeps", autocompletion=names_from),
 ]
 OptionalNameArgument = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="name or results folder of a sweep", autocompletion=sweep_names)
+    str | None, typer.Argument(metavar="[NAME]", help="name or results folder of a sweep", autocompletion=names_from)
 ]
 PathsArgument = Annotated[
     list[str], typer.Argument(metavar="PATH...", help="logs, folders of logs, mlflow:RUN_ID, or finished sweeps")

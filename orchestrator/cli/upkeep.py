@@ -18,7 +18,7 @@ from orchestrator.cli.options import (
     ResultsOption,
     command_of,
     finish,
-    sweep_names,
+    names_from,
 )
 
 
@@ -98,7 +98,7 @@ def ui_command(
 def page_command(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="name or results folder of a sweep", autocompletion=sweep_names),
+        typer.Argument(metavar="[NAME]", help="name or results folder of a sweep", autocompletion=names_from),
     ] = None,
     results: ResultsOption = RESULTS,
     port: PortOption = None,

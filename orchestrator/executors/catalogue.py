@@ -84,10 +84,13 @@ def _check_gpus(resources: ResourcesConfig) -> None:
 LOADERS: dict[str, Callable[[ExecutorOptions], Start]] = {"ray": _ray, "slurm": _slurm, INLINE: _inline}
 
 
-def executor_loader(name: str, options: ExecutorOptions) -> Callable[[], Start]:
-    """Return the loader of the executor ``name``. Raises InputError for an unknown name."""
+def executor_loader(name: str, options: ExecutorOptions, *more: str) -> Callable[[], Start]:
+    """Return the loader of the executor ``name``.
+
+    Raises InputError for an unknown name; its remedy also has ``more``, which the command replaces by one of them.
+    """
     if name not in LOADERS:
-        *others, last = (*LOADERS, "auto")  # which run_lines replaces by one of them
+        *others, last = (*LOADERS, *more)
         raise InputError(Problem("--executor", "", f"{name!r} is unknown", f"choose {', '.join(others)} or {last}"))
     if name == "ray":
         check_installed("--executor ray", "ray")

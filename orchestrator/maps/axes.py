@@ -13,6 +13,7 @@ from orchestrator.base.words import listed
 _DIGITS = 6
 _MOST_DIGITS = 17  # distinguish any two doubles
 _FEWEST_DIGITS = 2  # of a rounded number that may stand for a longer one
+_FEW_DIGITS = 3  # of a number between values
 _SHOWN = 20
 
 
@@ -72,7 +73,12 @@ def value_label(axis: Axis, value: Any) -> str:
     return value_labels(axis.values)[axis.values.index(value)]
 
 
-def label_between(a: Any, b: Any, value: float, digits: int = 3) -> str:
+def axis_number(axis: Axis, value: float) -> str:
+    """A number with the digits that its place on the axis's scale has."""
+    return number_text(value, _FEW_DIGITS) if axis.scale == "log1m" else f"{value:.{_FEW_DIGITS}g}"
+
+
+def label_between(a: Any, b: Any, value: float, digits: int = _FEW_DIGITS) -> str:
     """``value``, between ``a`` and ``b``, with enough digits to differ from both."""
     for num in range(digits, _MOST_DIGITS + 1):
         # The digits of 1 - value matter only where both are below 1, as of a decay.

@@ -19,11 +19,10 @@ from orchestrator.base.space import Axis, Cell, is_number, is_ordered
 from orchestrator.base.vocabulary import DEGRADED
 from orchestrator.base.words import count, joined
 from orchestrator.ledger.facts import IMPORTED_FACT, PACKED_FACT
-from orchestrator.maps.axes import existing, value_labels
+from orchestrator.maps.axes import axis_number, existing, value_labels
 from orchestrator.maps.edges import STABLE
 from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.recommendation import Candidate, Recommendation, recommended
-from orchestrator.maps.surface_map import SurfaceMap, axis_number, surface_map
 from orchestrator.maps.table import SweepTable
 
 _DIGITS = 3
@@ -124,7 +123,7 @@ def _edge(table: SweepTable) -> _Edge:
         so = ", so all that was tried is over the edge" if is_complete else ""
         return _Edge(f"{which}{known_text}{so}", is_all_unstable=True)
     try:
-        return _of_grid(table, states, sides) if table.is_grid else _of_surface(surface_map(table))
+        return _of_grid(table, states, sides) if table.is_grid else _of_surface(table)
     except InputError:  # too few scattered trials, or axes whose values have no order
         return _Edge(f"{sum(known)} of {count(len(known), 'cell')} are stable{known_text}, and no edge is known")
 
@@ -228,8 +227,11 @@ def _widest(axis: Axis, brackets: Sequence[tuple[Any, Any]]) -> float | None:
     return max(filter(math.isfinite, factors), default=None)
 
 
-def _of_surface(surface: SurfaceMap) -> _Edge:
+def _of_surface(table: SweepTable) -> _Edge:
     """The range of the fitted edge over the rows that are shown."""
+    from orchestrator.maps.surface_map import surface_map
+
+    surface = surface_map(table)
     axis, rows = surface.along, surface.rows()
     edges = [edge for row in rows for edge in row.edges if edge.at is not None]
     fitted = f"fitted to {count(surface.num_trials, 'trial')}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -16,9 +16,10 @@ from orchestrator.base.space import Axis, Cell
 from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.edges import STABLE, EdgeRule, Escape, Margin, Position, Row
 from orchestrator.maps.grid_map import GridMap
-from orchestrator.maps.surface_map import SurfaceMap, as_range, surface_map
 from orchestrator.maps.table import SweepTable
-from orchestrator.surface.surface import CONFIDENCE
+
+if TYPE_CHECKING:
+    from orchestrator.maps.surface_map import SurfaceMap
 
 _MESH = 81  # points on each axis of a picture
 
@@ -81,6 +82,8 @@ def map_of(
     """
     if table.is_grid:
         return GridMap(table, rule, along, across, where, reduce)
+    from orchestrator.maps.surface_map import surface_map
+
     return surface_map(table, along, where, rule)
 
 
@@ -91,6 +94,8 @@ def surface_mesh(table: SweepTable, cells: CellMap, where: Mapping[str, Any] | N
     """
     if cells.is_grid or cells.y is None:
         return None
+    from orchestrator.maps.surface_map import as_range, surface_map
+
     fixed = {**(where or {}), **dict(cells.facet)}
     axes = {axis.name: as_range(axis) for axis in table.axes if axis.name not in fixed}
     if set(axes) != {cells.x.name, cells.y.name} or any(axis.values for axis in axes.values()):
@@ -117,6 +122,8 @@ class Mesh:
 
 def mesh_of(surface: SurfaceMap, x: Axis, y: Axis) -> Mesh:
     """The surface over the ranges ``x`` and ``y``, each an axis or a part of one."""
+    from orchestrator.surface.surface import CONFIDENCE
+
     units = np.linspace(0, 1, _MESH)
     xs, ys = ([axis.at(unit) for unit in units] for axis in (x, y))
     latent = surface.latent([{x.name: a, y.name: b} for b in ys for a in xs])

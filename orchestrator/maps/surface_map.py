@@ -16,9 +16,9 @@ import numpy as np
 from scipy.special import expit
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.space import Axis, Cell, is_number, is_ordered, number_text
+from orchestrator.base.space import Axis, Cell, is_number, is_ordered
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.maps.axes import value_label
+from orchestrator.maps.axes import axis_number, value_label
 from orchestrator.maps.edges import (
     STABLE,
     Edge,
@@ -44,7 +44,6 @@ _PLACES = 257  # along a range
 _PLACES_BEYOND = 129  # between a setting and the end of a range
 _ROWS = {1: 9, 2: 5}  # rows that are shown on a range across, by the number of such ranges
 _FEW_ROWS = 3
-_DIGITS = 3
 _MOST_POINTS = 1500  # of the area's mesh
 _KEPT = 8  # fits: pictures, answers and trackers ask for the same ones
 _ALONG, _ALONG_ALONE = 65, 257  # points of it on a range along, with other axes and without
@@ -359,11 +358,6 @@ def shown_value(axis: Axis, unit: float) -> Any:
 def value_text(axis: Axis, value: Any) -> str:
     """A value of an axis in words, of a list or between the ends of a range."""
     return value_label(axis, value) if axis.values else axis_number(axis, float(value))
-
-
-def axis_number(axis: Axis, value: float) -> str:
-    """A number with the digits that its place on the axis's scale has."""
-    return number_text(value, _DIGITS) if axis.scale == "log1m" else f"{value:.{_DIGITS}g}"
 
 
 def setting_text(setting: Mapping[str, Any], axes: Sequence[Axis]) -> str:

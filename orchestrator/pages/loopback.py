@@ -7,6 +7,7 @@ import hmac
 import secrets
 import socket
 import sys
+from abc import ABC, abstractmethod
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -51,7 +52,7 @@ def address_of(listener: Listener, name: str | None = None) -> str:
     return f"http://{HOST}:{listener.getsockname()[1]}/{listener.token}/{path}"
 
 
-class LoopbackServer(ThreadingHTTPServer):
+class LoopbackServer(ThreadingHTTPServer, ABC):
     """Answers requests under the random word of its address; a subclass says what is where."""
 
     daemon_threads = True
@@ -68,12 +69,12 @@ class LoopbackServer(ThreadingHTTPServer):
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
+    @abstractmethod
     def answer(self, target: str) -> tuple[str, str] | None:
         """Return type and text of what is at ``target``, the path and query of a request; None if nothing is.
 
         Raises SweepError if it cannot be read.
         """
-        raise NotImplementedError
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from orchestrator.base.environment import OWN_PYTHON
 from orchestrator.base.errors import SweepError
-from orchestrator.base.files import LEDGER
+from orchestrator.base.files import sweep_names
 from orchestrator.base.processes import MARK, new_mark
 from orchestrator.pages import answers
 from orchestrator.pages.curves import curves
@@ -108,11 +108,6 @@ def _between(text: str) -> tuple[int, int] | None:
     """The steps of FIRST:LAST; None for anything else."""
     steps = _STEPS.fullmatch(text)
     return None if steps is None else (int(steps[1]), int(steps[2]))
-
-
-def sweep_names(results: Path) -> list[str]:
-    """The folders in ``results`` that hold a sweep."""
-    return sorted(path.parent.name for path in results.glob(f"*/{LEDGER}"))
 
 
 def serve(listener: Listener, results: Path, until: Callable[[], object] | None = None) -> None:

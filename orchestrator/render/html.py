@@ -25,12 +25,12 @@ img { max-width: 100%; }
 """
 
 
-def blocks_html(blocks: Iterable[Block], *, with_figures: bool = True) -> str:
-    """Return ``blocks`` as HTML. Lines below a line are a list; ``with_figures`` draws the figures as SVG."""
-    return "\n".join(_parts(blocks, with_figures=with_figures))
+def blocks_html(blocks: Iterable[Block]) -> str:
+    """Return ``blocks`` as HTML. Lines below a line are a list, figures are SVG."""
+    return "\n".join(_parts(blocks))
 
 
-def _parts(blocks: Iterable[Block], *, with_figures: bool) -> Iterator[str]:
+def _parts(blocks: Iterable[Block]) -> Iterator[str]:
     items: list[str] = []
     for block in blocks:
         if isinstance(block, Line) and block.indent:
@@ -50,7 +50,7 @@ def _parts(blocks: Iterable[Block], *, with_figures: bool) -> Iterator[str]:
             case Drawing():
                 yield f"<pre>{text_html(block.text.plain)}</pre>"
             case Figure():
-                yield figure_html(block) if with_figures else ""
+                yield figure_html(block)
             case File():
                 name, content = text_html(block.path.name), text_html(block.content)
                 yield f"<details><summary>{name}</summary><pre>{content}</pre></details>"
@@ -78,7 +78,7 @@ def _cards(blocks: Sequence[Block]) -> Iterator[str]:
             continue
         yield from _in_columns(cards)
         cards = []
-        yield _lead(head) if isinstance(head, Line) else "\n".join(_parts([head], with_figures=False))
+        yield _lead(head) if isinstance(head, Line) else "\n".join(_parts([head]))
         yield from _list([_item(line) for line in below])
     yield from _in_columns(cards)
 

@@ -27,7 +27,7 @@ from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.table import read_table
 from orchestrator.pages.answers import answers_html
 from orchestrator.render.answer import Answer
-from orchestrator.render.html import blocks_html
+from orchestrator.render.html import cards_html
 from orchestrator.render.text import WIDTH
 from orchestrator.sweepfile.spec import Sweep
 
@@ -163,7 +163,7 @@ def check_media(answer: Answer, pictures: Sequence[str] = ("svg",)) -> None:
     """Every medium shows the answer, or says that it has no such form."""
     assert [line for line in answer.lines(WIDTH) if len(line) > WIDTH and " " in line.strip()] == [], "but for a path"
     assert json.loads(str(answer.rendered("json"))) == json.loads(json.dumps(answer.to_plain()))
-    assert Tags(blocks_html(answer.blocks(), with_figures=False)).open == []
+    assert Tags(cards_html(answer.blocks())).open == []
     assert str(answer.rendered("txt")) == str(answer) + "\n"
     for ending in ("csv", *pictures):
         content = answered(lambda ending=ending: answer.rendered(ending))

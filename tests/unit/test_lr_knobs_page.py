@@ -163,6 +163,22 @@ def test_other_seeds_are_asked_of_an_edge_that_moved_and_not_of_one_that_did_not
     assert not set(lr_knobs.REPEAT_SEEDS) & set(load_sweep(lr_knobs.SWEEPS / "clip.yaml").seeds)
 
 
+@pytest.mark.parametrize("knob", TRAINED)
+def test_other_seeds_were_tried_of_every_value_that_asks_for_them(knob: str) -> None:
+    rows = lr_knobs.read_table(lr_knobs.TABLES / f"{knob}.csv")
+    asked = "\n".join(lr_knobs.repeating(knob, rows))
+    assert not [row.value for row in rows if row.repeat_lr is None and f"{lr_knobs.repeat_name(knob, row)} " in asked]
+
+
+def test_the_page_says_how_many_values_other_seeds_confirm() -> None:
+    tables = [lr_knobs.read_table(lr_knobs.TABLES / f"{knob}.csv") for knob in TRAINED]
+    rows = [row for table in tables for row in table if row.repeat_lr is not None]
+    lean = [row for row in rows if (row.repeat_stable - row.repeat_base_stable) * math.log(row.edge_factor) > 0]
+    apart = [row for row in rows if lr_knobs.repeat_text(row).startswith("**")]
+    assert len(apart) == 6
+    assert f"Of {len(rows)} values tried with other seeds {len(lean)} lean the same way; the test separates six" in PAGE
+
+
 def test_the_page_counts_the_other_seeds_and_is_bold_where_a_test_tells_them_from_those_of_the_base() -> None:
     told_apart = replace(EFFECT, repeat_lr=0.045, repeat_stable=9, repeat_base_stable=2)
     alike = replace(told_apart, repeat_base_stable=6)

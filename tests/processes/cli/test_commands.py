@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sweep_cases import QUADRATIC, ledger_at, record, sweep_of
+from sweep_cases import QUADRATIC, ledger_at, map_ledger, record, sweep_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -35,6 +35,19 @@ def test_quick_commands_import_no_heavy_library(tmp_path: Path, arguments: list[
     )
     done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-500:] + done.stderr[-2000:]
+
+
+def test_the_status_of_a_grid_loads_nothing_that_fits_surfaces(tmp_path: Path) -> None:
+    with ledger_at(tmp_path / "case") as ledger:
+        map_ledger(ledger, sweep_of("axes: {lr: {values: [0.1, 1]}}\n"), ["stable", "diverged"])
+    code = (
+        "import sys; from orchestrator.cli import app; app(sys.argv[1:], standalone_mode=False);"
+        "sys.exit('scipy' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, "status", "case", "--results", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-500:] + done.stderr[-2000:]
+    assert "stable up to lr " in done.stdout.lower()
 
 
 @pytest.mark.parametrize(

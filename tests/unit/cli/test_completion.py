@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
-from orchestrator.cli.options import sweep_files, sweep_names
+from orchestrator.cli.options import names_from, sweep_files
 
 
 @pytest.fixture
@@ -28,10 +28,10 @@ def asked(**params: object) -> SimpleNamespace:
 
 
 def test_names_are_those_of_folders_with_a_ledger(here: Path) -> None:
-    assert sweep_names(asked(), "") == ["first", "fit"]
-    assert sweep_names(asked(results=None), "fir") == ["first"]
-    assert sweep_names(asked(results=here / "results"), "x") == []
-    assert sweep_names(asked(results=Path("nowhere")), "") == []
+    assert names_from(asked(), "") == ["first", "fit"]
+    assert names_from(asked(results=None), "fir") == ["first"]
+    assert names_from(asked(results=here / "results"), "x") == []
+    assert names_from(asked(results=Path("nowhere")), "") == []
 
 
 def test_a_file_is_completed_on_the_way_to_it_and_a_sweep_by_its_name(here: Path) -> None:

@@ -129,7 +129,7 @@ def test_a_sweep_is_compared_with_another_of_the_folder_and_with_nothing_else(po
     said = json.loads(asked(port, "/case/comparison?with=other")[2])["html"]
     with LedgerReader(results / "case" / "ledger.db") as one, LedgerReader(results / "other" / "ledger.db") as two:
         answer = CompareQuery().ask([read_table(one), read_table(two)])
-    assert said.startswith(blocks_html(answer.blocks(), with_figures=False))
+    assert said.startswith(blocks_html(answer.blocks()))
     assert said.count("<figure>") == 1, "the maps of both"
     assert asked(port, "/case/comparison?with=../secret")[0] == 404
     assert asked(port, "/case/comparison")[0] == 404
