@@ -121,6 +121,16 @@ class TwoPrecisions:
                 losses = _replaced(losses, places, wide.trainer.validate(own))
         return losses
 
+    def averaged_losses(self, rows: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Return the held-out losses of the averages of the weights of ``rows``, by name."""
+        losses = self._base.averaged_losses(rows)
+        for wide in self._wide:
+            if own := wide.among(rows):
+                places = [list(rows).index(wide.rows[k]) for k in own]
+                of_wide = wide.trainer.averaged_losses(own)
+                losses = {name: _replaced(value, places, of_wide.get(name)) for name, value in losses.items()}
+        return losses
+
     def describe(self) -> Mapping[str, str]:
         """Return facts about the data."""
         return self._base.describe()

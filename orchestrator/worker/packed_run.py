@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -344,19 +345,36 @@ class PackedRun:
         due = np.flatnonzero(is_due_K).tolist()
         if not due:
             return is_plateaued_K
-        losses = metrics_on_host([{"validation": self.trainer.validate(due)}])["validation"][0]
-        for k, loss in zip(due, losses.tolist(), strict=True):
+        losses, averaged = self._held_out_losses(due)
+        for k, loss, means in zip(due, losses, averaged, strict=True):
             last_step = int(done_K[k]) - 1
             ends = self.monitor.validated(k, last_step, loss)
             is_plateaued_K[k] = ends and not is_complete_K[k]
             if every is not None and math.isfinite(loss):
                 for sharer in self.roster.rows[k]:
-                    self.curves.add_readings(self.trial_ids[sharer], [(last_step, {VALIDATION: loss})])
+                    self.curves.add_readings(self.trial_ids[sharer], [(last_step, {VALIDATION: loss, **means})])
             if is_complete_K[k] or is_plateaued_K[k]:
-                self._finish(k, last_step + 1, loss, is_plateaued=bool(is_plateaued_K[k]))
+                self._finish(k, last_step + 1, loss, means, is_plateaued=bool(is_plateaued_K[k]))
         return is_plateaued_K
 
-    def _finish(self, position: int, steps_done: int, validation: float, *, is_plateaued: bool = False) -> None:
+    def _held_out_losses(self, rows: Sequence[int]) -> tuple[list[float], list[dict[str, float]]]:
+        """Return the held-out loss of each of ``rows``, and the finite ones of the averages of its weights, by name."""
+        of_averages = getattr(self.trainer, "averaged_losses", None)  # a trainer need not have it
+        averaged = {} if of_averages is None else of_averages(rows)
+        losses = metrics_on_host([{VALIDATION: self.trainer.validate(rows), **averaged}])
+        by_row = [{name: float(losses[name][0, k]) for name in averaged} for k in range(len(rows))]
+        finite = [{name: loss for name, loss in by_name.items() if math.isfinite(loss)} for by_name in by_row]
+        return losses[VALIDATION][0].tolist(), finite
+
+    def _finish(
+        self,
+        position: int,
+        steps_done: int,
+        validation: float,
+        averaged: Mapping[str, float] = MappingProxyType({}),
+        *,
+        is_plateaued: bool = False,
+    ) -> None:
         """Record the result of all members of a row."""
         members, record = self.roster.rows[position], self.monitor.record(int(position))
         progress, validations = self.monitor.rung_progress(position), self.monitor.validations(position)
@@ -368,6 +386,7 @@ class PackedRun:
         fired = self.trainer.fired(position) if has_rules else ()
         # A lost member trains on until the update.
         fired = tuple(action for action in fired if action["step"] < steps_done)
+        result = replace(result, merged_loss=averaged.get("merged_loss"), ema_loss=averaged.get("ema_loss"))
         result = replace(result, fired=fired, peak_memory=peak_memory(), peak_device_memory=peak_device_memory())
         for member, chosen in zip(members, self._are_audited(members), strict=True):
             joules = self.joules_of.get(member)

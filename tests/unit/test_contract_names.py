@@ -63,7 +63,7 @@ COMMON_FIELDS = [
     "steps", "lr", "warmup", "beta1", "beta2", "beta2_half_life", "eps", "second_moment_start",
     "second_moment_scale", "weight_decay", "weight_decay_kind", "clip", "adagc", "adagc_warmup", "zclip",
     "zclip_warmup", "batch_size", "optimizer", "schedule", "schedule_power", "decay_share", "final_lr_fraction",
-    "warmup_shape", "rollback", "rollback_every", "interventions", "control", "radam_threshold", "adabelief_eps",
+    "warmup_shape", "rollback", "rollback_every", "ema", "merge_last", "merge_every", "interventions", "control", "radam_threshold", "adabelief_eps",
     "adafactor_decay", "adafactor_clip", "adafactor_eps", "adafactor_smallest", "stableadamw_clip", "spam_threshold",
     "spam_interval", "spam_warmup", "spam_grace", "sophia_clip", "sophia_eps", "sophia_interval", "adam8bit_block",
     "adam8bit_smallest", "muon_momentum", "muon_nesterov", "muon_steps", "muon_scale",
@@ -299,7 +299,8 @@ def test_outcomes_and_map_metrics() -> None:
     assert OUTCOMES == ("stable", "spiked", "diverged", "stalled")
     assert ALARM_KINDS == ("spike", "lost", "warning", "stalled", "nan")
     assert list(METRICS) == [
-        "final_loss", "validation_loss", "best_validation_loss", "best_validation_step", "best_loss", "peak_loss",
+        "final_loss", "validation_loss", "best_validation_loss", "best_validation_step", "merged_loss", "ema_loss",
+        "best_loss", "peak_loss",
         "peak_factor", "off_share", "learned_share", "lr_regret", "onset_step", "num_spikes", "steps_done",
         "collapsed_step", "score", "nonfinite_share", "peak_memory", "joules", "spike_score", "edge_crossings",
         "late_edge_ratio", "last_edge_ratio", "late_update_over_lr", "late_v_lag", "late_router_gini",
@@ -362,7 +363,7 @@ def test_columns_of_the_ledger(tmp_path: Path) -> None:
         "overfit_step", "verdict_step", "slow_step", "plateau_step", "is_audited", "episodes", "norm_rises",
         "curve_digest", "rung_losses", "reason", "error", "pack_id", "started_at", "finished_at", "fired",
         "score", "initial_score", "num_nonfinite", "nonfinite_share", "num_skipped", "data_share", "peak_memory",
-        "peak_device_memory", "joules", "collapsed_step",
+        "peak_device_memory", "joules", "collapsed_step", "merged_loss", "ema_loss",
     ]  # fmt: skip
 
 
@@ -378,8 +379,8 @@ def test_names_for_the_training_loops_of_others() -> None:
 
 def test_names_of_rules_and_of_what_a_loop_does_with_them() -> None:
     assert [*Intervention.model_fields] == [
-        "at", "set", "over", "lasts", "reset", "rescale", "skip", "data", "freeze", "moments", "group", "weight_decay",
-        "norm", "optimizer", "attention", "precision",
+        "at", "set", "over", "lasts", "reset", "rescale", "skip", "mean", "apart", "data", "freeze", "moments", "group",
+        "weight_decay", "norm", "optimizer", "attention", "precision",
     ]  # fmt: skip
     assert [*Rule.model_fields] == [
         "name", "on", "above", "readings", "do", "every", "after", "at_most", "cool_down", "over", "lasts", "calm",

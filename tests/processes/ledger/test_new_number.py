@@ -100,7 +100,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 def test_an_older_ledger_is_upgraded_and_its_trials_have_no_such_number(shown: dict) -> None:
     assert shown["version"] == 6
-    assert shown["columns"][-2:] == ["collapsed_step", "num_kinks"], "SQLite adds columns at the end"
+    assert shown["columns"][-2:] == ["ema_loss", "num_kinks"], "SQLite adds columns at the end"
     assert shown["read"] == [None] * 4
 
 
