@@ -109,7 +109,7 @@ class TwoPrecisions:
 
     def fired(self, row: int) -> Sequence[Mapping[str, Any]]:
         """Return what the rules of the member ``row`` have done so far."""
-        trainer, own = self._of(row)
+        trainer, own = self.of_row(row)
         return trainer.fired(own)
 
     def validate(self, rows: Sequence[int]) -> torch.Tensor:
@@ -150,7 +150,7 @@ class TwoPrecisions:
         for trainer in (self._base, *(wide.trainer for wide in self._wide)):
             trainer.close()
 
-    def _of(self, row: int) -> tuple[PackedTrainer[Any], int]:
+    def of_row(self, row: int) -> tuple[PackedTrainer[Any], int]:
         """Return the pack that trains the member ``row``, and its row there."""
         found = ((wide.trainer, wide.rows.index(row)) for wide in self._wide if row in wide.rows)
         return next(found, (self._base, row))

@@ -40,7 +40,7 @@ _NEAR = 1  # steps between two trials that break at the same data: a gradient br
 CURVATURE_EVERY = 20  # steps; expensive, but these sweeps are small
 _LONGEST_NAME, _LONGEST = 28, 64  # characters of the sweep's name within a small one's, and of the latter
 _SHOWN_OF_ID = 6
-_UNUSED = ("sample", "search", "budget", "tie", "zip", "max_trials")  # keys of a whole sweep
+_UNUSED = ("sample", "search", "budget", "tie", "zip", "keep", "max_trials")  # keys of a whole sweep
 _NUM_SEEDS = 3  # of the run that shows whether the data break it
 
 _LOWER_LR = Move("lr", "lower", "most runs that break take steps that are too long", scaled("lr", 0.5, 0.1))

@@ -22,6 +22,7 @@ from orchestrator.detection.outcomes import member_result
 from orchestrator.detection.run_monitor import RunMonitor, is_audited
 from orchestrator.logs.point_maker import VALIDATION
 from orchestrator.worker.checkpoints import CheckpointWriter, from_bytes, random_states, set_random_states
+from orchestrator.worker.kept_states import StateKeeper
 from orchestrator.worker.machine import PlanChoice, choose_plan, plan_name, prepare_process, release_memory
 from orchestrator.worker.members import (
     UPDATE_STEPS,
@@ -73,6 +74,7 @@ class PackedRun:
         self.joules_of: dict[int, float] = {}
         self._energy_read = 0.0
         self.checkpoints = CheckpointWriter(pack.trial_ids, pack.checkpoint_s, pack.checkpoint_steps)
+        self.keeper = StateKeeper(pack.keep)
         self._finished: list[MemberResult] = []
 
     @property
@@ -116,6 +118,7 @@ class PackedRun:
             ending=ending,
             environment=self.environment,
             checkpoint=checkpoint,
+            states=self.keeper.take(),
             at_a_time=self.at_a_time,
             num_risen=self.monitor.num_risen if ending is None else 0,
             num_nonfinite=self.monitor.num_nonfinite if ending is None else 0,
@@ -251,7 +254,8 @@ class PackedRun:
         limit = min(self.pace.update_steps, in_time, self.pack.steps - oldest)
         forks = ((self.roster.next_fork(k), row) for k, row in enumerate(self.roster.rows) if len(row) > 1)
         limits = [limit, *(step - self.age_of[row[0]] for step, row in forks if step is not None)]
-        if (every := self.pack.validate_every) is not None:
+        periods = (self.pack.validate_every, None if self.pack.keep is None else self.pack.keep.every)
+        for every in (period for period in periods if period is not None):
             limits += [every - self.age_of[member] % every for member in self.roster.training]
         return min(limits)
 
@@ -288,8 +292,8 @@ class PackedRun:
         for k, member in enumerate(members):
             age, num_kept = int(age_K[k]), int(update.num_steps_K[k])
             columns = {name: values[:num_kept, k] for name, values in metrics.items()}
-            if self.roster.configs[member].rollback is None:
-                columns.pop("rolled_back", None)  # reported only because other members roll back
+            if self.roster.configs[member].rollback is None:  # reported only because other members roll back
+                columns.pop("rolled_back", None)
             step_values = [
                 (age + offset, values) for offset, values in readings_of_row(readings, k) if offset < num_kept
             ]
@@ -300,6 +304,9 @@ class PackedRun:
         is_complete_K = ~update.has_ended_K & (age_K + num_steps == self.pack.steps)
         self._share_energy(is_due=bool((update.has_ended_K | is_complete_K).any()))
         is_plateaued_K = self._validate(members, is_complete_K, ~update.has_ended_K)
+        for k, row in enumerate(rows):
+            ids, is_last = [self.trial_ids[member] for member in row], bool(is_complete_K[k] or is_plateaued_K[k])
+            self.keeper.offer(self.trainer, k, ids, self.age_of[row[0]], is_last=is_last)
         for k in np.flatnonzero(update.has_ended_K).tolist():
             self._finish(k, int(age_K[k] + update.num_steps_K[k]), math.nan)
         has_ended_K = update.has_ended_K | is_complete_K | is_plateaued_K
@@ -354,7 +361,7 @@ class PackedRun:
                 for sharer in self.roster.rows[k]:
                     self.curves.add_readings(self.trial_ids[sharer], [(last_step, {VALIDATION: loss, **means})])
             if is_complete_K[k] or is_plateaued_K[k]:
-                self._finish(k, last_step + 1, loss, means, is_plateaued=bool(is_plateaued_K[k]))
+                self._finish(k, last_step + 1, loss, means, bool(is_plateaued_K[k]))
         return is_plateaued_K
 
     def _held_out_losses(self, rows: Sequence[int]) -> tuple[list[float], list[dict[str, float]]]:
@@ -372,7 +379,6 @@ class PackedRun:
         steps_done: int,
         validation: float,
         averaged: Mapping[str, float] = MappingProxyType({}),
-        *,
         is_plateaued: bool = False,
     ) -> None:
         """Record the result of all members of a row."""

@@ -42,6 +42,7 @@ from orchestrator.sweepfile.sections import (
     BudgetConfig,
     CheckpointConfig,
     CustomTrainerSection,
+    KeepConfig,
     NotifyConfig,
     ResourcesConfig,
     ResumeConfig,
@@ -156,8 +157,8 @@ def test_commands_and_options() -> None:
 def test_keys_of_a_sweep_file() -> None:
     assert keys_of(SweepFile) == [
         "name", "objective", "steps", "tokens", "seeds", "axes", "fixed", "interventions", "control", "tie", "facts",
-        "batch", "zip", "sample", "search", "budget", "stopping", "resources", "checkpoint", "validate", "telemetry",
-        "tracking", "notify", "max_trials",
+        "batch", "zip", "sample", "search", "budget", "stopping", "resources", "checkpoint", "keep", "validate",
+        "telemetry", "tracking", "notify", "max_trials",
     ]  # fmt: skip
     assert list(AxisSection.model_fields) == ["values", "linear", "log", "log1m", "num", "when"]
     assert FUNCTIONS == ("min", "max", "round", "sqrt")
@@ -168,6 +169,7 @@ def test_keys_of_a_sweep_file() -> None:
     assert METRIC_OF_EDGE == MARGIN == "margin"
     assert SEARCHES == ("edge", "tpe", "gp", "nsga2", "cmaes", "random", "qmc")
     assert list(SeedsSection.model_fields) == ["start", "up_to", "where"]
+    assert list(KeepConfig.model_fields) == ["every", "last", "disk_mib"]
     assert list(BudgetConfig.model_fields) == ["trials", "member_steps", "minutes", "gpu_hours", "until"]
     assert keys_of(BatchSection) == ["global", "micro", "accumulation", "workers"]
     assert dict(PARTS) == {"global": "global_batch", "micro": "micro_batch", "accumulation": "accumulation"}
@@ -300,10 +302,10 @@ def test_outcomes_and_map_metrics() -> None:
     assert OUTCOMES == ("stable", "spiked", "diverged", "stalled")
     assert ALARM_KINDS == ("spike", "lost", "warning", "stalled", "nan")
     assert list(METRICS) == [
-        "final_loss", "validation_loss", "best_validation_loss", "best_validation_step", "merged_loss", "ema_loss",
-        "best_loss", "peak_loss",
+        "final_loss", "validation_loss", "best_validation_loss", "best_validation_step", "best_loss", "peak_loss",
         "peak_factor", "off_share", "learned_share", "lr_regret", "onset_step", "num_spikes", "steps_done",
-        "collapsed_step", "score", "nonfinite_share", "peak_memory", "joules", "spike_score", "edge_crossings",
+        "merged_loss", "ema_loss", "collapsed_step", "score", "nonfinite_share", "peak_memory", "joules",
+        "spike_score", "edge_crossings",
         "late_edge_ratio", "last_edge_ratio", "late_update_over_lr", "late_v_lag", "late_router_gini",
     ]  # fmt: skip
     assert tuple(REDUCTIONS) == ("worst", "median", "best")
