@@ -45,6 +45,12 @@ def weights_of_row(trainer: Any, row: int) -> dict[str, torch.Tensor]:
     return {name: weight[row].detach().to("cpu", copy=True) for name, weight in trainer.weights.items()}
 
 
+def set_weights(trainer: Any, row: int, weights: Mapping[str, torch.Tensor]) -> None:
+    """Replace one member's weights, by name."""
+    for name, weight in trainer.weights.items():
+        weight.detach()[row].copy_(weights[name])
+
+
 def kept_weights(folder: Path, trial_id: str, step: int) -> Mapping[str, torch.Tensor]:
     """Return the weights of a trial that were kept after ``step`` steps.
 
