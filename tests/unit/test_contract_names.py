@@ -96,6 +96,7 @@ QUESTIONS = {
     "list": set(),
     "locate": LOG_OPTIONS | {"--config", "--at", "--log", "--pattern", "--format", "--degraded"},
     "map": {"--x", "--y", "--metric", "--where", "--reduce", "--by", "--degraded"},
+    "merge": {"--cells", "--stable", "--along", "--seed", "--method", "--anyway"},
     "plan": SWEEP_OPTIONS - {"--results"},
     "predict": {"--at", "--along", "--where", "--lr", "--assume", "--far", "--degraded"}
     | {"--confirm", "--executor", "--allow-import"},
@@ -333,7 +334,7 @@ def test_columns_of_the_remedies_of_all_cells(tmp_path: Path) -> None:
         "from_onset", "saved", "tried", "final_loss", "alone_loss", "agrees_with_diagnosis", "control_repeats",
         "num_forks", "num_missing", "spent_steps", "saves",
     )  # fmt: skip
-    assert tuple(KINDS) == ("lr", "beta1", "beta2", "eps", "clip", "skip", "reset", "other")
+    assert tuple(KINDS) == ("lr", "beta1", "beta2", "eps", "clip", "skip", "mean", "reset", "other")
 
 
 def test_names_of_the_results_in_a_notebook(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ KINDS: dict[str, str] = {
     "eps": "eps",
     "clip": "clipping",
     "skip": "batches skipped",
+    "mean": "mean of earlier weights",
     "reset": "moments reset or rescaled",
     "other": "another field, or several",
 }
@@ -188,7 +189,7 @@ def held_by(entry: Entry) -> set[str]:
 
 
 def _touched(entry: Entry) -> set[str]:
-    others = (name for name in ("reset", "rescale", "skip") if entry.get(name))
+    others = (name for name in ("reset", "rescale", "skip", "mean") if entry.get(name))
     return {*entry.get("set", {}), *others, *held_by(entry)}
 
 
@@ -226,6 +227,8 @@ def _kinds(entry: Entry) -> set[str]:
     kinds = {name if name in KINDS else "other" for name in names}
     if entry.get("skip"):
         kinds.add("skip")
+    if entry.get("mean"):
+        kinds.add("mean")
     if entry.get("reset") or entry.get("rescale") is not None:
         kinds.add("reset")
     if held_by(entry):
