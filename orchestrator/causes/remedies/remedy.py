@@ -50,6 +50,14 @@ class Remedy:
         return max((entry["at"] for entry in self.entries), default=0)
 
     @property
+    def reach(self) -> int:
+        """Steps before the fork that it reads: those of the states of a mean."""
+        starts = [
+            entry["at"] - (entry["mean"] - 1) * entry.get("apart", 10) for entry in self.entries if "mean" in entry
+        ]
+        return max(0, *(-start for start in starts)) if starts else 0
+
+    @property
     def kind(self) -> str:
         """The kind of KINDS that it acts on; ``other`` for several."""
         kinds = set().union(*map(_kinds, self.entries))

@@ -208,6 +208,7 @@ def _is_redundant(entry: Entry) -> bool:
         or "zclip" in changes
         or entry.get("skip") == 1
         or entry.get("reset") == "second_moment"
+        or "mean" in entry
         or "rescale" in entry
     )
 

@@ -187,7 +187,8 @@ def forks_to_try(folder: Path, diagnosis: Diagnosis, request: RemedyRequest, ste
         remedies = (core_remedies if request.each_cell else usual_remedies)(diagnosis.evidence, stable_cells)
     remedies = distinct(remedies, trial.config, own_interventions(trial))
     refuses = bool(request.tried) and not request.each_cell
-    forks = [Fork(remedy, step, 0) for step in steps for remedy in remedies if step + remedy.last_start < trial.steps]
+    fitting = ((remedy, step) for step in steps for remedy in remedies if step >= remedy.reach)
+    forks = [Fork(remedy, step, 0) for remedy, step in fitting if step + remedy.last_start < trial.steps]
     forks = accepted_forks(folder, trial, forks, refuses=refuses, allow_import=request.allow_import)
     if not is_custom(trial):
         objective = objective_of(folder, trial, allow_import=request.allow_import)
@@ -260,7 +261,7 @@ def region_to_remedy(folder: Path, where: Mapping[str, Any], request: RemedyRequ
     first = region.trials[0]
     check_forkable(folder, first)
     for remedy in parse_remedies(request.tried):
-        forks = [Fork(remedy, 0, 0)]
+        forks = [Fork(remedy, remedy.reach, 0)]
         if not any(accepted_forks(folder, trial, forks, allow_import=request.allow_import) for trial in region.trials):
             accepted_forks(folder, first, forks, refuses=True, allow_import=request.allow_import)
     steps = [parse_fork_steps(request.at, trial.ending_step, trial.steps, leaves_out=True) for trial in region.trials]
