@@ -39,7 +39,7 @@ class Intervention(BaseModel):
     rescale: float | None = Field(None, gt=0, description="factor on the second moment")
     skip: int = Field(0, ge=0, description="batches to leave out")
     mean: int | None = Field(None, ge=2, description="states of the member whose mean replaces its weights")
-    apart: int = Field(10, ge=1, description="steps from one of these states to the next; the last is that of `at`")
+    apart: int = Field(10, ge=1, description="steps from one of these states to the next; the last one is at `at`")
     data: int | Literal["same"] = Field(
         0, description="other, or the number of another stream of batches; same for the last batch again"
     )

@@ -78,7 +78,7 @@ def merged(folder: Path, trials: Sequence[TrialResult], method: str, anyway: boo
     if start is None and not anyway:
         seeds = {trial.seed for trial in trials}
         why = f"their seeds are {', '.join(map(str, sorted(seeds)))}" if len(seeds) > 1 else "they began differently"
-        message = f"{trials[0].name} and {trials[-1].name} have no common past: {why}, so a mean of them is no model"
+        message = f"{trials[0].name} and {trials[-1].name} have no common past: {why}, so their mean is not a model"
         raise InputError(Problem("sweep merge", "", message, "merge trials of one seed; --anyway shows the barrier"))
     if method == "slerp" and len(models) != 2:
         message = f"an arc joins two trials, and these are {len(models)}"

@@ -134,7 +134,7 @@ class MergeAnswer(Answer):
         yield Line(f"{self.sweep}: {merged.name} ({self.method}) has a loss of {_text(merged.held_out_loss)}")
         yield Line(f"the best single trial, {single.name}, has {_text(single.held_out_loss)}{self._gain()}")
         if self.common_start is None:
-            yield Caution("these trials have no common past: a mean of unrelated weights is no model")
+            yield Caution("these trials have no common past: a mean of unrelated weights is not a model")
         else:
             yield Line(f"common start: {self.common_start}")
         if set(self.used) != {trial.name for trial in self.trials}:

@@ -20,7 +20,7 @@ from orchestrator.render.text import Lines
 WEIGHTS, CONFIG, MODULE, HELD_OUT = "weights.safetensors", "config.json", "model.py", "held_out.bin"
 
 
-def export_weights(folder: Path, trial_id: str, step: int | None, output: Path | None) -> Lines:
+def export_weights(folder: Path, trial_id: str | None, step: int | None, output: Path | None) -> Lines:
     """Write the weights of a trial after ``step``, or its last ones, and say where. Raises InputError.
 
     They come with their configuration; of a transformer without experts also with a module in plain torch and the text
@@ -32,11 +32,7 @@ def export_weights(folder: Path, trial_id: str, step: int | None, output: Path |
     from orchestrator.worker.kept_states import kept_weights
 
     with LedgerReader(folder / LEDGER) as ledger:
-        known_ids = list(ledger.statuses(removed=True))
-        if trial_id not in known_ids:
-            remedy = did_you_mean(trial_id, known_ids) or "trials.csv lists them"
-            raise InputError(Problem("--trial", trial_id, f"is no trial of {folder.name}", remedy))
-        trial = ledger.trial(trial_id)
+        trial = _trial(ledger, trial_id, folder)
     known = kept_steps(folder, trial.trial_id)
     step = known[-1] if step is None and known else step or trial.steps
     weights = dict(kept_weights(folder, trial.trial_id, step))
@@ -61,6 +57,27 @@ def export_weights(folder: Path, trial_id: str, step: int | None, output: Path |
     else:
         yield f"{MODULE} is for transformers without experts: load the weights with safetensors.torch.load_file"
     return EXIT_OK
+
+
+def _trial(ledger: LedgerReader, wanted: str | None, folder: Path) -> TrialResult:
+    """The trial with an id or an unambiguous prefix of one, or else the one with the lowest validation loss."""
+    trials = ledger.trials(removed=True)
+    if wanted is None:
+        best = min(
+            (trial for trial in trials if trial.validation_loss is not None and kept_steps(folder, trial.trial_id)),
+            key=lambda trial: trial.validation_loss or 0.0,
+            default=None,
+        )
+        if best is None:
+            remedy = "`keep: {every: 50, last: 10}` in the sweep file of a new --name keeps them while it trains"
+            raise InputError(Problem(str(folder), "", "no trial with a validation loss kept its weights", remedy))
+        return best
+    found = [trial for trial in trials if trial.trial_id.startswith(wanted)]
+    if len(found) != 1:
+        message = f"is {'not a trial' if not found else f'a prefix of {len(found)} trials'} of {folder.name}"
+        remedy = did_you_mean(wanted, [trial.trial_id for trial in trials]) or "trials.csv lists them"
+        raise InputError(Problem("--trial", wanted, message, remedy))
+    return found[0]
 
 
 def _facts(

@@ -142,7 +142,12 @@ def export_optuna(name: NameArgument, results: ResultsOption = RESULTS) -> None:
 def export_weights(
     name: NameArgument,
     *,
-    trial: Annotated[str, typer.Option("--trial", metavar="ID", help="the trial, by its id in trials.csv")],
+    trial: Annotated[
+        str | None,
+        typer.Option(
+            "--trial", metavar="ID", help="the trial's id, or an unambiguous prefix; by default the one of lowest loss"
+        ),
+    ] = None,
     step: Annotated[int | None, typer.Option("--step", min=1, help="after how many steps; the last by default")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", metavar="DIR", help="folder to write to, in place of one in the results")

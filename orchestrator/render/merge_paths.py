@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -10,6 +11,8 @@ from matplotlib.figure import Figure
 
 from orchestrator.render.labels import plain
 from orchestrator.render.style import GREY, LINE, LOG_CURVES_FROM, picture
+
+_LETTERS = 16  # of a line of a trial's name
 
 
 class Path(Protocol):
@@ -46,7 +49,7 @@ def merge_picture(paths: Sequence[Path]) -> Figure:
     if shown and min(shown) > 0 and max(shown) / min(shown) > LOG_CURVES_FROM:
         axes.set_yscale("log")
     names = [*(path.first for path in paths), *([paths[-1].second] if paths else [])]
-    axes.set_xticks(range(len(names)), [plain(name.replace(" ", "\n")) for name in names])
+    axes.set_xticks(range(len(names)), [plain(textwrap.fill(name, _LETTERS)) for name in names])
     axes.set_ylabel("loss on held-out text")
     axes.set_title("between trials; dashed: without a barrier", fontsize=10)
     axes.grid(alpha=0.25)

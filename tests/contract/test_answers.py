@@ -22,6 +22,8 @@ from orchestrator.base.query import Query
 from orchestrator.cli.app import app
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.planning import driver_facts
+from orchestrator.driver.runner import run_sweep
+from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.table import read_table
@@ -42,6 +44,11 @@ objective: gpt
 steps: 5
 axes: {{noise_share: {{values: [0.2]}}}}
 fixed: {{separator: "\\n", text: ["{text}"]}}
+"""
+KEPT = """axes: {lr: {values: [0.001, 0.003]}}
+fixed: {width: 8, heads: 2, depth: 1, context: 8, batch_size: 2, validation_batches: 2}
+keep: {every: 2}
+tracking: {enabled: false}
 """
 KINDS = ("grid", "scattered", "empty", "imported", "half", "broken")
 # What a question needs besides its defaults: options of the command line, and fields in Python.
@@ -96,6 +103,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         done = CliRunner().invoke(app, [*arguments, "--results", str(folder)])
         assert done.exit_code == 0, done.output
     trained_ladder(folder)
+    kept = sweep_of(KEPT, "name: kept\nobjective: gpt\nsteps: 4\n")
+    assert run_sweep(kept, folder / "kept", InlineExecutor).exit_code == 0
     lines = b"".join(b"line %d of a text\n" % (number % 900) for number in range(1000))
     (folder.parent / "text.txt").write_bytes(lines)
     (folder.parent / "text.yaml").write_text(TEXT_SWEEP.format(text=folder.parent / "text.txt"))
@@ -290,6 +299,7 @@ DOCUMENTED: dict[str, list[list[str]]] = {
         ["import", "{results}/table.csv", "--name", "imported", "--axis", "lr", "--axis", "beta1", "--outcome", "loss"]
     ],
     "plan": [["plan", "grid"]],
+    "merge": [["merge", "kept"]],
     "data": [["data", "{results}/../text.yaml"]],
     "doctor": [["doctor", "grid"]],
     "boundary": [["boundary", "grid"], ["boundary", "scattered"], ["boundary", "grid", "--level", "final_loss=1.7"]],

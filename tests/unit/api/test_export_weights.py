@@ -76,7 +76,7 @@ def test_what_was_not_kept_is_refused(folder: Path) -> None:
         (trial,) = ledger.trials()
     with pytest.raises(InputError, match="these are kept: 3, 6"):
         list(export_weights(folder / "form0", trial.trial_id, 4, None))
-    with pytest.raises(InputError, match="is no trial of form0"):
+    with pytest.raises(InputError, match="is not a trial of form0"):
         list(export_weights(folder / "form0", "unknown", 4, None))
 
 
