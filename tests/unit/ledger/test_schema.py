@@ -51,7 +51,7 @@ def test_a_new_ledger_says_whose_it_is_and_has_the_present_schema(tmp_path: Path
         assert ledger.version == 6
     with LedgerReader(tmp_path / "ledger.db") as ledger:
         assert ledger.version == 6
-    assert asked(tmp_path / "ledger.db", "PRAGMA user_version") == [(5,)]
+    assert asked(tmp_path / "ledger.db", "PRAGMA user_version") == [(6,)]
     assert asked(tmp_path / "ledger.db", "PRAGMA application_id") == [(APPLICATION_ID,)]
 
 
