@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from objectives.models.facts.text import NAMED_TEXTS
+from objectives.models.made import MADE
 from objectives.native.cache import cache_folder
 
 # Tests contain invalid bytes on purpose; site-packages differ between machines.
@@ -45,11 +47,20 @@ _OPENERS: dict[str, Callable[[Path], Any]] = {
 def named_files(text: Sequence[str]) -> tuple[list[tuple[str, Path]], str]:
     """Return the files of ``text`` with their names, and what the text is called; the standard library if empty.
 
-    ``text`` has files, folders and globs. Raises ValueError if a pattern matches no file.
+    ``text`` has files, folders, globs and names of texts that every machine has. Raises ValueError if a pattern matches
+    no file.
     """
-    if not text:
+    if tuple(text) in ((), ("python",)):
         return _standard_library(), f"Python {platform.python_version()} standard library"
-    return [(str(path), path) for pattern in text for path in _matching_files(pattern)], ", ".join(text)
+    return [named for pattern in text for named in _files_of(pattern)], ", ".join(text)
+
+
+def _files_of(pattern: str) -> list[tuple[str, Path]]:
+    if pattern == "python":
+        return _standard_library()
+    if pattern in NAMED_TEXTS:
+        return MADE[pattern](text_cache() / "made")
+    return [(str(path), path) for path in _matching_files(pattern)]
 
 
 def _matching_files(pattern: str) -> list[Path]:
