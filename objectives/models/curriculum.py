@@ -27,6 +27,7 @@ class Curriculum:
     def __init__(self, configs: Sequence[GptConfig], device: torch.device) -> None:
         self.orders_documents = configs[0].curriculum in ORDERS
         self.orders_domains = configs[0].curriculum == "domains"
+        self._is_reversed = configs[0].curriculum_reversed
         self._devices: dict[torch.device, _Windows] = {}
         self._configs, self._device = configs, device
 
@@ -35,17 +36,17 @@ class Curriculum:
     ) -> torch.Tensor:
         """Return where sequences begin that would begin at ``positions_TKB`` of all ``num_starts`` places."""
         windows = self._windows(positions_TKB.device)
-        share_TK1, is_reversed_K1 = windows.at(cohorts, len(positions_TKB), cohort_of_member_K)
+        share_TK1 = windows.at(cohorts, len(positions_TKB), cohort_of_member_K)
         num_open_TK1 = (num_starts * share_TK1 // _PARTS).clamp(min=1)
-        skipped_TK1 = torch.where(is_reversed_K1, num_starts - num_open_TK1, 0)
-        return skipped_TK1 + torch.minimum(positions_TKB * share_TK1 // _PARTS, num_open_TK1 - 1)
+        placed_TKB = torch.minimum(positions_TKB * share_TK1 // _PARTS, num_open_TK1 - 1)
+        return placed_TKB + (num_starts - num_open_TK1) if self._is_reversed else placed_TKB
 
     def drawn(self, draw_TKB: torch.Tensor, cohorts: Cohorts, cohort_of_member_K: torch.Tensor) -> torch.Tensor:
         """Return the uniform draws of domains, which end at the share, or begin there where the order is reversed."""
         windows = self._windows(draw_TKB.device)
-        parts_TK1, is_reversed_K1 = windows.at(cohorts, len(draw_TKB), cohort_of_member_K)
-        share_TK1 = parts_TK1.double() / _PARTS
-        return torch.where(is_reversed_K1, 1 - share_TK1, 0.0) + draw_TKB * share_TK1
+        share_TK1 = windows.at(cohorts, len(draw_TKB), cohort_of_member_K).double() / _PARTS
+        drawn_TKB = draw_TKB * share_TK1
+        return drawn_TKB + (1 - share_TK1) if self._is_reversed else drawn_TKB
 
     def _windows(self, device: torch.device) -> _Windows:
         """Return the windows on the device that reads the text, which for a text on disk is the host."""
@@ -65,15 +66,14 @@ class _Windows:
         self._first_K = tensor([config.curriculum_from for config in configs], torch.float64)
         self._change_K = tensor([config.curriculum_to - config.curriculum_from for config in configs], torch.float64)
         self._steps_K = tensor([config.curriculum_steps for config in configs], torch.float64)
-        self._is_reversed_K1 = tensor([config.curriculum_reversed for config in configs], torch.bool)[:, None]
         self._steps_ahead = Ahead(_steps_ahead, device)
 
-    def at(self, cohorts: Cohorts, count: int, cohort_of_member_K: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the share of each member in ``count`` steps, int64 (T, K, 1), and whose order is reversed, (K, 1)."""
+    def at(self, cohorts: Cohorts, count: int, cohort_of_member_K: torch.Tensor) -> torch.Tensor:
+        """Return the share of each member in ``count`` steps, int64 (T, K, 1)."""
         step_TK = self._steps_ahead.take(cohorts, count)[:, cohort_of_member_K.to(self._device)]
         done_TK = (step_TK / self._steps_K).clamp(max=1)
         share_TK = ((self._first_K + self._change_K * done_TK) * _PARTS).round().clamp(min=1)
-        return share_TK.long()[..., None], self._is_reversed_K1
+        return share_TK.long()[..., None]
 
 
 def _steps_ahead(seed: int, step: int) -> torch.Tensor:

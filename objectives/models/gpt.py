@@ -131,7 +131,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         )
         context = self.structure.context
         lengths = [config.lengths for config in self.configs]
-        self._lengths_3K = self._tensor(list(zip(*lengths, strict=True)), torch.int64)
+        self._lengths_3K = torch.tensor(lengths, dtype=torch.int64, device=self.device).T
         self._cuts = any(min(start, end) < context for start, end, _ in lengths)
         self._feed.set_members(self.configs)
         self._scaler = LossScaler(self.configs, self.memory) if self.structure.precision == "float16" else None

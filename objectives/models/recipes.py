@@ -9,12 +9,11 @@ import numpy as np
 
 from objectives.models.documents import Documents, contents
 from objectives.models.duplicates import first_equal, first_near
-from objectives.models.facts.text import Recipe
-from objectives.models.files import Source
+from objectives.models.facts.text import LEAST_DOCUMENTS, Recipe
+from objectives.models.files import Source, few_documents
 from objectives.models.noise import mixed
 from objectives.models.quality import SCORES, byte_loss, compression_ratio, untypical
 
-_LEAST_DOCUMENTS = 10
 _NOISE, _COPIES = 1, 2  # purposes of a draw
 
 
@@ -25,11 +24,9 @@ def cooked(sources: Sequence[Source], documents: Documents, recipe: Recipe, sour
     """
     if recipe.is_plain:
         return documents
-    if len(documents) < _LEAST_DOCUMENTS:
-        raise ValueError(
-            f"text {source} has {len(documents)} documents: duplicated_share, noise_share, dedup, quality and a "
-            f'curriculum need at least {_LEAST_DOCUMENTS}; set separator, such as "\\n\\n" for paragraphs'
-        )
+    if len(documents) < LEAST_DOCUMENTS:
+        few = few_documents(source, len(documents))
+        raise ValueError(f'{few}; set separator, such as "\\n\\n" for paragraphs')
     last_number, has_last_break = documents.number_D[-1], documents.has_break_D[-1]
     documents = replace(documents, is_noise_D=chosen(documents, recipe.noise_share, _NOISE))
     if recipe.duplicated_times > 1:

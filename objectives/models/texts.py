@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from objectives.models.documents import ARRAYS, Documents, chunks, documents_of
-from objectives.models.facts.text import Recipe
+from objectives.models.facts.text import HELD_OUT, Recipe
 from objectives.models.files import Source, fingerprint, named_files, new_file, opened, read_at, text_cache
 from objectives.models.recipes import cooked
 
-HELD_OUT = 0.1
 MOST_IN_MEMORY = 64 * 2**20  # bytes; of a longer text, a batch is read from the disk
 _LEAST = 10_000
 _FORMAT = 1  # of the files in the cache

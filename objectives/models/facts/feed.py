@@ -67,7 +67,7 @@ class FeedFields(TextConfig):
     curriculum_steps: int = per_member(
         100, "steps", "steps from curriculum_from to curriculum_to", acts=_HAS_CURRICULUM, ge=1
     )
-    curriculum_reversed: bool = per_member(
+    curriculum_reversed: bool = structural(
         False, "switch", "hard documents, noise, or the last domains first", acts=_HAS_ORDER, off=True
     )
 
@@ -75,7 +75,7 @@ class FeedFields(TextConfig):
     def _feed_fits_together(self) -> Self:
         names = [name for name, _ in self.domains]
         weights = [weight for _, weight in self.domains]
-        if names and getattr(self, "text", ()):
+        if names and vars(self).get("text"):
             raise ValueError("domains take the place of text: leave one of them out")
         if len({*names}) < len(names):
             raise ValueError("domains name a text twice: add up its weights")

@@ -11,6 +11,8 @@ from objectives.fields import Condition, structural, unless
 from objectives.training_config import TrainingConfig
 
 NAMED_TEXTS = ("python", "python_docs", "licences", "tables")  # in place of a path
+HELD_OUT = 0.1  # of the bytes, the last ones
+LEAST_DOCUMENTS = 10  # for noise, copies, deduplication, a filter or an order
 NoiseKind = Literal["shuffled", "foreign", "markup", "repeated"]
 Dedup = Literal["exact", "near"]
 Quality = Literal["compression", "perplexity"]

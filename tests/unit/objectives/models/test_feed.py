@@ -142,7 +142,7 @@ def test_sequences_come_from_the_easy_share_of_the_documents_and_it_grows(lines:
     assert (easy.max(axis=1) <= shares + 1e-3).all()
     assert (hard.min(axis=1) >= 1 - shares - 1e-3).all()
     assert np.array_equal(easy[8:], hard[8:])
-    tokens = read_by(configs, [0, 0])
+    tokens = np.concatenate([read_by([config], [0]) for config in configs], axis=1)
     for k, step in np.ndindex(2, NUM_STEPS):
         for place, sequence in zip(seen[k][step], tokens[step, k], strict=True):
             assert corpus.training[place : place + 9].tolist() == sequence.tolist()
@@ -174,7 +174,8 @@ def test_the_first_domains_come_first(three: tuple[str, ...]) -> None:
     weights = dict(zip(three, (1, 1, 2), strict=True))
     more = {"curriculum": "domains", "curriculum_from": 0.25, "curriculum_steps": 8}
     configs = [weighed(weights, **more), weighed(weights, **more, curriculum_reversed=True)]
-    found, whole = kinds_of(read_by(configs, [0, 0])), kinds_of(read_by([weighed(weights)], [0]))[:, 0]
+    found = kinds_of(np.concatenate([read_by([config], [0]) for config in configs], axis=1))
+    whole = kinds_of(read_by([weighed(weights)], [0]))[:, 0]
     assert (found[:1, 0] == 0).all()
     assert (found[:4, 0] < 2).all()
     assert (found[:4, 1] == 2).all()
@@ -196,7 +197,7 @@ def test_short_to_long_is_the_growth_of_context_start(lines: str) -> None:
 
 WHOLE = [
     {"curriculum_steps": 5, "curriculum_from": 0.5, "curriculum_to": 0.5},
-    {"curriculum_reversed": True, "curriculum_from": 0.2},
+    {"curriculum_from": 0.2},
 ]
 
 
@@ -228,12 +229,16 @@ def test_a_curriculum_of_the_whole_text_is_a_run_on_its_documents_in_order(lines
 
 
 CASES: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
-    ({}, [{}, {"curriculum_reversed": True}, {"curriculum_steps": 2}, {"curriculum_from": 0.5, "rollback": 1}]),
+    ({}, [{}, {"curriculum_to": 0.2}, {"curriculum_steps": 2}, {"curriculum_from": 0.5, "rollback": 1}]),
+    (
+        {"curriculum_reversed": True},
+        [{}, {"curriculum_to": 0.2}, {"curriculum_steps": 2}, {"interventions": ({"at": 3, "skip": 4},)}],
+    ),
     ({"curriculum": "length"}, [{}, {"curriculum_from": 1.0}, {"curriculum_steps": 3}, {"curriculum_to": 0.5}]),
 ]
 
 
-@pytest.mark.parametrize(("shared", "changes"), CASES, ids=["documents", "length"])
+@pytest.mark.parametrize(("shared", "changes"), CASES, ids=["documents", "reversed", "length"])
 def test_members_of_a_curriculum_train_in_a_pack_as_alone_and_resume_and_fork_to_the_bit(
     lines: str, tmp_path: Path, shared: dict[str, Any], changes: list[dict[str, Any]]
 ) -> None:
@@ -253,7 +258,7 @@ def test_members_of_domains_by_turns_train_in_a_pack_as_alone_and_resume(
 ) -> None:
     config = weighed(dict.fromkeys(three, 1.0), curriculum="domains", curriculum_steps=6)
     ramp = {"at": 2, "set": {"domain_temperature": 5.0}, "over": 3}
-    changes = [{}, {"domain_temperature": 3.0}, {"curriculum_reversed": True}, {"interventions": (ramp,)}]
+    changes = [{}, {"domain_temperature": 3.0}, {"curriculum_to": 0.4}, {"interventions": (ramp,)}]
     configs = [GptConfig.model_validate({**config.model_dump(), **change}) for change in changes]
     assert_goes_on_as_alone(start, configs, [0, 0, 1, 2], [1, 3], NUM_STEPS)
     assert_resumes(start, configs, [0, 0, 1, 2], 5, NUM_STEPS, tmp_path)
@@ -263,7 +268,7 @@ def test_members_of_domains_by_turns_train_in_a_pack_as_alone_and_resume(
 
 
 def test_the_native_kernel_trains_ahead_in_the_same_order(lines: str) -> None:
-    configs = [ordered(lines), ordered(lines, curriculum_reversed=True)]
+    configs = [ordered(lines), ordered(lines, curriculum_steps=4)]
     one, many = (GptTrainer(configs, [0, 1], "cpu", ExecutionPlan(2, kernels="native")) for _ in range(2))
     expected = [one.step()["loss"] for _ in range(NUM_STEPS)]
     assert all(map(torch.equal, [found["loss"] for found in many.steps_ahead(NUM_STEPS)], expected))
