@@ -13,17 +13,16 @@ import os
 import platform
 import shutil
 import sysconfig
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from objectives.models.facts.text import HELD_OUT, LEAST_DOCUMENTS, NAMED_TEXTS
 from objectives.models.made import MADE
-from objectives.native.cache import cache_folder
+from objectives.models.text_cache import hold, new_file, text_cache
 
 # Tests contain invalid bytes on purpose; site-packages differ between machines.
 _NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
@@ -198,7 +197,7 @@ def opened(named: Sequence[tuple[str, Path]], room: int) -> list[Source]:
 
 def _decompressed(name: str, path: Path, room: int) -> Source:
     stored = text_cache() / f"{fingerprint([path])}.raw"
-    if stored.exists():
+    if hold(stored):
         size = stored.stat().st_size
         return Source(name, stored, size, stored.read_bytes() if size <= room else None)
     chunks: list[bytes] = []
@@ -219,33 +218,7 @@ def _decompressed(name: str, path: Path, room: int) -> Source:
     return Source(name, stored, stored.stat().st_size)
 
 
-def text_cache() -> Path:
-    """The folder of texts that are too large for memory and are not in one plain file."""
-    return cache_folder() / "texts"
-
-
 def fingerprint(paths: Sequence[Path], *more: Any) -> str:
     """Return a hash of the files' names, sizes and times of change, and of ``more``."""
     facts = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     return hashlib.sha256(repr((facts, more)).encode()).hexdigest()[:32]
-
-
-@contextmanager
-def new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that appears at ``path`` once the block ends without an error, and not before.
-
-    Raises ValueError if there is no place for it.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        opened_file = tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False)  # noqa: SIM115
-    except OSError as error:
-        raise ValueError(f"the text has no place in {path.parent}: {error}; SWEEP_CACHE moves it") from None
-    with opened_file as file:
-        try:
-            yield file
-            file.flush()
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise

@@ -76,11 +76,11 @@ class FeedFields(TextConfig):
         names = [name for name, _ in self.domains]
         weights = [weight for _, weight in self.domains]
         if names and vars(self).get("text"):
-            raise ValueError("domains take the place of text: leave one of them out")
+            raise ValueError("domains replace text: leave one out")
         if len({*names}) < len(names):
             raise ValueError("domains name a text twice: add up its weights")
         if names and (min(weights) < 0 or not 0 < math.fsum(weights) < math.inf):
-            raise ValueError("domains need weights of 0 or more, at least one of them above 0")
+            raise ValueError("domains need weights of 0 or more, and one above 0")
         if self.curriculum == "domains" and len(names) < 2:
             raise ValueError("curriculum = domains needs domains: two or more texts with their weights")
         if self.curriculum == "noise" and self.noise_share == 0:

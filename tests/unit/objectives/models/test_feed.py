@@ -292,7 +292,7 @@ REFUSED = {
     "fixed: {domains: {missing.txt: 1}}\n": ("case.yaml:4", "fixed.domains", "matches no file"),
     "fixed: {domains: {python: -1, tables: 1}}\n": ("weights of 0 or more",),
     "fixed: {domains: {python: 0}}\n": ("weights of 0 or more",),
-    "fixed: {domains: {python: 1}, text: [tables]}\n": ("leave one of them out",),
+    "fixed: {domains: {python: 1}, text: [tables]}\n": ("domains replace text",),
     "fixed: {domains: [python, tables]}\n": ("case.yaml:4", "fixed.domains"),
     "fixed: {domains: {python: much}}\n": ("case.yaml:4", "fixed.domains"),
     "fixed: {domain_temperature: 2}\n": ("fixed.domain_temperature", "domains is not empty"),
