@@ -101,3 +101,15 @@ def test_the_losses_of_curricula_are_those_of_their_map() -> None:
     at_edge = {row["curriculum"]: row["num_stable"] for row in cells_of("curriculum") if row["lr"].startswith("0.0251")}
     assert at_edge == {"": "2", "length": "3", "compression": "3", "loss": "3"}
     assert {row["num_stable"] for row in cells_of("curriculum") if float(row["lr"]) >= 0.04} == {"0"}
+
+
+def test_what_dirt_costs_is_that_of_its_map() -> None:
+    rows = cells_of("data_dirt")
+    assert {row["num_stable"] for row in rows if float(row["lr"]) <= 0.02} == {"3"}
+    assert f"{sum(int(row['num_stable']) for row in rows if row['lr'] == '0.04')} of 12 at 0.04" in PAGE
+    best = [
+        min(held_out(row) for row in rows if row["noise_share"] == share and row["state"] == "stable")
+        for share in ("0.0", "0.1", "0.3", "0.9")
+    ]
+    first, second, third, last = (f"{loss:.2f}" for loss in best)
+    assert f"is {first}, {second}, {third} and {last}." in PAGE
