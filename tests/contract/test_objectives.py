@@ -7,6 +7,7 @@ import pytest
 from objectives.base import OBJECTIVES
 from objectives.conformance import ObjectiveConformance
 
+DOCS = str(Path(__file__).parents[2] / "docs" / "*.md")
 ROUTER_FIELDS = ("balance_weight", "router_z_loss", "router_noise", "router_lr", "router_init", "capacity")
 
 
@@ -18,7 +19,7 @@ class TestGpt(ObjectiveConformance):
         "context": 8,
         "batch_size": 2,
         "shift_text": (str(Path(__file__).parents[2] / "CHANGELOG.md"),),
-        "mix_text": (str(Path(__file__).parents[2] / "docs"),),
+        "mix_text": (DOCS,),
     }
     values = {
         "corrupted": [0.0, 0.5, 1.0],
@@ -26,6 +27,10 @@ class TestGpt(ObjectiveConformance):
         "burst_length": [0, 1, 5],
         "shift_at": [None, 2, 4],
         "mix_share": [0.0, 0.3, 0.9],
+        "domain_temperature": [0.3, 1.0, 10.0],
+        "curriculum_from": [0.1, 0.5, 1.0],
+        "curriculum_to": [0.3, 0.7, 1.0],
+        "curriculum_steps": [2, 6, 12],
         "context_start": [None, 2, 4],
         "context_steps": [2, 6, 12],
         "loss_scale": [1.0, 1e3, 2.0**40],
@@ -57,6 +62,9 @@ class TestGpt(ObjectiveConformance):
         "balance": {"experts": 4, "balance_step": 0.1},
         "balance_step": {"experts": 4, "balance": "loss_free"},
         "burst_length": {"burst_at": 2},
+        "domain_temperature": {"domains": {"tables": 3.0, DOCS: 1.0}},
+        **{f"curriculum_{name}": {"curriculum": "compression", "text": (DOCS,)} for name in ("from", "to")},
+        "curriculum_steps": {"curriculum": "length"},
         "context_start": {"context_steps": 6},
         "context_steps": {"context_start": 2},
         "loss_scale": {"precision": "float16"},

@@ -230,6 +230,13 @@ def test_fields_of_the_objectives() -> None:
             "dedup",
             "quality",
             "quality_keep",
+            "domains",
+            "domain_temperature",
+            "curriculum",
+            "curriculum_from",
+            "curriculum_to",
+            "curriculum_steps",
+            "curriculum_reversed",
             "experts",
             "top_k",
             "gate",
@@ -307,8 +314,8 @@ def test_outcomes_and_map_metrics() -> None:
         "final_loss", "validation_loss", "best_validation_loss", "best_validation_step", "best_loss", "peak_loss",
         "peak_factor", "off_share", "learned_share", "lr_regret", "onset_step", "num_spikes", "steps_done",
         "merged_loss", "ema_loss", "collapsed_step", "score", "nonfinite_share", "peak_memory", "joules",
-        "spike_score", "edge_crossings",
-        "late_edge_ratio", "last_edge_ratio", "late_update_over_lr", "late_v_lag", "late_router_gini",
+        "spike_score", "loss_ratio_steps", "edge_crossings", "late_edge_ratio", "last_edge_ratio",
+        "late_update_over_lr", "late_v_lag", "late_router_gini",
     ]  # fmt: skip
     assert tuple(REDUCTIONS) == ("worst", "median", "best")
 

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sweep_cases import sweep_of
 
-from orchestrator.base.space import Axis, Cell, Trial, format_value, trial_id
+from orchestrator.base.space import Axis, Cell, FrozenMap, Trial, format_value, trial_id
 
 
 def ids(body: str) -> list[str]:
@@ -53,6 +53,7 @@ def test_lists_of_files_are_called_by_their_ends_and_told_apart() -> None:
     assert format_value(("/home/me/en/a.txt",)) == "en/a.txt"
     assert format_value(("/home/me/en/*.txt", "fr.txt")) == "en/*.txt+fr.txt"
     assert format_value(()) == "none"
+    assert format_value(FrozenMap({"python": 2.0, "/home/me/en/a.txt": 0.5})) == "python:2+en/a.txt:0.5"
     many = [tuple(f"/data/{n}/{i}.txt" for i in range(20)) for n in range(50)]
     names = [format_value(value) for value in many]
     assert len(set(names)) == 50
