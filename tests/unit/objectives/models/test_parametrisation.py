@@ -132,7 +132,7 @@ def test_a_member_trains_as_with_torchs_parameter_groups(text, kind: dict) -> No
     [MUP, COMPLETEP | {"depth": 4}, {"position": None, "tie_embeddings": True}, {"preset": "gpt2", "qk_clip": 0.02}],
     ids=str,
 )
-def test_members_share_a_pack_resume_fork_and_are_changed_in_mid_run_to_the_bit(text, kind: dict, tmp_path: Path) -> None:
+def test_members_share_a_pack_resume_fork_and_change_in_mid_run_to_the_bit(text, kind: dict, tmp_path: Path) -> None:
     later = (Intervention(at=3, set={"lr": "x0.1"}, lasts=2), Intervention(at=4, freeze="attention", lasts=3))
     rule = Rule(on="step", above=4, do=({"reset": "moments"},), every=1)
     own = ({}, {"interventions": later}, {"control": (rule,)}, {"lr": 0.03, "eps": 1e-3, "weight_decay": 0.3})
