@@ -127,7 +127,7 @@ def main() -> None:
     for knob, rows in found.items():
         repeated = [with_repeat(row, results / repeat_name(knob, row) / LEDGER) for row in rows]
         write_table(TABLES / f"{knob}.csv", repeated)
-    found = found or {path.stem: read_table(path) for path in sorted(TABLES.glob("*.csv"))}  # the page has the tables' digits
+    found = {path.stem: read_table(path) for path in sorted(TABLES.glob("*.csv"))}  # the page has the tables' digits
     PICTURE.write_bytes(saved(lambda: draw(found), "png", "curves"))
     PAGE.write_text(page_with(PAGE.read_text(), found))
 
