@@ -190,7 +190,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
             holder, largest_LKH = self.optimizer.holder, self._attention_logits
             clip_queries_and_keys(self.structure, self.weights, largest_LKH, acting_K, holder)
         if self._routers is not None:
-            self._routers.update(acting_K)
+            self._routers.update(acting_K, self.optimizer.holder)
 
     @property
     def _clips_queries(self) -> bool:
