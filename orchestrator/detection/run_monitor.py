@@ -211,11 +211,8 @@ class RunMonitor:
         self, loss_T1: np.ndarray, norm_T1: np.ndarray | None, step_T1: np.ndarray | None, undone_T1: np.ndarray | None
     ) -> None:
         """Judge the next steps of a single member that nothing ends."""
-        first = int(self._detector.num_steps[0])
-        steps = list(range(first, first + len(loss_T1))) if step_T1 is None else step_T1[:, 0].tolist()
-        norms = [None] * len(steps) if norm_T1 is None else norm_T1[:, 0].tolist()
-        undone = [0] * len(steps) if undone_T1 is None else undone_T1[:, 0].tolist()
-        self._detector.follow(loss_T1[:, 0].tolist(), norms, steps, undone)
+        columns = [None if column is None else column[:, 0] for column in (norm_T1, step_T1, undone_T1)]
+        self._detector.follow(loss_T1[:, 0], *columns)
 
     def _ends(self, lost_K: np.ndarray) -> np.ndarray:
         if not self._stopping.early_stop:
