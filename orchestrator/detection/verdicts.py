@@ -74,9 +74,7 @@ class _SinceBest:
         if level <= self.best + _AT_BEST * progress.learned:
             self.num, self.low_step = 0, step
 
-    def follow_all(
-        self, level_N: np.ndarray, step_N: np.ndarray, best_N: np.ndarray, learned_N: np.ndarray
-    ) -> None:
+    def follow_all(self, level_N: np.ndarray, step_N: np.ndarray, best_N: np.ndarray, learned_N: np.ndarray) -> None:
         """Follow several levels at once, with the best level and what was learned at each."""
         begins = np.flatnonzero(best_N < np.append(self.best, best_N[:-1]))
         begin, num = (int(begins[-1]) if len(begins) else 0), len(level_N)
@@ -268,6 +266,7 @@ class Verdicts:
             setattr(self, name, state[name])
         self._since_best = _SinceBest(**state.get("since_best", {}))  # checkpoints of earlier versions have none
         self.not_finite_step = state.get("not_finite_step")
+        self._measure()  # the next loss may ask for it before it is judged
 
     def _compare(self, loss: float, level: float, step: int) -> None:
         """Update whether the run is far above its best level or has sunk, and since when."""
