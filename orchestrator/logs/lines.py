@@ -162,12 +162,13 @@ def in_usual_order(text: str) -> str:
 
 
 class Pair(NamedTuple):
-    """A name in its plain form, the number after it, where the name begins, and where the number is."""
+    """A name in its plain form, the number after it, where the name begins, where the number is, and its unit."""
 
     name: str
     value: float
     start: int
     span: tuple[int, int]
+    factor: float  # of the unit, which is in the value
 
 
 def text_pairs(line: str) -> Iterator[Pair]:
@@ -180,12 +181,7 @@ def text_pairs(line: str) -> Iterator[Pair]:
         if not is_step and number.isdecimal() and "loss" in name and (decimals := _DECIMALS.match(line, match.end(2))):
             number, end = f"{number}.{decimals[1]}", decimals.end()
         factor = 1.0 if is_step else _UNITS.get(unit, 1.0)
-        yield Pair(name, float(number) * factor, match.start(), (start, end))
-
-
-def has_counter(line: str) -> bool:
-    """Whether a line may have counters such as 10/300."""
-    return _COUNTER.search(line[:_MAX_TEXT]) is not None
+        yield Pair(name, float(number) * factor, match.start(), (start, end), factor)
 
 
 def counters(line: str, before: int) -> Iterator[tuple[str, float]]:
@@ -194,22 +190,28 @@ def counters(line: str, before: int) -> Iterator[tuple[str, float]]:
     They begin before the index ``before``; after it they are in square brackets, or in front of the brackets of a
     progress bar. A counter with another name counts something else: `correct: 12/64`.
     """
+    for counter, names in named_counters(line, before):
+        if float(counter[1]) <= float(counter[2]):
+            yield from ((name, float(counter[group])) for name, group in names)
+
+
+def named_counters(line: str, before: int) -> Iterator[tuple[re.Match[str], tuple[tuple[str, int], ...]]]:
+    """Yield what may be a counter, and the names of its two numbers by their groups; it is none if the first is larger.
+
+    All of this follows from the characters between the digits.
+    """
     for match in _COUNTER.finditer(line[:_MAX_TEXT]):
-        value = float(match[1])
-        if value > float(match[2]):
-            continue
         is_enclosed = line[: match.start()].rstrip().endswith("[") or line[match.end() :].startswith(" [")
         if match.start() > before and not is_enclosed:
             continue
         name = _NAME_BEFORE.search(line[max(0, match.start() - _NAME_WITHIN) : match.start()])
         names = plain_name(name[1]).split("/") if name else []
         if len(names) == 2 and names[0] == EPOCH and names[1] in STEP_NAMES:  # Epoch/Step: 3/120
-            yield EPOCH, value
-            yield names[1], float(match[2])
+            yield match, ((EPOCH, 1), (names[1], 2))
         elif names and names[-1].split("_")[-1] in (EPOCH, "epochs"):
-            yield EPOCH, value
+            yield match, ((EPOCH, 1),)
         elif not names or names[-1] in (*STEP_NAMES, *_PROGRESS):
-            yield (names[-1] if names and names[-1] in STEP_NAMES else COUNTER), value
+            yield match, ((names[-1] if names and names[-1] in STEP_NAMES else COUNTER, 1),)
 
 
 def number_of(cell: str) -> float | None:

@@ -9,12 +9,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from orchestrator.logs.columns import COUNTER, EPOCH, STEP_NAMES, may_be_loss
-from orchestrator.logs.lines import Pair, Rows, counters, has_counter, in_usual_order, json_numbers, text_of, text_pairs
-from orchestrator.logs.shapes import MAX_SHAPES, Form, Shape, is_as_written, may_have_shape, shapes_of
+from orchestrator.logs.lines import (
+    Pair,
+    Rows,
+    counters,
+    in_usual_order,
+    json_numbers,
+    named_counters,
+    text_of,
+    text_pairs,
+)
+from orchestrator.logs.shapes import MAX_SHAPES, Form, Shape, may_have_shape, shapes_of
 
 EVALUATION = "eval"  # prefix of names in a line of an evaluation
 _WORDS = r"test(?:ing)?|val|valid|validat(?:ion|ing|ed?)|eval|evaluat(?:ion|ing|ed?)|held[- ]?out"
@@ -171,9 +180,12 @@ class SeriesOfText:
                 self._shapes.clear()
             if (found := _shape(line, text)) is not None:
                 form = found.form and self._forms.setdefault(found.form, found.form)
-                self._shapes[shape] = Shape(found.names, found.places, form)
+                self._shapes[shape] = replace(found, form=form)
             return self.row(text)
-        row = dict(zip(known.names, known.numbers(line), strict=True))
+        numbers = known.numbers(line)
+        if numbers is None:
+            return self.row(text_of(line))
+        row = dict(zip(known.names, numbers, strict=True))
         return row if known.form is None else self._counted(line.decode(), row, known.form)
 
     def rows_alike(self, lines: Sequence[bytes], shapes: Sequence[bytes], at: int) -> Rows | None:
@@ -183,7 +195,7 @@ class SeriesOfText:
         """
         form, before, last = self._form_of_first, None, self._last
         values: list[list[float]] = []
-        if form is None:
+        if form is None or not form.is_of_one_process:
             return None
         for i in range(at, len(lines)):
             line = lines[i]
@@ -193,8 +205,10 @@ class SeriesOfText:
                     break
                 if _is_doubled(lines[i - 1].decode().strip() if values else last, line.decode().strip()):
                     break
-                before, places = shapes[i], known.places
-            values.append([float(line[place]) for place in places])
+                before, numbers_of = shapes[i], known.numbers
+            if (numbers := numbers_of(line)) is None:
+                break
+            values.append(numbers)
         if not values:
             return None
         self._last = lines[at + len(values) - 1].decode().strip()
@@ -311,16 +325,26 @@ def _names_process(text: str) -> bool:
 def _shape(line: bytes, text: str) -> Shape | None:
     """Return the shape of a line, or None if the places of its numbers follow from more than that.
 
-    A line of the same shape has the same characters except for other digits, which only counters and ids compare.
+    A line of the same shape has the same characters except for other digits, which only counters compare; ids of
+    processes are compared later.
     """
-    if not may_have_shape(line) or in_usual_order(text) != text or has_counter(text) or _names_process(text):
+    if not may_have_shape(line) or in_usual_order(text) != text or text.startswith(_SUMMARY):
         return None
-    if text.startswith(_SUMMARY):
+    pairs = list(text_pairs(text))
+    if any("," in text[slice(*pair.span)] for pair in pairs):
         return None
-    found = _named(list(text_pairs(text)))
-    if not all(is_as_written(text[slice(*pair.span)], pair.value) for pair in found.values()):
+    places = {name: (slice(*pair.span), pair.factor) for name, pair in _named(pairs).items()}
+    read, checks = _read(text), []
+    for counter, names in named_counters(text, _start_of_loss(text, pairs)):
+        checks.append((slice(*counter.span(1)), slice(*counter.span(2))))
+        for name, group in names:
+            place = slice(*counter.span(group)), 1.0
+            places[name] = place if name == COUNTER else places.get(name, place)
+    factors = tuple(factor for _, factor in places.values())
+    if tuple(places) != tuple(read.row):  # a counter of this line is none
         return None
-    return Shape(tuple(found), tuple(slice(*pair.span) for pair in found.values()), _read(text).form)
+    scaled = factors if set(factors) - {1.0} else ()
+    return Shape(tuple(places), tuple(place for place, _ in places.values()), scaled, tuple(checks), read.form)
 
 
 def _is_doubled(last: str, this: str) -> bool:
@@ -342,8 +366,7 @@ def _named(pairs: list[Pair]) -> dict[str, Pair]:
 def _numbered(text: str, pairs: list[Pair]) -> dict[str, float]:
     """Return the first number of each name, the epoch, and the last counter such as 10/300."""
     row = {name: pair.value for name, pair in _named(pairs).items()}
-    loss = next((pair.start for pair in pairs if may_be_loss(pair.name, None)), len(text))
-    for name, value in counters(text, loss):
+    for name, value in counters(text, _start_of_loss(text, pairs)):
         if name == EPOCH:
             row.setdefault(EPOCH, value)
         elif name == COUNTER:
@@ -351,6 +374,10 @@ def _numbered(text: str, pairs: list[Pair]) -> dict[str, float]:
         else:
             row.setdefault(name, value)
     return row
+
+
+def _start_of_loss(text: str, pairs: list[Pair]) -> int:
+    return next((pair.start for pair in pairs if may_be_loss(pair.name, None)), len(text))
 
 
 def _is_evaluation(text: str, loss: Pair) -> bool:

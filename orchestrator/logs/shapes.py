@@ -26,14 +26,25 @@ class Form(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Where the numbers are in lines of a shape, by their names, and the form of the lines if they have a loss."""
+    """Where the numbers are in lines of a shape, by their names, and the form of the lines if they have a loss.
+
+    ``factors`` are of units behind the numbers, empty without any. The first number of each of the ``counters``, such
+    as 10/300, is at most the second one, else it is no counter.
+    """
 
     names: tuple[str, ...]
     places: tuple[slice, ...]
+    factors: tuple[float, ...]
+    counters: tuple[tuple[slice, slice], ...]
     form: Form | None
 
-    def numbers(self, line: bytes) -> list[float]:
-        """Return the numbers of a line of this shape."""
+    def numbers(self, line: bytes) -> list[float] | None:
+        """Return the numbers of a line of this shape; None if what should be a counter is none."""
+        for first, last in self.counters:
+            if float(line[first]) > float(line[last]):
+                return None
+        if self.factors:
+            return [float(line[place]) * factor for place, factor in zip(self.places, self.factors, strict=True)]
         return [float(line[place]) for place in self.places]
 
 
@@ -45,8 +56,3 @@ def shapes_of(lines: Sequence[bytes]) -> list[bytes]:
 def may_have_shape(line: bytes) -> bool:
     """Whether each character of a line is a byte, and none begins a JSON object."""
     return _PLAIN.fullmatch(line) is not None
-
-
-def is_as_written(number: str, value: float) -> bool:
-    """Whether ``value`` has no unit and no comma."""
-    return "," not in number and repr(float(number)) == repr(value)

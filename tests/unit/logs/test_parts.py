@@ -57,6 +57,17 @@ def with_a_counter(number: int, chance: random.Random) -> str:
     return f"{number}/{NUM} loss: {chance.uniform(1, 2):.3f}"
 
 
+def with_a_bar(number: int, chance: random.Random) -> str:
+    line = f"Epoch {number // 800}/2: {number % 800:3d}/800 [00:{number % 60:02d}] loss={chance.uniform(1, 2):.3f}"
+    return line if chance.random() < 0.9 else line.replace("/2:", "/0:")
+
+
+def of_a_process_with_units(number: int, chance: random.Random) -> str:
+    return (
+        f"[{number:06d}] step={number} loss={chance.uniform(0.01, 2):.3g} tokens={number / 7:.1f}K mem=1,{number:03d}MB"
+    )
+
+
 def without_steps(number: int, chance: random.Random) -> str:
     return f"loss {chance.uniform(1, 2):.3f} lr {1e-4 * (1 + number % 7):.2e}"
 
@@ -71,8 +82,8 @@ def without_norm_at_times(number: int, chance: random.Random) -> str:
 
 
 LOGS = [
-    plain, with_epochs, with_nan, rolled_back, printed_twice, with_others, of_processes, with_a_counter, without_steps,
-    other_kind_later, without_norm_at_times,
+    with_a_bar, of_a_process_with_units, plain, with_epochs, with_nan, rolled_back, printed_twice, with_others,
+    of_processes, with_a_counter, without_steps, other_kind_later, without_norm_at_times,
 ]  # fmt: skip
 
 
