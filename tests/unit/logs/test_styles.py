@@ -299,8 +299,9 @@ def test_a_log_gives_the_same_points_as_a_whole_and_in_any_pieces(
 @pytest.mark.parametrize("style", READ)
 def test_lines_of_a_known_shape_are_read_as_if_each_were_searched(style: str, monkeypatch) -> None:
     text = text_of(READ[style]) * 2
+    monkeypatch.setattr("orchestrator.logs.line_formats.Text._NUM_UNFILTERED", 10)  # after which lines count together
     short = live(text)
-    monkeypatch.setattr("orchestrator.logs.series._spans", lambda line, text: None)
+    monkeypatch.setattr("orchestrator.logs.series._shape", lambda line, text: None)
     monkeypatch.setattr("orchestrator.logs.point_maker.PointMaker._lane", lambda self, names: None)
     long = live(text)
     assert repr(short.points) == repr(long.points)
