@@ -166,7 +166,8 @@ class Remedies:
         """The helpful remedy that saves the largest share of its replicates; None if one saves all, or none any."""
         if self.cheapest is not None:
             return None
-        helped = [tally for tally in self.tallies if tally.saved and self.helped(tally)]
+        helpful = self.helpful
+        helped = [tally for tally in self.tallies if tally.saved and tally.name in helpful]
         helped = [tally for tally in helped if self.is_repeated(tally) is not False]
         return max(helped, key=lambda tally: (tally.share, tally.fork_step), default=None)
 
