@@ -41,7 +41,7 @@ test: $(READY)
 		tests/end_to_end tests/faults tests/contract tests/processes tests/unit
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m "slow and not services and not slurm and not recipes"
+	$(BIN)/python -m pytest -m "slow and not services and not slurm and not recipes and not agents"
 
 test-services: $(READY)
 	$(BIN)/python -m pytest -m "services and not slurm and not faults and not agents"

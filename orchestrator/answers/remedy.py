@@ -26,7 +26,8 @@ from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Caution, Figure, Line, Table, picture_of
 
 if TYPE_CHECKING:
-    from orchestrator.causes.remedies.results import Cost, Remedies, Tally
+    from orchestrator.causes.remedies.results import Cost, Remedies
+    from orchestrator.causes.remedies.tally import Tally
     from orchestrator.maps.table import SweepTable
 
 _MAX_STEPS = 5  # fork steps of a table
@@ -242,6 +243,13 @@ def _verdict(results: Remedies) -> Iterator[str]:
         yield f"no remedy saved every replicate; the best is {best}: {_saved(results, partial)}"
     elif results.is_stable_alone:
         yield "no remedy is named: left alone, the run is stable now"
+    elif results.fresh_p_values:
+        yield "no remedy is named: fresh data does not repeat what seemed to help"
+        for tally in results.fresh:
+            if (alone := results.fresh_alone(tally)) is not None:
+                good = [f"{results.ended_well(each)} of {each.tried}" for each in (tally, alone)]
+                where = f"{tally.name} from {_step(results, tally)}"
+                yield f"{where}: with fresh data {good[0]} end well, with that data alone {good[1]}"
     elif any(tally.saved for tally in results.tallies):
         lowest_p = min(results.p_values.values())
         single = results.is_custom and all(tally.tried == 1 for tally in results.tallies)
@@ -331,7 +339,9 @@ def _saved(results: Remedies, tally: Tally) -> str:
     counts = "saved the one run, without a test against chance"
     if results.replicates_differ:
         interval = f"(95 % interval {measured.low:.0%} to {measured.high:.0%})"
-        counts = f"saved {measured.saved} of {measured.tried} with fresh data {interval}"
+        alone = results.fresh_alone(measured)
+        beside = "" if alone is None else f", {_alone(results)} alone {alone.saved} of {alone.tried}"
+        counts = f"saved {measured.saved} of {measured.tried} with fresh data {interval}{beside}"
     return f"{counts}, final loss {_loss(measured.final_loss)}"
 
 

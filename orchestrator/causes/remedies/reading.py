@@ -20,7 +20,8 @@ from orchestrator.base.vocabulary import is_known, is_over_edge
 from orchestrator.causes.diagnosis import Diagnosis, most_typical
 from orchestrator.causes.remedies.cells import Region
 from orchestrator.causes.remedies.remedy import NO_CHANGE, Entry, Fork, fork_of, own_interventions
-from orchestrator.causes.remedies.results import Cost, Difference, Ignored, Remedies, Resumed, StableCell, Tally
+from orchestrator.causes.remedies.results import Cost, Difference, Ignored, Remedies, Resumed, StableCell
+from orchestrator.causes.remedies.tally import Tally
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.neighbours import above, below, neighbours, trials_of
 from orchestrator.maps.relative_results import with_relative_results
@@ -99,8 +100,9 @@ def read_remedies(ledger: LedgerReader, diagnosis: Diagnosis) -> Remedies:
             and not tally.is_fresh
             and Ignored(tally.name, tally.fork_step) not in results.without_effect
         ),
-        unchanged=tuple(tally for tally in counted if tally.name == NO_CHANGE),
-        fresh=tuple(tally for tally in counted if tally.is_fresh),
+        unchanged=tuple(tally for tally in counted if tally.name == NO_CHANGE and not tally.is_fresh),
+        fresh=tuple(tally for tally in counted if tally.name != NO_CHANGE and tally.is_fresh),
+        fresh_other_data=tuple(tally for tally in counted if tally.name == NO_CHANGE and tally.is_fresh),
         num_tried=len(tried),
         costs=tuple(cost for cost in costs if (cost.name, cost.fork_step) in fork_names),  # not of earlier requests
         num_missing=sum(row.outcome is None for row in fork_rows),

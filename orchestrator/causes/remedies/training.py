@@ -40,7 +40,8 @@ from orchestrator.causes.remedies.request import (
     usual_remedies,
     usual_steps,
 )
-from orchestrator.causes.remedies.results import Remedies, Tally
+from orchestrator.causes.remedies.results import Remedies
+from orchestrator.causes.remedies.tally import Tally
 from orchestrator.driver.planning import check_runnable
 from orchestrator.driver.progress import Observer, Summary
 from orchestrator.driver.runner import run_sweep
@@ -109,8 +110,11 @@ def _parts(folder: Path, diagnosis: Diagnosis, request: RemedyRequest) -> Iterat
         if both:
             singles = [*singles, *both]
             yield f"{len(both)} forks of two remedies", trial, target, singles, ()
-    if fresh := fresh_forks(current_remedies(folder, diagnosis), request):
-        yield f"{len(fresh)} forks with fresh data", trial, target, [*singles, *fresh], ()
+    fresh: list[Fork] = []
+    # If fresh data does not repeat what a remedy did, the next best is trained with it.
+    while more := [fork for fork in fresh_forks(current_remedies(folder, diagnosis), request) if fork not in fresh]:
+        fresh += more
+        yield f"{len(more)} forks with fresh data", trial, target, [*singles, *fresh], ()
     if request.each_cell:
         return
     remedies = current_remedies(folder, diagnosis)
@@ -200,11 +204,13 @@ def forks_to_try(folder: Path, diagnosis: Diagnosis, request: RemedyRequest, ste
 
 
 def fresh_forks(remedies: Remedies, request: RemedyRequest) -> list[Fork]:
-    """Forks of the named remedies, with data that had no part in naming them."""
+    """Forks of the named remedies, and of none from the same steps, with data that had no part in naming them."""
     named = [remedies.shown, *([] if request.each_cell else [remedies.best])]
     chosen = {(tally.name, tally.fork_step): tally for tally in named if tally is not None}
     numbers = range(FIRST_FRESH, FIRST_FRESH + _NUM_FRESH if remedies.replicates_differ else FIRST_FRESH)
-    return [Fork(tally.remedy, tally.fork_step, number) for tally in chosen.values() for number in numbers]
+    forks = [(tally.remedy, tally.fork_step) for tally in chosen.values()]
+    forks += [(Remedy(), step) for step in sorted({step for _, step in forks})]
+    return [Fork(remedy, step, number) for remedy, step in forks for number in numbers]
 
 
 def best_pairs(remedies: Remedies) -> Iterator[tuple[Remedy, int]]:
