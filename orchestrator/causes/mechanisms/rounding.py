@@ -36,7 +36,7 @@ def absorption(evidence: Evidence, finding: MakeFinding) -> Finding:
     if evidence.onset is None:
         return finding("excluded", NO_ONSET)
     objective, precision = evidence.objective, evidence.config.get("precision")
-    if objective is not None and not objective.has_logits:
+    if evidence.has_logits is False:
         return finding("excluded", "the model has no logits")
     level = evidence.loss.between(0, evidence.until + 1).last(at.MIN_HISTORY).median()
     if level is None:

@@ -202,6 +202,14 @@ def test_weights_that_shrink_until_the_step_overshoots_are_the_cause_and_not_the
     assert finding(shrinking().without_telemetry(), "norm_collapse").verdict == "unknown"
 
 
+def test_the_curvature_of_collapsed_norms_is_read_where_that_of_sharpening_is() -> None:
+    """A spike that came shortly before lets norms grow, so the last readings alone may be low."""
+    step_M = shrinking().telemetry["step"]
+    case = ratios(shrinking(), np.where((step_M >= 120) & (step_M < 200), 1.5, 0.3))
+    assert finding(case, "norm_collapse").verdict == "supported"
+    assert finding(ratios(shrinking(), np.where(step_M < 60, 1.5, 0.3)), "norm_collapse").verdict == "unknown"
+
+
 def test_norms_are_held_from_where_they_were_half_again_as_large() -> None:
     evidence = shrinking().evidence()
     removal = MECHANISMS["norm_collapse"].removal(evidence, 100)
