@@ -52,7 +52,7 @@ def tried_at_random(
         onset=300,
         cause=None,
         stable_cells=(),
-        neighbour=None,
+        neighbours=(),
         control=row_of(control),
         tallies=tuple(forked(remedy, step) for step in STEPS for remedy in NAMES),
         unchanged=tuple(forked(Remedy(), step) for step in STEPS),
