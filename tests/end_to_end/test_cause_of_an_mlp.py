@@ -11,9 +11,10 @@ import pytest
 from orchestrator.api.running import run_lines
 from orchestrator.base.files import LEDGER
 from orchestrator.causes.diagnosis import examine
+from orchestrator.causes.proofs.plan import key_of
 from orchestrator.causes.proofs.training import plan_for, read_proofs, train_proofs
 from orchestrator.causes.remedies.forking import fork_sweep
-from orchestrator.causes.remedies.remedy import Fork
+from orchestrator.causes.remedies.remedy import Fork, own_interventions
 from orchestrator.causes.remedies.request import parse_remedies
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
@@ -125,5 +126,5 @@ def test_each_intervention_by_hand_tells_what_the_forks_tell(folder: Path, tmp_p
     sweep = fork_sweep(folder, trial, list(forks.values()), allow_import=True)
     run_sweep(sweep, tmp_path / "forks", InlineExecutor)
     with LedgerReader(tmp_path / "forks" / LEDGER) as ledger:
-        outcomes = {str(row.config["interventions"]): row.outcome for row in ledger.trials()}
-    assert {text: outcomes[str(fork.interventions())] for text, fork in forks.items()} == BY_HAND
+        outcomes = {key_of(own_interventions(row)): row.outcome for row in ledger.trials()}
+    assert {text: outcomes[key_of(fork.interventions())] for text, fork in forks.items()} == BY_HAND
