@@ -1,6 +1,6 @@
 """With weight decay the sharpness of an MLP may settle below 2 / lr, so an argument from 2 / lr alone fails there.
 
-By Saether et al. (arXiv 2605.16622), on full batches without momentum. It depends on the model and the decay: of 2 / lr,
+By Saether et al. (arXiv 2605.16622), on full batches without momentum. It depends on model and decay: of 2 / lr,
 ReLU settles at 1.00 without decay, at 0.52 with 0.01 and at 0.46 with 0.03; tanh at 1.00 with 0.01 and 0.79 with 0.03.
 """
 
