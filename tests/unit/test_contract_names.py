@@ -338,7 +338,8 @@ def test_columns_of_the_remedies_of_all_cells(tmp_path: Path) -> None:
     assert tuple(RemediesAnswer.of(results, None, tmp_path).frame().columns) == (
         "lr", "beta2",  # the axes
         "trial_id", "seed", "outcome", "onset_step", "cause", "cheapest", "kind", "cheapest_step", "most", "most_step",
-        "from_onset", "saved", "tried", "final_loss", "alone_loss", "agrees_with_diagnosis", "control_repeats",
+        "from_onset", "saved", "tried", "low", "high", "num_tried", "final_loss", "alone_loss", "neighbours",
+        "neighbours_stable", "neighbour_cost", "agrees_with_diagnosis", "control_repeats",
         "num_forks", "num_missing", "spent_steps", "saves",
     )  # fmt: skip
     assert tuple(KINDS) == ("lr", "beta1", "beta2", "eps", "clip", "skip", "mean", "reset", "other")

@@ -28,7 +28,8 @@ from orchestrator.maps.relative_results import with_relative_results
 from orchestrator.maps.table import axes_of, by_cell, read_table
 from orchestrator.sweepfile.entries import INTERVENTIONS
 
-NEIGHBOUR = "neighbour"  # folder of the remedies on a stable neighbour
+NEIGHBOUR = "neighbour"  # folder with one for the forks of each stable neighbour
+_MAX_NEIGHBOURS = 3
 # Recorded facts of a process that results depend on.
 _FACTS = ("host", "platform", "device", "torch", "numpy", "kernels", "compiled")
 _CURVE = ("loss", "grad_norm")
@@ -38,6 +39,11 @@ _MIN_SHARED = 2  # losses at the same steps, without which two curves are not co
 def forks_folder(folder: Path, trial_id: str) -> Path:
     """The folder of the forks of a trial of the sweep in ``folder``."""
     return folder / REMEDIES / trial_id
+
+
+def neighbour_folder(folder: Path, trial_id: str, neighbour: TrialResult) -> Path:
+    """The folder of the remedies of a trial on a stable neighbour."""
+    return forks_folder(folder, trial_id) / NEIGHBOUR / neighbour.trial_id
 
 
 def has_remedies(folder: Path, trial_id: str) -> bool:
@@ -68,14 +74,14 @@ def read_remedies(ledger: LedgerReader, diagnosis: Diagnosis) -> Remedies:
     trial, folder = diagnosis.trial, ledger.path.parent
     rows, forks, own = _trials(ledger), forks_folder(folder, trial.trial_id), own_interventions(trial)
     stable_cells = nearest_stable_cells(ledger, rows, trial)
-    neighbour = stable_neighbour(rows, trial, stable_cells)
+    beside = stable_neighbours(rows, trial, stable_cells)
     results = Remedies(
         sweep=diagnosis.sweep,
         trial=trial,
         onset=diagnosis.evidence.ending_onset,
         cause=None if diagnosis.cause is None else diagnosis.cause.mechanism,
         stable_cells=tuple(stable_cells),
-        neighbour=neighbour,
+        neighbours=tuple(beside),
     )
     if not has_remedies(folder, trial.trial_id):
         return results
@@ -90,7 +96,7 @@ def read_remedies(ledger: LedgerReader, diagnosis: Diagnosis) -> Remedies:
             results = replace(results, resumed=resumed, without_effect=ignored)
     counted = tallies(fork_rows, own, first_spike_over(trial))
     fork_names = {(tally.name, tally.fork_step) for tally in counted}
-    costs = () if neighbour is None else _costs(forks / NEIGHBOUR, neighbour)
+    costs = [cost for each in beside for cost in _costs(neighbour_folder(folder, trial.trial_id, each), each)]
     return replace(
         results,
         tallies=tuple(
@@ -139,7 +145,7 @@ def _costs(folder: Path, neighbour: TrialResult) -> tuple[Cost, ...]:
     if (control := _control(rows, own)) is None:
         return ()
     return tuple(
-        Cost(fork.remedy.name, fork.step, row.label, row.final_loss, control.final_loss)
+        Cost(fork.remedy.name, fork.step, row.label, row.final_loss, control.final_loss, neighbour.trial_id)
         for fork, row in _forks(rows, own)
         if row.outcome is not None
     )
@@ -305,9 +311,10 @@ def nearest_stable_cells(ledger: LedgerReader, rows: Sequence[TrialResult], tria
     return [cell for _, cell in sorted(by_distance, key=lambda pair: pair[0])]
 
 
-def stable_neighbour(
+def stable_neighbours(
     rows: Sequence[TrialResult], trial: TrialResult, cells: Sequence[StableCell]
-) -> TrialResult | None:
-    """The trial of the nearest stable cell with the seed of ``trial``, if any."""
+) -> list[TrialResult]:
+    """The stable trials of the nearest stable cells with the seed of ``trial``, the nearest first."""
     candidates = (row for cell in cells for row in trials_of(rows, trial, cell.setting, cell.value))
-    return next((row for row in candidates if row.seed == trial.seed and row.ending == "stable"), None)
+    stable = {row.trial_id: row for row in candidates if row.seed == trial.seed and row.ending == "stable"}
+    return list(stable.values())[:_MAX_NEIGHBOURS]

@@ -26,13 +26,21 @@ class StableCell:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a remedy costs without an instability: its final loss in a stable neighbour, and the neighbour's own."""
+    """What a remedy does where nothing is wrong: its final loss in a stable ``neighbour``, and the neighbour's own."""
 
     name: str
     fork_step: int
     outcome: str
     final_loss: float | None
     own_loss: float | None
+    neighbour: str = ""
+
+    @property
+    def change(self) -> float | None:
+        """The relative change of the final loss; None if it is not finite, or without an own one."""
+        if self.final_loss is None or not self.own_loss:
+            return None
+        return (self.final_loss - self.own_loss) / abs(self.own_loss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +80,9 @@ class Remedies:
     with nothing but other data, ``fresh`` what named remedies came to with data that had no part in naming them, and
     ``fresh_other_data`` what the same data alone came to from the same steps.
     ``num_tried`` remedies were tried on the trial in all requests. ``cause`` is the mechanism of the diagnosis.
-    ``costs`` were measured on the stable trial ``neighbour``. ``num_missing`` forks have no result yet. The forks of a
-    custom trainer are resumed: ``resumed`` says how forks that were left alone differ, and remedies ``without_effect``
-    have no tally.
+    ``costs`` were measured on the stable trials ``neighbours``, the nearest first. ``num_missing`` forks have no result
+    yet. The forks of a custom trainer are resumed: ``resumed`` says how forks that were left alone differ, and remedies
+    ``without_effect`` have no tally.
     """
 
     sweep: str
@@ -82,7 +90,7 @@ class Remedies:
     onset: int | None = hidden()
     cause: str | None
     stable_cells: tuple[StableCell, ...]
-    neighbour: TrialResult | None = hidden()
+    neighbours: tuple[TrialResult, ...] = hidden(default=())
     control: TrialResult | None = hidden(default=None)
     control_repeats: bool | None = None
     control_differs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -106,6 +114,10 @@ class Remedies:
     def unchanged_name(self) -> str:
         """The name of the forks without a remedy."""
         return f"{NO_CHANGE}, resumed" if self.is_custom else f"{NO_CHANGE}, other data"
+
+    def costs_of(self, tally: Tally | None) -> list[Cost]:
+        """What the remedy of ``tally`` from its step does to each stable neighbour; empty without one."""
+        return [cost for cost in self.costs if tally and (cost.name, cost.fork_step) == (tally.name, tally.fork_step)]
 
     @property
     def fork_steps(self) -> list[int]:

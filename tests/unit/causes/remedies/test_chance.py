@@ -62,7 +62,7 @@ def tried_at_random(
         onset=300,
         cause=None,
         stable_cells=(),
-        neighbour=None,
+        neighbours=(),
         control=row_of(control),
         tallies=tuple(each for remedy in NAMES for each in forked(remedy)),
         unchanged=tuple(forked(Remedy())),
