@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import settings
 from sweep_cases import QUADRATIC
+from tiers import ALL_EXAMPLES
 
 from objectives.native.cache import kernel_folder
 from objectives.native.library import KERNELS, built
@@ -26,8 +27,9 @@ from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 from orchestrator.worker.machine import measure
 
-settings.register_profile("any machine", deadline=None)
-settings.load_profile("any machine")
+settings.register_profile("any machine", deadline=None, max_examples=ALL_EXAMPLES // 4)
+settings.register_profile("every example", deadline=None, max_examples=ALL_EXAMPLES)
+settings.load_profile("any machine")  # the other one by `make test-slow`
 
 
 def pytest_configure() -> None:
