@@ -4,6 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sweep_cases import ledger_at, map_ledger, sweep_of
+from tiers import examples
 
 from orchestrator.answers.status import StatusQuery
 from orchestrator.base.vocabulary import OUTCOMES, is_known
@@ -60,7 +61,7 @@ def test_trials_that_learned_too_little_are_counted_apart_from_stable_ones(tmp_p
 LABELS = (*["stable"] * 3, "degraded", "spiked", "diverged", "pruned", "planned")
 
 
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(LABELS), min_size=12, max_size=12), st.booleans())
 def test_all_that_states_the_stable_share_of_a_sweep_leaves_degraded_trials_out(
     tmp_path_factory: pytest.TempPathFactory, labels: list[str], counts_degraded: bool
