@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -16,6 +17,7 @@ from matplotlib.colors import to_rgb
 
 from orchestrator.base.errors import SweepError
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER, is_locked
+from orchestrator.base.space import Axis
 from orchestrator.base.words import age_text, outcomes_text
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.all_sweeps import ListedSweep, listed_sweep, sweep_folders
@@ -130,7 +132,7 @@ def dots(found: CellMap) -> np.ndarray:
     return picture
 
 
-def _place(axis: object, value: object, values: tuple[object, ...], size: int) -> int:
+def _place(axis: Axis, value: Any, values: tuple[Any, ...], size: int) -> int:
     """Where a value lies between the lowest and the highest one, in dots."""
     places = [axis_place(axis, each, values) for each in values]
     low, high = min(places), max(places)
