@@ -14,7 +14,7 @@ from orchestrator.maps.comparison import compare
 from orchestrator.maps.edges import StableRule
 from orchestrator.maps.table import read_table
 from orchestrator.mirrors.sweep_records import sweep_record
-from orchestrator.pages.report import index_html
+from orchestrator.pages.index import SweepIndex
 from orchestrator.sweepfile.strict_yaml import question_of
 
 AXES = "axes: {lr: {log: [0.01, 1], num: 3}, beta1: {values: [0.0, 0.5]}}\n"
@@ -94,7 +94,7 @@ def test_where_all_is_stable_there_is_no_edge_and_where_rows_agree_it_is_one_num
 def test_the_question_of_the_sweep_file_is_listed(tmp_path: Path) -> None:
     found = listed(tmp_path, {0.0: 0.5, 0.5: 0.5}, "# Does <momentum> move the edge?\n")
     assert found.question == "Does <momentum> move the edge?"
-    assert "Does &lt;momentum&gt; move the edge?" in index_html(tmp_path)
+    assert "Does &lt;momentum&gt; move the edge?" in SweepIndex(tmp_path).html()
 
 
 @pytest.mark.parametrize(
