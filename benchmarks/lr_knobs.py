@@ -50,7 +50,7 @@ SWEEPS = ROOT / "sweeps" / "lr_knobs"
 TABLES = ROOT / "results" / "reference" / "lr_knobs"
 PICTURE = ROOT / "docs" / "pictures" / "knobs_at_lr_edge.png"
 # The fields of the edge that are not at their default; a knob's base value is the one that it has there.
-BASE = {"norm": None, "init": "fan_in", "warmup": 10}
+BASE = {"norm": None, "init": "fan_in", "warmup": 10, "duplicated_times": 1}
 PAGE = ROOT / "docs" / "knobs.md"
 REPEAT_SEEDS = range(5, 15)
 _BEYOND_DOUBT = 1.5  # factor of the edge from which other seeds are not asked
