@@ -2,11 +2,11 @@
 
     python benchmarks/lr_knobs.py [--results FOLDER] [--repeat]
 
-It reads the ledgers that `make lr-knobs` trains, of every file of `sweeps/lr_knobs` that has one; tables of the others
-stay as they are. A value's edge is
-where half of the trials are stable by the surface that is fitted to all trials of the file. The loss of a value is the
-lowest median over the learning rates of the file's grid; its factor is the geometric mean of the seeds' quotients with
-the base value, each at its own best learning rate.
+It reads the ledgers that `make lr-knobs` trains, of every file of `sweeps/lr_knobs` that has one; a knob without a
+ledger keeps its table, its row of the page and its place on the picture. A value's edge is where half of the trials are
+stable by the surface that is fitted to all trials of the file. The loss of a value is the lowest median over the
+learning rates of the file's grid; its factor is the geometric mean of the seeds' quotients with the base value, each at
+its own best learning rate.
 
 Five seeds make some edges seem to move. ``--repeat`` prints the arguments of `sweep` that train, for every value whose
 edge has moved by a factor of less than 1.5, ten other seeds of it and of the base value at one learning rate between
@@ -127,8 +127,7 @@ def main() -> None:
     for knob, rows in found.items():
         repeated = [with_repeat(row, results / repeat_name(knob, row) / LEDGER) for row in rows]
         write_table(TABLES / f"{knob}.csv", repeated)
-    # The page has the digits of the tables, and the picture also what was trained elsewhere.
-    found = {path.stem: read_table(path) for path in sorted(TABLES.glob("*.csv"))}
+    found = {path.stem: read_table(path) for path in sorted(TABLES.glob("*.csv"))}  # the page has the tables' digits
     PICTURE.write_bytes(saved(lambda: draw(found), "png", "curves"))
     PAGE.write_text(page_with(PAGE.read_text(), found))
 

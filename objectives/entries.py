@@ -38,6 +38,8 @@ class Intervention(BaseModel):
     )
     rescale: float | None = Field(None, gt=0, description="factor on the second moment")
     skip: int = Field(0, ge=0, description="batches to leave out")
+    mean: int | None = Field(None, ge=2, description="states of the member whose mean replaces its weights")
+    apart: int = Field(10, ge=1, description="steps from one of these states to the next; the last one is at `at`")
     data: int | Literal["same"] = Field(
         0, description="other, or the number of another stream of batches; same for the last batch again"
     )
@@ -79,9 +81,14 @@ class Intervention(BaseModel):
             raise ValueError(f"{here} lasts {self.lasts} steps: it must outlast its ramp over {self.over}")
         if not (
             self.set or self.reset or self.rescale is not None or self.skip or self.data or self.holds or self.precision
-        ):
-            known = "set, reset, rescale, skip, data, precision"
+            or self.mean is not None
+        ):  # fmt: skip
+            known = "set, reset, rescale, skip, mean, data, precision"
             raise ValueError(f"{here} changes nothing: give it {known}, {', '.join(HELD)}")
+        if self.begins < 0:
+            raise ValueError(f"{here} has no {self.mean} states {self.apart} steps apart: choose a later step")
+        if self.apart != 10 and self.mean is None:
+            raise ValueError(f"{here} says how far states are apart: that is for its mean")
         if self.moments != "go_on" and self.freeze is None:
             raise ValueError(f"{here} says what becomes of moments: that is for weights that it freezes")
         if self.group != "all" and self.weight_decay is None and self.norm is None:
@@ -98,6 +105,11 @@ class Intervention(BaseModel):
     def holds(self) -> tuple[str, ...]:
         """The keys of what stays as it is for as long as the entry lasts."""
         return tuple(name for name in HELD if getattr(self, name) is not None)
+
+    @property
+    def begins(self) -> int:
+        """The first step at which a member with it differs from one without: that of the first state of its mean."""
+        return self.at if self.mean is None else self.at - (self.mean - 1) * self.apart
 
     def share(self, step: int) -> float:
         """Return the share of its change in force at ``step``, from 0 to 1."""
@@ -163,6 +175,8 @@ def change_in_words(entry: Mapping[str, Any], number_text: Callable[[Number], st
         words.append(f"second moment x{text(entry['rescale'])}")
     if entry.get("skip"):
         words.append(f"skip {entry['skip']}")
+    if entry.get("mean"):
+        words.append(f"mean of {entry['mean']} states {entry.get('apart', 10)} apart")
     words += _held_in_words(entry, text)
     if entry.get("precision"):
         words.append(f"precision {entry['precision']}")

@@ -119,8 +119,17 @@ class SharedFields(BaseModel):
         ge=0,
     )
     rollback_every: int = structural(50, "steps", "steps between two snapshots", acts=unless("rollback", None), ge=1)
+    ema: float | None = per_member(
+        None, "1", "decay of an exponential average of the weights, for ema_loss; null for none", off=True, gt=0, lt=1
+    )
+    merge_last: int | None = structural(
+        None, "states", "states whose mean is validated at the end, for merged_loss; null for none", off=True, ge=2
+    )
+    merge_every: int = structural(
+        10, "steps", "steps between two of these states", acts=unless("merge_last", None), ge=1
+    )
     interventions: tuple[Intervention, ...] = per_member(
-        (), "list", "changes during training: at, set, over, lasts, reset, rescale, skip, data, freeze ...", off=True
+        (), "list", "changes during training: at, set, over, lasts, reset, rescale, skip, mean, freeze ...", off=True
     )
     control: tuple[Rule, ...] = per_member(
         (),

@@ -190,7 +190,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
             holder, largest_LKH = self.optimizer.holder, self._attention_logits
             clip_queries_and_keys(self.structure, self.weights, largest_LKH, acting_K, holder)
         if self._routers is not None:
-            self._routers.update(acting_K)
+            self._routers.update(acting_K, self.optimizer.holder)
 
     @property
     def _clips_queries(self) -> bool:
@@ -209,7 +209,8 @@ class GptTrainer(PackedTrainer[GptConfig]):
         optimizer, is_whole = self.optimizer, self._native is not None and self._parts is None
         can_step = is_whole and isinstance(optimizer, NativeOptimizer) and optimizer.can_step_ahead
         can_step = can_step and not (optimizer.holder.acts or optimizer.holder.capped or self.repeats_a_batch)
-        if not can_step or self._control.has_rules or self._rollback is not None or type(self) is not GptTrainer:
+        can_step = can_step and not (self._control.has_rules or self._averages.acts)
+        if not can_step or self._rollback is not None or type(self) is not GptTrainer:
             return 0
         return self._changes.num_steps_before(self.num_steps)
 

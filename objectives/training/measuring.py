@@ -10,7 +10,8 @@ import torch
 
 from objectives.instruments.critical_step import critical_steps
 from objectives.instruments.curvature import Curvature, GradientGraph, measure_curvature, momentum_factor, weights_of
-from objectives.optimizers.packed_optimizer import PackedOptimizer
+from objectives.instruments.native_sums import StepValues
+from objectives.optimizers.packed_optimizer import Observed, PackedOptimizer, Rows
 from objectives.stacking import Layout, continued, index_on
 
 # Shapes: K members, R observed ones, C with curvature, n parameters per member.
@@ -48,6 +49,20 @@ def curvature_of(
     factor_C = momentum_factor(beta1_C, age_C, debiased=pack.optimizer.rule.is_debiased)
     curvature = measure_curvature(graph, divisor_Cn, factor_C, warm_Cn, num_products)
     return curvature, 2 / pack.optimizer.lr_K[rows]
+
+
+def step_values(optimizer: PackedOptimizer, rows: Rows, observed: Observed) -> StepValues:
+    """Return what a step did to the members ``rows``, with their moments, for telemetry."""
+    (states, numbers, age_R), rule = optimizer.of_rows(rows), optimizer.rule
+    missing_R = torch.full((len(observed.params_Rn),), math.nan, device=observed.params_Rn.device)
+    return StepValues(
+        observed.grad_Rn,
+        observed.update_Rn,
+        observed.params_Rn,
+        rule.first_moment(states, numbers, age_R),
+        rule.second_moment(states, numbers, age_R),
+        numbers.get("eps", missing_R),
+    )
 
 
 class TrainingPack(Pack, Protocol):

@@ -12,7 +12,6 @@ import torch
 
 from objectives.base import ExecutionPlan, RowSpec
 from objectives.fields import third_of_depth
-from objectives.instruments.native_sums import StepValues
 from objectives.instruments.telemetry import group_readings
 from objectives.optimizers.foreign import make_optimizer
 from objectives.optimizers.packed_optimizer import Rows
@@ -27,10 +26,11 @@ from objectives.stacking import (
     seeded_generator,
     sent,
 )
+from objectives.training.averages import Averages
 from objectives.training.controller import Controller
-from objectives.training.measuring import CurvatureReadings, estimate_hessian
+from objectives.training.measuring import CurvatureReadings, estimate_hessian, step_values
 from objectives.training.members import Changes, batches_of, check_members_renewed
-from objectives.training.rollback import begin_rollback
+from objectives.training.rollback import Rollback, begin_rollback
 from objectives.training_config import TrainingConfig
 
 # Shapes: K members, R observed ones, C observed ones with curvature; S cohorts; n parameters per member, zero-padded to
@@ -83,7 +83,7 @@ class PackedTrainer(ABC, Generic[Config]):
         self.memory = {name: self._params_Kn.new_zeros(size) for name, size in sizes.items()}
         self.held_K: torch.Tensor | None = None  # members that the optimizer skips at this step, bool (K,)
         self._curvature = CurvatureReadings()
-        self._rollback = begin_rollback(self.configs, self._ages, self._live())
+        self._rollback = self._begin_averages()
         self.members_changed()
 
     @property
@@ -192,24 +192,14 @@ class PackedTrainer(ABC, Generic[Config]):
         forward passes if that is 0; the others get NaN. Reading does not change training.
         """
         self._begin_step()
-        is_everybody = list(rows) == list(range(self.num_members))
-        index: Rows = slice(None) if is_everybody else index_on(self.device, tuple(rows))
+        index: Rows = slice(None) if list(rows) == list(range(self.num_members)) else index_on(self.device, tuple(rows))
         readings = self.own_readings(index)
         estimate_hessian(self)
         loss_K, grad_Kn = self.losses_and_gradient()
         was_alive_K = self.optimizer.alive_K
-        metrics, observed = self.optimizer.observed_step(
-            loss_K, self.gradient_noise(grad_Kn), index, held_K=self.held_K
-        )
-        (states, numbers, age_R), rule = self.optimizer.of_rows(index), self.optimizer.rule
-        values = StepValues(
-            observed.grad_Rn,
-            observed.update_Rn,
-            observed.params_Rn,
-            rule.first_moment(states, numbers, age_R),
-            rule.second_moment(states, numbers, age_R),
-            numbers.get("eps", torch.full((len(rows),), math.nan, device=self.device)),
-        )
+        grad_Kn = self.gradient_noise(grad_Kn)
+        metrics, observed = self.optimizer.observed_step(loss_K, grad_Kn, index, held_K=self.held_K)
+        values = step_values(self.optimizer, index, observed)
         readings |= group_readings(self.layout, values, native=self.plan.kernels == "native")
         readings["clip_factor"] = observed.clip_factor_R
         if curved:
@@ -223,6 +213,7 @@ class PackedTrainer(ABC, Generic[Config]):
             self._set_cohorts()
             self.numbers_changed(changed)
         self._control.before_step(self.num_steps, self._params_Kn)
+        self._averages.before_step(self.num_steps)
 
     def losses_of(self, weights: Weights, rows: torch.Tensor) -> torch.Tensor:
         """Return the loss on this step's data for the members in ``rows``, with ``weights`` of shape (R, ...).
@@ -266,6 +257,7 @@ class PackedTrainer(ABC, Generic[Config]):
         self.after_update()
         changed = self._control.after_step(self, metrics | self.signals()) if self._control.has_rules else []
         self.num_steps += 1
+        self._averages.after_step(self.num_steps)
         self._changes.wake(changed, self.num_steps)
         if self._rollback is None:
             return metrics
@@ -281,6 +273,10 @@ class PackedTrainer(ABC, Generic[Config]):
     def _live(self) -> dict[str, torch.Tensor]:
         """Return the state that members continue with, (K, ...) each, read and written in place."""
         return {"params": self._params_Kn, **self.optimizer.live(), **self.memory}
+
+    def _begin_averages(self) -> Rollback | None:
+        self._averages = Averages(self.configs, self.acting, self._ages, self.memory, self._params_Kn)
+        return begin_rollback(self.configs, self._ages, self._live())
 
     def cohorts(self, ahead: int = 0) -> list[tuple[int, int]]:
         """Return (seed, data step) of each cohort ``ahead`` steps from now, as ``cohort_of_member_K`` counts them."""
@@ -303,7 +299,7 @@ class PackedTrainer(ABC, Generic[Config]):
         self.optimizer.arrange(index, self._params_Kn, self.configs, self.seeds)
         self.memory = {name: continued(value_K, index) for name, value_K in self.memory.items()}
         self._curvature.arrange(index)
-        before, self._rollback = self._rollback, begin_rollback(self.configs, self._ages, self._live())
+        before, self._rollback = self._rollback, self._begin_averages()
         if before is not None and self._rollback is not None:
             before.hand_over(self._rollback, sources)
         self.members_changed()
@@ -320,6 +316,10 @@ class PackedTrainer(ABC, Generic[Config]):
     def validate(self, rows: Sequence[int]) -> torch.Tensor:
         """Return the held-out loss of the members in ``rows``; NaN without held-out data."""
         return torch.full((len(rows),), math.nan)
+
+    def averaged_losses(self, rows: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Return what ``validate`` says of the averages of the weights of ``rows``, by name; empty without averages."""
+        return self._averages.losses(self.validate, rows)
 
     def describe(self) -> Mapping[str, str]:
         """Return facts about the data that the configuration lacks."""
@@ -348,7 +348,7 @@ class PackedTrainer(ABC, Generic[Config]):
         self.optimizer.load_state_dict(state["optimizer"])
         self.memory = {name: value_K.clone() for name, value_K in state["memory"].items()}
         self._curvature.load_state_dict(state)
-        self._rollback = begin_rollback(self.configs, self._ages, self._live())
+        self._rollback = self._begin_averages()
         if self._rollback is not None and "rollback" in state:
             self._rollback.load_state_dict(state["rollback"])
         self.members_changed()

@@ -109,7 +109,7 @@ class TwoPrecisions:
 
     def fired(self, row: int) -> Sequence[Mapping[str, Any]]:
         """Return what the rules of the member ``row`` have done so far."""
-        trainer, own = self._of(row)
+        trainer, own = self.of_row(row)
         return trainer.fired(own)
 
     def validate(self, rows: Sequence[int]) -> torch.Tensor:
@@ -119,6 +119,16 @@ class TwoPrecisions:
             if own := wide.among(rows):
                 places = [list(rows).index(wide.rows[k]) for k in own]
                 losses = _replaced(losses, places, wide.trainer.validate(own))
+        return losses
+
+    def averaged_losses(self, rows: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Return the held-out losses of the averages of the weights of ``rows``, by name."""
+        losses = self._base.averaged_losses(rows)
+        for wide in self._wide:
+            if own := wide.among(rows):
+                places = [list(rows).index(wide.rows[k]) for k in own]
+                of_wide = wide.trainer.averaged_losses(own)
+                losses = {name: _replaced(value, places, of_wide.get(name)) for name, value in losses.items()}
         return losses
 
     def describe(self) -> Mapping[str, str]:
@@ -140,7 +150,7 @@ class TwoPrecisions:
         for trainer in (self._base, *(wide.trainer for wide in self._wide)):
             trainer.close()
 
-    def _of(self, row: int) -> tuple[PackedTrainer[Any], int]:
+    def of_row(self, row: int) -> tuple[PackedTrainer[Any], int]:
         """Return the pack that trains the member ``row``, and its row there."""
         found = ((wide.trainer, wide.rows.index(row)) for wide in self._wide if row in wide.rows)
         return next(found, (self._base, row))

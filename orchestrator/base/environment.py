@@ -25,7 +25,15 @@ PLACE = Path(__file__).parents[2]  # of sweep's packages
 OWN_PYTHON = (sys.executable, "-P", str(PLACE / "sweep_stability.py"))
 
 # The extra that installs each library, by the name of its module.
-EXTRAS = {"mcp": "mcp", "mlflow": "run", "optuna": "run", "ray": "run", "sklearn": "run", "torch": "run"}
+EXTRAS = {
+    "mcp": "mcp",
+    "mlflow": "run",
+    "optuna": "run",
+    "ray": "run",
+    "safetensors": "weights",
+    "sklearn": "run",
+    "torch": "run",
+}
 
 
 @cache  # every pack asks, and the metadata of a package takes milliseconds to read

@@ -35,6 +35,23 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptState:
+    """The weights of a trial after ``step`` steps, as the bytes of a file."""
+
+    trial_id: str
+    step: int
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Which states of the weights are kept: after ``every`` steps and at the end, the ``last`` ones of a trial."""
+
+    every: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """How to run trials of a custom trainer: ``workers`` processes each, with ``gpus_per_worker``.
 
@@ -143,6 +160,7 @@ class StackedPack(Pack):
     checkpoint_steps: int | None = None
     resume: Checkpoint | None = field(default=None, repr=False)
     skip: frozenset[str] = field(default=frozenset(), repr=False)
+    keep: Keep | None = None
 
     @property
     def trained_ids(self) -> list[str]:
@@ -245,6 +263,7 @@ class Report:
     ending: Ending | None = None
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     checkpoint: Checkpoint | None = None
+    states: tuple[KeptState, ...] = ()
     at_a_time: int = 0
     is_from_start: bool = False
     telemetry: Mapping[str, Trace] = field(default_factory=dict, repr=False)

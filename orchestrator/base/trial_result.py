@@ -140,6 +140,14 @@ class TrainingResult:
         "the update after which it had its lowest validation loss",
         "step", title="median step of the best validation loss", is_tracked=True
     )
+    merged_loss: float | None = column(
+        "validation loss of the mean of the last merge_last states of its weights; empty without merge_last",
+        "loss", title="median validation loss of merged weights", is_tracked=True, since=6
+    )
+    ema_loss: float | None = column(
+        "validation loss of the exponential average of its weights; empty without ema",
+        "loss", title="median validation loss of averaged weights", is_tracked=True, since=6
+    )
     overfit_step: int | None = column(
         "step since which its validation loss rose while its training loss stayed on its trend; a note, which changes "
         "no outcome",

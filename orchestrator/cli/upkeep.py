@@ -138,6 +138,31 @@ def export_optuna(name: NameArgument, results: ResultsOption = RESULTS) -> None:
     finish(exported(sweep_folder(name, results)))
 
 
+@export_command.command("weights", cls=PlainCommand)
+def export_weights(
+    name: NameArgument,
+    *,
+    trial: Annotated[
+        str | None,
+        typer.Option(
+            "--trial", metavar="ID", help="the trial's id, or an unambiguous prefix; by default the one of lowest loss"
+        ),
+    ] = None,
+    step: Annotated[int | None, typer.Option("--step", min=1, help="after how many steps; the last by default")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="DIR", help="folder to write to, in place of one in the results")
+    ] = None,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Write a trial's weights as safetensors, with its configuration and a module in plain torch that loads them.
+
+    For example `sweep export weights fit --trial 0b5c1f2a --step 200`. Its sweep file must have kept them: `keep`.
+    """
+    from orchestrator.api.export_weights import export_weights as exported
+
+    finish(exported(sweep_folder(name, results), trial, step, output))
+
+
 _MEANING, _LOGS, _RESULTS = "What the columns mean", "Reading logs", "Results"
 
 

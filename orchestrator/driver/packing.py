@@ -16,7 +16,7 @@ from typing import Any
 from objectives.base import Objective, Rounding
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import TRIALS, read_checkpoint
-from orchestrator.base.packs import Checkpoint, Launch, LaunchedPack, Member, Pack, StackedPack, Telemetry
+from orchestrator.base.packs import Checkpoint, Keep, Launch, LaunchedPack, Member, Pack, StackedPack, Telemetry
 from orchestrator.base.space import Trial, canonical_text, format_value
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
@@ -229,6 +229,7 @@ def pack_of(sweep: Sweep, members: Sequence[Member], width: int | None = None) -
         telemetry=Telemetry(**sweep.telemetry.model_dump()),
         checkpoint_s=sweep.checkpoint.every_s,
         checkpoint_steps=sweep.checkpoint.every_steps,
+        keep=None if sweep.keep is None else Keep(sweep.keep.every, sweep.keep.last),
     )
 
 

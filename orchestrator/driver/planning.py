@@ -25,6 +25,7 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER, storage_errors
 from orchestrator.base.query import hidden
 from orchestrator.base.space import Axis, Cell, Trial, canonical_text
+from orchestrator.driver.keeping import check_kept
 from orchestrator.driver.packing import (
     compile_note,
     compiles_kernels,
@@ -169,6 +170,7 @@ def check_runnable(sweep: Sweep, folder: Path) -> None:
     """Raise InputError if ``sweep`` cannot be trained on this machine, or if ``folder`` belongs to another sweep."""
     check_not_imported(folder)
     check_files_exist(sweep.objective)
+    check_kept(sweep)
     check_optimizers(sweep)
     check_documents(sweep)
     check_same_axes(sweep, folder)

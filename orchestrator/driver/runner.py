@@ -18,7 +18,6 @@ from orchestrator.base.files import (
     sweep_lock,
     unneeded_checkpoints,
     withdraw_jobs,
-    write_checkpoint,
     write_if_changed,
 )
 from orchestrator.base.packs import (
@@ -40,6 +39,7 @@ from orchestrator.base.packs import (
     last_line,
 )
 from orchestrator.base.processes import inherited
+from orchestrator.base.states import write_files
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.driver import packing
 from orchestrator.driver.packing import dispatched, make_packs, pack_of, plan_text, resumed_pack, trials_at_a_time
@@ -238,7 +238,7 @@ class _Run:
     def _take(self, pack: Pack, report: Report) -> Sequence[MemberResult]:
         progress = self.progress
         new = [finished for finished in report.finished if progress.statuses[finished.trial_id] != "finished"]
-        saved = write_checkpoint(self.folder, report.checkpoint.content) if report.checkpoint is not None else None
+        saved = write_files(self.folder, report, self.sweep.keep.last if self.sweep.keep is not None else None)
         self.ledger.record(report, saved)
         if saved is not None or new or self._is_further(pack, report):
             self.progressed.add(pack.pack_id)
@@ -250,7 +250,7 @@ class _Run:
         if report.member_steps or new:
             self.fail_fast.trained()
             progress.held_back = None
-        progress.running[pack.pack_id] = replace(report, traces={}, checkpoint=None)  # they are on disk
+        progress.running[pack.pack_id] = replace(report, traces={}, checkpoint=None, states=())  # they are on disk
         if plan_reason := report.environment.get("way"):
             self._note(plan_text(self.sweep, pack, plan_reason))
         for finished in new:

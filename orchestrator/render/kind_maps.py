@@ -46,6 +46,7 @@ _COLOURS = {
     "eps": YELLOW,
     "clip": ORANGE,
     "skip": PURPLE,
+    "mean": "#8B5A2B",
     "reset": VERMILION,
     "other": "#BBBBBB",
     NONE: "#333333",

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 import shlex
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from orchestrator.base.vocabulary import TRACKERS
 from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.logs.columns import MetricsConfig, ScoreConfig
 from orchestrator.search.by_optuna import METHODS, SEARCHES
+from orchestrator.sweepfile.running import (
+    BudgetConfig,
+    CheckpointConfig,
+    KeepConfig,
+    Section,
+    TelemetryConfig,
+    ValidateConfig,
+)
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 EVENTS = ("finished", "failed", "stalled", "diverged")  # of a run, for `notify.on`
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MAX_STEPS = 10_000_000
 _REFERENCE = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
-
-
-class Section(BaseModel):
-    """Keys of a sweep file, with their types, domains and defaults."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
 
 def _as_text(value: Any, where: str) -> Any:
@@ -231,68 +232,6 @@ class ResourcesConfig(Section):
     )
 
 
-class CheckpointConfig(Section):
-    """How often running packs write checkpoints: by seconds or steps, whichever comes first."""
-
-    every_s: float | None = Field(
-        30.0,
-        gt=0,
-        description="seconds; fewer at first, more if a checkpoint takes over 1 % of the time; null for never",
-    )
-    every_steps: int | None = Field(None, ge=1, description="steps; null for never")
-
-
-def _is_time(text: str) -> str:
-    try:
-        datetime.datetime.fromisoformat(text)
-    except ValueError:
-        raise PydanticCustomError("time", "Input should be a time such as 2026-12-24T08:00, in quotes") from None
-    return text
-
-
-class BudgetConfig(Section):
-    """Limits on all runs of the sweep together. The sweep ends cleanly when it reaches one."""
-
-    trials: int | None = Field(None, ge=1, description="trials that are started; null for no limit, as below")
-    member_steps: int | None = Field(None, ge=1, description="steps of all trials together")
-    minutes: float | None = Field(None, gt=0, description="minutes while any worker trained")
-    gpu_hours: float | None = Field(None, gt=0, description="hours of packs times resources.gpus")
-    until: Annotated[str, AfterValidator(_is_time)] | None = Field(
-        None, description='a time, e.g. "2026-12-24T08:00", of this machine unless it names a zone'
-    )
-
-
-class ValidateConfig(Section):
-    """How often the held-out loss is measured, which does not affect training."""
-
-    every: int | None = Field(
-        None, ge=1, description="steps between two validations during training; null for one after the last step"
-    )
-
-
-class TelemetryConfig(Section):
-    """Measurements during training besides losses and norms. They do not affect results."""
-
-    every: int | None = Field(
-        10,
-        ge=1,
-        description="steps between two readings of norms, update sizes and moments by layer group, at most 5 in the "
-        "first 50 steps and for 50 after a loss has left its trend; null: none",
-    )
-    curvature: int | None = Field(None, ge=1, description="steps between measurements of the curvature; null: none")
-    products: int = Field(
-        4, ge=1, le=200, description="Hessian-vector products of a curvature measurement; each costs two gradients"
-    )
-    by: Literal["products", "forwards"] = Field("products", description="what measures it: products or forward passes")
-    curves: int = Field(1, ge=1, description="keep every n-th step of losses and norms in the ledger, and the last")
-
-    @property
-    def time_factor(self) -> float:
-        """The factor by which telemetry lengthens a step, as measured for `gpt` (docs/diagnosis.md)."""
-        measured = 2.1 if self.by == "forwards" else 3.0 + 2.0 * self.products
-        return 1 + (0.4 / self.every if self.every else 0.0) + (measured / self.curvature if self.curvature else 0.0)
-
-
 class TrackingConfig(Section):
     """The trackers that mirror the ledger."""
 
@@ -360,6 +299,7 @@ class SweepFile(Section):
     stopping: StoppingConfig = StoppingConfig()
     resources: ResourcesConfig = ResourcesConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    keep: KeepConfig | None = None
     validation: ValidateConfig = Field(ValidateConfig(), alias="validate")  # pydantic's models have a `validate`
     telemetry: TelemetryConfig = TelemetryConfig()
     tracking: TrackingConfig = TrackingConfig()
@@ -393,6 +333,7 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("stopping", "slow"): SlowConfig,
     ("resources",): ResourcesConfig,
     ("checkpoint",): CheckpointConfig,
+    ("keep",): KeepConfig,
     ("validate",): ValidateConfig,
     ("telemetry",): TelemetryConfig,
     ("tracking",): TrackingConfig,

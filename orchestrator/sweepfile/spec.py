@@ -29,6 +29,7 @@ from orchestrator.sweepfile.entries import ENTRY_FIELDS, misplaced, path_of_fixe
 from orchestrator.sweepfile.fields import Fields, field_problem, lowered, shown
 from orchestrator.sweepfile.objective_fields import CustomFields, ObjectiveFields, absolute_text
 from orchestrator.sweepfile.overrides import Overrides, apply
+from orchestrator.sweepfile.running import BudgetConfig, CheckpointConfig, KeepConfig, TelemetryConfig, ValidateConfig
 from orchestrator.sweepfile.searches import (
     added_seeds,
     corner_cells,
@@ -41,15 +42,11 @@ from orchestrator.sweepfile.searches import (
 from orchestrator.sweepfile.sections import (
     EVENTS,
     SECTIONS,
-    BudgetConfig,
-    CheckpointConfig,
     NotifyConfig,
     ResourcesConfig,
     SeedsSection,
     SweepFile,
-    TelemetryConfig,
     TrackingConfig,
-    ValidateConfig,
     keys_of,
 )
 from orchestrator.sweepfile.steps import (
@@ -102,6 +99,7 @@ class Sweep:
     stopping: StoppingConfig
     resources: ResourcesConfig
     checkpoint: CheckpointConfig
+    keep: KeepConfig | None
     validation: ValidateConfig
     telemetry: TelemetryConfig
     budget: BudgetConfig
@@ -241,6 +239,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         stopping=stopping,
         resources=file.resources,
         checkpoint=file.checkpoint,
+        keep=file.keep,
         validation=file.validation,
         telemetry=file.telemetry,
         budget=file.budget,

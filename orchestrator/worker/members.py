@@ -134,7 +134,7 @@ def first_difference(configs: Sequence[TrainingConfig]) -> int | None:
     for other in others:
         num_alike = next((i for i, (a, b) in enumerate(zip(first, other, strict=False)) if a != b), None)
         num_alike = min(len(first), len(other)) if num_alike is None else num_alike
-        steps += [entry.at for entries in (first, other) for entry in entries[num_alike : num_alike + 1]]
+        steps += [entry.begins for entries in (first, other) for entry in entries[num_alike:]]
     soonest = min(steps, default=math.inf)
     return None if math.isinf(soonest) else int(soonest)
 
@@ -147,7 +147,7 @@ def split_at(members: Sequence[int], configs: Sequence[TrainingConfig], step: in
     """
     parts: dict[str, list[int]] = {}
     for member in members:
-        past = [entry.model_dump_json() for entry in configs[member].interventions if entry.at <= step]
+        past = [entry.model_dump_json() for entry in configs[member].interventions if entry.begins <= step]
         rules = configs[member].control
         past += [rule.model_dump_json() for rule in rules] if first_reading(rules) <= step else []
         parts.setdefault("\n".join(past), []).append(member)

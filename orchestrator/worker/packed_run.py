@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from orchestrator.detection.outcomes import member_result
 from orchestrator.detection.run_monitor import RunMonitor, is_audited
 from orchestrator.logs.point_maker import VALIDATION
 from orchestrator.worker.checkpoints import CheckpointWriter, from_bytes, random_states, set_random_states
+from orchestrator.worker.kept_states import StateKeeper
 from orchestrator.worker.machine import PlanChoice, choose_plan, plan_name, prepare_process, release_memory
 from orchestrator.worker.members import (
     UPDATE_STEPS,
@@ -72,6 +74,7 @@ class PackedRun:
         self.joules_of: dict[int, float] = {}
         self._energy_read = 0.0
         self.checkpoints = CheckpointWriter(pack.trial_ids, pack.checkpoint_s, pack.checkpoint_steps)
+        self.keeper = StateKeeper(pack.keep)
         self._finished: list[MemberResult] = []
 
     @property
@@ -115,6 +118,7 @@ class PackedRun:
             ending=ending,
             environment=self.environment,
             checkpoint=checkpoint,
+            states=self.keeper.take(),
             at_a_time=self.at_a_time,
             num_risen=self.monitor.num_risen if ending is None else 0,
             num_nonfinite=self.monitor.num_nonfinite if ending is None else 0,
@@ -250,7 +254,8 @@ class PackedRun:
         limit = min(self.pace.update_steps, in_time, self.pack.steps - oldest)
         forks = ((self.roster.next_fork(k), row) for k, row in enumerate(self.roster.rows) if len(row) > 1)
         limits = [limit, *(step - self.age_of[row[0]] for step, row in forks if step is not None)]
-        if (every := self.pack.validate_every) is not None:
+        periods = (self.pack.validate_every, None if self.pack.keep is None else self.pack.keep.every)
+        for every in (period for period in periods if period is not None):
             limits += [every - self.age_of[member] % every for member in self.roster.training]
         return min(limits)
 
@@ -287,8 +292,8 @@ class PackedRun:
         for k, member in enumerate(members):
             age, num_kept = int(age_K[k]), int(update.num_steps_K[k])
             columns = {name: values[:num_kept, k] for name, values in metrics.items()}
-            if self.roster.configs[member].rollback is None:
-                columns.pop("rolled_back", None)  # reported only because other members roll back
+            if self.roster.configs[member].rollback is None:  # reported only because other members roll back
+                columns.pop("rolled_back", None)
             step_values = [
                 (age + offset, values) for offset, values in readings_of_row(readings, k) if offset < num_kept
             ]
@@ -299,6 +304,9 @@ class PackedRun:
         is_complete_K = ~update.has_ended_K & (age_K + num_steps == self.pack.steps)
         self._share_energy(is_due=bool((update.has_ended_K | is_complete_K).any()))
         is_plateaued_K = self._validate(members, is_complete_K, ~update.has_ended_K)
+        for k, row in enumerate(rows):
+            ids, is_last = [self.trial_ids[member] for member in row], bool(is_complete_K[k] or is_plateaued_K[k])
+            self.keeper.offer(self.trainer, k, ids, self.age_of[row[0]], is_last=is_last)
         for k in np.flatnonzero(update.has_ended_K).tolist():
             self._finish(k, int(age_K[k] + update.num_steps_K[k]), math.nan)
         has_ended_K = update.has_ended_K | is_complete_K | is_plateaued_K
@@ -344,19 +352,35 @@ class PackedRun:
         due = np.flatnonzero(is_due_K).tolist()
         if not due:
             return is_plateaued_K
-        losses = metrics_on_host([{"validation": self.trainer.validate(due)}])["validation"][0]
-        for k, loss in zip(due, losses.tolist(), strict=True):
+        losses, averaged = self._held_out_losses(due)
+        for k, loss, means in zip(due, losses, averaged, strict=True):
             last_step = int(done_K[k]) - 1
             ends = self.monitor.validated(k, last_step, loss)
             is_plateaued_K[k] = ends and not is_complete_K[k]
             if every is not None and math.isfinite(loss):
                 for sharer in self.roster.rows[k]:
-                    self.curves.add_readings(self.trial_ids[sharer], [(last_step, {VALIDATION: loss})])
+                    self.curves.add_readings(self.trial_ids[sharer], [(last_step, {VALIDATION: loss, **means})])
             if is_complete_K[k] or is_plateaued_K[k]:
-                self._finish(k, last_step + 1, loss, is_plateaued=bool(is_plateaued_K[k]))
+                self._finish(k, last_step + 1, loss, means, bool(is_plateaued_K[k]))
         return is_plateaued_K
 
-    def _finish(self, position: int, steps_done: int, validation: float, *, is_plateaued: bool = False) -> None:
+    def _held_out_losses(self, rows: Sequence[int]) -> tuple[list[float], list[dict[str, float]]]:
+        """Return the held-out loss of each of ``rows``, and the finite ones of the averages of its weights, by name."""
+        of_averages = getattr(self.trainer, "averaged_losses", None)  # a trainer need not have it
+        averaged = {} if of_averages is None else of_averages(rows)
+        losses = metrics_on_host([{VALIDATION: self.trainer.validate(rows), **averaged}])
+        by_row = [{name: float(losses[name][0, k]) for name in averaged} for k in range(len(rows))]
+        finite = [{name: loss for name, loss in by_name.items() if math.isfinite(loss)} for by_name in by_row]
+        return losses[VALIDATION][0].tolist(), finite
+
+    def _finish(
+        self,
+        position: int,
+        steps_done: int,
+        validation: float,
+        averaged: Mapping[str, float] = MappingProxyType({}),
+        is_plateaued: bool = False,
+    ) -> None:
         """Record the result of all members of a row."""
         members, record = self.roster.rows[position], self.monitor.record(int(position))
         progress, validations = self.monitor.rung_progress(position), self.monitor.validations(position)
@@ -368,6 +392,7 @@ class PackedRun:
         fired = self.trainer.fired(position) if has_rules else ()
         # A lost member trains on until the update.
         fired = tuple(action for action in fired if action["step"] < steps_done)
+        result = replace(result, merged_loss=averaged.get("merged_loss"), ema_loss=averaged.get("ema_loss"))
         result = replace(result, fired=fired, peak_memory=peak_memory(), peak_device_memory=peak_device_memory())
         for member, chosen in zip(members, self._are_audited(members), strict=True):
             joules = self.joules_of.get(member)

@@ -22,10 +22,13 @@ from orchestrator.base.query import Query
 from orchestrator.cli.app import app
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.planning import driver_facts
+from orchestrator.driver.runner import run_sweep
+from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.table import read_table
 from orchestrator.pages.answers import answers_html
+from orchestrator.render import style
 from orchestrator.render.answer import Answer
 from orchestrator.render.html import cards_html
 from orchestrator.render.text import WIDTH
@@ -42,6 +45,11 @@ objective: gpt
 steps: 5
 axes: {{noise_share: {{values: [0.2]}}}}
 fixed: {{separator: "\\n", text: ["{text}"]}}
+"""
+KEPT = """axes: {lr: {values: [0.001, 0.003]}}
+fixed: {width: 8, heads: 2, depth: 1, context: 8, batch_size: 2, validation_batches: 2}
+keep: {every: 2}
+tracking: {enabled: false}
 """
 KINDS = ("grid", "scattered", "empty", "imported", "half", "broken")
 # What a question needs besides its defaults: options of the command line, and fields in Python.
@@ -65,8 +73,16 @@ def sweep_named(name: str, body: str) -> Sweep:
     return sweep_of(body, f"name: {name}\n{HEAD}")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def small_pictures() -> Iterator[None]:
+    """Hundreds of pictures are drawn here, and only their kind is looked at: they have few dots."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(style, "_KINDS", {kind: (20, settings) for kind, (_, settings) in style._KINDS.items()})
+        yield
+
+
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def results(small_pictures: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A grid, scattered cells, a planned sweep, imported ones, trained ones, and a broken ledger."""
     folder = tmp_path_factory.mktemp("results")
     grid = sweep_named("grid", GRID)
@@ -96,6 +112,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         done = CliRunner().invoke(app, [*arguments, "--results", str(folder)])
         assert done.exit_code == 0, done.output
     trained_ladder(folder)
+    kept = sweep_of(KEPT, "name: kept\nobjective: gpt\nsteps: 4\n")
+    assert run_sweep(kept, folder / "kept", InlineExecutor).exit_code == 0
     lines = b"".join(b"line %d of a text\n" % (number % 900) for number in range(1000))
     (folder.parent / "text.txt").write_bytes(lines)
     (folder.parent / "text.yaml").write_text(TEXT_SWEEP.format(text=folder.parent / "text.txt"))
@@ -290,6 +308,7 @@ DOCUMENTED: dict[str, list[list[str]]] = {
         ["import", "{results}/table.csv", "--name", "imported", "--axis", "lr", "--axis", "beta1", "--outcome", "loss"]
     ],
     "plan": [["plan", "grid"]],
+    "merge": [["merge", "kept"]],
     "data": [["data", "{results}/../text.yaml"]],
     "doctor": [["doctor", "grid"]],
     "boundary": [["boundary", "grid"], ["boundary", "scattered"], ["boundary", "grid", "--level", "final_loss=1.7"]],
@@ -353,6 +372,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.base.query import Query, Say, option, silent
+from orchestrator.render import style
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line
 

@@ -42,6 +42,7 @@ from orchestrator.sweepfile.sections import (
     BudgetConfig,
     CheckpointConfig,
     CustomTrainerSection,
+    KeepConfig,
     NotifyConfig,
     ResourcesConfig,
     ResumeConfig,
@@ -63,7 +64,8 @@ COMMON_FIELDS = [
     "steps", "lr", "warmup", "beta1", "beta2", "beta2_half_life", "eps", "second_moment_start",
     "second_moment_scale", "weight_decay", "weight_decay_kind", "clip", "adagc", "adagc_warmup", "zclip",
     "zclip_warmup", "batch_size", "optimizer", "schedule", "schedule_power", "decay_share", "final_lr_fraction",
-    "warmup_shape", "rollback", "rollback_every", "interventions", "control", "radam_threshold", "adabelief_eps",
+    "warmup_shape", "rollback", "rollback_every", "ema", "merge_last", "merge_every",
+    "interventions", "control", "radam_threshold", "adabelief_eps",
     "adafactor_decay", "adafactor_clip", "adafactor_eps", "adafactor_smallest", "stableadamw_clip", "spam_threshold",
     "spam_interval", "spam_warmup", "spam_grace", "sophia_clip", "sophia_eps", "sophia_interval", "adam8bit_block",
     "adam8bit_smallest", "muon_momentum", "muon_nesterov", "muon_steps", "muon_scale",
@@ -94,6 +96,7 @@ QUESTIONS = {
     "list": set(),
     "locate": LOG_OPTIONS | {"--config", "--at", "--log", "--pattern", "--format", "--degraded"},
     "map": {"--x", "--y", "--metric", "--where", "--reduce", "--by", "--degraded"},
+    "merge": {"--cells", "--stable", "--along", "--seed", "--method", "--anyway"},
     "plan": SWEEP_OPTIONS - {"--results"},
     "predict": {"--at", "--along", "--where", "--lr", "--assume", "--far", "--degraded"}
     | {"--confirm", "--executor", "--allow-import"},
@@ -149,14 +152,15 @@ def test_commands_and_options() -> None:
     }  # fmt: skip
     assert {name: options(command) for name, command in export.items()} == {
         "heatmap": QUESTIONS["map"] | SHARED, "optuna": {"--results"},
+        "weights": {"--trial", "--step", "--output", "--results"},
     }  # fmt: skip
 
 
 def test_keys_of_a_sweep_file() -> None:
     assert keys_of(SweepFile) == [
         "name", "objective", "steps", "tokens", "seeds", "axes", "fixed", "interventions", "control", "tie", "facts",
-        "batch", "zip", "sample", "search", "budget", "stopping", "resources", "checkpoint", "validate", "telemetry",
-        "tracking", "notify", "max_trials",
+        "batch", "zip", "sample", "search", "budget", "stopping", "resources", "checkpoint", "keep", "validate",
+        "telemetry", "tracking", "notify", "max_trials",
     ]  # fmt: skip
     assert list(AxisSection.model_fields) == ["values", "linear", "log", "log1m", "num", "when"]
     assert FUNCTIONS == ("min", "max", "round", "sqrt")
@@ -167,6 +171,7 @@ def test_keys_of_a_sweep_file() -> None:
     assert METRIC_OF_EDGE == MARGIN == "margin"
     assert SEARCHES == ("edge", "tpe", "gp", "nsga2", "cmaes", "random", "qmc")
     assert list(SeedsSection.model_fields) == ["start", "up_to", "where"]
+    assert list(KeepConfig.model_fields) == ["every", "last", "disk_mib"]
     assert list(BudgetConfig.model_fields) == ["trials", "member_steps", "minutes", "gpu_hours", "until"]
     assert keys_of(BatchSection) == ["global", "micro", "accumulation", "workers"]
     assert dict(PARTS) == {"global": "global_batch", "micro": "micro_batch", "accumulation": "accumulation"}
@@ -308,8 +313,9 @@ def test_outcomes_and_map_metrics() -> None:
     assert list(METRICS) == [
         "final_loss", "validation_loss", "best_validation_loss", "best_validation_step", "best_loss", "peak_loss",
         "peak_factor", "off_share", "learned_share", "lr_regret", "onset_step", "num_spikes", "steps_done",
-        "collapsed_step", "score", "nonfinite_share", "peak_memory", "joules", "spike_score", "loss_ratio_steps",
-        "edge_crossings", "late_edge_ratio", "last_edge_ratio", "late_update_over_lr", "late_v_lag", "late_router_gini",
+        "merged_loss", "ema_loss", "collapsed_step", "score", "nonfinite_share", "peak_memory", "joules",
+        "spike_score", "loss_ratio_steps", "edge_crossings", "late_edge_ratio", "last_edge_ratio",
+        "late_update_over_lr", "late_v_lag", "late_router_gini",
     ]  # fmt: skip
     assert tuple(REDUCTIONS) == ("worst", "median", "best")
 
@@ -332,10 +338,11 @@ def test_columns_of_the_remedies_of_all_cells(tmp_path: Path) -> None:
     assert tuple(RemediesAnswer.of(results, None, tmp_path).frame().columns) == (
         "lr", "beta2",  # the axes
         "trial_id", "seed", "outcome", "onset_step", "cause", "cheapest", "kind", "cheapest_step", "most", "most_step",
-        "from_onset", "saved", "tried", "final_loss", "alone_loss", "agrees_with_diagnosis", "control_repeats",
+        "from_onset", "saved", "tried", "low", "high", "num_tried", "final_loss", "alone_loss", "neighbours",
+        "neighbours_stable", "neighbour_cost", "agrees_with_diagnosis", "control_repeats",
         "num_forks", "num_missing", "spent_steps", "saves",
     )  # fmt: skip
-    assert tuple(KINDS) == ("lr", "beta1", "beta2", "eps", "clip", "skip", "reset", "other")
+    assert tuple(KINDS) == ("lr", "beta1", "beta2", "eps", "clip", "skip", "mean", "reset", "other")
 
 
 def test_names_of_the_results_in_a_notebook(tmp_path: Path) -> None:
@@ -369,7 +376,7 @@ def test_columns_of_the_ledger(tmp_path: Path) -> None:
         "overfit_step", "verdict_step", "slow_step", "plateau_step", "is_audited", "episodes", "norm_rises",
         "curve_digest", "rung_losses", "reason", "error", "pack_id", "started_at", "finished_at", "fired",
         "score", "initial_score", "num_nonfinite", "nonfinite_share", "num_skipped", "data_share", "peak_memory",
-        "peak_device_memory", "joules", "collapsed_step",
+        "peak_device_memory", "joules", "collapsed_step", "merged_loss", "ema_loss",
     ]  # fmt: skip
 
 
@@ -385,8 +392,8 @@ def test_names_for_the_training_loops_of_others() -> None:
 
 def test_names_of_rules_and_of_what_a_loop_does_with_them() -> None:
     assert [*Intervention.model_fields] == [
-        "at", "set", "over", "lasts", "reset", "rescale", "skip", "data", "freeze", "moments", "group", "weight_decay",
-        "norm", "optimizer", "attention", "precision",
+        "at", "set", "over", "lasts", "reset", "rescale", "skip", "mean", "apart", "data", "freeze", "moments", "group",
+        "weight_decay", "norm", "optimizer", "attention", "precision",
     ]  # fmt: skip
     assert [*Rule.model_fields] == [
         "name", "on", "above", "readings", "do", "every", "after", "at_most", "cool_down", "over", "lasts", "calm",

@@ -85,7 +85,7 @@ class GptConfig(ExpertFields, FeedFields):
         None,
         "logits",
         "largest attention logit of a head, beyond which its queries and keys are shrunk after the update"
-        " (Kimi K2: 100); null for none",
+        " (Kimi K2: 100, as with optimizer muonclip); null for none",
         off=True,
         gt=0,
     )

@@ -27,6 +27,7 @@ KINDS: dict[str, str] = {
     "eps": "eps",
     "clip": "clipping",
     "skip": "batches skipped",
+    "mean": "mean of earlier weights",
     "reset": "moments reset or rescaled",
     "other": "another field, or several",
 }
@@ -47,6 +48,14 @@ class Remedy:
     def last_start(self) -> int:
         """Steps from the fork to the start of its last entry."""
         return max((entry["at"] for entry in self.entries), default=0)
+
+    @property
+    def reach(self) -> int:
+        """Steps before the fork that it reads: those of the states of a mean."""
+        starts = [
+            entry["at"] - (entry["mean"] - 1) * entry.get("apart", 10) for entry in self.entries if "mean" in entry
+        ]
+        return max(0, *(-start for start in starts)) if starts else 0
 
     @property
     def kind(self) -> str:
@@ -188,7 +197,7 @@ def held_by(entry: Entry) -> set[str]:
 
 
 def _touched(entry: Entry) -> set[str]:
-    others = (name for name in ("reset", "rescale", "skip") if entry.get(name))
+    others = (name for name in ("reset", "rescale", "skip", "mean") if entry.get(name))
     return {*entry.get("set", {}), *others, *held_by(entry)}
 
 
@@ -226,6 +235,8 @@ def _kinds(entry: Entry) -> set[str]:
     kinds = {name if name in KINDS else "other" for name in names}
     if entry.get("skip"):
         kinds.add("skip")
+    if entry.get("mean"):
+        kinds.add("mean")
     if entry.get("reset") or entry.get("rescale") is not None:
         kinds.add("reset")
     if held_by(entry):

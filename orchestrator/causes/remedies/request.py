@@ -19,13 +19,14 @@ from orchestrator.causes.remedies.results import StableCell
 ONSET = "onset"
 BEFORE_ONSET = (200, 50, 10, 0)  # steps
 _PLUS = re.compile(r"\+(?=[a-z_0-9.]+=)")
-_FORM = "write FIELD=VALUE,VALUE such as lr=x0.5,x0.25, skip=1,5, reset=moments or rescale=4"
+_FORM = "write FIELD=VALUE,VALUE such as lr=x0.5,x0.25, skip=1,5, mean=5:10, reset=moments or rescale=4"
 _LATER = (0.25, 0.5)  # of a run without an onset
 _FOR = 50  # steps of a change that returns, and of its ramp back
 _SHORT_BETA2, _LONG_BETA2 = 0.95, 0.99
 _HIGHEST_EPS, _EPS_FACTOR = 1e-6, 100
 _ZCLIP = 2.5  # deviations, as in the paper on ZClip (arXiv 2504.02507)
 _TIGHT = 0.3  # of the median gradient norm
+_MEAN_OF = 5  # states before the fork, 10 steps apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class RemedyRequest:
 
     With ``each_cell`` it is meant for many trials: fewer remedies are usual, a remedy or step that a trial does not
     accept is left out instead of refused, a remedy that fails with the trial's own data is not tried with other data,
-    and the cost on stable neighbours is not measured.
+    and only what is named is tried on stable neighbours.
     """
 
     tried: Sequence[str] = ()
@@ -78,6 +79,9 @@ def _changes(part: str, text: str) -> list[tuple[Entry, ...]]:
 def _change(name: str, value: str, text: str) -> tuple[Entry, ...]:
     if name == "skip":
         return ({"at": 0, "skip": _whole(value, text, "batches to skip")},)
+    if name == "mean":
+        number, *apart = (_whole(part, text, "states or steps") for part in value.split(":", 1))
+        return ({"at": 0, "mean": number, **({"apart": apart[0]} if apart else {})},)
     if name == "reset":
         if value not in RESETS:
             raise _refusal(text, f"cannot reset {value!r}", f"one of {', '.join(RESETS)}")
@@ -204,6 +208,7 @@ def _is_redundant(entry: Entry) -> bool:
         or "zclip" in changes
         or entry.get("skip") == 1
         or entry.get("reset") == "second_moment"
+        or "mean" in entry
         or "rescale" in entry
     )
 
@@ -251,6 +256,7 @@ def _usual(evidence: Evidence) -> Iterator[Sequence[Entry]]:
     used, drawn = evidence.number("micro_batches"), evidence.number("accumulate")
     if used is not None and drawn is not None and used < drawn:
         yield _set("micro_batches", "x2")
+    yield [{"at": 0, "mean": _MEAN_OF}]
     yield [{"at": 0, "skip": 1}]
     yield [{"at": 0, "skip": 5}]
     if "beta1" in config or "beta2" in config:

@@ -103,7 +103,7 @@ def _parts(entry: Mapping[str, Any], start: int) -> Iterator[str | None]:
         yield _RESETS[entry["reset"]].format(start=start)
     if entry.get("rescale") is not None:
         yield _RESCALE.format(start=start, factor=entry["rescale"])
-    if held_by(entry):
+    if held_by(entry) or entry.get("mean"):  # a mean needs checkpoints, which a loop has or lacks
         yield None
     if entry.get("skip"):
         yield _SKIP.format(start=start, number=entry["skip"])

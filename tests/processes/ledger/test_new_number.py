@@ -16,7 +16,7 @@ FIELD = """    num_kinks: int | None = column(
         "times that the loss changed its slope",
         title="median number of kinks",
         is_tracked=True,
-        since=6,
+        since=7,
         of_losses=True,
     )
 """
@@ -99,8 +99,8 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 
 def test_an_older_ledger_is_upgraded_and_its_trials_have_no_such_number(shown: dict) -> None:
-    assert shown["version"] == 6
-    assert shown["columns"][-2:] == ["collapsed_step", "num_kinks"], "SQLite adds columns at the end"
+    assert shown["version"] == 7
+    assert shown["columns"][-2:] == ["ema_loss", "num_kinks"], "SQLite adds columns at the end"
     assert shown["read"] == [None] * 4
 
 

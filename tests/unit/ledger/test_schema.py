@@ -48,10 +48,10 @@ def ledger_file(tmp_path: Path) -> Path:
 
 def test_a_new_ledger_says_whose_it_is_and_has_the_present_schema(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
-        assert ledger.version == 5
+        assert ledger.version == 6
     with LedgerReader(tmp_path / "ledger.db") as ledger:
-        assert ledger.version == 5
-    assert asked(tmp_path / "ledger.db", "PRAGMA user_version") == [(5,)]
+        assert ledger.version == 6
+    assert asked(tmp_path / "ledger.db", "PRAGMA user_version") == [(6,)]
     assert asked(tmp_path / "ledger.db", "PRAGMA application_id") == [(APPLICATION_ID,)]
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import learning, ledger_at, noise, peak_bytes, record, sweep_of
+from tiers import examples
 
 from benchmarks.detection_rules import six_sigma
 from orchestrator.answers.map import MapQuery
@@ -184,7 +185,7 @@ def some_curve(draw, num_steps: int) -> np.ndarray:
     return curve
 
 
-@settings(max_examples=80, derandomize=True, database=None)
+@settings(max_examples=examples(80), derandomize=True, database=None)
 @given(st.data(), st.sampled_from([(2, 1), (7, 2), (20, 4)]), st.integers(1, 2))
 def test_the_score_is_what_exact_arithmetic_makes_of_the_definition(data, rule, num_curves) -> None:
     window, sigmas = rule

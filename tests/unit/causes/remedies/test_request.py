@@ -180,3 +180,15 @@ def test_a_remedy_amounts_to_moves_of_advice() -> None:
     assert CLIP.moves(config) == {("clip", "lower")}, "no clipping is above all thresholds"
     assert Remedy(({"at": 0, "set": {"eps": 1e-6}},)).moves(config) == {("eps", "raise")}
     assert Remedy(({"at": 0, "set": {"beta2": 0.99}},)).moves(config) == set(), "it is 0.99 already"
+
+
+def test_a_return_to_a_mean_is_a_remedy_that_needs_steps_before_it() -> None:
+    remedies = parse_remedies(["mean=5", "mean=4:20", "mean=3+reset=moments"])
+    assert [one.name for one in remedies] == [
+        "mean of 5 states 10 apart", "mean of 4 states 20 apart", "mean of 3 states 10 apart + reset moments",
+    ]  # fmt: skip
+    assert [(one.reach, one.kind) for one in remedies] == [(40, "mean"), (60, "mean"), (20, "other")]
+    assert snippet_of(remedies[0], 100) is None
+    assert fork_of(Fork(remedies[1], 100, 2).interventions()) == Fork(remedies[1], 100, 2)
+    with pytest.raises(InputError, match="states or steps"):
+        parse_remedies(["mean=x2"])

@@ -1,0 +1,131 @@
+"""Averages of a member's weights while it trains: an exponential one, a mean of states, and returns to such a mean.
+
+- ``ema``: the debiased exponential average of the weights after each step. With decay d the weights after step t of T
+  have the share (1 - d) d^(T - t) / (1 - d^T) (as Adam's moments; Polyak averaging with a finite memory).
+- ``merge_last``: the states after every ``merge_every`` steps, the last so many of them, for their mean (Izmailov et
+  al., arXiv 1803.05407; Li et al., arXiv 2505.12082).
+- An intervention with ``mean: k`` replaces the weights by the mean of k states of the member, ``apart`` steps from each
+  other, the last of them the weights at its step. States of the optimizer stay (PMA-init of arXiv 2505.12082).
+
+The first two do not touch training. A mean of states with shares c equals training whose update i is multiplied by
+w_i = sum over j >= i of c_j (arXiv 2507.17634), so a constant rate with an average stands for a decaying rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+
+import torch
+
+from objectives.training_config import TrainingConfig
+
+# Shapes: K members, R of them with an average, M states kept of each, n parameters per member.
+
+_EMA, _EMA_SHARE = "ema", "ema_share"
+_KEPT, _NUM_KEPT = "kept", "num_kept"
+_SUM, _NUM_SUMMED = "restart_sum", "num_summed"
+MERGED_LOSS, EMA_LOSS = "merged_loss", "ema_loss"
+Memory = MutableMapping[str, torch.Tensor]
+
+
+class Averages:
+    """The averages of K members, whose state is in the pack's ``memory``: zeros for a new member."""
+
+    def __init__(
+        self,
+        configs: Sequence[TrainingConfig],
+        acting: Sequence[TrainingConfig],
+        ages: Sequence[int],
+        memory: Memory,
+        params_Kn: torch.Tensor,
+    ) -> None:
+        """Add to ``memory`` what it lacks. ``acting`` has interventions, from ``ages`` completed steps on."""
+        self._params_Kn, self._memory, self._ages = params_Kn, memory, list(ages)
+        self._last, self._every = configs[0].merge_last, configs[0].merge_every
+        decays = [config.ema for config in configs]
+        rows = [row for row, decay in enumerate(decays) if decay is not None]
+        self._rows_R = torch.tensor(rows, dtype=torch.int64, device=params_Kn.device)
+        self._decay_R1 = params_Kn.new_tensor([[decays[row]] for row in rows])
+        self._rest_R1 = params_Kn.new_tensor([[1 - (decays[row] or 0.0)] for row in rows])
+        self._due: dict[int, list[tuple[int, bool]]] = {}  # by step of the pack: rows, and whether they return
+        for row, config in enumerate(acting):
+            for entry in config.interventions:
+                for step in range(entry.begins, entry.at + 1, entry.apart) if entry.mean is not None else ():
+                    self._due.setdefault(step - ages[row], []).append((row, step == entry.at))
+        if rows:
+            self._reserve(_EMA, params_Kn.shape)
+            self._reserve(_EMA_SHARE, (len(params_Kn), 1))
+        if self._last is not None:
+            self._reserve(_KEPT, (len(params_Kn), self._last, params_Kn.shape[1]))
+            self._reserve(_NUM_KEPT, (len(params_Kn),))
+        if self._due:
+            self._reserve(_SUM, params_Kn.shape)
+            self._reserve(_NUM_SUMMED, (len(params_Kn), 1))
+
+    @property
+    def acts(self) -> bool:
+        """Whether a member has an average, or will return to one."""
+        return bool(len(self._rows_R) or self._last is not None or self._due)
+
+    def before_step(self, num_steps: int) -> None:
+        """Add the states of members that will return to a mean, and let those return that are due."""
+        for row, returns in self._due.get(num_steps, ()):
+            total_n, number = self._memory[_SUM][row], self._memory[_NUM_SUMMED][row]
+            total_n += self._params_Kn[row]
+            number += 1
+            if returns:
+                self._params_Kn[row] = total_n / number
+                total_n.zero_()
+                number.zero_()
+
+    def after_step(self, num_steps: int) -> None:
+        """Take up the weights after the pack's step; ``num_steps`` counts it."""
+        if len(self._rows_R):
+            self._add_to_ema()
+        if self._last is not None:
+            ages = [age + num_steps for age in self._ages]
+            if rows := [row for row, age in enumerate(ages) if age % self._every == 0]:
+                self._keep(torch.tensor(rows, device=self._params_Kn.device), self._last)
+
+    def losses(self, validate: Callable[[Sequence[int]], torch.Tensor], rows: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Return the losses that ``validate`` measures with averages in place of weights, for ``rows``; NaN without."""
+        found = {}
+        for name, mean_Kn in self._means().items():
+            own_Kn = self._params_Kn.clone()
+            self._params_Kn.copy_(mean_Kn)
+            try:
+                found[name] = validate(rows)
+            finally:
+                self._params_Kn.copy_(own_Kn)
+        return found
+
+    def _means(self) -> Mapping[str, torch.Tensor]:
+        means = {}
+        if self._last is not None:
+            kept_KMn, number_K1 = self._memory[_KEPT], self._memory[_NUM_KEPT][:, None].clamp(max=self._last)
+            total_Kn = torch.zeros_like(self._params_Kn)
+            for state in range(self._last):  # in order, so that bits do not depend on the number of members
+                total_Kn += kept_KMn[:, state]
+            means[MERGED_LOSS] = total_Kn / number_K1
+        if len(self._rows_R):
+            mean_Kn = torch.full_like(self._params_Kn, torch.nan)
+            mean_Kn[self._rows_R] = self._memory[_EMA][self._rows_R]
+            means[EMA_LOSS] = mean_Kn
+        return means
+
+    def _add_to_ema(self) -> None:
+        """Move each average by its debiased share; products and sums round alike in every pack, a power would not."""
+        rows_R = self._rows_R
+        share_R1 = self._memory[_EMA_SHARE][rows_R] * self._decay_R1 + self._rest_R1
+        ema_Rn = self._memory[_EMA][rows_R]
+        self._memory[_EMA_SHARE][rows_R] = share_R1
+        self._memory[_EMA][rows_R] = ema_Rn + (self._params_Kn[rows_R] - ema_Rn) * (self._rest_R1 / share_R1)
+
+    def _keep(self, rows: torch.Tensor, last: int) -> None:
+        number_R = self._memory[_NUM_KEPT][rows]
+        self._memory[_KEPT][rows, number_R.long() % last] = self._params_Kn[rows]
+        self._memory[_NUM_KEPT][rows] = number_R + 1
+
+    def _reserve(self, name: str, shape: Sequence[int]) -> None:
+        if name not in self._memory:
+            self._memory[name] = self._params_Kn.new_zeros(tuple(shape))
