@@ -22,6 +22,10 @@ _TWO_PRECISIONS = "objectives.training.precision"  # a pack whose members may ch
 _ALONE = "alone"  # a third value besides true and false
 
 
+class RankLost(RuntimeError):
+    """Another process of a trial has ended, or cannot be reached."""
+
+
 def sees_parts_of_the_data(settings: Settings) -> bool:
     """Return False: a step sees a part of the data, whatever the settings."""
     return False
@@ -188,6 +192,8 @@ class Objective:
     # Settings that determine a trial's batches together with the seed; and whether every step sees all data.
     data_fields: tuple[str, ...] = ("batch_size",)
     is_full_batch: Callable[[Settings], bool] = sees_parts_of_the_data
+    # Raises ValueError if several workers cannot share the batches of a configuration; None if one process trains.
+    check_workers: Callable[[Any, int], None] | None = None
     # Steps of a run in the sweep file that `sweep init` writes.
     starter_steps: int = 200
     # For a custom objective: its reference as module:name, and the folder of that module.

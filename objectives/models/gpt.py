@@ -38,6 +38,7 @@ from objectives.optimizers.native_optimizer import NativeOptimizer
 from objectives.optimizers.packed_optimizer import Rows
 from objectives.stacking import Compiled, index_on, rows_of_blocks, seeded_generator, sent
 from objectives.training.packed import PackedTrainer, Weights
+from objectives.training.ranks import Ranks
 
 # Shapes: K members, R observed ones, B sequences, T bytes of context, n parameters per member.
 
@@ -72,6 +73,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
 
     stacks = STACKS
     takes_float64 = True
+    ranks: Ranks | None = None  # the processes that share each batch, if there are several
 
     def __init__(self, configs: Sequence[GptConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan) -> None:
         self._feed = Feed(configs[0], torch.device(device))
@@ -170,15 +172,24 @@ class GptTrainer(PackedTrainer[GptConfig]):
             self._attention_logits = attention_logits(self.structure, self.weights, tokens_KBS, knobs)
 
         def differentiate(first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-            return self._loss_and_gradient(tokens_KBS[:, first:end], knobs.of_sequences(first, end), first)
+            if self.ranks is None:
+                return self._loss_and_gradient(tokens_KBS[:, first:end], knobs.of_sequences(first, end), first)
+            parts = [(tokens_KBS[:, a:z].clone(), knobs.of_sequences(a, z)) for a, z in self.ranks.bounds(first, end)]
+            return self.ranks.mean(self._params_Kn, parts, self._loss_and_gradient, is_new=first == 0)
 
-        if self._parts is None:
+        if self._parts is None and self.ranks is None:
             loss_K, grad_Kn = self._loss_and_gradient(tokens_KBS, knobs)
+        elif self._parts is None:
+            loss_K, grad_Kn = differentiate(0, tokens_KBS.shape[1])
         else:
             loss_K, grad_Kn = self._parts.mean(differentiate)
         if self._scaler is not None:
             self.held_K = self._scaler.update(loss_K, grad_Kn)
         return loss_K, grad_Kn
+
+    def serve(self, ranks: Ranks) -> None:
+        """Compute gradients of parts of another process's batches until it ends: raises RankLost."""
+        ranks.serve(self._params_Kn, self._loss_and_gradient)
 
     def after_update(self) -> None:
         """Shrink queries and keys by ``qk_clip``, and change the biases of routers.
@@ -209,7 +220,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         optimizer, is_whole = self.optimizer, self._native is not None and self._parts is None
         can_step = is_whole and isinstance(optimizer, NativeOptimizer) and optimizer.can_step_ahead
         can_step = can_step and not (optimizer.holder.acts or optimizer.holder.capped or self.repeats_a_batch)
-        can_step = can_step and not (self._control.has_rules or self._averages.acts)
+        can_step = can_step and not (self._control.has_rules or self._averages.acts or self.ranks)
         if not can_step or self._rollback is not None or type(self) is not GptTrainer:
             return 0
         return self._changes.num_steps_before(self.num_steps)

@@ -93,6 +93,11 @@ class PlanAnswer(Answer):
             name, text = formula({*sweep.fixed, *sweep.axis_names, *sweep.maker.ties}, own.batch_workers)
             known = () if sweep.is_open else sweep.trials
             yield f"batch:    {name} = {text}{_extent([trial.config[name] for trial in known])}"
+        elif not isinstance(own, CustomTrainer) and sweep.resources.workers > 1:
+            configs = [] if sweep.is_open else [own.config_of(trial.config) for trial in sweep.trials]
+            parts = sweep.resources.workers
+            sizes = [c.batch_size // (c.accumulate * parts) for c in configs]  # type: ignore[attr-defined]
+            yield f"batch:    batch_size = micro_batch x accumulate x {parts} workers; micro_batch{_extent(sizes)}"
 
     def _work(self) -> Iterator[str]:
         from orchestrator.driver.planning import library_optimizers
@@ -114,7 +119,8 @@ class PlanAnswer(Answer):
         for name in library_optimizers(sweep, plan.missing):
             yield f"          {name} comes from a library, and trains one member at a time"
         gpus = f" and {sweep.resources.gpus:g} GPU" if sweep.resources.gpus else ""
-        yield f"workers:  {plan.workers} packs at a time, {sweep.resources.cpus} CPU{gpus} each"
+        processes = f" for each of {sweep.resources.workers} processes" if sweep.resources.workers > 1 else " each"
+        yield f"workers:  {plan.workers} packs at a time, {sweep.resources.cpus} CPU{gpus}{processes}"
         yield f"time:     {self._time()}"
 
     def _time(self) -> str:

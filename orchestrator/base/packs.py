@@ -147,7 +147,7 @@ class StackedPack(Pack):
     ``rounding`` fixes results bit for bit, whatever the width. ``resume`` is the state of an earlier attempt at the
     same members; members in ``skip`` are not trained further. A checkpoint is written every ``checkpoint_s`` seconds
     or ``checkpoint_steps``. The held-out loss of a member is measured after every ``validate_every`` of its steps, or
-    only after the last one for None.
+    only after the last one for None. ``workers`` processes share the batches of a member, which trains alone then.
     """
 
     objective: str
@@ -161,6 +161,7 @@ class StackedPack(Pack):
     resume: Checkpoint | None = field(default=None, repr=False)
     skip: frozenset[str] = field(default=frozenset(), repr=False)
     keep: Keep | None = None
+    workers: int = 1
 
     @property
     def trained_ids(self) -> list[str]:

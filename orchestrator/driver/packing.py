@@ -230,6 +230,7 @@ def pack_of(sweep: Sweep, members: Sequence[Member], width: int | None = None) -
         checkpoint_s=sweep.checkpoint.every_s,
         checkpoint_steps=sweep.checkpoint.every_steps,
         keep=None if sweep.keep is None else Keep(sweep.keep.every, sweep.keep.last),
+        workers=resources.workers,
     )
 
 

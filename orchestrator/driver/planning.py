@@ -53,7 +53,7 @@ from orchestrator.sweepfile.overrides import Overrides, refined
 from orchestrator.sweepfile.searches import proposed_trials
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import Document, read_document
-from orchestrator.worker.machine import PlanChoice, cached_choice, plan_name
+from orchestrator.worker.machine import PlanChoice, cached_choice, set_plan
 
 # Room for a search that proposes all of its trials at once.
 _UNLIMITED = 10**9
@@ -158,8 +158,7 @@ def _known_choices(sweep: Sweep, missing: Sequence[Trial]) -> list[PlanChoice | 
         config = sweep.objective.config_of(trials[0].config)
         choice, rounding = None, rounding_of(sweep, trials[0])
         if resources.pack != "auto" and config.can_be_stacked:
-            plan = rounding.plan(resources.pack)
-            choice = PlanChoice(plan, f"{plan_name(plan)}, as resources.pack says")
+            choice = set_plan(rounding.plan(resources.pack), resources.workers)
         elif not resources.gpus:  # otherwise the cache is on the machine with the GPU
             choice = cached_choice(sweep.objective, config, "cpu", resources.cpus, len(trials), rounding)
         choices.append(choice)

@@ -38,8 +38,8 @@ _STEPS_PROBLEM = ("is not swept or fixed here", "set the top-level key `steps`")
 class ObjectiveFields(Fields):
     """The typed fields of an objective's configuration."""
 
-    def __init__(self, objective: Objective) -> None:
-        self._objective, self._config_class = objective, objective.config_class
+    def __init__(self, objective: Objective, workers: int = 1) -> None:
+        self._objective, self._config_class, self._workers = objective, objective.config_class, workers
         self._fields = objective.config_class.model_fields
 
     def problem(self, name: str, value: Any) -> tuple[str, str] | None:
@@ -102,6 +102,8 @@ class ObjectiveFields(Fields):
             config = self._config_class(steps=steps, **fixed, **cell)
         except ValidationError as error:
             raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+        if self._workers > 1 and self._objective.check_workers is not None:
+            self._objective.check_workers(config, self._workers)
         inert = inert_fields(config)
         swept = config.model_dump(mode="json", include=inert & cell.keys())
         return Resolved({**acting(config), **swept}, frozenset(inert & (fixed.keys() | cell.keys())))

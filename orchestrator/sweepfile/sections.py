@@ -224,7 +224,7 @@ class ResourcesConfig(Section):
     parallel: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
         "auto", description="packs trained at a time; auto: as many as fit"
     )
-    workers: int = Field(1, ge=1, le=4096, description="processes of one trial, for a custom trainer")
+    workers: int = Field(1, ge=1, le=4096, description="processes of one trial, of a custom trainer or `gpt`")
     gpus_per_worker: float = Field(0.0, ge=0, description="GPUs of each of these processes, which get cpus each")
     grams_per_kwh: float | None = Field(None, ge=0, description="grams of CO2 of the electricity; null: not known")
     stall_timeout_s: float = Field(

@@ -59,7 +59,7 @@ from orchestrator.sweepfile.steps import (
 )
 from orchestrator.sweepfile.strict_yaml import MAX_PROBLEMS, Document, dotted, read_document, text_of
 from orchestrator.sweepfile.ties import checked_ties, ties_of_steps
-from orchestrator.sweepfile.trainer_problems import trainer_problems
+from orchestrator.sweepfile.trainer_problems import trainer_problems, with_one_member
 from orchestrator.sweepfile.trials import TrialMaker, resolved_trials
 
 # Parts of pydantic's error paths that name a member of a union, and are not keys of a sweep file.
@@ -180,13 +180,14 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
     if not problems:
         file = with_entries(with_batch(file))
         problems += trainer_problems(file, objective, document)
+        file = with_one_member(file, objective)
     if problems:
         raise InputError(*problems[:MAX_PROBLEMS])
     fields: Fields
     if isinstance(objective, CustomTrainer):
         fields = CustomFields(objective, names_read_by_sweep(file))
     else:
-        fields = ObjectiveFields(objective)
+        fields = ObjectiveFields(objective, file.resources.workers)
     fixed = _checked_fixed(file, fields, document, problems)
     axes = checked_axes(file, fields, document, problems)
     ties = checked_ties(file, fields, document, problems)

@@ -35,7 +35,9 @@ def _objective_problems(objective: Objective, file: SweepFile) -> Iterator[Keyed
         yield ("stopping", "validation_patience"), message, remedy
     if every is not None and not objective.has_held_out:
         yield ("validate", "every"), f"{objective.name} has no held-out data", "remove it"
-    if resources.workers > 1 or resources.gpus_per_worker:
+    if resources.workers > 1 and objective.check_workers is not None:
+        yield from _sharing_problems(objective, file)
+    elif resources.workers > 1 or resources.gpus_per_worker:
         message = f"{objective.name} trains in one process"
         remedy = "`parallel` is the number of packs at a time, `gpus` the GPUs of one pack"
         yield ("resources", "workers"), message, remedy
@@ -44,6 +46,27 @@ def _objective_problems(objective: Objective, file: SweepFile) -> Iterator[Keyed
     section = file.objective
     if isinstance(section, CustomTrainerSection) and (others := section.model_fields_set - {"packed", "folder"}):
         yield ("objective", min(others)), "does not apply to packed", "remove it"
+
+
+def with_one_member(file: SweepFile, objective: Objective | CustomTrainer) -> SweepFile:
+    """Return ``file`` with packs of one member if several processes share the batches of an objective's trial."""
+    if isinstance(objective, CustomTrainer) or file.resources.workers == 1 or file.resources.pack != "auto":
+        return file
+    return file.model_copy(update={"resources": file.resources.model_copy(update={"pack": 1})})
+
+
+def _sharing_problems(objective: Objective, file: SweepFile) -> Iterator[KeyedProblem]:
+    """Yield what does not fit trials of several processes."""
+    resources = file.resources
+    if resources.pack not in ("auto", 1):
+        message = f"{resources.pack} members at a time, and {resources.workers} workers share the batches of one"
+        yield ("resources", "pack"), message, "remove it, or remove workers"
+    if resources.compile:
+        yield ("resources", "compile"), f"{objective.name} is not compiled for several workers", "remove it"
+    for key in ("gpus", "gpus_per_worker"):
+        if getattr(resources, key):
+            message = f"several workers of {objective.name} train on CPUs only"
+            yield ("resources", key), message, "remove it, or remove workers"
 
 
 def _custom_problems(trainer: CustomTrainer, file: SweepFile) -> Iterator[KeyedProblem]:

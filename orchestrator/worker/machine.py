@@ -323,6 +323,12 @@ def _processor(device: str) -> str:
     return platform.processor() or platform.machine()
 
 
+def set_plan(plan: ExecutionPlan, workers: int = 1) -> PlanChoice:
+    """Return a plan that a sweep file sets: by the width of its packs, or by several workers for each trial."""
+    why = "as resources.pack says" if workers == 1 else f"{workers} processes share its batches"
+    return PlanChoice(plan, f"{plan_name(plan)}, {why}")
+
+
 def plan_name(plan: ExecutionPlan) -> str:
     """Say how a pack runs in a few words."""
     parts = [f"{plan.width} at a time"]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from objectives.base import RankLost
 from orchestrator.base.consumption import EnergyMeter, peak_memory_of_children
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import atomic_write
@@ -24,6 +25,7 @@ from orchestrator.worker.launcher import TRIAL_MARK, Launcher
 from orchestrator.worker.machine import is_out_of_memory
 from orchestrator.worker.packed_run import Pace, PackedRun
 from orchestrator.worker.points import TrialFolder
+from orchestrator.worker.shared_run import SharedRun
 
 _ERROR_LINES = 30
 
@@ -42,7 +44,7 @@ def run_pack(
     """Train ``pack`` to its end, yielding a report about every second, one for each checkpoint, and a last one.
 
     Once ``wants_pause()``, called at every report, is true, the last report is a checkpoint. ``launcher`` starts the
-    processes of a custom trainer, by default on this machine; an objective's pack keeps ``pace``.
+    processes of a trial of several, by default on this machine; an objective's pack keeps ``pace``.
     """
     started = time.perf_counter()
     run: PackedRun | CustomRun
@@ -50,7 +52,7 @@ def run_pack(
         run = launched_run(pack, launcher)
     else:
         assert isinstance(pack, StackedPack), pack
-        run = PackedRun(pack, pace)
+        run = PackedRun(pack, pace) if pack.workers == 1 else SharedRun(pack, pace, launcher)
     try:
         reports = run.reports(started, wants_pause)
         # Processes of a trial on several machines would be measured on one of them.
@@ -72,6 +74,8 @@ def _ending_of(error: BaseException, tail: str, run: PackedRun | CustomRun) -> E
     """Return the ending of a pack whose trainer raised ``error``."""
     if isinstance(error, BadCheckpoint):
         return Refused(tail)
+    if isinstance(error, RankLost) and isinstance(run, SharedRun):
+        return run.ending(error)
     if is_out_of_memory(error):
         return OutOfMemory(tail, run.at_a_time, run.waited)
     return Failed(tail, run.waited)

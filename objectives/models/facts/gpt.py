@@ -13,6 +13,7 @@ from objectives.models.facts.feed import HAS_NO_DOMAINS, FeedFields
 from objectives.models.facts.parametrisation import Parametrisation, SizeFactors
 from objectives.models.facts.presets import Preset, expanded
 from objectives.models.facts.text import RECIPE_FIELDS
+from objectives.models.facts.workers import check_workers
 from objectives.protocol import Objective
 
 _IN_FLOAT16 = when("precision", "float16")
@@ -367,6 +368,7 @@ GPT = Objective(
     can_compile=True,
     layer_groups=("embedding", "attention", "mlp", "head"),
     has_logits=True,
+    check_workers=check_workers,
     data_fields=(
         "batch_size",
         "context",

@@ -1,0 +1,112 @@
+"""Run a pack whose batches several processes share, one member at a time: rank 0 is the process of the pack."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from objectives.base import Objective, RankLost, TrainingConfig
+from orchestrator.base.consumption import EnergyMeter
+from orchestrator.base.environment import OWN_PYTHON
+from orchestrator.base.packs import Checkpoint, Ending, Failed, Lost, Report, StackedPack
+from orchestrator.worker.launcher import Launcher
+from orchestrator.worker.machine import PlanChoice, set_plan
+from orchestrator.worker.members import Roster
+from orchestrator.worker.own_verdict import signal_from_outside
+from orchestrator.worker.packed_run import Pace, PackedRun
+from orchestrator.worker.points import Process
+from orchestrator.worker.rank import READY, command_settings
+
+_POLL_S, _END_S = 0.02, 5.0
+_NO_LOG = Path(os.devnull)  # the last lines of a process are kept in memory
+_SHOWN_LINES = 20
+
+
+class SharedRun(PackedRun):
+    """A pack whose trials are trained by several processes each, which the ``launcher`` starts."""
+
+    def __init__(self, pack: StackedPack, pace: Pace, launcher: Launcher | None) -> None:
+        super().__init__(pack, pace)
+        self.launcher = launcher or Launcher()
+        self.energy = EnergyMeter(folder=_NO_LOG)  # of this process alone it would be a part of the trial's
+        self._others: list[Process] = []
+        self._ranks: Any = None  # once all are connected
+
+    def ending(self, error: RankLost) -> Ending:
+        """Return how the pack ended when another process was lost, with the last lines that this one wrote."""
+        deadline = time.monotonic() + _END_S
+        while all(process.returncode() is None for process in self._others) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        for rank, process in enumerate(self._others, 1):
+            code = process.returncode()
+            if code is None or code == 0:
+                continue
+            process.read()
+            lines = process.last_lines()[-_SHOWN_LINES:]
+            if (outside := signal_from_outside(code)) is not None:
+                hint = " (is memory short?)" if outside == signal.SIGKILL else ""
+                return Lost("\n".join([*lines, f"rank {rank} was killed by {outside.name}{hint}"]))
+            last = f": {lines[-1]}" if lines else ""
+            return Failed("\n".join([*lines, f"rank {rank} ended with exit code {code}{last}"]), self.waited)
+        return Lost(f"another process of the trial cannot be reached: {error}")
+
+    def report(self, started: float, ending: Ending | None = None, checkpoint: Checkpoint | None = None) -> Report:
+        """Return everything since the last report."""
+        for process in self._others:
+            process.read()  # a full pipe would stop it
+        return super().report(started, ending, checkpoint)
+
+    def close(self) -> None:
+        """Leave no process running."""
+        for process in self._others:
+            process.close()  # they hold nothing that is not here
+        if self._ranks is not None:
+            self._ranks.close()
+        self.launcher.close()
+        super().close()
+
+    def _start(self) -> Roster:
+        roster = super()._start()
+        trainer: Any = self.trainer
+        trainer.ranks = self._ranks = self._connect()
+        self.environment = {**self.environment, "workers": str(self.pack.workers)}
+        return roster
+
+    def _choose(
+        self,
+        objective: Objective,
+        config: TrainingConfig,
+        device: str,
+        num_members: int,
+        resumed: Mapping[str, Any] | None,
+    ) -> PlanChoice:
+        choice = super()._choose(objective, config, device, num_members, resumed)
+        return choice if resumed is not None else set_plan(choice.plan, self.pack.workers)
+
+    def _connect(self) -> Any:
+        """Start the other processes, and connect to them. Raises RankLost if one ends before it is ready."""
+        import torch.distributed as dist
+
+        from objectives.training.ranks import Ranks
+
+        size = self.pack.workers
+        own, *others = self.launcher.environments(size)
+        port = int(own["MASTER_PORT"])
+        store = dist.TCPStore(own["MASTER_ADDR"], port, size, is_master=True, wait_for_workers=False)
+        store.set_timeout(timedelta(minutes=5))
+        command = [*OWN_PYTHON, "-m", "orchestrator.worker.rank", command_settings(self.pack, self.plan)]
+        threads = {"OMP_NUM_THREADS": str(self.pack.cpus)}
+        for rank, variables in enumerate(others, 1):
+            self._others.append(self.launcher.start(rank, command, os.getcwd(), {**threads, **variables}, _NO_LOG))
+        while not store.check([f"{READY}{rank}" for rank in range(1, size)]):
+            if any(process.returncode() is not None for process in self._others):
+                raise RankLost("it ended before it was ready")
+            for process in self._others:
+                process.read()
+            time.sleep(_POLL_S)
+        return Ranks(store, 0, size)

@@ -1,0 +1,65 @@
+"""Trials whose batches several processes share, each beside the same trial of one process."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pack_cases import COLUMNS, interrupted, pack_with, whole
+
+from orchestrator.base.packs import Pack, StackedPack
+from orchestrator.worker.run import run_pack
+
+LR = ({"lr": 0.003}, {"lr": 0.03})
+CASES: dict[str, dict] = {
+    "dropout, a z-loss and a curriculum": {"dropout": 0.2, "z_loss": 1e-4, "context_start": 4, "context_steps": 10},
+    "micro-batches": {"accumulate": 2},
+    "fewer micro-batches than there are": {"accumulate": 2, "micro_batches": 1},
+    "a clip of queries and keys": {"qk_clip": 1.0},
+    "products in bfloat16": {"precision": "bfloat16"},
+}
+
+
+def shared(workers: int, changes: Sequence[dict] = LR, kernels: str = "default", **fields) -> Pack:
+    """Trials of a global batch of eight sequences, one at a time."""
+    pack = pack_with("gpt", [{"batch_size": 8, **change, **fields} for change in changes], 1, [0] * len(changes), 20)
+    assert isinstance(pack, StackedPack)
+    return replace(pack, workers=workers, rounding=replace(pack.rounding, kernels=kernels))
+
+
+def assert_equal_within_rounding(found: tuple[dict, dict], expected: tuple[dict, dict], rtol: float = 2e-4) -> None:
+    assert found[1].keys() == expected[1].keys()
+    for trial_id, curves in expected[1].items():
+        np.testing.assert_allclose(found[1][trial_id], curves, rtol=rtol, err_msg=trial_id)
+        assert found[0][trial_id].outcome == expected[0][trial_id].outcome
+        assert found[0][trial_id].validation_loss == pytest.approx(expected[0][trial_id].validation_loss, rel=rtol)
+
+
+@pytest.mark.parametrize("kernels", ["default", "native"])
+def test_two_processes_train_what_one_trains(kernels: str) -> None:
+    reports = list(run_pack(shared(2, kernels=kernels)))
+    one = whole(list(run_pack(shared(1, kernels=kernels))))
+    assert_equal_within_rounding(whole(reports), one)
+    assert len(one[1]["trial0"][COLUMNS.index("loss")]) == 20
+    (facts,) = [report.environment for report in reports if report.environment]
+    assert facts["workers"] == "2"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_whatever_a_step_has_is_shared(case: str) -> None:
+    found, one = (whole(list(run_pack(shared(workers, LR[:1], **CASES[case])))) for workers in (2, 1))
+    assert_equal_within_rounding(found, one, 2.0**-8 if "precision" in CASES[case] else 2e-4)
+
+
+def test_four_processes_train_what_two_train() -> None:
+    found, two = (whole(list(run_pack(shared(workers, LR[:1])))) for workers in (4, 2))
+    assert_equal_within_rounding(found, two)
+
+
+def test_a_pack_goes_on_from_its_checkpoint_to_the_bit() -> None:
+    pack = replace(shared(2), checkpoint_steps=5)
+    before, rest = interrupted(pack, 2)
+    found = whole([*before, *run_pack(rest)])
+    expected = whole(list(run_pack(pack)))
+    for trial_id, curves in expected[1].items():
+        np.testing.assert_array_equal(found[1][trial_id], curves)
