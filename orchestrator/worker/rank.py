@@ -8,14 +8,40 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import sys
+from collections.abc import Iterator
 from typing import Any
+
+import psutil
 
 from objectives.base import ExecutionPlan, RankLost, load_objective
 from orchestrator.base.packs import StackedPack
 from orchestrator.worker.machine import prepare_process
 
+_INTERFACE = "GLOO_SOCKET_IFNAME"
 READY = "ready"  # and the rank: the key in the store once a process can compute
+
+
+@contextlib.contextmanager
+def interface_to(address: str) -> Iterator[None]:
+    """Let gloo listen on the interface that leads to ``address``, unless the user has named one.
+
+    By default it listens where the name of the host leads, which other nodes may be unable to reach.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 9))  # sends nothing
+        own = probe.getsockname()[0]
+    names = (name for name, known in psutil.net_if_addrs().items() if own in {entry.address for entry in known})
+    name = next(names, None)
+    if name is None or _INTERFACE in os.environ:
+        yield
+        return
+    os.environ[_INTERFACE] = name
+    try:
+        yield
+    finally:
+        del os.environ[_INTERFACE]
 
 
 def command_settings(pack: StackedPack, plan: ExecutionPlan) -> str:
@@ -48,7 +74,9 @@ def serve(settings: dict[str, Any]) -> None:
     trainer: Any = objective.start([config], [settings["seed"]], "cpu", plan)
     store.set(f"{READY}{rank}", "")
     with contextlib.suppress(RankLost):
-        trainer.serve(Ranks(store, rank, size))
+        with interface_to(os.environ["MASTER_ADDR"]):
+            ranks = Ranks(store, rank, size)
+        trainer.serve(ranks)
 
 
 if __name__ == "__main__":

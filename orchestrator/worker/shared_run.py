@@ -20,7 +20,7 @@ from orchestrator.worker.members import Roster
 from orchestrator.worker.own_verdict import signal_from_outside
 from orchestrator.worker.packed_run import Pace, PackedRun
 from orchestrator.worker.points import Process
-from orchestrator.worker.rank import READY, command_settings
+from orchestrator.worker.rank import READY, command_settings, interface_to
 
 _POLL_S, _END_S = 0.02, 5.0
 _NO_LOG = Path(os.devnull)  # the last lines of a process are kept in memory
@@ -102,11 +102,12 @@ class SharedRun(PackedRun):
         command = [*OWN_PYTHON, "-m", "orchestrator.worker.rank", command_settings(self.pack, self.plan)]
         threads = {"OMP_NUM_THREADS": str(self.pack.cpus)}
         for rank, variables in enumerate(others, 1):
-            self._others.append(self.launcher.start(rank, command, os.getcwd(), {**threads, **variables}, _NO_LOG))
+            self._others.append(self.launcher.start(rank, command, os.sep, {**threads, **variables}, _NO_LOG))
         while not store.check([f"{READY}{rank}" for rank in range(1, size)]):
             if any(process.returncode() is not None for process in self._others):
                 raise RankLost("it ended before it was ready")
             for process in self._others:
                 process.read()
             time.sleep(_POLL_S)
-        return Ranks(store, 0, size)
+        with interface_to(own["MASTER_ADDR"]):
+            return Ranks(store, 0, size)

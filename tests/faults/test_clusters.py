@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fault_kit import (
     SWEEP,
@@ -246,3 +247,32 @@ def test_the_processes_of_a_trial_find_each_other_across_nodes(cluster: Cluster,
     assert sorted(numbers[1] for numbers in results_of(tmp_path).values()) == ["diverged", "stable"]
     for log in (tmp_path / "results/edge/trials").glob("*/output.log"):
         assert "hosts node1 node2 0 step 0" in log.read_text()
+
+
+SHARED = """
+name: edge
+objective: gpt
+steps: 60
+fixed: {batch_size: 4, width: 16, context: 16, depth: 1, validation_batches: 2}
+resources: {workers: WORKERS}
+tracking: {enabled: false}
+"""
+
+
+def test_two_nodes_share_the_batches_of_a_trial(cluster: Cluster, tmp_path: Path) -> None:
+    losses = []
+    for workers, where in ((2, ["--address", cluster.address]), (1, ["--executor", "inline"])):
+        folder = tmp_path / str(workers)
+        folder.mkdir()
+        (folder / "edge.yaml").write_text(SHARED.replace("WORKERS", str(workers)))
+        driver = subprocess.run(
+            cluster.inside(1, *command("run", "edge.yaml", *where)),
+            cwd=folder, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert driver.returncode == 0, driver.stdout
+        assert_sound(folder)
+        with LedgerReader(folder / "results/edge" / LEDGER) as ledger:
+            (row,), (pack,) = ledger.trials(), ledger.packs()
+            losses.append(ledger.trace(row.trial_id)["loss"])
+            assert pack.environment.get("workers", "1") == str(workers)
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
