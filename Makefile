@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 help:
 	@echo "make run        set up, run sweeps/beta2_eps.yaml, export its heatmap"
 	@echo "make test       set up, run the tests"
-	@echo "make test-slow  the tests that take minutes"
+	@echo "make test-slow  the tests that take minutes, and every property with all its examples"
 	@echo "make test-services  what starts Ray, MLflow or Slurm's jobs"
 	@echo "make test-slurm  jobs of a real Slurm on this machine; as root, after apt-get install slurm-wlm munge"
 	@echo "make test-faults  Ray, clusters, MLflow, memory and every single write under faults; as root, half an hour"
@@ -41,7 +41,8 @@ test: $(READY)
 		tests/end_to_end tests/faults tests/contract tests/processes tests/unit
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m "slow and not services and not slurm and not recipes"
+	$(BIN)/python -m pytest --hypothesis-profile "every example" \
+		-m "(slow or hypothesis) and not services and not slurm and not recipes and not agents"
 
 test-services: $(READY)
 	$(BIN)/python -m pytest -m "services and not slurm and not faults and not agents"

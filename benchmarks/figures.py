@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.arms import OURS, best_eager
-from benchmarks.sizes import SIZES, flops_per_member_step
+from benchmarks.sizes import COMPARED, flops_per_member_step
 
 RATIOS = (
     "main_vs_ray_default",
     "main_vs_ray_reuse_actors",
-    *(f"{size.name}_vs_best_eager" for size in SIZES),
+    *(f"{size.name}_vs_best_eager" for size in COMPARED),
 )
 
 
@@ -43,7 +43,7 @@ def ratios(speeds: Mapping[str, Mapping[str, float]], main_s: Mapping[str, float
 
 def shares_of_peak(speeds: Mapping[str, Mapping[str, float]], peak: float) -> dict[str, dict[str, float]]:
     """Fraction of the measured peak that the matrix products of each arm reach, by size."""
-    flops = {size.name: flops_per_member_step(size) for size in SIZES}
+    flops = {size.name: flops_per_member_step(size) for size in COMPARED}
     return {
         size: {arm: speed * flops[size] / peak for arm, speed in medians.items()} for size, medians in speeds.items()
     }

@@ -2,10 +2,11 @@
 
     python benchmarks/lr_knobs.py [--results FOLDER] [--repeat]
 
-It reads the ledgers that `make lr-knobs` trains, of every file of `sweeps/lr_knobs` that has one. A value's edge is
-where half of the trials are stable by the surface that is fitted to all trials of the file. The loss of a value is the
-lowest median over the learning rates of the file's grid; its factor is the geometric mean of the seeds' quotients with
-the base value, each at its own best learning rate.
+It reads the ledgers that `make lr-knobs` trains, of every file of `sweeps/lr_knobs` that has one; a knob without a
+ledger keeps its table, its row of the page and its place on the picture. A value's edge is where half of the trials are
+stable by the surface that is fitted to all trials of the file. The loss of a value is the lowest median over the
+learning rates of the file's grid; its factor is the geometric mean of the seeds' quotients with the base value, each at
+its own best learning rate.
 
 Five seeds make some edges seem to move. ``--repeat`` prints the arguments of `sweep` that train, for every value whose
 edge has moved by a factor of less than 1.5, ten other seeds of it and of the base value at one learning rate between
@@ -49,7 +50,7 @@ SWEEPS = ROOT / "sweeps" / "lr_knobs"
 TABLES = ROOT / "results" / "reference" / "lr_knobs"
 PICTURE = ROOT / "docs" / "pictures" / "knobs_at_lr_edge.png"
 # The fields of the edge that are not at their default; a knob's base value is the one that it has there.
-BASE = {"norm": None, "init": "fan_in", "warmup": 10}
+BASE = {"norm": None, "init": "fan_in", "warmup": 10, "duplicated_times": 1}
 PAGE = ROOT / "docs" / "knobs.md"
 REPEAT_SEEDS = range(5, 15)
 _BEYOND_DOUBT = 1.5  # factor of the edge from which other seeds are not asked
@@ -126,7 +127,7 @@ def main() -> None:
     for knob, rows in found.items():
         repeated = [with_repeat(row, results / repeat_name(knob, row) / LEDGER) for row in rows]
         write_table(TABLES / f"{knob}.csv", repeated)
-        found[knob] = read_table(TABLES / f"{knob}.csv")  # the page has the digits of the table
+    found = {path.stem: read_table(path) for path in sorted(TABLES.glob("*.csv"))}  # the page has the tables' digits
     PICTURE.write_bytes(saved(lambda: draw(found), "png", "curves"))
     PAGE.write_text(page_with(PAGE.read_text(), found))
 

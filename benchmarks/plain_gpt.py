@@ -33,47 +33,77 @@ class Style:
     compile_mode: str | None = None
 
 
-class Block(nn.Module):
-    """One pre-norm transformer block."""
+def norm_of(config: GptConfig) -> nn.Module:
+    """A norm over the width, with a gain and no offset."""
+    if config.norm is None:
+        raise ValueError("the plain transformer has norms")
+    return nn.LayerNorm(config.width, bias=False) if config.norm == "layer" else nn.RMSNorm(config.width, eps=1e-5)
 
-    def __init__(self, width: int, heads: int) -> None:
+
+class Block(nn.Module):
+    """One pre-norm transformer block, with GELU or SwiGLU."""
+
+    def __init__(self, config: GptConfig) -> None:
         super().__init__()
-        self.heads = heads
-        self.attention_norm = nn.LayerNorm(width, bias=False)
+        self.heads, width = config.heads, config.width
+        self.attention_norm = norm_of(config)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.attention_out = nn.Linear(width, width, bias=False)
-        self.mlp_norm = nn.LayerNorm(width, bias=False)
-        self.mlp_in = nn.Linear(width, 4 * width, bias=False)
-        self.mlp_out = nn.Linear(4 * width, width, bias=False)
+        self.mlp_norm = norm_of(config)
+        self.mlp_gate = nn.Linear(width, config.mlp_width, bias=False) if config.mlp == "swiglu" else None
+        self.mlp_in = nn.Linear(width, config.mlp_width, bias=False)
+        self.mlp_out = nn.Linear(config.mlp_width, width, bias=False)
 
-    def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
-        """The residual stream after this block."""
+    def forward(self, x_BTD: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor] | None) -> torch.Tensor:
+        """The residual stream after this block; ``turn`` is the cosine and the sine of rotated positions."""
         B, T, D = x_BTD.shape
         qkv = self.qkv(self.attention_norm(x_BTD)).view(B, T, 3, self.heads, D // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        if turn is not None:
+            q, k = rotated(q, *turn), rotated(k, *turn)
         mixed_BHTC = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x_BTD = x_BTD + self.attention_out(mixed_BHTC.transpose(1, 2).reshape(B, T, D))
-        return x_BTD + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x_BTD))))
+        normed_BTD = self.mlp_norm(x_BTD)
+        hidden = self.mlp_in(normed_BTD)
+        hidden = F.gelu(hidden) if self.mlp_gate is None else F.silu(self.mlp_gate(normed_BTD)) * hidden
+        return x_BTD + self.mlp_out(hidden)
+
+
+def rotated(z_BHTC: torch.Tensor, cosine_TC: torch.Tensor, sine_TC: torch.Tensor) -> torch.Tensor:
+    """Queries or keys whose pairs of channels are turned by their position, as in Llama."""
+    first, second = z_BHTC.chunk(2, dim=-1)
+    return z_BHTC * cosine_TC + torch.cat([-second, first], dim=-1) * sine_TC
 
 
 class PlainGpt(nn.Module):
-    """Pre-norm transformer with learned positions, GELU, no biases and an untied head."""
+    """Pre-norm transformer without biases and with an untied head: that of the preset small or llama."""
 
     def __init__(self, config: GptConfig) -> None:
         super().__init__()
         if config.qk_norm:
             raise ValueError("the plain transformer has no layer norm on queries and keys")
+        if config.position is None:
+            raise ValueError("the plain transformer has positions")
         self.embedding = nn.Embedding(NUM_BYTES, config.width)
-        self.position = nn.Parameter(torch.empty(config.context, config.width))
-        self.blocks = nn.ModuleList(Block(config.width, config.heads) for _ in range(config.depth))
-        self.final_norm = nn.LayerNorm(config.width, bias=False)
+        self.is_turned = config.position == "rope"
+        if self.is_turned:
+            C = config.width // config.heads
+            rate_C = config.rope_theta ** -(torch.arange(0, C, 2, dtype=torch.float64) / C).repeat(2)
+            angle_TC = torch.arange(config.context)[:, None] * rate_C
+            self.register_buffer("cosine", angle_TC.cos().float(), persistent=False)
+            self.register_buffer("sine", angle_TC.sin().float(), persistent=False)
+        else:
+            self.position = nn.Parameter(torch.empty(config.context, config.width))
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
+        self.final_norm = norm_of(config)
         self.head = nn.Linear(config.width, NUM_BYTES, bias=False)
 
     def forward(self, tokens_BS: torch.Tensor) -> torch.Tensor:
         """Mean next-byte cross-entropy of sequences of S = T + 1 bytes."""
-        x_BTD = self.embedding(tokens_BS[:, :-1]) + self.position
+        x_BTD = self.embedding(tokens_BS[:, :-1])
+        x_BTD, turn = (x_BTD, (self.cosine, self.sine)) if self.is_turned else (x_BTD + self.position, None)
         for block in self.blocks:
-            x_BTD = block(x_BTD)
+            x_BTD = block(x_BTD, turn)
         logits = self.head(self.final_norm(x_BTD))
         return F.cross_entropy(logits.reshape(-1, NUM_BYTES), tokens_BS[:, 1:].reshape(-1))
 
@@ -82,7 +112,8 @@ class PlainGpt(nn.Module):
         """Use the initial weights of a pack's member with this seed."""
         weights = initial_weights(config, seed)
         self.embedding.weight.copy_(weights["embedding"])
-        self.position.copy_(weights["position"])
+        if not self.is_turned:
+            self.position.copy_(weights["position"])
         self.final_norm.weight.copy_(weights["final_norm"])
         self.head.weight.copy_(weights["head"].T)
         for layer, block in enumerate(self.blocks):
@@ -94,7 +125,7 @@ class PlainGpt(nn.Module):
 
 _KNOWN = {
     "lr", "warmup", "beta1", "beta2", "eps", "weight_decay", "clip", "batch_size", "depth", "width", "heads", "context",
-    "precision", "text", "validation_batches", "qk_norm",
+    "precision", "text", "validation_batches", "qk_norm", "norm", "position", "rope_theta", "mlp",
 }  # fmt: skip
 
 

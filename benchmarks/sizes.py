@@ -1,4 +1,4 @@
-"""The four model sizes that are compared, and the nominal cost of a training step."""
+"""The models that are compared, and the nominal cost of a training step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NUM_BYTES = 256  # the vocabulary of a byte-level model
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Shape of one transformer and of its batches."""
+    """Shape of one transformer and of its batches; ``preset`` is small or llama."""
 
     name: str
     width: int
@@ -17,6 +17,7 @@ class Size:
     context: int
     batch_size: int
     heads: int = 2
+    preset: str = "small"
 
     @property
     def tokens(self) -> int:
@@ -24,10 +25,15 @@ class Size:
         return self.batch_size * self.context
 
     @property
-    def fields(self) -> dict[str, int]:
+    def fields(self) -> dict[str, int | str]:
         """The structural fields of the objective's configuration."""
-        names = ("width", "depth", "context", "batch_size", "heads")
+        names = ("width", "depth", "context", "batch_size", "heads", *(() if self.preset == "small" else ("preset",)))
         return {name: getattr(self, name) for name in names}
+
+    @property
+    def mlp_weights(self) -> int:
+        """Weights of the matrices of one MLP: two of GELU's 4 widths, or three of SwiGLU's, which are near 8/3."""
+        return 8 * self.width**2 if self.preset == "small" else 3 * self.width * 4 * round(2 * self.width / 3)
 
 
 SIZES = (
@@ -36,6 +42,11 @@ SIZES = (
     Size("d64", width=64, depth=2, context=64, batch_size=16),
     Size("d128", width=128, depth=4, context=128, batch_size=16),
 )
+LLAMA = (
+    Size("llama_d32", width=32, depth=2, context=32, batch_size=8, preset="llama"),
+    Size("llama_d64", width=64, depth=2, context=64, batch_size=16, preset="llama"),
+)
+COMPARED = (*SIZES, *LLAMA)
 
 
 def flops_per_member_step(size: Size) -> int:
@@ -44,6 +55,6 @@ def flops_per_member_step(size: Size) -> int:
     Two per weight and token forward, four backward; attention multiplies whole (T, T) squares, including the half above
     the diagonal. Elementwise work and the optimizer are not counted, as usual.
     """
-    weights = size.depth * 12 * size.width**2 + size.width * NUM_BYTES
+    weights = size.depth * (4 * size.width**2 + size.mlp_weights) + size.width * NUM_BYTES
     attention = size.depth * 4 * size.batch_size * size.context**2 * size.width
     return 6 * weights * size.tokens + 3 * attention

@@ -31,7 +31,7 @@ _CURVE_SIZE = sizes.SIZES[1]
 _CURVE_STEPS = 300
 # Learning rates and beta2 of the cost curve, by number of trials.
 _CURVE_CELLS = {16: (4, 4), 64: (8, 8), 256: (16, 16), 1024: (32, 32)}
-_SIZE_NAMES = tuple(size.name for size in sizes.SIZES)
+_SIZE_NAMES = tuple(size.name for size in sizes.COMPARED)
 _PARTS = (*_SIZE_NAMES, "main", "curve")
 
 
@@ -46,7 +46,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="short windows, one round, few trials: to try it out")
     parser.add_argument("--only", nargs="+", choices=_PARTS, default=_PARTS, metavar="NAME", help=", ".join(_PARTS))
     parser.add_argument("--arms", nargs="+", choices=arms.ARMS, default=arms.ARMS, metavar="ARM",
-                        help=f"arms of the four sizes: {', '.join(arms.ARMS)}")  # fmt: skip
+                        help=f"arms of the models: {', '.join(arms.ARMS)}")  # fmt: skip
     parser.add_argument("--sweep-arms", nargs="+", choices=end_to_end.ARMS, default=end_to_end.ARMS, metavar="ARM",
                         help=f"arms of the whole sweeps: {', '.join(end_to_end.ARMS)}")  # fmt: skip
     parser.add_argument("--rounds", type=int, help="rounds over the arms of a size; 3, or 1 with --quick")
@@ -85,7 +85,7 @@ def measure(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All measurements requested on the command line, raw and as ratios."""
     failures: list[str] = []
     began = time.time()
-    chosen_sizes = [size for size in sizes.SIZES if size.name in chosen.only]
+    chosen_sizes = [size for size in sizes.COMPARED if size.name in chosen.only]
     peak = {}
     if chosen_sizes:
         say("measuring the peak of matrix products")
@@ -113,8 +113,8 @@ def measure(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "workers": WORKERS,
             "vmap_members": arms.VMAP_MEMBERS,
             "malloc": MALLOC,
-            "sizes": {size.name: asdict(size) for size in sizes.SIZES},
-            "flops_per_member_step": {size.name: sizes.flops_per_member_step(size) for size in sizes.SIZES},
+            "sizes": {size.name: asdict(size) for size in sizes.COMPARED},
+            "flops_per_member_step": {size.name: sizes.flops_per_member_step(size) for size in sizes.COMPARED},
             "took_s": round(time.time() - began),
         },
         "peak_flops_per_second": peak,

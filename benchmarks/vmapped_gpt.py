@@ -26,9 +26,12 @@ class VmappedTrainer:
         for model, config, seed in zip(models, configs, seeds, strict=True):
             model.start_from(config, seed)
         weights, _ = stack_module_state(models)
+        angles = {name: buffer.to(self.device) for name, buffer in models[0].named_buffers()}
         self.weights = {name: weight.detach().to(self.device) for name, weight in weights.items()}
         skeleton = PlainGpt(self.config).to("meta")
-        differentiate = vmap(grad_and_value(lambda weights, tokens: functional_call(skeleton, weights, (tokens,))))
+        differentiate = vmap(
+            grad_and_value(lambda weights, tokens: functional_call(skeleton, {**weights, **angles}, (tokens,)))
+        )
         self._differentiate = torch.compile(differentiate) if is_compiled else differentiate
         self._first = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
         self._second = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}

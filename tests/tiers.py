@@ -4,6 +4,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+ALL_EXAMPLES = 100  # of a property without a number of its own, in the profile "every example"
+FEW = 10  # a property with fewer has as many by default
 
 
 def thinned(cases: Iterable[Any], by_default: Callable[[Any], bool]) -> list[Any]:
@@ -13,3 +17,9 @@ def thinned(cases: Iterable[Any], by_default: Callable[[Any], bool]) -> list[Any
         values = case if isinstance(case, tuple) else (case,)
         found.append(pytest.param(*values, marks=[] if by_default(case) else [pytest.mark.slow]))
     return found
+
+
+def examples(num: int) -> int:
+    """``num`` among the slow tests, where every property is tested again; by default a quarter of them."""
+    share = settings().max_examples / ALL_EXAMPLES
+    return max(min(num, FEW), int(num * share))

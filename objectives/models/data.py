@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import torch
 
 from objectives.base import GptConfig
 from objectives.models.ahead import STEPS_PER_DRAW, Ahead, Cohorts
+from objectives.models.curriculum import Curriculum
 from objectives.models.facts.text import Recipe
 from objectives.models.texts import StoredBytes, Text, load_text
 from objectives.stacking import seeded_generator, sent
@@ -18,8 +20,8 @@ from objectives.stacking import seeded_generator, sent
 # Shapes: K members, S cohorts, N steps, B sequences, T context length.
 
 _POSITIONS_PER_CHUNK = 256
-# A seed's streams, which must not overlap: for the text, the corrupted steps, their random bytes, and the mixture.
-_BATCH_PURPOSE, _CORRUPTION_PURPOSE, _RANDOM_BYTES_PURPOSE, _MIXTURE_PURPOSE = 1, 8, 9, 14
+# A seed's streams, which must not overlap: for the text, the corrupted steps, their random bytes, the mixture, domains.
+_BATCH_PURPOSE, _CORRUPTION_PURPOSE, _RANDOM_BYTES_PURPOSE, _MIXTURE_PURPOSE, _DOMAIN_PURPOSE = 1, 8, 9, 14, 15
 _LARGEST_FLOAT32 = 2**24  # below it every integer is a float32
 # For the origin of a batch: bytes quoted per sequence, and sequences listed in one line.
 _EXCERPT_BYTES, _MOST_SEQUENCES = 60, 4
@@ -79,8 +81,20 @@ class BatchStream:
 
     def batches(self, cohorts: Cohorts, count: int) -> torch.Tensor:
         """Return the bytes for each (seed, step) and the steps after it, int64 of shape (``count``, S, B, T + 1)."""
-        positions_NSB = self._positions_ahead.take(cohorts, count)
-        found = sequences(self._tokens, positions_NSB, self.context + 1)
+        return self._read(self._positions_ahead.take(cohorts, count))
+
+    def batches_of(
+        self, cohorts: Cohorts, count: int, cohort_of_member_K: torch.Tensor, curriculum: Curriculum | None
+    ) -> torch.Tensor:
+        """Return what each member reads in ``count`` steps, (``count``, K, B, T + 1), by its ``curriculum``."""
+        if curriculum is None:
+            return self.batches(cohorts, count)[:, cohort_of_member_K]
+        positions_NKB = self._positions_ahead.take(cohorts, count)[:, cohort_of_member_K.to(self._reads_on)]
+        num_starts = len(self._tokens) - self.context
+        return self._read(curriculum.placed(positions_NKB, num_starts, cohorts, cohort_of_member_K))
+
+    def _read(self, positions: torch.Tensor) -> torch.Tensor:
+        found = sequences(self._tokens, positions, self.context + 1)
         return found if self._reads_on == self._device else sent(found, self._device)
 
     def _forget_chunks(self, cohorts: Cohorts) -> None:
@@ -157,11 +171,6 @@ def burst_of(config: GptConfig) -> range:
     return range(0) if config.burst_at is None else range(config.burst_at, config.burst_at + config.burst_length)
 
 
-def text_at(config: GptConfig, step: int) -> tuple[str, ...]:
-    """Return the text that a member trains on at a data step: ``shift_text`` once ``shift_at`` is reached."""
-    return config.text if config.shift_at is None or step < config.shift_at else config.shift_text
-
-
 def corruption_draw(seed: int, step: int) -> float:
     """Return u(seed, step), uniform on [0, 1): a member's batch is corrupted if this is below its share."""
     chunk, offset = divmod(step, _POSITIONS_PER_CHUNK)
@@ -184,6 +193,17 @@ def mixture_draws(seed: int, step: int, num_sequences: int) -> torch.Tensor:
     """Return u(seed, step, b), uniform on [0, 1): sequence b is of ``mix_text`` if this is below the member's share."""
     generator = seeded_generator(seed, _MIXTURE_PURPOSE, step)
     return torch.rand(num_sequences, generator=generator, dtype=torch.float64)
+
+
+def domain_draws(seed: int, step: int, num_sequences: int) -> torch.Tensor:
+    """Return u(seed, step, b), uniform on [0, 1): sequence b is of the domain whose part of the shares has it."""
+    generator = seeded_generator(seed, _DOMAIN_PURPOSE, step)
+    return torch.rand(num_sequences, generator=generator, dtype=torch.float64)
+
+
+def domain_of(draw: torch.Tensor, bounds: torch.Tensor) -> torch.Tensor:
+    """Return the number of the domain of each draw, int64; ``bounds`` are the summed shares, but for the last one."""
+    return (draw[..., None] >= bounds).sum(-1)
 
 
 def random_bytes(seed: int, step: int, size: Sequence[int]) -> torch.Tensor:
@@ -219,7 +239,12 @@ def batch_origin(config: GptConfig, seed: int, step: int) -> list[SequenceOrigin
     (``objectives.base.data_step``), at which ``config`` is in force. Raises ValueError as ``load_corpus`` does.
     """
     is_corrupted = corruption_draw(seed, step) < config.corrupted or step in burst_of(config)
-    origins = _origins(config, text_at(config, step), seed, step, is_corrupted)
+    is_shifted = config.shift_at is not None and step >= config.shift_at
+    if config.domains and not is_shifted:
+        of_domains = [_origins(config, text, seed, step, is_corrupted) for text in config.domain_texts]
+        origins = [of_domains[number][b] for b, number in enumerate(_domains_at(config, seed, step))]
+    else:
+        origins = _origins(config, config.shift_text if is_shifted else config.text, seed, step, is_corrupted)
     if config.mix_share == 0:
         return origins
     mixed = _origins(config, config.mix_text, seed, step, is_corrupted)
@@ -227,13 +252,31 @@ def batch_origin(config: GptConfig, seed: int, step: int) -> list[SequenceOrigin
     return [other if is_other else own for own, other, is_other in zip(origins, mixed, is_mixed, strict=True)]
 
 
+def _domains_at(config: GptConfig, seed: int, step: int) -> list[int]:
+    """Return the number of the domain of each sequence in a batch."""
+    draw_11B = domain_draws(seed, step, config.batch_size)[None, None]
+    curriculum = Curriculum([config], draw_11B.device)
+    if curriculum.orders_domains:
+        draw_11B = curriculum.drawn(draw_11B, [(seed, step)], torch.zeros(1, dtype=torch.int64))
+    return domain_of(draw_11B[0, 0], domain_bounds(config)).tolist()
+
+
+def domain_bounds(config: GptConfig) -> torch.Tensor:
+    """Return the summed shares of a member's domains, but for the last one, float64."""
+    return torch.tensor(list(itertools.accumulate(config.domain_shares))[:-1], dtype=torch.float64)
+
+
 def _origins(
     config: GptConfig, text: tuple[str, ...], seed: int, step: int, is_corrupted: bool
 ) -> list[SequenceOrigin]:
     corpus = load_corpus(text, config.recipe)
     chunk, row = divmod(step, _POSITIONS_PER_CHUNK)
-    starts_NB = _positions_of_chunk(seed, chunk, len(corpus.training) - config.context, config.batch_size)
-    return [_origin(corpus, start, config.context + 1, is_corrupted) for start in starts_NB[row].tolist()]
+    num_starts = len(corpus.training) - config.context
+    starts_11B = _positions_of_chunk(seed, chunk, num_starts, config.batch_size)[row, None, None]
+    curriculum = Curriculum([config], starts_11B.device)
+    if curriculum.orders_documents:
+        starts_11B = curriculum.placed(starts_11B, num_starts, [(seed, step)], torch.zeros(1, dtype=torch.int64))
+    return [_origin(corpus, start, config.context + 1, is_corrupted) for start in starts_11B.flatten().tolist()]
 
 
 def _origin(corpus: Corpus, start: int, length: int, is_corrupted: bool) -> SequenceOrigin:

@@ -6,20 +6,23 @@ import bz2
 import glob
 import gzip
 import hashlib
+import itertools
 import lzma
+import math
 import os
 import platform
 import shutil
 import sysconfig
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from objectives.native.cache import cache_folder
+from objectives.models.facts.text import HELD_OUT, LEAST_DOCUMENTS, NAMED_TEXTS
+from objectives.models.made import MADE
+from objectives.models.text_cache import hold, new_file, text_cache
 
 # Tests contain invalid bytes on purpose; site-packages differ between machines.
 _NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
@@ -41,15 +44,26 @@ _OPENERS: dict[str, Callable[[Path], Any]] = {
     ".zst": _zstandard,
 }
 
+_DAMAGES = (OSError, EOFError, lzma.LZMAError, zlib.error)
+
 
 def named_files(text: Sequence[str]) -> tuple[list[tuple[str, Path]], str]:
     """Return the files of ``text`` with their names, and what the text is called; the standard library if empty.
 
-    ``text`` has files, folders and globs. Raises ValueError if a pattern matches no file.
+    ``text`` has files, folders, globs and names of texts that every machine has. Raises ValueError if a pattern matches
+    no file.
     """
-    if not text:
+    if tuple(text) in ((), ("python",)):
         return _standard_library(), f"Python {platform.python_version()} standard library"
-    return [(str(path), path) for pattern in text for path in _matching_files(pattern)], ", ".join(text)
+    return [named for pattern in text for named in _files_of(pattern)], ", ".join(text)
+
+
+def _files_of(pattern: str) -> list[tuple[str, Path]]:
+    if pattern == "python":
+        return _standard_library()
+    if pattern in NAMED_TEXTS:
+        return MADE[pattern](text_cache() / "made")
+    return [(str(path), path) for path in _matching_files(pattern)]
 
 
 def _matching_files(pattern: str) -> list[Path]:
@@ -72,6 +86,59 @@ def _standard_library() -> list[tuple[str, Path]]:
         subfolders[:] = [name for name in subfolders if name not in _NOT_LIBRARY]  # not searched: they have thousands
         paths += [Path(folder, name) for name in names if name.endswith(".py") and name not in _NOT_LIBRARY]
     return [(path.relative_to(library).as_posix(), path) for path in sorted(paths)]
+
+
+def problem_with_documents(text: Sequence[str], separator: str | None) -> str | None:
+    """Return what is wrong with a text that has too few documents to plant or sort some; None if it has enough.
+
+    They are counted in the part that is trained on, or in all of the text if a file is compressed. Raises ValueError if
+    a pattern matches no file.
+    """
+    named, source = named_files(text)
+    is_compressed = any(path.suffix in _OPENERS for _, path in named)
+    length = sum(path.stat().st_size + 1 for _, path in named) - 1
+    end = math.inf if is_compressed else int(length * (1 - HELD_OUT))
+    starts = itertools.takewhile(lambda start: start <= end, _starts(named, separator))
+    found = sum(1 for _ in itertools.islice(starts, LEAST_DOCUMENTS))
+    if found == LEAST_DOCUMENTS:
+        return None
+    return few_documents(source, found)
+
+
+def few_documents(source: str, number: int) -> str:
+    """Return what is wrong with a text of so few documents."""
+    needs = "duplicated_share, noise_share, dedup, quality and a curriculum need at least"
+    return f"text {source} has {number} documents to train on: {needs} {LEAST_DOCUMENTS}"
+
+
+def _starts(named: Sequence[tuple[str, Path]], separator: str | None) -> Iterator[int]:
+    """Yield where documents begin in a text, without reading on before the next one is asked for."""
+    first = 0
+    for _, path in named:
+        yield first
+        if separator is not None:
+            yield from (first + end for end in _ends_of_documents(path, separator.encode()))
+        first += path.stat().st_size + 1
+
+
+def _ends_of_documents(path: Path, mark: bytes) -> Iterator[int]:
+    """Yield where the documents of a file end within it, but for the last one. Raises ValueError if it is damaged."""
+    rest, passed, at_the_end = b"", 0, False
+    try:
+        with _OPENERS[path.suffix](path) if path.suffix in _OPENERS else path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                if at_the_end:
+                    yield passed
+                content, at = rest + chunk, 0
+                while (found := content.find(mark, at)) >= 0:
+                    at = found + len(mark)
+                    if at < len(content):
+                        yield passed + at
+                at_the_end = at == len(content)
+                kept = max(at, len(content) - len(mark) + 1)
+                rest, passed = content[kept:], passed + kept
+    except _DAMAGES as error:
+        raise ValueError(f"text {path} cannot be read: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -130,7 +197,7 @@ def opened(named: Sequence[tuple[str, Path]], room: int) -> list[Source]:
 
 def _decompressed(name: str, path: Path, room: int) -> Source:
     stored = text_cache() / f"{fingerprint([path])}.raw"
-    if stored.exists():
+    if hold(stored):
         size = stored.stat().st_size
         return Source(name, stored, size, stored.read_bytes() if size <= room else None)
     chunks: list[bytes] = []
@@ -146,38 +213,12 @@ def _decompressed(name: str, path: Path, room: int) -> Source:
                 out.writelines(chunks)
                 chunks.clear()
                 shutil.copyfileobj(file, out, _CHUNK)
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+    except _DAMAGES as error:
         raise ValueError(f"text {path} cannot be decompressed: {error}") from None
     return Source(name, stored, stored.stat().st_size)
-
-
-def text_cache() -> Path:
-    """The folder of texts that are too large for memory and are not in one plain file."""
-    return cache_folder() / "texts"
 
 
 def fingerprint(paths: Sequence[Path], *more: Any) -> str:
     """Return a hash of the files' names, sizes and times of change, and of ``more``."""
     facts = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     return hashlib.sha256(repr((facts, more)).encode()).hexdigest()[:32]
-
-
-@contextmanager
-def new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that appears at ``path`` once the block ends without an error, and not before.
-
-    Raises ValueError if there is no place for it.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        opened_file = tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False)  # noqa: SIM115
-    except OSError as error:
-        raise ValueError(f"the text has no place in {path.parent}: {error}; SWEEP_CACHE moves it") from None
-    with opened_file as file:
-        try:
-            yield file
-            file.flush()
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise

@@ -12,7 +12,8 @@ from objectives.base import ExecutionPlan, GptConfig
 from objectives.models import data
 from objectives.models.ahead import STEPS_PER_DRAW, Ahead
 from objectives.models.batch_gradient import LossScaler, MicroBatches
-from objectives.models.data import BatchStream, Corpus, Corruption, burst_of, held_out_batches, load_corpus
+from objectives.models.data import Corpus, held_out_batches
+from objectives.models.feed import Feed
 from objectives.models.gpt_experts import STACKS
 from objectives.models.gpt_gradient import losses_and_gradient
 from objectives.models.gpt_knobs import Knobs, context_lengths, dropout_keys
@@ -32,7 +33,6 @@ from objectives.models.gpt_native import NativeGpt
 from objectives.models.gpt_parts import AUTOCAST
 from objectives.models.gpt_qk_clip import clip_queries_and_keys
 from objectives.models.gpt_router import Routers, probe_size
-from objectives.models.mixture import Mixture
 from objectives.native.cache import kernel_folder
 from objectives.optimizers.native_optimizer import NativeOptimizer
 from objectives.optimizers.packed_optimizer import Rows
@@ -42,7 +42,6 @@ from objectives.training.packed import PackedTrainer, Weights
 # Shapes: K members, R observed ones, B sequences, T bytes of context, n parameters per member.
 
 _DROPOUT_PURPOSE, _NOISE_PURPOSE = 10, 13  # of random streams, among a seed's streams
-_NEVER = 2**62  # the step of a shift that never comes
 _MOST_SEQUENCES_READ = 2  # of a batch, in the readings of a forward pass: a whole batch would take much memory
 
 
@@ -50,11 +49,6 @@ def _keys_ahead(seed: int, step: int) -> torch.Tensor:
     """Return a seed's 32-bit keys for dropout at a step and the steps after it, int64 (N,)."""
     steps = range(step, step + STEPS_PER_DRAW)
     return torch.tensor([seeded_generator(seed, _DROPOUT_PURPOSE, later).initial_seed() % 2**32 for later in steps])
-
-
-def _steps_ahead(seed: int, step: int) -> torch.Tensor:
-    """Return a data step and the steps after it, int64 (N,)."""
-    return torch.arange(step, step + STEPS_PER_DRAW)
 
 
 def batch_text(config: GptConfig, seed: int, step: int) -> str:
@@ -80,11 +74,11 @@ class GptTrainer(PackedTrainer[GptConfig]):
     takes_float64 = True
 
     def __init__(self, configs: Sequence[GptConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan) -> None:
+        self._feed = Feed(configs[0], torch.device(device))
         super().__init__(configs, seeds, device, plan)
-        self.corpus = load_corpus(self.structure.text, self.structure.recipe)
-        self._streams: dict[tuple[str, ...], BatchStream] = {}  # by text, from when a member needs it
-        self.batches = self._stream(self.structure.text)
-        self._dropout_keys, self._data_steps = Ahead(_keys_ahead, self.device), Ahead(_steps_ahead, self.device)
+        self.corpus = self._feed.corpora()[0]
+        self.batches = self._feed.stream(self._feed.texts[0])
+        self._dropout_keys = Ahead(_keys_ahead, self.device)
         is_on_cpu = self.device.type == "cpu"
         choose_products(self.structure, self.device, plan)
         # The hand-written passes are for CPUs: a GPU has fused attention, autocast and experts need autograd.
@@ -136,14 +130,10 @@ class GptTrainer(PackedTrainer[GptConfig]):
             dropout_K=self._numbers_of("dropout", 0.0),
         )
         context = self.structure.context
-        starts = [context if config.context_start is None else config.context_start for config in self.configs]
-        self._context_start_K = self._tensor(starts, torch.int64) if min(starts) < context else None
-        self._context_steps_K = self._tensor([config.context_steps for config in self.configs], torch.int64)
-        shares, bursts = [config.corrupted for config in self.configs], list(map(burst_of, self.configs))
-        self._corruption = Corruption(shares, self.device, bursts)
-        self._shifts = [_NEVER if config.shift_at is None else config.shift_at for config in self.configs]
-        self._shift_K = self._tensor(self._shifts, torch.int64)
-        self._mixture = Mixture(self.configs, self.device, lambda: self._stream(self.structure.mix_text))
+        lengths = [config.lengths for config in self.configs]
+        self._lengths_3K = torch.tensor(lengths, dtype=torch.int64, device=self.device).T
+        self._cuts = any(min(start, end) < context for start, end, _ in lengths)
+        self._feed.set_members(self.configs)
         self._scaler = LossScaler(self.configs, self.memory) if self.structure.precision == "float16" else None
         self._parts = MicroBatches(self.configs, self.memory, self.device) if self.structure.accumulate > 1 else None
         self._routers = Routers(self.configs, self.memory, self.device) if self.structure.experts else None
@@ -151,7 +141,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
 
     def numbers_changed(self, acting: Mapping[int, GptConfig]) -> None:
         """Update the numbers of micro-batches, of the second text, and of routers."""
-        self._mixture.change(acting)
+        self._feed.change(acting)
         if self._parts is not None:
             self._parts.change(acting)
         if self._routers is not None:
@@ -200,7 +190,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
             holder, largest_LKH = self.optimizer.holder, self._attention_logits
             clip_queries_and_keys(self.structure, self.weights, largest_LKH, acting_K, holder)
         if self._routers is not None:
-            self._routers.update(acting_K)
+            self._routers.update(acting_K, self.optimizer.holder)
 
     @property
     def _clips_queries(self) -> bool:
@@ -251,8 +241,8 @@ class GptTrainer(PackedTrainer[GptConfig]):
     def own_readings(self, rows: Rows) -> dict[str, torch.Tensor]:
         """Return ``attention_logit`` and ``log_z`` of this forward pass, and ``noise_scale`` of the steps before.
 
-        With experts also the readings of the routers, whose loads are of the whole batch; with a mixture
-        ``domain_loss``, the loss on the held-out part of each text.
+        With experts also the readings of the routers, whose loads are of the whole batch; with several texts
+        ``domain_loss``, the loss on the held-out part of each.
         """
         tokens_KBS, knobs = self._batch()
         tokens_RBS = tokens_KBS[rows, :_MOST_SEQUENCES_READ]
@@ -281,15 +271,17 @@ class GptTrainer(PackedTrainer[GptConfig]):
         return self._routers.readings(routings, probed, routers, rows)
 
     def validate(self, rows: Sequence[int]) -> torch.Tensor:
-        """Return the mean next-byte cross-entropy on held-out text, in nats, for ``rows``; no dropout, no z-loss."""
-        return self._held_out_loss(self.corpus, index_on(self.device, tuple(rows)))
+        """Return the mean next-byte cross-entropy on held-out text, in nats, for ``rows``; no dropout, no z-loss.
+
+        With several domains it is the mean of their losses, whatever their weights are.
+        """
+        index = index_on(self.device, tuple(rows))
+        if len(self._feed.texts) == 1:
+            return self._held_out_loss(self.corpus, index)
+        return functools.reduce(torch.add, self._domain_losses(index).values()) / len(self._feed.texts)
 
     def _domain_losses(self, index: torch.Tensor) -> dict[str, torch.Tensor]:
-        if not self.structure.mix_text:
-            return {}
-        other = load_corpus(self.structure.mix_text, self.structure.recipe)
-        corpora = {"text": self.corpus, "mix_text": other}
-        return {f"domain_loss/{name}": self._held_out_loss(corpus, index) for name, corpus in corpora.items()}
+        return {name: self._held_out_loss(corpus, index) for name, corpus in self._feed.readings().items()}
 
     @torch.no_grad()
     def _held_out_loss(self, corpus: Corpus, index: torch.Tensor) -> torch.Tensor:
@@ -307,11 +299,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
 
     def describe(self) -> Mapping[str, str]:
         """Return the text that was trained on."""
-        return {
-            "text": self.corpus.source,
-            "text_sha256": self.corpus.sha256,
-            "text_bytes": str(len(self.corpus.training) + len(self.corpus.held_out)),
-        }
+        return self._feed.describe()
 
     def _loss_and_gradient(
         self, tokens_KBS: torch.Tensor, knobs: Knobs, first: int = 0
@@ -345,31 +333,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
 
     def _tokens(self, count: int) -> torch.Tensor:
         """Return the bytes of each member in the next ``count`` steps, (T, K, B, S) with S = context + 1."""
-        tokens_TKBS = self.batches.batches(self.cohorts(), count)[:, self.cohort_of_member_K]
-        if max(step for _, step in self.cohorts(count - 1)) >= min(self._shifts):
-            tokens_TKBS = self._shifted(tokens_TKBS)
-        tokens_TKBS = self._mixture.apply(tokens_TKBS, self.cohorts(), self.cohort_of_member_K)
-        if not self._corruption.is_possible:
-            return tokens_TKBS
-        parts = [
-            self._corruption.apply(tokens_KBS, self.cohorts(ahead), self.cohort_of_member_K)
-            for ahead, tokens_KBS in enumerate(tokens_TKBS)
-        ]
-        return torch.stack(parts)
-
-    def _shifted(self, tokens_TKBS: torch.Tensor) -> torch.Tensor:
-        """Replace the bytes of members whose text has shifted."""
-        count = len(tokens_TKBS)
-        later_batches = self._stream(self.structure.shift_text)
-        later_TKBS = later_batches.batches(self.cohorts(), count)[:, self.cohort_of_member_K]
-        step_TK = self._data_steps.take(self.cohorts(), count)[:, self.cohort_of_member_K]
-        return torch.where((step_TK >= self._shift_K)[..., None, None], later_TKBS, tokens_TKBS)
-
-    def _stream(self, text: tuple[str, ...]) -> BatchStream:
-        if text not in self._streams:
-            corpus = load_corpus(text, self.structure.recipe)
-            self._streams[text] = BatchStream(corpus, self.structure.batch_size, self.structure.context, self.device)
-        return self._streams[text]
+        return self._feed.tokens(self.cohorts, self.cohort_of_member_K, count)
 
     def _knobs(self, ahead: int = 0) -> Knobs:
         """Return the knobs of each member ``ahead`` steps after this one."""
@@ -378,10 +342,9 @@ class GptTrainer(PackedTrainer[GptConfig]):
             key_K = self._dropout_keys.take(self.cohorts(ahead))[0, self.cohort_of_member_K]
             key_KB = dropout_keys(key_K, self.structure.batch_size)
             knobs = replace(knobs, dropout_key_KB=key_KB)
-        if self._context_start_K is not None:
-            step_K, context = self.optimizer.step_K + ahead, self.structure.context
-            context_K = context_lengths(self._context_start_K, self._context_steps_K, step_K, context)
-            knobs = replace(knobs, context_K=context_K)
+        if self._cuts:
+            start_K, end_K, steps_K = self._lengths_3K
+            knobs = replace(knobs, context_K=context_lengths(start_K, steps_K, self.optimizer.step_K + ahead, end_K))
         if self._parts is not None:
             knobs = replace(knobs, sequence_share_KB=self._parts.share_of_sequence)
         if self._routers is not None:

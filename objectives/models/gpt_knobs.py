@@ -148,7 +148,9 @@ def with_z_loss(
     return loss_K + torch.where(z_loss_K > 0, penalty_K, 0.0)
 
 
-def context_lengths(start_K: torch.Tensor, steps_K: torch.Tensor, age_K: torch.Tensor, context: int) -> torch.Tensor:
+def context_lengths(
+    start_K: torch.Tensor, steps_K: torch.Tensor, age_K: torch.Tensor, context: torch.Tensor | int
+) -> torch.Tensor:
     """Return the sequence length of each member's curriculum at its step ``age_K`` (0, 1, ...), int64 (K,), in bytes.
 
     Sequence length warmup (Li, Zhang & He, arXiv 2108.06084), in the variant that reshapes the text and drops none of

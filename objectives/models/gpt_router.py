@@ -14,6 +14,7 @@ from objectives.fields import third_of_depth
 from objectives.instruments.router_loads import dead_experts, load_readings, router_gini
 from objectives.models.gpt_experts import Routing, loads, log_z, probability
 from objectives.models.gpt_knobs import Knobs
+from objectives.optimizers.holder import Holder
 from objectives.optimizers.packed_optimizer import Rows
 from objectives.stacking import in_blocks, index_on
 
@@ -31,7 +32,8 @@ class Routers:
     """The routers of K members; ``memory`` has their biases and the experts of the last reading.
 
     After a step the bias of an expert rises by ``balance_step`` if it got less than the mean load of the batch, and
-    falls by as much if it got more (Wang et al., arXiv 2408.15664). A member that was not updated keeps its biases.
+    falls by as much if it got more (Wang et al., arXiv 2408.15664). A member that was not updated keeps its biases, and
+    a router that is frozen the biases of its layer.
     """
 
     def __init__(self, configs: Sequence[GptConfig], memory: Mapping[str, torch.Tensor], device: torch.device) -> None:
@@ -80,14 +82,17 @@ class Routers:
             load_KLE = load_KLE * (share_KB[:, first] > 0)[:, None, None]
         self._load_KLE = load_KLE + self._load_KLE if first else load_KLE.clone()
 
-    def update(self, acting_K: torch.Tensor) -> None:
-        """Change the biases of the members in ``acting_K`` by the loads of the batch."""
+    def update(self, acting_K: torch.Tensor, holder: Holder) -> None:
+        """Change the biases of the members in ``acting_K`` by the loads of the batch; a frozen router keeps its own."""
         if self._step_K is None:
             return
         bias_KLE, load_KLE = self._memory[_BIAS], self._load_KLE.double()
         towards_KLE = (load_KLE.mean(2, keepdim=True) - load_KLE).sign()
-        step_K = torch.where(acting_K, self._step_K, 0.0)
-        bias_KLE.add_((step_K[:, None, None] * towards_KLE).to(bias_KLE.dtype))
+        step_KL = torch.where(acting_K, self._step_K, 0.0)[:, None].repeat(1, self._structure.depth)
+        for layer in range(self._structure.depth):
+            if frozen := holder.freezing(f"{layer}.router"):
+                step_KL[index_on(self._device, tuple(frozen)), layer] = 0.0
+        bias_KLE.add_((step_KL[..., None] * towards_KLE).to(bias_KLE.dtype))
 
     def signals(self) -> dict[str, torch.Tensor]:
         """Return how uneven the loads of the batch are in the worst layer, (K,) each."""

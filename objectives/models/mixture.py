@@ -8,10 +8,12 @@ import torch
 
 from objectives.base import GptConfig
 from objectives.models.ahead import STEPS_PER_DRAW, Ahead, Cohorts
-from objectives.models.data import BatchStream, mixture_draws
+from objectives.models.data import mixture_draws
 from objectives.stacking import sent
 
 # Shapes: T steps, K members, B sequences, S bytes of a sequence.
+
+Read = Callable[[Cohorts, int, torch.Tensor], torch.Tensor]
 
 
 class Mixture:
@@ -21,12 +23,10 @@ class Mixture:
     one seed, the one with the smaller share has some of the other's replaced sequences, and no others.
     """
 
-    def __init__(
-        self, configs: Sequence[GptConfig], device: torch.device, open_stream: Callable[[], BatchStream]
-    ) -> None:
-        """``open_stream`` returns batches of the other text, and is called once a member needs it."""
+    def __init__(self, configs: Sequence[GptConfig], device: torch.device, read: Read) -> None:
+        """``read`` returns the bytes of the other text for each member, and is called once one needs it."""
         self._shares = [config.mix_share for config in configs]
-        self._device, self._open_stream = device, open_stream
+        self._device, self._read = device, read
         self._num_sequences = configs[0].batch_size
         self._draws = Ahead(self._draws_ahead, device)
         self.change({})
@@ -42,7 +42,7 @@ class Mixture:
         if not any(self._shares):
             return tokens_TKBS
         count = len(tokens_TKBS)
-        other_TKBS = self._open_stream().batches(cohorts, count)[:, cohort_of_member_K]
+        other_TKBS = self._read(cohorts, count, cohort_of_member_K)
         draw_TKB = self._draws.take(cohorts, count)[:, cohort_of_member_K]
         return torch.where(draw_TKB[..., None] < self._share_K11, other_TKBS, tokens_TKBS)
 

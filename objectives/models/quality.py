@@ -1,4 +1,4 @@
-"""How typical a document is of its text: by compression ratio and by unigram perplexity."""
+"""How typical a document is of its text: by compression ratio, by unigram perplexity and by the loss of its bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from objectives.models.facts.text import Quality
 from objectives.models.noise import mixed
 from objectives.models.words import words_of
 
-# Shapes: D documents, W words.
+# Shapes: D documents, W words, N bytes.
 
 _NUM_BUCKETS = 2**22  # of word counts: words that share one count as one
 _ALIKE = 50  # documents of similar length that are compared
@@ -72,6 +72,39 @@ def unigram_perplexity(documents: Documents) -> np.ndarray:
 
 def _bucket(hash_W: np.ndarray) -> np.ndarray:
     return (hash_W % np.uint64(_NUM_BUCKETS)).astype(np.int64)
+
+
+def byte_loss(documents: Documents) -> np.ndarray:
+    """Return the mean loss of each document's bytes, in nats, by how often they follow two others elsewhere.
+
+    The chance of a byte is its count after these two in the other documents, plus its share of the text, over the sum.
+    A document of less than three bytes has the mean loss of all.
+    """
+    pairs, triples = np.zeros(2**16, dtype=np.int32), np.zeros(2**24, dtype=np.int32)
+    single = np.ones(256)
+    for triple_N in map(_triples, documents()):
+        np.add.at(triples, triple_N, 1)
+        np.add.at(pairs, triple_N >> 8, 1)
+        single += np.bincount(triple_N & 255, minlength=256)
+    single /= single.sum()
+    found = np.array([_mean_loss(_triples(content), triples, pairs, single) for content in documents()])
+    return np.nan_to_num(found, nan=float(np.nanmean(found)) if np.isfinite(found).any() else 0.0)
+
+
+def _triples(content: bytes) -> np.ndarray:
+    """Return the three bytes up to each one but the first two, as numbers."""
+    byte_N = np.frombuffer(content, dtype=np.uint8).astype(np.int32)
+    return (byte_N[:-2] << 16) + (byte_N[1:-1] << 8) + byte_N[2:]
+
+
+def _mean_loss(triple_N: np.ndarray, triples: np.ndarray, pairs: np.ndarray, single: np.ndarray) -> float:
+    if not len(triple_N):
+        return math.nan
+    own, count = np.unique(triple_N, return_counts=True)
+    _, pair_of, of_pair = np.unique(own >> 8, return_index=True, return_inverse=True)
+    own_pairs = np.add.reduceat(count, pair_of)[of_pair]
+    chance = (triples[own] - count + single[own & 255]) / (pairs[own >> 8] - own_pairs + 1)
+    return float(-(count * np.log(chance)).sum() / len(triple_N))
 
 
 def untypical(score_D: np.ndarray, size_D: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What a recipe makes of a text's documents: copies, noise, and what is taken out."""
+"""What a recipe makes of a text's documents: copies, noise, what is taken out, and their order."""
 
 from __future__ import annotations
 
@@ -9,27 +9,24 @@ import numpy as np
 
 from objectives.models.documents import Documents, contents
 from objectives.models.duplicates import first_equal, first_near
-from objectives.models.facts.text import Recipe
-from objectives.models.files import Source
+from objectives.models.facts.text import LEAST_DOCUMENTS, Recipe
+from objectives.models.files import Source, few_documents
 from objectives.models.noise import mixed
-from objectives.models.quality import SCORES, untypical
+from objectives.models.quality import SCORES, byte_loss, compression_ratio, untypical
 
-_LEAST_DOCUMENTS = 10
 _NOISE, _COPIES = 1, 2  # purposes of a draw
 
 
 def cooked(sources: Sequence[Source], documents: Documents, recipe: Recipe, source: str) -> Documents:
-    """Return the documents that training reads: with noise, with copies, without duplicates, without the untypical.
+    """Return the documents that training reads: with noise and copies, without duplicates and the untypical, in order.
 
     Raises ValueError if there are too few documents for that.
     """
     if recipe.is_plain:
         return documents
-    if len(documents) < _LEAST_DOCUMENTS:
-        raise ValueError(
-            f"text {source} has {len(documents)} documents: duplicated_share, noise_share, dedup and quality need at "
-            f'least {_LEAST_DOCUMENTS}; set separator, such as "\\n\\n" for paragraphs'
-        )
+    if len(documents) < LEAST_DOCUMENTS:
+        few = few_documents(source, len(documents))
+        raise ValueError(f'{few}; set separator, such as "\\n\\n" for paragraphs')
     last_number, has_last_break = documents.number_D[-1], documents.has_break_D[-1]
     documents = replace(documents, is_noise_D=chosen(documents, recipe.noise_share, _NOISE))
     if recipe.duplicated_times > 1:
@@ -48,7 +45,19 @@ def cooked(sources: Sequence[Source], documents: Documents, recipe: Recipe, sour
         documents = documents.at(~is_dropped_D)
     if documents.number_D[-1] == last_number:  # so that a text without duplicates is the same with dedup
         documents.has_break_D[-1] = has_last_break
-    return documents
+    return documents if recipe.curriculum is None else ordered(sources, documents, recipe)
+
+
+def ordered(sources: Sequence[Source], documents: Documents, recipe: Recipe) -> Documents:
+    """Return the documents from easy to hard; alike ones keep their order. Each begins in a new line."""
+    if recipe.curriculum == "noise":
+        score_D = documents.is_noise_D.astype(np.float64)
+    else:
+        score = compression_ratio if recipe.curriculum == "compression" else byte_loss
+        score_D = score(lambda: contents(sources, documents, recipe.noise_kind))
+    has_break_D = documents.has_break_D.copy()
+    has_break_D[-1] = True  # the last is cut where the held-out part begins
+    return replace(documents, has_break_D=has_break_D).at(np.argsort(score_D, kind="stable"))
 
 
 def chosen(documents: Documents, share: float, purpose: int) -> np.ndarray:

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from objectives.models.documents import ARRAYS, Documents, chunks, documents_of
-from objectives.models.facts.text import Recipe
-from objectives.models.files import Source, fingerprint, named_files, new_file, opened, read_at, text_cache
+from objectives.models.facts.text import HELD_OUT, Recipe
+from objectives.models.files import Source, fingerprint, named_files, opened, read_at
 from objectives.models.recipes import cooked
+from objectives.models.text_cache import hold, new_file, text_cache
 
-HELD_OUT = 0.1
 MOST_IN_MEMORY = 64 * 2**20  # bytes; of a longer text, a batch is read from the disk
 _LEAST = 10_000
 _FORMAT = 1  # of the files in the cache
@@ -175,6 +175,9 @@ def _from_cache(key: Path) -> Parts | None:
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
         return None
     parts = Parts(training, held_out, Path(path) if path else None, sha256)
-    if parts.path is not None and (not parts.path.exists() or parts.path.stat().st_size != parts.num_bytes):
-        return None
-    return parts
+    with contextlib.suppress(OSError):
+        os.utime(key.with_suffix(".npz"))  # it was used now
+    if parts.path is None:
+        return parts
+    is_there = hold(parts.path) if parts.path.parent == key.parent.absolute() else parts.path.exists()
+    return parts if is_there and parts.path.stat().st_size == parts.num_bytes else None

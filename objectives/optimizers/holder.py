@@ -7,7 +7,7 @@ for the other members, compiled or native, and keep their bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -64,14 +64,16 @@ class Holder:
         """The rows whose attention is capped."""
         return [row for row, held in self._of_row.items() if held.caps_attention]
 
+    def freezing(self, name: str) -> list[int]:
+        """Return the rows in which the weight ``name`` is frozen."""
+        return [row for row, held in self._of_row.items() if self._has(name, held.frozen)]
+
     def keeping(self, name: str) -> list[int]:
         """Return the rows in which the weight ``name`` is frozen or keeps its norm."""
-        pieces = self.layout.pieces
-        return [
-            row
-            for row, held in self._of_row.items()
-            if any(pieces[t].name == name for group in (*held.frozen, *held.norms) for t in self._pieces(group))
-        ]
+        return [row for row, held in self._of_row.items() if self._has(name, (*held.frozen, *held.norms))]
+
+    def _has(self, name: str, groups: Iterable[str]) -> bool:
+        return any(self.layout.pieces[t].name == name for group in groups for t in self._pieces(group))
 
     def states(self, params_Kn: torch.Tensor) -> States:
         """Return zeros: a norm for each weight, and the age of the second moment."""

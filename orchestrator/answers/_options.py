@@ -80,7 +80,7 @@ def log_metrics(pattern: str | None, format_: str, loss: str | None) -> MetricsC
     from pydantic import ValidationError
 
     from orchestrator.logs.columns import MetricsConfig
-    from orchestrator.logs.line_formats import compiled_pattern
+    from orchestrator.logs.pattern import compiled_pattern
 
     try:
         metrics = MetricsConfig.model_validate({"pattern": pattern, "format": format_, "loss": loss})

@@ -201,9 +201,13 @@ def _proof_blocks(proofs: Proofs) -> Iterator[Block]:
     if proofs.control_repeats is False:
         text = "an unchanged fork does NOT repeat the trial's curve bit for bit; forks are compared with each other"
         yield Caution(text, "control")
+    if proofs.replicates_alike:
+        text = "other data change nothing, so all forks of a kind are one run; if every step of the objective sees the "
+        text += "same data, give it is_full_batch=lambda settings: True, and forks will differ by a step"
+        yield Caution(text, "forks alike")
     tried = max((proof.tried for proof in proofs.mechanisms), default=0)
     least = least_replicates(len(proofs.mechanisms))
-    if 0 < tried < least and not proofs.num_missing:
+    if 0 < tried < least and not proofs.num_missing and not proofs.replicates_alike:
         text = f"{tried} of each kind cannot confirm anything; --replicates {least} or more can"
         yield Caution(text, "too few forks")
     if proofs.num_missing:

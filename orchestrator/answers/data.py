@@ -14,7 +14,6 @@ from orchestrator.render.blocks import Block, Heading, Line, Table
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from objectives.models.facts.text import Recipe
     from objectives.models.inspection import Level, TextReport
     from orchestrator.sweepfile.spec import Sweep
 
@@ -30,14 +29,15 @@ def _unescaped(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataQuery(Query["tuple[Sweep, Path]"]):
-    """Show the duplicates and the least typical documents of the text that a sweep trains on.
+    """Show the duplicates and the least typical documents of the text that a sweep trains on, or of a text itself.
 
-    Each text is examined as it is trained on, with its noise, copies and filters. For example
-    `sweep data lr_warmup --separator '\\n\\n'`.
+    Each text is examined as it is trained on, with its noise, copies and filters. A path that is not a sweep is a text.
+    For example `sweep data lr_warmup --separator '\\n\\n'`, `sweep data corpus.txt --set fixed.dedup=near`.
     """
 
     panel: ClassVar[str] = "look"
     subject: ClassVar[Subject] = "file"
+    takes_texts: ClassVar[bool] = True
 
     separator: str | None = option(
         None, "what ends a document within a file, such as '\\n\\n'; as in the sweep file if left out", read=_unescaped
@@ -46,9 +46,12 @@ class DataQuery(Query["tuple[Sweep, Path]"]):
     def ask(self, subject: tuple[Sweep, Path], say: Say = silent) -> DataAnswer:
         """Return what is in each text of a sweep. Raises InputError if its objective has no text."""
         from objectives.models.inspection import inspected
+        from orchestrator.driver.texts import texts_of
 
         sweep = subject[0]
-        found = _texts(sweep)
+        if not (found := texts_of(sweep)):
+            message = f"{sweep.objective.name} trains on no text"
+            raise InputError(Problem(f"sweep {sweep.name}", "objective", message, "name a sweep of gpt"))
         reports = []
         for number, (text, recipe) in enumerate(found[:_MOST_TEXTS]):
             say(f"reading text {number + 1} of {len(found[:_MOST_TEXTS])}")
@@ -57,27 +60,6 @@ class DataQuery(Query["tuple[Sweep, Path]"]):
             except ValueError as error:
                 raise InputError(Problem(f"sweep {sweep.name}", "text", str(error), "change the text")) from None
         return DataAnswer(sweep.name, tuple(reports), len(found) - len(reports))
-
-
-def _texts(sweep: Sweep) -> list[tuple[tuple[str, ...], Recipe]]:
-    """Return the different texts of the trials, with their recipes."""
-    from objectives.base import Objective
-    from objectives.models.facts.text import TextConfig
-
-    objective = sweep.objective
-    if not isinstance(objective, Objective) or not issubclass(objective.config_class, TextConfig):
-        raise InputError(
-            Problem(f"sweep {sweep.name}", "objective", f"{objective.name} trains on no text", "name a sweep of gpt")
-        )
-    found: dict[tuple[tuple[str, ...], Recipe], None] = {}
-    for trial in sweep.trials:
-        config = objective.config_of(trial.config)
-        assert isinstance(config, TextConfig)
-        found[tuple(getattr(config, "text", ())), config.recipe] = None
-        for name in ("shift_text", "mix_text"):  # empty unless they act
-            if more := getattr(config, name, ()):
-                found[tuple(more), config.recipe] = None
-    return list(found)
 
 
 @dataclass(frozen=True, slots=True)

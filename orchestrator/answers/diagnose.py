@@ -320,8 +320,8 @@ def _numbers(finding: Finding, indent: int) -> Iterator[Line]:
 
 def _missing(diagnosis: Diagnosis) -> str:
     """What evidence is missing."""
-    from orchestrator.causes.advice import CURVATURE_EVERY
     from orchestrator.causes.mechanisms.catalogue import title_of
+    from orchestrator.causes.small_sweeps import CURVATURE_EVERY
 
     evidence = diagnosis.evidence
     unknown = [title_of(finding.mechanism) for finding in diagnosis.of("unknown")]
@@ -340,8 +340,8 @@ def _missing(diagnosis: Diagnosis) -> str:
 def _deciding_sweep(diagnosis: Diagnosis, folder: Path, pictures: Path) -> Iterator[Block]:
     """The small sweep that would settle the open questions, without advice."""
     from orchestrator.base.errors import InputError
-    from orchestrator.causes.advice import small_sweep
     from orchestrator.causes.mechanisms.catalogue import MECHANISMS
+    from orchestrator.causes.small_sweeps import small_sweep
 
     evidence, trial = diagnosis.evidence, diagnosis.trial
     probes = (MECHANISMS[finding.mechanism].probe(evidence) for finding in diagnosis.of("unknown"))
@@ -372,6 +372,8 @@ def _results(advice: Advice, nearest: Neighbour, outcome: str | None) -> Iterato
         yield _comparison(advice, stable)
         if stable is not nearest:
             yield f"a smaller change does not do: {_comparison(advice, nearest)}"
+        if advice.standing == "suggested":
+            yield f"so few seeds may be chance (p = {advice.p_value:.2g})"
     if outcome == "spiked" and stable is not None and here is not None and here < (stable.loss or math.inf):
         yield "a spike is not a failure: the cell that spikes has the lower final loss"
 

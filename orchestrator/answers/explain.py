@@ -96,9 +96,9 @@ class ExplainAnswer(Answer):
     def blocks(self) -> Iterator[Block]:
         """Yield the mechanisms, the largest part of the region first, and the map with them."""
         from orchestrator.base.vocabulary import is_known
-        from orchestrator.causes.advice import CURVATURE_EVERY
         from orchestrator.causes.diagnosis import UNEXPLAINED
         from orchestrator.causes.mechanisms.catalogue import MECHANISMS
+        from orchestrator.causes.small_sweeps import CURVATURE_EVERY
 
         explanation, stability = self.result, self.result.stability
         num_known = sum(is_known(cell.state) for cell in stability.cells.values())

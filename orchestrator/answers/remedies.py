@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.answers._options import (
@@ -121,8 +122,14 @@ class CellRow:
     from_onset: int | None
     saved: int
     tried: int
+    low: float | None
+    high: float | None
+    num_tried: int
     final_loss: float | None
     alone_loss: float | None
+    neighbours: int
+    neighbours_stable: int
+    neighbour_cost: float | None
     agrees_with_diagnosis: bool | None
     control_repeats: bool | None
     num_forks: int
@@ -134,7 +141,9 @@ class CellRow:
     def of(cls, remedy: Remedies) -> CellRow:
         """The row of a cell."""
         trial, cheapest, partial = remedy.trial, remedy.cheapest, remedy.best_partial
-        measured = remedy.measured(remedy.shown)
+        measured, costs = remedy.measured(remedy.shown), remedy.costs_of(remedy.shown)
+        has_interval = measured is not None and remedy.replicates_differ
+        changes = [cost.change for cost in costs if cost.change is not None]
         return cls(
             cell=trial.cell,
             trial_id=trial.trial_id,
@@ -150,8 +159,14 @@ class CellRow:
             from_onset=remedy.from_onset,
             saved=0 if measured is None else measured.saved,
             tried=0 if measured is None else measured.tried,
+            low=measured.low if measured is not None and has_interval else None,
+            high=measured.high if measured is not None and has_interval else None,
+            num_tried=remedy.num_tried,
             final_loss=getattr(measured, "final_loss", None),
             alone_loss=remedy.alone_loss,
+            neighbours=len(costs),
+            neighbours_stable=sum(cost.outcome == "stable" for cost in costs),
+            neighbour_cost=median(changes) if changes else None,
             agrees_with_diagnosis=remedy.agrees,
             control_repeats=remedy.control_repeats,
             num_forks=remedy.num_forks,
@@ -254,6 +269,7 @@ class RemediesAnswer(Answer):
             counts = ", ".join(f"{kind} {count.saves}" for kind, count in saving)
             yield f"cells that a kind saves: {counts}"
             yield f"a lower learning rate saves {self.num_saved_by_lower_lr} of {num} cells"
+        yield from self._beside()
         if unsaved := [cell for cell in results.cells if cell.cheapest is None]:
             names = listed([cell.trial.cell.name for cell in unsaved], _MAX_NAMED)
             yield f"no remedy is named in {count(len(unsaved), 'cell')}: {names}"
@@ -262,6 +278,17 @@ class RemediesAnswer(Answer):
             yield f"in {lower_alone} of the {len(spiked)} spiked cells that are saved the run ends lower if left alone"
         if others := sum(cell.control_repeats is False for cell in results.cells):
             yield f"in {others} cells the control does NOT repeat the trial; `sweep remedy --trial ID` says why"
+
+    def _beside(self) -> Iterator[str]:
+        """Say how many remedies were tried, and what the named ones do to stable runs."""
+        named = [row for row in self.cells if row.tried]
+        if tried := sum(row.num_tried for row in named if row.low is not None):
+            yield f"each was chosen among several, {tried} in all, and is counted by replicates that chose nothing"
+        if num := sum(row.neighbours for row in named):
+            stable = sum(row.neighbours_stable for row in named)
+            changes = [row.neighbour_cost for row in named if row.neighbour_cost is not None]
+            loss = f", and the final loss changes by {median(changes):+.1%} in the median cell" if changes else ""
+            yield f"on {count(num, 'stable neighbour')} of these cells {stable} stay stable with it{loss}"
 
 
 def _headline(region: Region) -> str:

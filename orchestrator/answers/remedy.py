@@ -21,12 +21,13 @@ from orchestrator.base.errors import EXIT_OK
 from orchestrator.base.files import REMEDIES_PICTURE, check_no_links
 from orchestrator.base.query import Query, Say, flat, hidden, option, silent
 from orchestrator.base.space import format_value
-from orchestrator.base.words import listed
+from orchestrator.base.words import count, listed
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Caution, Figure, Line, Table, picture_of
 
 if TYPE_CHECKING:
-    from orchestrator.causes.remedies.results import Cost, Remedies, Tally
+    from orchestrator.causes.remedies.results import Cost, Remedies
+    from orchestrator.causes.remedies.tally import Tally
     from orchestrator.maps.table import SweepTable
 
 _MAX_STEPS = 5  # fork steps of a table
@@ -154,7 +155,7 @@ class RemedyAnswer(Answer):
             best=getattr(best, "name", None),
             best_step=getattr(best, "fork_step", None),
             agrees_with_diagnosis=results.agrees,
-            neighbour=None if results.neighbour is None else results.neighbour.trial_id,
+            neighbour=results.neighbours[0].trial_id if results.neighbours else None,
             snippet=None if results.shown is None else snippet_of(results.shown.remedy, results.shown.fork_step),
             picture=picture,
             code=code,
@@ -235,6 +236,8 @@ def _verdict(results: Remedies) -> Iterator[str]:
         yield f"cheapest: {cheapest.name} from {_step(results, cheapest)}: {_saved(results, cheapest)}"
         if lowest is not None and lowest != cheapest:
             yield f"lowest loss: {lowest.name} from {_step(results, lowest)}: {_saved(results, lowest)}"
+        if results.replicates_differ:
+            yield f"chosen among {_tried(results)}, and counted by replicates that chose nothing"
         if results.is_lower_alone(lowest):
             yield "left alone, it ends lower than with any remedy that saves it: a spike is not a failure"
     elif partial is not None:
@@ -242,6 +245,13 @@ def _verdict(results: Remedies) -> Iterator[str]:
         yield f"no remedy saved every replicate; the best is {best}: {_saved(results, partial)}"
     elif results.is_stable_alone:
         yield "no remedy is named: left alone, the run is stable now"
+    elif results.fresh_p_values:
+        yield "no remedy is named: fresh data does not repeat what seemed to help"
+        for tally in results.fresh:
+            if (alone := results.fresh_alone(tally)) is not None:
+                good = [f"{results.ended_well(each)} of {each.tried}" for each in (tally, alone)]
+                where = f"{tally.name} from {_step(results, tally)}"
+                yield f"{where}: with fresh data {good[0]} end well, with that data alone {good[1]}"
     elif any(tally.saved for tally in results.tallies):
         lowest_p = min(results.p_values.values())
         single = results.is_custom and all(tally.tried == 1 for tally in results.tallies)
@@ -265,36 +275,43 @@ def _verdict(results: Remedies) -> Iterator[str]:
         yield f"a remedy is known to help from step {last_helpful}; from step {late} on it may be too late"
 
 
+def _tried(results: Remedies) -> str:
+    """How many remedies were tried on the trial, and from how many steps."""
+    return f"{count(results.num_tried, 'remedy', 'remedies')} from {count(len(results.fork_steps), 'step')}"
+
+
 def _alone(results: Remedies) -> str:
     """What a fork without a remedy still undergoes."""
     return "being resumed" if results.is_custom else "other data"
 
 
 def _costs(results: Remedies) -> Iterator[Line]:
-    """What the remedies cost a stable trial."""
-    if results.neighbour is None or not results.costs:
+    """What the remedies do to stable trials beside this one."""
+    if not results.costs:
         unknown = "not known: no neighbouring stable cell has this seed"
         if results.cheapest is not None:
-            yield Line(f"cost in a stable run: {'not measured yet' if results.neighbour is not None else unknown}")
+            yield Line(f"cost in a stable run: {'not measured yet' if results.neighbours else unknown}")
         return
-    yield Line(f"cost in the stable run {results.neighbour.cell.name} (final loss {_loss(results.costs[0].own_loss)}):")
     cheapest = None if results.cheapest is None else (results.cheapest.name, results.cheapest.fork_step)
 
     def order(cost: Cost) -> tuple[bool, float]:
         return (cost.name, cost.fork_step) != cheapest, math.inf if cost.final_loss is None else cost.final_loss
 
-    for cost in sorted(results.costs, key=order)[:_MAX_COSTS]:
-        yield Line(f"{cost.name} from step {cost.fork_step}: {_cost(cost)}", 1)
-    if (more := len(results.costs) - _MAX_COSTS) > 0:
-        yield Line(f"and {more} more, see --json", 1)
+    for neighbour in results.neighbours:
+        costs = sorted((cost for cost in results.costs if cost.neighbour == neighbour.trial_id), key=order)
+        if not costs:
+            continue
+        yield Line(f"cost in the stable run {neighbour.cell.name} (final loss {_loss(costs[0].own_loss)}):")
+        for cost in costs[:_MAX_COSTS]:
+            yield Line(f"{cost.name} from step {cost.fork_step}: {_cost(cost)}", 1)
+        if (more := len(costs) - _MAX_COSTS) > 0:
+            yield Line(f"and {more} more, see --json", 1)
 
 
 def _cost(cost: Cost) -> str:
     bad = "" if cost.outcome == "stable" else f", and it is {cost.outcome}"
-    if cost.final_loss is None or not cost.own_loss:
-        return f"final loss {_loss(cost.final_loss)}{bad}"
-    share = (cost.final_loss - cost.own_loss) / abs(cost.own_loss)
-    return f"final loss {_loss(cost.final_loss)} ({share:+.1%}){bad}"
+    share = "" if cost.change is None else f" ({cost.change:+.1%})"
+    return f"final loss {_loss(cost.final_loss)}{share}{bad}"
 
 
 def _diagnosis(results: Remedies) -> str:
@@ -331,7 +348,9 @@ def _saved(results: Remedies, tally: Tally) -> str:
     counts = "saved the one run, without a test against chance"
     if results.replicates_differ:
         interval = f"(95 % interval {measured.low:.0%} to {measured.high:.0%})"
-        counts = f"saved {measured.saved} of {measured.tried} with fresh data {interval}"
+        alone = results.fresh_alone(measured)
+        beside = "" if alone is None else f", {_alone(results)} alone {alone.saved} of {alone.tried}"
+        counts = f"saved {measured.saved} of {measured.tried} with fresh data {interval}{beside}"
     return f"{counts}, final loss {_loss(measured.final_loss)}"
 
 

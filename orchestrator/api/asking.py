@@ -65,12 +65,13 @@ def subject_of(query: Query[Any], given: Mapping[str, Any], stack: ExitStack) ->
             folders = [sweep_folder(name, results) for name in given["names"]]
             return _tables(folders, stack), folders
         case "file":
-            from orchestrator.api.sweep_files import overrides, read_sweep
+            from orchestrator.api.sweep_files import overrides, read_sweep, sweep_of_text
             from orchestrator.sweepfile.spec import check_import
 
             names = ("axis", "drop", "set_", "seeds", "steps", "name")
             changes = overrides(*(given[name] for name in names))
-            sweep = read_sweep(given["file"], results, changes, given["allow_import"])
+            sweep = sweep_of_text(given["file"], results, changes) if query.takes_texts else None
+            sweep = sweep or read_sweep(given["file"], results, changes, given["allow_import"])
             if query.imports_code:
                 check_import(sweep, given["allow_import"])
             return (sweep, results), []

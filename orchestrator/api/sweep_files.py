@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from objectives.models.facts.text import NAMED_TEXTS
 from orchestrator.api.presets import CONFIGS, preset_changes
 from orchestrator.api.presets import NUM_TRIALS as PRESET_TRIALS
 from orchestrator.base.errors import EXIT_OK, InputError, Problem
-from orchestrator.base.files import FROZEN_SWEEP, check_output, write_output
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER, check_output, write_output
 from orchestrator.render.blocks import Table
 from orchestrator.sweepfile.overrides import Overrides
-from orchestrator.sweepfile.spec import Sweep, load_sweep
+from orchestrator.sweepfile.spec import Sweep, build_sweep, load_sweep
 from orchestrator.sweepfile.starter import (
     objectives_with_rows,
     script_starter,
@@ -22,6 +24,7 @@ from orchestrator.sweepfile.starter import (
     shipped_sweeps,
     starter_file,
 )
+from orchestrator.sweepfile.strict_yaml import parse_document, text_of
 
 if TYPE_CHECKING:
     from orchestrator.render.text import Lines
@@ -53,6 +56,19 @@ def read_sweep(file: str, results: Path, changes: Overrides, allow_import: bool)
     if not path.exists():
         path = shipped_sweep(file) or path
     return load_sweep(path, changes, allow_import=allow_import)
+
+
+def sweep_of_text(file: str, results: Path, changes: Overrides) -> Sweep | None:
+    """A sweep that would train on the text ``file``, a path or a name; None if it names a sweep. Raises InputError."""
+    path = Path(file)
+    is_sweep = path.suffix in (".yaml", ".yml") or any(
+        os.path.isfile(folder / FROZEN_SWEEP) or (folder / LEDGER).exists() for folder in (path, results / file)
+    )
+    is_text = file in NAMED_TEXTS or os.path.exists(file) or any(glob.iglob(file, recursive=True))
+    if is_sweep or not is_text:
+        return None
+    document = {"name": "text", "objective": "gpt", "steps": 1, "fixed": {"text": [file]}}
+    return build_sweep(parse_document(text_of(document), file), changes)
 
 
 def init(

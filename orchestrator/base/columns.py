@@ -56,6 +56,11 @@ CURVE_METRIC_COLUMNS = (
         "share of steps whose loss or gradient norm is over the mean plus 6 deviations of the last 128",
         "median spike score: share of steps over 6 sigma of the last 128",
     ),
+    Column(
+        "loss_ratio_steps", "steps",
+        "steps whose loss is above 1.2 times the least loss before, or not finite",
+        "median number of steps over 1.2 times the least loss before",
+    ),
     *READING_COLUMNS,
 )  # fmt: skip
 
@@ -122,7 +127,7 @@ MAP_COLUMNS = (
 
 
 def title(name: str) -> str:
-    """Return the title of a metric of maps; an unknown ``name`` is one that a custom trainer printed."""
+    """Return the title of a metric of maps; an unknown ``name`` is one that the training reported."""
     return METRICS.get(name, f"median {name}, last value")
 
 

@@ -62,6 +62,7 @@ class Query(ABC, Generic[_Asked]):
     section: ClassVar[str] = ""
     imports_code: ClassVar[bool] = False  # which the sweep file names, and needs --allow-import
     says_origin: ClassVar[bool] = False  # in its answer, if results are imported; the command adds it otherwise
+    takes_texts: ClassVar[bool] = False  # in place of a sweep file: a question about what gpt would train on
     updates_mirrors: ClassVar[bool] = False  # so that trackers have the answer too
 
     @classmethod

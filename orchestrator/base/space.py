@@ -197,9 +197,11 @@ def on_natural_scale(axis: Axis) -> Axis:
 
 
 def format_value(value: Any) -> str:
-    """A value of an axis in few characters, e.g. 1e-8; null is ``none``, and files are ``en/a.txt+fr/b.txt``."""
+    """A value of an axis in few characters, e.g. 1e-8; null is ``none``, files are ``en/a.txt+fr/b.txt``."""
     if value is None:
         return "none"
+    if isinstance(value, FrozenMap):
+        return _format_tuple(tuple(f"{name}:{format_value(weight)}" for name, weight in value.items()))
     if isinstance(value, tuple):
         return _format_tuple(value)
     if isinstance(value, bool):

@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
-from objectives.base import OBJECTIVES
-from objectives.fields import inert_fields
 from orchestrator.base.errors import InputError
-from orchestrator.base.files import FROZEN_SWEEP
+from orchestrator.base.intervals import CONFIDENCE, fisher, holm
 from orchestrator.base.query import flat, hidden, named, reported
 from orchestrator.base.space import format_value
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import CUSTOM_KINDS, is_known
+from orchestrator.base.vocabulary import is_known
 from orchestrator.causes.diagnosis import Diagnosis
 from orchestrator.causes.evidence import Evidence
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.mechanism import LOWER_LR, Move, just, scaled
 from orchestrator.causes.moments import number_of
+from orchestrator.causes.small_sweeps import small_sweep
 from orchestrator.maps.neighbours import Neighbour, above, below, neighbours
-from orchestrator.sweepfile.overrides import Overrides
-from orchestrator.sweepfile.settings import settings_of
-from orchestrator.sweepfile.spec import build_sweep
-from orchestrator.sweepfile.strict_yaml import Document, read_document, text_of
 
 Judgement = Literal["yes", "no", "not known"]
-Standing = Literal["proven", "untested", "refuted"]
-_STANDINGS: tuple[Standing, ...] = ("proven", "untested", "refuted")
+Standing = Literal["proven", "suggested", "untested", "refuted"]
+_STANDINGS: tuple[Standing, ...] = ("proven", "suggested", "untested", "refuted")
 
 # The smallest number above zero of a precision, and the smallest with all its digits (IEEE 754; bfloat16 has the
 # exponent of float32). A smaller eps is zero there, or nearly.
 SMALLEST = {"float16": (6.0e-8, 6.1e-5), "bfloat16": (9.2e-41, 1.2e-38), "float32": (1.4e-45, 1.2e-38)}
 LARGEST = {"float16": "65504", "bfloat16": "3e38", "tf32": "3e38", "float32": "3e38"}
 _NEAR = 1  # steps between two trials that break at the same data: a gradient breaks one step before a loss
-CURVATURE_EVERY = 20  # steps; expensive, but these sweeps are small
-_LONGEST_NAME, _LONGEST = 28, 64  # characters of the sweep's name within a small one's, and of the latter
-_SHOWN_OF_ID = 6
-_UNUSED = ("sample", "search", "budget", "tie", "zip", "keep", "max_trials")  # keys of a whole sweep
 _NUM_SEEDS = 3  # of the run that shows whether the data break it
 
 _LOWER_LR = Move("lr", "lower", "most runs that break take steps that are too long", scaled("lr", 0.5, 0.1))
@@ -53,21 +42,25 @@ class Advice:
     """A move, and the evidence for it in the sweep's cells.
 
     ``here`` is the trial's cell, ``nearest`` the next cell in the direction of the move, ``stable`` the next stable one
-    there or None. ``sweep_file`` is a small sweep to try if no cell answers; if it cannot be written, it is None and
-    ``refusal`` says why.
+    there or None. ``p_value`` is the chance that as many seeds are stable in that direction if the setting does
+    nothing, corrected for the cells there and for the moves; None without a stable cell. ``sweep_file`` is a small
+    sweep to try if no cell answers; if it cannot be written, it is None and ``refusal`` says why.
     """
 
     move: Move = flat()
     here: Neighbour | None
     nearest: Neighbour | None
     stable: Neighbour | None
+    p_value: float | None = None
     sweep_file: str | None = named("sweep")
     refusal: str = ""
 
     @reported
     def standing(self) -> Standing:
-        """Proven by a stable cell in the direction of the move, refuted if all known cells there are not stable."""
-        return "proven" if self.stable is not None else "untested" if self.nearest is None else "refuted"
+        """Suggested by a stable cell in the direction of the move, proven if more than chance, refuted without one."""
+        if self.stable is None or self.p_value is None:
+            return "untested" if self.nearest is None else "refuted"
+        return "proven" if self.p_value <= 1 - CONFIDENCE else "suggested"
 
 
 def advised(diagnosis: Diagnosis, folder: Path) -> tuple[list[Advice], list[Reason]]:
@@ -87,7 +80,7 @@ def advised(diagnosis: Diagnosis, folder: Path) -> tuple[list[Advice], list[Reas
 def advise(evidence: Evidence, mechanism: str | None, folder: Path) -> list[Advice]:
     """What to change in a trial of the sweep in ``folder`` that ``mechanism`` led off its trend.
 
-    What the sweep's own cells prove comes first, then what they do not test, then what they refute.
+    What the sweep's own cells prove comes first, then what they suggest, what they do not test, and what they refute.
     Without a known mechanism, a lower learning rate if the sweep shows that to be stable. Leaves out settings that do
     not act in the trial, and settings that already have the advised value.
     """
@@ -98,6 +91,8 @@ def advise(evidence: Evidence, mechanism: str | None, folder: Path) -> list[Advi
         moves = (LOWER_LR,) if evidence.onset is not None and any(cell.is_stable for cell in lower) else ()
     checked = [check(evidence, move, folder) for move in moves if _acts(evidence, move.setting)]
     advice = [advice for advice in checked if advice is not None]
+    corrected = holm([one.p_value for one in advice])
+    advice = [replace(one, p_value=p_value) for one, p_value in zip(advice, corrected, strict=True)]
     return sorted(advice, key=lambda item: _STANDINGS.index(item.standing))
 
 
@@ -127,14 +122,31 @@ def check(evidence: Evidence, move: Move, folder: Path) -> Advice | None:
             sweep_file = small_sweep(folder, evidence.trial, move.direction, move.setting, values)
         except InputError as error:
             refusal = refusal_of(error)
+    stable = next((cell for cell in candidates if cell.is_stable), None)
     return Advice(
         move=move,
         here=next((cell for cell in cells if cell.value == own), None),
         nearest=nearest,
-        stable=next((cell for cell in candidates if cell.is_stable), None),
+        stable=stable,
+        p_value=None if stable is None else _chance(known, candidates, stable, is_ordered=move.direction != "switch"),
         sweep_file=sweep_file,
         refusal=refusal,
     )
+
+
+def _chance(
+    known: Sequence[Neighbour], candidates: Sequence[Neighbour], stable: Neighbour, *, is_ordered: bool
+) -> float:
+    """The chance that so many more seeds are stable from ``stable`` on than elsewhere, if the setting does nothing.
+
+    Fisher's exact test, times the number of ``candidates`` among which ``stable`` was found. Words have no order: only
+    the stable one of them counts, against the cells that are no candidates.
+    """
+    far = candidates[candidates.index(stable) :] if is_ordered else [stable]
+    near = [cell for cell in known if cell not in (far if is_ordered else candidates)]
+    hits, other_hits = (sum(cell.num_stable for cell in cells) for cells in (far, near))
+    num, other_num = (sum(cell.num_finished for cell in cells) for cells in (far, near))
+    return min(1.0, len(candidates) * fisher(hits, num, other_hits, other_num))
 
 
 def refusal_of(error: InputError) -> str:
@@ -150,98 +162,6 @@ def _values(own: Any, move: Move, evidence: Evidence) -> list[Any]:
         return [value for value in values if value != own]
     is_lower = move.direction == "lower"
     return [value for value in values if own is None or (value < own if is_lower else value > own)]
-
-
-# --- the small sweep for a question that no cell of a sweep answers ---
-
-
-def small_sweep(
-    folder: Path,
-    trial: TrialResult,
-    change: str,
-    setting: str | None,
-    values: Sequence[Any],
-    seeds: Sequence[int] | None = None,
-) -> str:
-    """A sweep file with the trial's cell and the same cell with other ``values`` of ``setting``; it measures curvature.
-
-    Made from the file of the sweep in ``folder``: same objective, stopping and, unless given, ``seeds``. Its name
-    contains ``change``, raise or lower, and the start of the trial's id. Without a ``setting`` it trains the cell
-    alone. Raises InputError if the file is missing or does not accept the setting. The file of a custom packed
-    objective is not checked: only its code, which is not imported here, knows its fields.
-    """
-    document = cell_alone(folder, trial)
-    data = document.data
-    fixed, facts, axes = dict(data["fixed"]), _mapping(data, "facts"), {}
-    if setting is not None:
-        own = {**settings_of(trial.objective, trial.config), **facts, **fixed}.get(setting)
-        fixed.pop(setting, None)
-        if setting in facts:
-            data["facts"] = {name: value for name, value in facts.items() if name != setting}
-        axes = {setting: {"values": [own, *(value for value in values if value != own)]}}
-    if trial.objective not in CUSTOM_KINDS:
-        data["telemetry"] = {**_mapping(data, "telemetry"), "curvature": CURVATURE_EVERY}
-    document.data = {**data, "axes": axes, "fixed": fixed} | ({} if seeds is None else {"seeds": list(seeds)})
-    tried = change if setting is None else f"{change}_{setting}"
-    name = f"{str(data.get('name', 'sweep'))[:_LONGEST_NAME]}_{tried}_{trial.trial_id[:_SHOWN_OF_ID]}"[:_LONGEST]
-    if "packed" in _mapping(data, "objective"):  # only its code, which nobody allowed to import, could check the file
-        return text_of({**document.data, "name": name})
-    return build_sweep(document, Overrides(name=name)).text
-
-
-def cell_alone(folder: Path, trial: TrialResult) -> Document:
-    """The file of the sweep in ``folder`` reduced to the trial's cell: its settings in ``fixed``, without axes.
-
-    Same objective, seeds and stopping; no search, sample, budget or ties. Not checked. Raises InputError if the file
-    is missing.
-    """
-    document = _document(folder, trial)
-    data = document.data
-    settings = settings_of(trial.objective, trial.config)
-    tied = {name: settings[name] for name in _mapping(data, "tie") if name in settings}
-    cell = {name: settings.get(name, value) for name, value in _existing(data, trial).items()}
-    given, inert = {**_mapping(data, "fixed"), **cell, **tied}, _inert(trial)
-    fixed = {name: value for name, value in given.items() if name not in inert}
-    kept = {key: value for key, value in data.items() if key not in _UNUSED}
-    document.data = {**kept, "axes": {}, "fixed": fixed}
-    return document
-
-
-def _existing(data: Mapping[str, Any], trial: TrialResult) -> dict[str, Any]:
-    """The trial's cell without axes that do not exist in it."""
-    axes = _mapping(data, "axes")
-    conditional = {name for name in axes if "when" in _mapping(axes, name)}
-    return {name: value for name, value in trial.cell.items() if value is not None or name not in conditional}
-
-
-def _inert(trial: TrialResult) -> set[str]:
-    """The fields without effect in the trial, which its sweep file must not name."""
-    objective = OBJECTIVES.get(trial.objective)
-    if objective is None:
-        return set()
-    try:
-        return inert_fields(objective.config_of(trial.config))
-    except ValidationError:  # a configuration of an older version
-        return set()
-
-
-def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The section ``key``; empty if it is not a mapping, an error that ``build_sweep`` reports if it matters."""
-    section = data.get(key)
-    return section if isinstance(section, Mapping) else {}
-
-
-def _document(folder: Path, trial: TrialResult) -> Document:
-    """Read the sweep file of ``folder``, or make one from the trial of a built-in objective. Raises InputError."""
-    objective = OBJECTIVES.get(trial.objective)
-    if (folder / FROZEN_SWEEP).is_file() or objective is None:
-        return read_document(folder / FROZEN_SWEEP)
-    fields = objective.config_class.model_fields
-    wanted = fields.keys() - {"steps", *_inert(trial)}
-    config = {key: value for key, value in trial.config.items() if key in wanted}
-    fixed = {key: value for key, value in config.items() if value != fields[key].default and value != []}
-    data = {"name": folder.name, "objective": objective.name, "steps": trial.steps, "fixed": fixed}
-    return Document(str(folder), {**data, "seeds": [trial.seed]})
 
 
 # --- a loss or gradient that is not finite ---

@@ -119,6 +119,13 @@ class Evidence:
         return None if objective is None else objective.has_logits
 
     @property
+    def is_full_batch(self) -> bool:
+        """Whether every step is known to see the same data."""
+        if self.objective is not None:
+            return self.objective.is_full_batch(self.config)
+        return self.packed is not None and self.packed.is_full_batch
+
+    @property
     def is_custom_trainer(self) -> bool:
         """Whether a custom trainer made the trial, whose settings may mean anything."""
         return self.trial.objective in CUSTOM_KINDS

@@ -19,12 +19,15 @@ from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.counters import Counts
 from orchestrator.detection.episodes import Episode, Episodes
 from orchestrator.detection.handled import ROLLED_BACK, Undone, Zeros
+from orchestrator.detection.on_trend import Run, may_stay, take
 from orchestrator.detection.trend import RECENT, Progress, Trend, Window
 from orchestrator.detection.verdicts import Lost, Verdicts
 
 # Spikes that are fewer steps apart count as one departure from the trend.
 APART = 100
 NEVER = -1_000_000
+# Losses that are judged together if they stay on the trend, and one by one before that is tried again.
+_FEWEST_TOGETHER, _MOST_TOGETHER, _ALONE = 32, 1024, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,41 @@ class _Member:
             self._judge(loss, step)
         self.num_steps += 1
         return verdicts.lost is not None
+
+    def follow(self, loss_N: np.ndarray, norm_N: np.ndarray | None, step_N: np.ndarray, undone_N: np.ndarray) -> None:
+        """Judge many steps as ``update`` would one by one, those on the trend together."""
+        losses, steps, undone = loss_N.tolist(), step_N.tolist(), undone_N.tolist()
+        norms = [None] * len(losses) if norm_N is None else norm_N.tolist()
+        is_plain_N = np.isfinite(loss_N) & (loss_N > 0) & (undone_N == 0)
+        is_plain_N &= True if norm_N is None else np.isfinite(norm_N)
+        others = [*np.flatnonzero(~is_plain_N).tolist(), len(losses)]
+        at = other = 0
+        size = _FEWEST_TOGETHER
+        while at < len(losses):
+            while others[other] < at:
+                other += 1
+            end = min(at + size, others[other])
+            num = self._take(loss_N[at:end], step_N[at:end]) if end - at >= _FEWEST_TOGETHER else 0
+            size = min(2 * size, _MOST_TOGETHER) if at + num == end else _FEWEST_TOGETHER
+            at += num
+            if at < end or not num:
+                for i in range(at, min(at + _ALONE, len(losses))):
+                    self.update(losses[i], norms[i], steps[i], undone[i])
+                at = min(at + _ALONE, len(losses))
+
+    def _take(self, loss_N: np.ndarray, step_N: np.ndarray) -> int:
+        """Take the first finite losses that are on the trend; return how many."""
+        run = Run(self.trend, self.progress, self.episodes, self.verdicts)
+        if self.undone.num or not self.verdicts.is_finite or not may_stay(run, self.num_seen):
+            return 0
+        num = take(run, self.level.values, loss_N, step_N, self.num_seen)
+        if num:
+            losses = loss_N[max(0, num - self.trend.accepted.size) : num].tolist()
+            self.latest = [*self.latest, *losses][-self.trend.accepted.size :]
+            self.level.reset([*self.level.values, *losses])
+            self.zeros.come_back()
+            self.num_steps, self.num_seen = self.num_steps + num, self.num_seen + num
+        return num
 
     def _judge(self, loss: float, step: int) -> None:
         trend, episodes, verdicts, latest = self.trend, self.episodes, self.verdicts, self.latest
@@ -274,15 +312,15 @@ class SpikeDetector:
 
     def follow(
         self,
-        losses: Sequence[float],
-        norms: Sequence[float | None],
-        steps: Sequence[int],
-        undone: Sequence[int],
+        loss_N: np.ndarray,
+        norm_N: np.ndarray | None = None,
+        step_N: np.ndarray | None = None,
+        undone_N: np.ndarray | None = None,
     ) -> None:
         """Judge the next steps of a single member, as so many calls of ``update`` would."""
         (member,) = self._members
-        for loss, norm, step, how in zip(losses, norms, steps, undone, strict=True):
-            member.update(loss, norm, step, how)
+        steps = np.arange(member.num_steps, member.num_steps + len(loss_N)) if step_N is None else step_N
+        member.follow(loss_N, norm_N, steps, np.zeros(len(loss_N)) if undone_N is None else undone_N)
 
     def record(self, member: int = 0) -> MemberRecord:
         """Return what is known about ``member``, a position in the pack, so far."""

@@ -151,15 +151,11 @@ class Episodes:
         ``latest`` are the last losses, with this one. A spike does not end while the run ``is_high``: a slow rise
         before it may widen the noise of the trend so much that a multiple of the level would count as a return.
         """
-        if self._odd_rate or self._jump_rate:
-            self._odd_rate *= 1 - 1 / _ODD_MEMORY
-            self._low_rate *= 1 - 1 / _ODD_MEMORY
-            self._jump_rate *= 1 - 1 / _JUMP_MEMORY
+        if self.current is None and excess <= 1:
+            self.pass_over(1, num_seen)
+            return
+        self._forget(1)
         if self.current is None:
-            if excess <= 1:
-                if self._recent and num_seen - self._recent[-1][0] > _REGIME_LOSSES:
-                    self._recent, self._in_regime = [], False
-                return
             is_early = self._trend.is_early
             level = self._trend.early_level() if is_early else self._trend.level
             is_start_up = is_early and not self._progress.has_learned(level, self._rules.stall_drop)
@@ -190,6 +186,25 @@ class Episodes:
         if is_over or (this.num_off < self._rules.spike_steps and this.calm >= _AFTER_ONE):
             self._end(this, this.calm_since, num_seen)
 
+    def pass_over(self, num: int, num_seen: int) -> None:
+        """Follow ``num`` losses on the trend, outside an excursion, to the loss number ``num_seen``."""
+        self._forget(num)
+        if self._recent and num_seen - self._recent[-1][0] > _REGIME_LOSSES:
+            self._recent, self._in_regime = [], False
+
+    def _forget(self, num: int) -> None:
+        """Let the rates of excursions decay over ``num`` losses."""
+        if self._odd_rate or self._jump_rate:
+            for _ in range(num):
+                self._odd_rate *= 1 - 1 / _ODD_MEMORY
+                self._low_rate *= 1 - 1 / _ODD_MEMORY
+                self._jump_rate *= 1 - 1 / _JUMP_MEMORY
+
+    @property
+    def are_excursions_common(self) -> bool:
+        """Whether short or low excursions are a second mode of the noise."""
+        return self._low_rate > _LOW_MODE or self._jump_rate > _JUMP_MODE
+
     def settle(self, latest: Sequence[float], is_high: bool, step: int, num_seen: int) -> None:
         """Make a plateau after an excursion the new baseline.
 
@@ -199,7 +214,7 @@ class Episodes:
         """
         this, window = self.current, self._rules.window
         if this is None:
-            if (self._low_rate > _LOW_MODE or self._jump_rate > _JUMP_MODE) and num_seen >= window:
+            if self.are_excursions_common and num_seen >= window:
                 self._trend.rebase(latest)
             return
         if this.age < window or is_high or (this.is_start_up and this.peak > self._progress.blow_up_line()):

@@ -65,11 +65,15 @@ class Zeros:
     def follow(self, loss: float, norm: float | None, step: int, level: float) -> None:
         """Take a loss; ``level`` is the one before it."""
         if loss != 0:
-            self.num, self.came_back = 0, self.came_back or self.num > 0
+            self.come_back()
             return
         if not self.num:
             self.since, self.level, self.has_norm = step, level, norm is not None
         self.num += 1
+
+    def come_back(self) -> None:
+        """Take losses other than 0."""
+        self.num, self.came_back = 0, self.came_back or self.num > 0
 
     def are_told(self, initial: float) -> bool:
         """Whether the losses before them were so high that the run did not come down to 0."""

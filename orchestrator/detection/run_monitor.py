@@ -21,6 +21,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from orchestrator.base.packs import RungThreshold
 from orchestrator.detection.config import StoppingConfig
@@ -211,11 +212,8 @@ class RunMonitor:
         self, loss_T1: np.ndarray, norm_T1: np.ndarray | None, step_T1: np.ndarray | None, undone_T1: np.ndarray | None
     ) -> None:
         """Judge the next steps of a single member that nothing ends."""
-        first = int(self._detector.num_steps[0])
-        steps = list(range(first, first + len(loss_T1))) if step_T1 is None else step_T1[:, 0].tolist()
-        norms = [None] * len(steps) if norm_T1 is None else norm_T1[:, 0].tolist()
-        undone = [0] * len(steps) if undone_T1 is None else undone_T1[:, 0].tolist()
-        self._detector.follow(loss_T1[:, 0].tolist(), norms, steps, undone)
+        columns = [None if column is None else column[:, 0] for column in (norm_T1, step_T1, undone_T1)]
+        self._detector.follow(loss_T1[:, 0], *columns)
 
     def _ends(self, lost_K: np.ndarray) -> np.ndarray:
         if not self._stopping.early_stop:
@@ -289,7 +287,12 @@ class NormRises:
         known_HK = np.concatenate([self._past_HK, norm_TK])
         num_after_TK = self._num_points_K + np.arange(1, num_rows + 1)[:, None]
         is_due_TK = (num_after_TK % _EVERY == 0) & (num_after_TK >= LONG) & (np.arange(num_rows)[:, None] < length_K)
-        for t in np.flatnonzero(is_due_TK.any(axis=1)).tolist():
+        due_times = np.flatnonzero(is_due_TK.any(axis=1))
+        if len(length_K) == 1 and len(due_times):
+            norm_DH = sliding_window_view(known_HK[:, 0], LONG)[due_times + 1]
+            self._compare_single(norm_DH, step_TK[due_times, 0], num_after_TK[due_times, 0])
+            due_times = due_times[:0]
+        for t in due_times.tolist():
             due = np.flatnonzero(is_due_TK[t])
             self._compare(known_HK[t + 1 : t + 1 + LONG, due], step_TK[t, due], num_after_TK[t, due], due)
         # A member with fewer points than others has had its last one.
@@ -300,14 +303,29 @@ class NormRises:
         if self._is_wanted is None:
             is_dense_D = step_D - self._first_step_K[due] <= SPARSE * (num_points_D - 1)
             norm_HD, step_D, due = norm_HD[:, is_dense_D], step_D[is_dense_D], due[is_dense_D]
-        short_D, long_D = _medians(norm_HD[-SHORT:]), _medians(norm_HD)
-        is_measured_D = np.isfinite(short_D)
-        rises_D = is_measured_D & (short_D >= RISEN * long_D) & (short_D > 0)
+        rises_D, is_calm_D = _risen_and_calm(norm_HD.T)
         for d in np.flatnonzero(rises_D & ~self._is_risen_K[due]).tolist():
-            rises = self._rises[due[d]]
-            if len(rises) < _MOST:
-                rises.append(int(step_D[d]))
-        self._is_risen_K[due] = rises_D | (self._is_risen_K[due] & ~(short_D < CALM * long_D))
+            self._note(int(due[d]), int(step_D[d]))
+        self._is_risen_K[due] = rises_D | (self._is_risen_K[due] & ~is_calm_D)
+
+    def _compare_single(self, norm_DH: np.ndarray, step_D: np.ndarray, num_points_D: np.ndarray) -> None:
+        """Compare the norms of a single member at several of its points, which is faster together."""
+        if self._is_wanted is None:
+            is_dense_D = step_D - self._first_step_K[0] <= SPARSE * (num_points_D - 1)
+            norm_DH, step_D = norm_DH[is_dense_D], step_D[is_dense_D]
+        rises_D, is_calm_D = _risen_and_calm(norm_DH)
+        is_risen = bool(self._is_risen_K[0])
+        if not is_risen and not rises_D.any():
+            return
+        for step, rises, is_calm in zip(step_D.tolist(), rises_D.tolist(), is_calm_D.tolist(), strict=True):
+            if rises and not is_risen:
+                self._note(0, step)
+            is_risen = rises or (is_risen and not is_calm)
+        self._is_risen_K[0] = is_risen
+
+    def _note(self, member: int, step: int) -> None:
+        if len(self._rises[member]) < _MOST:
+            self._rises[member].append(step)
 
     def of(self, member: int) -> tuple[int, ...]:
         """Return the steps where the norm of ``member`` had risen, at most the first 20."""
@@ -351,10 +369,13 @@ class NormRises:
         self._rises = [list(steps) for steps in state["rises"]]
 
 
-def _medians(value_HD: np.ndarray) -> np.ndarray:
-    """Return the median of an even number of values for each member, (D,); of one member without numpy's overhead."""
-    if value_HD.shape[1] != 1:
-        return np.asarray(np.median(value_HD, axis=0))
-    ordered = sorted(value_HD[:, 0].tolist())
-    half = len(ordered) // 2
-    return np.array([(ordered[half - 1] + ordered[half]) / 2])
+def _risen_and_calm(norm_DH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the last norms are up by half, and where they are not far above the others, (D,)."""
+    short_D, long_D = _medians(norm_DH[:, -SHORT:]), _medians(norm_DH)
+    return np.isfinite(short_D) & (short_D >= RISEN * long_D) & (short_D > 0), short_D < CALM * long_D
+
+
+def _medians(value_DH: np.ndarray) -> np.ndarray:
+    """Return the median of each row, of an even number of values."""
+    ordered_DH, half = np.sort(value_DH, axis=1), value_DH.shape[1] // 2
+    return (ordered_DH[:, half - 1] + ordered_DH[:, half]) / 2

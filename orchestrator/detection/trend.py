@@ -89,10 +89,10 @@ LEAST_SHARE = 0.03
 TINY = 1e-300  # smallest rise, for a loss that is exactly zero
 # A loss below this share of the first one has fallen over decades, whatever its objective: its noise is proportional to
 # its level, and it must rise by as many levels as a squared error.
-_DECADES, _DECADES_RISE = 0.01, 2.0
+DECADES, DECADES_RISE = 0.01, 2.0
 _LARGEST_RATIO = 50.0  # logarithm of the largest factor that noise is given
 # Digits after the point that a log is taken to have at least, and from which on its rounding is no noise.
-_FEWEST_DIGITS, _MANY_DIGITS = 2, 8
+FEWEST_DIGITS, MANY_DIGITS = 2, 8
 
 
 class Trend:
@@ -112,7 +112,7 @@ class Trend:
         self.accepted, self.local = Window(rules.window), Window(LOCAL)
         self.residuals: list[float] = []  # one for each accepted loss, unsorted: rarely read
         self.num_accepted, self.level = 0, math.nan
-        self.digits = _FEWEST_DIGITS  # most digits after the point of an accepted loss
+        self.digits = FEWEST_DIGITS  # most digits after the point of an accepted loss
         self._spread: float | None = None  # the noise's part of the rise, measured on demand
         self._ratio: float | None = None  # the same for noise that is proportional to the level, relative to it
 
@@ -125,8 +125,15 @@ class Trend:
         self.accepted.add(loss)
         self.local.add(loss)
         self.num_accepted += 1
-        if self.digits < _MANY_DIGITS and round(loss, self.digits) != loss:
+        if self.digits < MANY_DIGITS and round(loss, self.digits) != loss:
             self.digits = max(self.digits, decimals(loss))
+        self._measure()
+
+    def accept_all(self, accepted: list[float], residuals: list[float], num: int) -> None:
+        """Add ``num`` losses on the trend at once, after which the windows are these; none has more digits."""
+        self.accepted.reset(accepted)
+        self.local.reset(accepted)
+        self.residuals, self.num_accepted = residuals, self.num_accepted + num
         self._measure()
 
     def rebase(self, losses: Sequence[float]) -> None:
@@ -135,6 +142,16 @@ class Trend:
         self.local.reset(losses)
         self.num_accepted = max(self.num_accepted, len(losses))
         self._measure()
+
+    @property
+    def rules(self) -> StoppingConfig:
+        """The settings of the detector."""
+        return self._rules
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its windows are full, and the noise can be measured."""
+        return len(self.residuals) == self.accepted.size == len(self.accepted.values) and not self.is_early
 
     @property
     def is_early(self) -> bool:
@@ -148,7 +165,7 @@ class Trend:
     @property
     def rounding(self) -> float:
         """Half of the last digit of the printed losses, 0 if they are not rounded."""
-        return 0.0 if self.digits >= _MANY_DIGITS else 0.5 * 10.0**-self.digits
+        return 0.0 if self.digits >= MANY_DIGITS else 0.5 * 10.0**-self.digits
 
     def least_noise(self) -> float:
         """Return the rise that is beyond the rounding of printed losses: their noise is half of the last digit."""
@@ -162,23 +179,16 @@ class Trend:
         return max(self._noise(top), self.least_noise(), self.least_rise(learned, top))
 
     def relative_noise(self) -> float:
-        """Return the deviation of the noise as a share of the level: of the logarithms of the accepted losses."""
-        losses = [loss for loss in self.accepted.values if loss > 0]
-        logs = (math.log(after / before) for before, after in itertools.pairwise(losses) if after / before > 0)
-        spread, tail = noise(logs, UPPER_TAIL)
-        return max(spread, TAIL_FACTOR * tail / math.sqrt(2) / self._rules.spike_sigma)
+        """Return the deviation of the noise as a share of the level."""
+        return _relative_noise(self.accepted.values, self._rules)
 
     def _noise(self, top: float) -> float:
         if has_fallen_over_decades(self.level, top, self._rules):
             if self._ratio is None:
-                self._ratio = math.expm1(min(self._rules.spike_sigma * self.relative_noise(), _LARGEST_RATIO))
+                self._ratio = noise_ratio(self.accepted.values, self._rules)
             return self._ratio * self.level
         if self._spread is None:
-            ordered = sorted(self.residuals)
-            # Noise with two levels may have its middle far above the lower of the two medians.
-            center = middle(ordered)
-            tail = max(quantile(ordered, UPPER_TAIL) - min(center, 0.0), center - quantile(ordered, _LOWER_TAIL))
-            self._spread = max(self._rules.spike_sigma * deviation(ordered), TAIL_FACTOR * tail)
+            self._spread = noise_spread(self.residuals, self._rules)
         return self._spread
 
     def least_rise(self, learned: float, top: float) -> float:
@@ -201,7 +211,7 @@ class Trend:
         self.accepted.reset(state["accepted"])
         self.local.reset(state["local"])
         self.residuals, self.num_accepted = list(state["residuals"]), state["num_accepted"]
-        self.digits = state.get("digits", _MANY_DIGITS)  # checkpoints of earlier versions have none
+        self.digits = state.get("digits", MANY_DIGITS)  # checkpoints of earlier versions have none
         if self.num_accepted:
             self._measure()
 
@@ -210,14 +220,36 @@ class Trend:
         self._spread = self._ratio = None
 
 
+def noise_spread(residuals: Sequence[float], rules: StoppingConfig) -> float:
+    """Return the rise that is beyond the noise of ``residuals``."""
+    ordered = sorted(residuals)
+    # Noise with two levels may have its middle far above the lower of the two medians.
+    center = middle(ordered)
+    tail = max(quantile(ordered, UPPER_TAIL) - min(center, 0.0), center - quantile(ordered, _LOWER_TAIL))
+    return max(rules.spike_sigma * deviation(ordered), TAIL_FACTOR * tail)
+
+
+def noise_ratio(accepted: Sequence[float], rules: StoppingConfig) -> float:
+    """Return the same for noise that is proportional to the level of the ``accepted`` losses, relative to it."""
+    return math.expm1(min(rules.spike_sigma * _relative_noise(accepted, rules), _LARGEST_RATIO))
+
+
+def _relative_noise(accepted: Sequence[float], rules: StoppingConfig) -> float:
+    """Return the deviation of the logarithms of the ``accepted`` losses."""
+    losses = [loss for loss in accepted if loss > 0]
+    logs = (math.log(after / before) for before, after in itertools.pairwise(losses) if after / before > 0)
+    spread, tail = noise(logs, UPPER_TAIL)
+    return max(spread, TAIL_FACTOR * tail / math.sqrt(2) / rules.spike_sigma)
+
+
 def has_fallen_over_decades(level: float, top: float, rules: StoppingConfig) -> bool:
     """Return whether a loss of one decade, such as a cross-entropy, has fallen from ``top`` by decades all the same."""
-    return 0 < level < _DECADES * top and not falls_over_decades(rules)
+    return 0 < level < DECADES * top and not falls_over_decades(rules)
 
 
 def rise_at(level: float, top: float, rules: StoppingConfig) -> float:
     """Return the smallest rise that leaves the trend, as a fraction of ``level``."""
-    return _DECADES_RISE if has_fallen_over_decades(level, top, rules) else rise_of(rules)
+    return DECADES_RISE if has_fallen_over_decades(level, top, rules) else rise_of(rules)
 
 
 # --- what was learned, against which rises are measured --------------------------------------------
@@ -289,8 +321,12 @@ class Progress:
         if loss < self.best and trend.num_accepted >= RECENT:
             level = trend.recent_median()
             if level < self.best:
-                self.best, self._around_best, self._noise_at_best = level, trend.accepted.values.copy(), None
-                self._measure()
+                self.improve(level, trend.accepted.values.copy())
+
+    def improve(self, best: float, around: list[float]) -> None:
+        """Take the ``best`` level so far, and the accepted losses ``around`` it."""
+        self.best, self._around_best, self._noise_at_best = best, around, None
+        self._measure()
 
     def start_again(self) -> None:
         """Note the end of a start-up blow-up: what was learned counts from the level a window of losses later."""
@@ -335,8 +371,17 @@ class Progress:
     def _measure(self) -> None:
         """Update what follows from the levels."""
         self.num_changes += 1
-        self.lowest = min(self.best, self.start)
-        self.learned = self.start - self.lowest
+        self.lowest, self.learned, self.learned_late = self.measured(self.best)
+
+    def measured(self, best: float) -> tuple[float, float, float]:
+        """Return what ``lowest``, ``learned`` and ``learned_late`` are with this ``best`` level."""
+        lowest = min(best, self.start)
         # A share of what was learned means nothing for a loss that falls over decades.
-        if not falls_over_decades(self._rules) and self.early < math.inf:
-            self.learned_late = max(0.0, min(self.start, self.early) - self.lowest)
+        is_late = not falls_over_decades(self._rules) and self.early < math.inf
+        late = max(0.0, min(self.start, self.early) - lowest) if is_late else self.learned_late
+        return lowest, self.start - lowest, late
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether ``start`` is not to be measured again."""
+        return not self._steps_to_start

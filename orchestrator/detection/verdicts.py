@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 from orchestrator.detection.config import LOG_GRADIENT_PATIENCE, StoppingConfig, falls_over_decades
 from orchestrator.detection.episodes import Episodes
 from orchestrator.detection.handled import Undone
@@ -71,6 +73,24 @@ class _SinceBest:
         self.steepest = max(self.steepest, level - self.levels[0])
         if level <= self.best + _AT_BEST * progress.learned:
             self.num, self.low_step = 0, step
+
+    def follow_all(self, level_N: np.ndarray, step_N: np.ndarray, best_N: np.ndarray, learned_N: np.ndarray) -> None:
+        """Follow several levels at once, with the best level and what was learned at each."""
+        begins = np.flatnonzero(best_N < np.append(self.best, best_N[:-1]))
+        begin, num = (int(begins[-1]) if len(begins) else 0), len(level_N)
+        if len(begins):
+            self.best, self.num, self.highest, self.steepest = float(best_N[begin]), 0, -math.inf, 0.0
+            self.levels.clear()
+        levels = np.append(self.levels, level_N[begin:])
+        ends = np.arange(len(self.levels), len(levels))
+        self.num += len(ends)
+        self.highest = max(self.highest, float(levels[ends].max()))
+        self.steepest = max(self.steepest, float((levels[ends] - levels[np.maximum(ends - _ABRUPT + 1, 0)]).max()))
+        self.levels = levels[-_ABRUPT:].tolist()
+        low = np.flatnonzero(level_N <= best_N + _AT_BEST * learned_N)
+        if len(low):
+            self.low_step = int(step_N[low[-1]])
+            self.num = num - 1 - int(low[-1]) if low[-1] >= begin else self.num
 
 
 class Verdicts:
@@ -154,6 +174,34 @@ class Verdicts:
                 reason = f"not one of {self._rules.stall_steps} losses was below the first"
                 self._lose("no_progress", step, step, reason)
 
+    def is_passive(self, num_seen: int) -> bool:
+        """Return whether losses below half of the height that counts as high can lose the run no more."""
+        if self._num_changes != self._progress.num_changes:
+            self._measure()
+        has_begun = self._has_fallen or num_seen >= self._rules.stall_steps
+        return has_begun and (self._has_learned() or not self._progress.came_back)
+
+    def pass_over(
+        self,
+        loss_N: np.ndarray,
+        level_N: np.ndarray,
+        step_N: np.ndarray,
+        best_N: np.ndarray,
+        learned_N: np.ndarray,
+        half_way_N: np.ndarray,
+    ) -> None:
+        """Judge several finite losses at once whose levels are not high, with what was learned at each."""
+        if self._num_changes != self._progress.num_changes:
+            self._measure()
+        is_up_N = loss_N > half_way_N
+        rises = np.flatnonzero(is_up_N & ~np.append(self.is_up, is_up_N[:-1]))
+        if len(rises):
+            self.up_since = int(step_N[rises[-1]])
+        self.is_up = bool(is_up_N[-1])
+        self.is_far = self.is_sunk = self.has_grown = False
+        self.broken_gradients = self._high_losses = self._risen_losses = 0
+        self._since_best.follow_all(level_N, step_N, best_N, learned_N)
+
     def is_still_high(self, latest: Sequence[float]) -> bool:
         """Return whether a run that was as high as a lost one is still above half of that height.
 
@@ -218,6 +266,7 @@ class Verdicts:
             setattr(self, name, state[name])
         self._since_best = _SinceBest(**state.get("since_best", {}))  # checkpoints of earlier versions have none
         self.not_finite_step = state.get("not_finite_step")
+        self._measure()  # the next loss may ask for it before it is judged
 
     def _compare(self, loss: float, level: float, step: int) -> None:
         """Update whether the run is far above its best level or has sunk, and since when."""
@@ -257,15 +306,19 @@ class Verdicts:
     def _measure(self) -> None:
         """Update the heights above the best level that count as far and as sunk, and half of the lower one."""
         progress = self._progress
-        self._num_changes, best = progress.num_changes, progress.best
-        self._far = self._sunk = math.inf
+        self._num_changes = progress.num_changes
+        self._far, self._sunk, self._half_way = self.heights(
+            progress.best, progress.lowest, progress.learned, progress.learned_late
+        )
+
+    def heights(self, best: float, lowest: float, learned: float, learned_late: float) -> tuple[float, float, float]:
+        """Return the heights above the ``best`` level that count as far and as sunk, and the level half-way there."""
+        far = sunk = math.inf
         if best < math.inf:
-            doubled = max(
-                self._rules.lost_rise * progress.rise_at(best) * abs(best), _LEAST_SHARE * progress.learned_late
-            )
-            self._far = min(self._rules.lost_fraction * progress.learned, doubled)
-            self._sunk = _SUNK_SHARE * progress.learned
-        self._half_way = progress.lowest + min(self._far, _SUNK_SHARE * progress.learned) / 2
+            rise = self._rules.lost_rise * self._progress.rise_at(best) * abs(best)
+            far = min(self._rules.lost_fraction * learned, max(rise, _LEAST_SHARE * learned_late))
+            sunk = _SUNK_SHARE * learned
+        return far, sunk, lowest + min(far, _SUNK_SHARE * learned) / 2
 
     def _has_learned(self) -> bool:
         """Return whether the run has made progress that it can lose."""

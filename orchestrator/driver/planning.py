@@ -36,6 +36,7 @@ from orchestrator.driver.packing import (
     structure_of,
     with_numerics,
 )
+from orchestrator.driver.texts import check_documents
 from orchestrator.ledger.facts import (
     INTENSITY_FACT,
     NUMERICS_FACT,
@@ -171,6 +172,7 @@ def check_runnable(sweep: Sweep, folder: Path) -> None:
     check_files_exist(sweep.objective)
     check_kept(sweep)
     check_optimizers(sweep)
+    check_documents(sweep)
     check_same_axes(sweep, folder)
     check_kernels(sweep, folder)
 

@@ -94,6 +94,11 @@ class Progress:
         return sum(report.num_nonfinite for report in self.running.values())
 
     @property
+    def peak_memory(self) -> float | None:
+        """The most memory that a process in training has had, in MiB; None if unknown."""
+        return max((report.peak_memory for report in self.running.values() if report.peak_memory), default=None)
+
+    @property
     def steps_left(self) -> int:
         """Upper bound of the member-steps left, reached if no member is lost and a search uses all its trials."""
         unfinished = (self.trials[trial_id] for trial_id, status in self.statuses.items() if status in _TO_TRAIN)

@@ -16,8 +16,8 @@ from orchestrator.base.space import SCALES, Scale
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.importing.runs import AxisColumn, column_named
 from orchestrator.logs.columns import Columns, MetricsConfig
-from orchestrator.logs.line_formats import compiled_pattern
 from orchestrator.logs.lines import compiled
+from orchestrator.logs.pattern import compiled_pattern
 from orchestrator.sweepfile.fields import lowered, shown
 from orchestrator.sweepfile.overrides import parse_set
 from orchestrator.sweepfile.sections import Section

@@ -107,22 +107,26 @@ class PackedObjective:
     """Facts of a custom packed objective, so that a diagnosis need not import its code.
 
     ``features`` are the fields whose default switches them off, with this default. ``layer_groups`` is empty if the
-    objective names none: then telemetry has the groups in the order of the weights.
+    objective names none: then telemetry has the groups in the order of the weights. With ``is_full_batch`` every step
+    sees the same data unless a field says otherwise.
     """
 
     layer_groups: tuple[str, ...]
     has_logits: bool
     data_fields: tuple[str, ...]
     features: Mapping[str, Any]
+    is_full_batch: bool = False
 
 
 def packed_fact(objective: Objective) -> str:
     """Return the text of the fact ``PACKED_FACT``."""
     fields = objective.config_class.model_fields
     features = {name: field.default for name, field in fields.items() if is_feature(field)}
-    return canonical_text(
-        asdict(PackedObjective(objective.layer_groups, objective.has_logits, objective.data_fields, features))
+    is_full_batch = objective.is_full_batch({name: field.get_default() for name, field in fields.items()})
+    packed = PackedObjective(
+        objective.layer_groups, objective.has_logits, objective.data_fields, features, bool(is_full_batch)
     )
+    return canonical_text(asdict(packed))
 
 
 def numerics_fact(roundings: Mapping[str, Rounding]) -> str:
@@ -144,6 +148,7 @@ def packed_from_fact(fact: str) -> PackedObjective:
         has_logits=bool(values["has_logits"]),
         data_fields=tuple(map(str, values["data_fields"])),
         features={name: to_hashable(value) for name, value in dict(values["features"]).items()},
+        is_full_batch=bool(values.get("is_full_batch", False)),
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -187,6 +188,11 @@ class WaysBack:
             self.num += self._first < step <= self._last
         self._last = step
 
+    def add_new(self, num: int, last: int) -> None:
+        """Take ``num`` points with steps above all before, after the first."""
+        self.num, self.highest, self._last = 0, last, last
+        self._num_new, self._again_before = self._num_new + num, self._num_again
+
     @property
     def are_for_ever(self) -> bool:
         """Whether it goes back again and again and comes no further."""
@@ -250,6 +256,23 @@ class Numbering:
         self.last = step
         return step
 
+    def next_steps(self, values: Sequence[float], epoch: float | None) -> list[int] | None:
+        """Return the steps of points with these named steps, the last one in ``epoch``, if each is above all before.
+
+        None if anything else is in question, where ``next_step`` knows the answer for each.
+        """
+        if self.last is None or self._num_of_others or not all(map(float.is_integer, values)):
+            return None
+        steps = [round(value) + self._offset for value in values]
+        highest = max(self.last, self.ways_back.highest)
+        if not all(map(operator.lt, [highest, *steps], steps)) or steps[-1] >= 2**53:
+            return None
+        self.ways_back.add_new(len(steps), steps[-1])
+        self._gap = steps[-1] - (steps[-2] if len(steps) > 1 else self.last)
+        self._value, self._epoch = values[-1], math.inf if epoch is None else epoch
+        self.last = steps[-1]
+        return steps
+
     def _is_of_another_run(self, value: float | None, epoch: float | None, *, is_counter: bool) -> bool:
         """Whether a counter and the epoch begin again."""
         if not is_counter or value is None or epoch is None or self.last is None:
@@ -297,10 +320,10 @@ class Silence:
     _most: int = 0  # such lines between two losses
     _num_losses: int = 0
 
-    def end(self, step: float) -> None:
-        """Take a line with a loss."""
+    def end(self, step: float, num: int = 1) -> None:
+        """Take ``num`` lines with a loss, the last of them at ``step``."""
         self._most, self.num, self._last = max(self._most, self.num), 0, max(self._last, step)
-        self._num_losses += 1
+        self._num_losses += num
 
     def add(self, step: float) -> None:
         """Take a line with a step alone."""

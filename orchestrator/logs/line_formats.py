@@ -10,10 +10,11 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from orchestrator.base.errors import InputError, Problem
-from orchestrator.logs.columns import MetricsConfig, find_name, may_be_loss, plain_name
-from orchestrator.logs.lines import MAX_NAME, Reader, Row, compiled, number_of, text_of, text_pairs, texts_of
+from orchestrator.logs.columns import MetricsConfig, may_be_loss, plain_name
+from orchestrator.logs.lines import MAX_NAME, Reader, Row, Rows, number_of, text_of, text_pairs, texts_of
+from orchestrator.logs.pattern import Pattern, compiled_pattern
 from orchestrator.logs.series import SeriesOfText, row_of_object
+from orchestrator.logs.shapes import shapes_of
 
 # Lines of Python that no log has, and those that look like one, soon after such lines.
 _STATEMENT = re.compile(
@@ -60,6 +61,27 @@ class Text(Reader):
         for line in _with_words(lines[len(first) :], self._words):
             if row := self._row(line):
                 yield row
+
+    def parts(self, lines: Sequence[bytes]) -> Iterator[Row | Rows]:
+        """Yield the rows of nonempty lines, those of successive lines of one form together."""
+        if self._num_read < self._NUM_UNFILTERED:
+            yield from self.rows(lines)
+            return
+        wanted = [line[: self._MAX_BYTES] for line in _with_words(_with_numbers(lines), self._words)]
+        at, shapes = 0, shapes_of(wanted)
+        alike = Rows((), [])
+        while at < len(wanted):
+            rows = self._series.rows_alike(wanted, shapes, at)
+            if rows is None:
+                row = self._row(wanted[at])
+                rows = Rows(tuple(row), [list(row.values())] if row else [])
+            at += max(1, len(rows.values))
+            if rows.values and rows.names == alike.names:
+                alike.values.extend(rows.values)
+            elif rows.values:
+                yield alike
+                alike = rows
+        yield alike
 
     def _is_source(self, line: bytes) -> bool:
         """Whether a line at the start of a log is of the script itself, which some scripts print before they train."""
@@ -151,24 +173,6 @@ class Mixed(Text):
         return super()._row(line) if values is None else _row_of(values, text_of(line), self._series)
 
 
-class Pattern(Reader):
-    """Reads lines that match a regular expression, whose groups are the columns."""
-
-    _MAX_BYTES = 64 * 1024  # searched in a line: an expression may be slow
-
-    def __init__(self, pattern: re.Pattern[str]) -> None:
-        self._pattern = pattern
-
-    def rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
-        """Yield the rows of nonempty lines."""
-        for line in lines:
-            match = self._pattern.search(text_of(line[: self._MAX_BYTES]))
-            groups = match.groupdict() if match else {}
-            numbers = {name: number_of(text) for name, text in groups.items() if text is not None}
-            if row := {name: value for name, value in numbers.items() if value is not None}:
-                yield row
-
-
 class Auto(Reader):
     """Reads a table if the first two lines are a header with a loss and numbers, else text and JSON."""
 
@@ -193,6 +197,10 @@ class Auto(Reader):
                 yield from self._chosen.rows(lines[i:])
                 return
             yield from self._read(line)
+
+    def parts(self, lines: Sequence[bytes]) -> Iterator[Row | Rows]:
+        """Yield the rows of nonempty lines, those of successive lines of one form together."""
+        yield from self.rows(lines) if self._chosen is None else self._chosen.parts(lines)
 
     def finish(self) -> Iterable[Row]:
         """Return the rows of lines that were held back."""
@@ -231,16 +239,6 @@ def reader_of(metrics: MetricsConfig, is_loss: Callable[[str], bool], given: Ite
     if metrics.format == "csv":
         return Csv(is_loss)
     return Text(given) if metrics.format == "text" else Auto(is_loss, given)
-
-
-def compiled_pattern(metrics: MetricsConfig) -> re.Pattern[str]:
-    """Compile the pattern of ``metrics``. Raises InputError if it is invalid, or has no group for the loss."""
-    remedy = r"write e.g. 'step (?P<step>\d+) loss (?P<loss>\S+)'"
-    pattern = compiled(metrics.pattern or "", "metrics.pattern", remedy)
-    wanted = metrics.loss or "loss"
-    if find_name(pattern.groupindex, wanted) is None:
-        raise InputError(Problem("", "metrics.pattern", f"has no group called {wanted}", remedy))
-    return pattern
 
 
 # --- tables: comma, tab or semicolon separated values ----------------------------------------------

@@ -49,6 +49,17 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 Row = Mapping[str, float]
 
 
+class Rows(NamedTuple):
+    """Several rows with the same names."""
+
+    names: tuple[str, ...]
+    values: list[list[float]]  # of each row
+
+    def each(self) -> Iterator[Row]:
+        """Yield them one by one."""
+        return (dict(zip(self.names, values, strict=True)) for values in self.values)
+
+
 def compiled(pattern: str, key: str, remedy: str, place: str = "") -> re.Pattern[str]:
     """Compile a regular expression of the user. Raises InputError with its ``place``, ``key`` and the ``remedy``."""
     try:
@@ -68,6 +79,10 @@ class Reader(ABC):
     @abstractmethod
     def rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
         """Yield the rows of nonempty lines."""
+
+    def parts(self, lines: Sequence[bytes]) -> Iterator[Row | Rows]:
+        """Yield the same, several rows with the same names together where that is faster."""
+        yield from self.rows(lines)
 
     def finish(self) -> Iterable[Row]:
         """Return the rows of lines that were held back."""
@@ -97,24 +112,29 @@ class Lines:
 
     def rows(self, content: bytes) -> Iterable[Row]:
         """Return the rows of the lines that end in ``content``."""
+        return self._reader.rows(self._lines_of(content))
+
+    def parts(self, content: bytes) -> Iterable[Row | Rows]:
+        """Return the same, several rows with the same names together where that is faster."""
+        return self._reader.parts(self._lines_of(content))
+
+    def _lines_of(self, content: bytes) -> list[bytes]:
         lines = content.replace(b"\r", b"\n").split(b"\n")
         if len(lines) > 1:
             lines[0] = bytes(self._rest + lines[0])
             self._rest.clear()
         self._rest += lines.pop()[: self._max_bytes - len(self._rest)]
-        return self._read([line[: self._max_bytes] for line in lines if line])
+        lines = [line[: self._max_bytes] for line in lines if line]
+        if lines and not self.num_lines:
+            lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
+        self.num_lines += len(lines)
+        self.last.extend(line[:_MAX_LAST_BYTES] for line in lines[-MAX_LAST_LINES:])
+        return lines
 
     def finish(self) -> Iterator[Row]:
         """Yield the rows of the unterminated last line, and of lines that the reader held back."""
         yield from self.rows(b"\n")
         yield from self._reader.finish()
-
-    def _read(self, lines: list[bytes]) -> Iterable[Row]:
-        if lines and not self.num_lines:
-            lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
-        self.num_lines += len(lines)
-        self.last.extend(line[:_MAX_LAST_BYTES] for line in lines[-MAX_LAST_LINES:])
-        return self._reader.rows(lines)
 
 
 def without_colours(text: str) -> str:
@@ -142,12 +162,13 @@ def in_usual_order(text: str) -> str:
 
 
 class Pair(NamedTuple):
-    """A name in its plain form, the number after it, where the name begins, and where the number is."""
+    """A name in its plain form, the number after it, where the name begins, where the number is, and its unit."""
 
     name: str
     value: float
     start: int
     span: tuple[int, int]
+    factor: float  # of the unit, which is in the value
 
 
 def text_pairs(line: str) -> Iterator[Pair]:
@@ -160,12 +181,7 @@ def text_pairs(line: str) -> Iterator[Pair]:
         if not is_step and number.isdecimal() and "loss" in name and (decimals := _DECIMALS.match(line, match.end(2))):
             number, end = f"{number}.{decimals[1]}", decimals.end()
         factor = 1.0 if is_step else _UNITS.get(unit, 1.0)
-        yield Pair(name, float(number) * factor, match.start(), (start, end))
-
-
-def has_counter(line: str) -> bool:
-    """Whether a line may have counters such as 10/300."""
-    return _COUNTER.search(line[:_MAX_TEXT]) is not None
+        yield Pair(name, float(number) * factor, match.start(), (start, end), factor)
 
 
 def counters(line: str, before: int) -> Iterator[tuple[str, float]]:
@@ -174,22 +190,28 @@ def counters(line: str, before: int) -> Iterator[tuple[str, float]]:
     They begin before the index ``before``; after it they are in square brackets, or in front of the brackets of a
     progress bar. A counter with another name counts something else: `correct: 12/64`.
     """
+    for counter, names in named_counters(line, before):
+        if float(counter[1]) <= float(counter[2]):
+            yield from ((name, float(counter[group])) for name, group in names)
+
+
+def named_counters(line: str, before: int) -> Iterator[tuple[re.Match[str], tuple[tuple[str, int], ...]]]:
+    """Yield what may be a counter, and the names of its two numbers by their groups; it is none if the first is larger.
+
+    All of this follows from the characters between the digits.
+    """
     for match in _COUNTER.finditer(line[:_MAX_TEXT]):
-        value = float(match[1])
-        if value > float(match[2]):
-            continue
         is_enclosed = line[: match.start()].rstrip().endswith("[") or line[match.end() :].startswith(" [")
         if match.start() > before and not is_enclosed:
             continue
         name = _NAME_BEFORE.search(line[max(0, match.start() - _NAME_WITHIN) : match.start()])
         names = plain_name(name[1]).split("/") if name else []
         if len(names) == 2 and names[0] == EPOCH and names[1] in STEP_NAMES:  # Epoch/Step: 3/120
-            yield EPOCH, value
-            yield names[1], float(match[2])
+            yield match, ((EPOCH, 1), (names[1], 2))
         elif names and names[-1].split("_")[-1] in (EPOCH, "epochs"):
-            yield EPOCH, value
+            yield match, ((EPOCH, 1),)
         elif not names or names[-1] in (*STEP_NAMES, *_PROGRESS):
-            yield (names[-1] if names and names[-1] in STEP_NAMES else COUNTER), value
+            yield match, ((names[-1] if names and names[-1] in STEP_NAMES else COUNTER, 1),)
 
 
 def number_of(cell: str) -> float | None:

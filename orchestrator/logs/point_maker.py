@@ -31,7 +31,7 @@ from orchestrator.logs.columns import (
     plain_name,
     training_losses,
 )
-from orchestrator.logs.lines import Row
+from orchestrator.logs.lines import Row, Rows
 from orchestrator.logs.scores import FOUND
 from orchestrator.logs.series import EVALUATION
 
@@ -41,8 +41,7 @@ _OWN_STEPS = tuple(name for name in STEP_NAMES if name not in (COUNTER, "batch",
 _MAX_NAMES = 1000  # that are remembered
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """One step of a curve. Loss and norm may be any float, including NaN and infinities.
 
     If no gradient norm was printed since the last point, the last finite one is used.
@@ -129,6 +128,36 @@ class PointMaker:
     def is_loss(self, name: str) -> bool:
         """Whether the column ``name`` may be the loss."""
         return self._role(name) == "loss"
+
+    def take_part(self, part: Row | Rows) -> list[Point]:
+        """Return the points that one row or several complete."""
+        if not isinstance(part, Rows):
+            return self.take(part)
+        points = self._along_all(part) if part.values else []
+        return [point for row in part.each() for point in self.take(row)] if points is None else points
+
+    def _along_all(self, rows: Rows) -> list[Point] | None:
+        """Return the points of rows whose columns are known and whose steps plainly increase, as ``take`` would."""
+        lane = self._lanes.get(rows.names)
+        if lane is None or lane.step in (None, COUNTER) or COUNTER in rows.names:
+            return None
+        if self._steps or self._norms or self._held:
+            return None
+        columns = dict(zip(rows.names, zip(*rows.values, strict=True), strict=True))
+        epoch = columns[EPOCH][-1] if EPOCH in columns else self._epoch
+        steps = self.numbering.next_steps(columns[lane.step], epoch)
+        if steps is None:
+            return None
+        self._epoch, self._norm = epoch, lane.norm or self._norm
+        self._silence.end(columns[lane.step][-1], len(steps))
+        norms: Sequence[float | None] = [None] * len(steps) if lane.norm is None else columns[lane.norm]
+        if lane.norm is not None and (finite := list(filter(math.isfinite, columns[lane.norm]))):
+            self._finite_norms[lane.norm] = finite[-1]
+        others: Sequence[Mapping[str, float]] = [{}] * len(steps)
+        if lane.others:
+            kept = zip(*(columns[name] for name in lane.others), strict=True)
+            others = [dict(zip(lane.others, values, strict=True)) for values in kept]
+        return list(map(Point, steps, columns[lane.loss], norms, others))
 
     def take(self, row: Row) -> list[Point]:
         """Return the points that ``row`` completes."""

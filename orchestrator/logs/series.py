@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from orchestrator.logs.columns import COUNTER, EPOCH, STEP_NAMES, may_be_loss
-from orchestrator.logs.lines import Pair, counters, has_counter, in_usual_order, json_numbers, text_of, text_pairs
+from orchestrator.logs.lines import (
+    Pair,
+    Rows,
+    counters,
+    in_usual_order,
+    json_numbers,
+    named_counters,
+    text_of,
+    text_pairs,
+)
+from orchestrator.logs.shapes import MAX_SHAPES, Form, Shape, may_have_shape, shapes_of
 
 EVALUATION = "eval"  # prefix of names in a line of an evaluation
 _WORDS = r"test(?:ing)?|val|valid|validat(?:ion|ing|ed?)|eval|evaluat(?:ion|ing|ed?)|held[- ]?out"
@@ -45,13 +55,10 @@ _MIN_SHARED = 2  # equal names that make two lines with the same first word one 
 _MAX_FORMS = 50
 _MIN_LINES = 3  # before the first kind has so many lines, a kind with more lines replaces it
 # Keys of a JSON object that say to which split it belongs.
-_SPLITS = ("split", "mode", "phase", "stage", "set", "subset", "dataset", "type", "kind", "event")
+_SPLITS = frozenset(("split", "mode", "phase", "stage", "set", "subset", "dataset", "type", "kind", "event"))
 _SUMMARY = "wandb:"  # which closes a run with its last and its best values
 _MIN_DOUBLED = 8  # characters of a line that a second logger prints once more, with or without a prefix
 _MAX_LABEL = 80  # characters
-_ZEROS = bytes.maketrans(b"123456789", b"000000000")
-_PLAIN = re.compile(rb"[\t -z|}~]{1,1000}")  # without JSON
-_MAX_SHAPES = 2000  # that are remembered
 _SWITCH_AFTER = 50  # lines of another kind in a row mean that the training now prints like that
 # So many lines of another kind, also as a share of the first kind, make the training loss ambiguous.
 _AMBIGUOUS_LINES, _AMBIGUOUS_SHARE = 10, 1 / 3
@@ -149,8 +156,9 @@ class SeriesOfText:
         self._rank: str | None = None
         self._processes = _Processes()
         self._last = ""  # line with a loss
-        # Where the numbers are in lines of a shape, which has 0 in place of each digit, and their form.
-        self._shapes: dict[bytes, tuple[list[tuple[str, int, int]], _Form | None]] = {}
+        self._shapes: dict[bytes, Shape] = {}  # of lines that were read
+        self._forms: dict[Form, Form] = {}  # so that equal ones are the same
+        self._form_of_first: Form | None = None  # of the last line with a loss, if it is of the first kind
         self._num_in_a_row = 0  # lines of other kinds since the last line of the first kind
         self.num_left_out = 0  # lines with a loss that have another kind or rank
         self.is_of_objects = False  # JSON objects have losses, so that messages in others have none of the series
@@ -164,27 +172,54 @@ class SeriesOfText:
 
     def row_of_line(self, line: bytes) -> Mapping[str, float]:
         """Return the same as ``row`` for bytes, without a search in lines that differ in their digits alone."""
-        shape = line.translate(_ZEROS)
+        (shape,) = shapes_of([line])
         known = self._shapes.get(shape)
         if known is None:
             text = text_of(line)
-            if len(self._shapes) >= _MAX_SHAPES:
+            if len(self._shapes) >= MAX_SHAPES:
                 self._shapes.clear()
-            if (spans := _spans(line, text)) is not None:
-                self._shapes[shape] = spans, _read(text).form
+            if (found := _shape(line, text)) is not None:
+                form = found.form and self._forms.setdefault(found.form, found.form)
+                self._shapes[shape] = replace(found, form=form)
             return self.row(text)
-        spans, form = known
-        row = {name: float(line[begin:end]) for name, begin, end in spans}
-        return row if form is None else self._counted(line.decode(), row, form)
+        numbers = known.numbers(line)
+        if numbers is None:
+            return self.row(text_of(line))
+        row = dict(zip(known.names, numbers, strict=True))
+        return row if known.form is None else self._counted(line.decode(), row, known.form)
 
-    def _counted(self, text: str, row: Mapping[str, float], form: _Form) -> Mapping[str, float]:
+    def rows_alike(self, lines: Sequence[bytes], shapes: Sequence[bytes], at: int) -> Rows | None:
+        """Return the rows of the lines from ``at`` whose form is that of the last line of the first kind, if any have.
+
+        They count as it did. ``shapes`` are those of the lines.
+        """
+        form, before, last = self._form_of_first, None, self._last
+        values: list[list[float]] = []
+        if form is None or not form.is_of_one_process:
+            return None
+        for i in range(at, len(lines)):
+            line = lines[i]
+            if shapes[i] != before:
+                known = self._shapes.get(shapes[i])
+                if known is None or known.form is not form:
+                    break
+                if _is_doubled(lines[i - 1].decode().strip() if values else last, line.decode().strip()):
+                    break
+                before, numbers_of = shapes[i], known.numbers
+            if (numbers := numbers_of(line)) is None:
+                break
+            values.append(numbers)
+        if not values:
+            return None
+        self._last = lines[at + len(values) - 1].decode().strip()
+        self._kinds[form.loss][0].num_lines += len(values)
+        return Rows(form.columns, values)
+
+    def _counted(self, text: str, row: Mapping[str, float], form: Form) -> Mapping[str, float]:
         """Return the row of a line with a loss, as its place in the series asks."""
         last, self._last = self._last, text.strip()
-        if (
-            last != self._last
-            and len(last) >= _MIN_DOUBLED
-            and (last.endswith(self._last) or self._last.endswith(last))
-        ):
+        self._form_of_first = None
+        if _is_doubled(last, self._last):
             return {}
         if not form.is_of_one_process and self._is_of_another(text, row):
             self.num_left_out += 1
@@ -202,6 +237,7 @@ class SeriesOfText:
             self._num_in_a_row = 0
             return row
         if kind is kinds[0]:
+            self._form_of_first = form
             return row
         self.num_left_out += 1
         return _prefixed(row, kind.label)
@@ -232,7 +268,7 @@ class SeriesOfText:
         is_another = step is not None and self._processes.is_another(text, step, row.get(EPOCH, math.inf))
         return is_another or self._is_of_another_rank(text) or self._processes.is_unbroken(text)
 
-    def _kind_of(self, form: _Form) -> _Kind:
+    def _kind_of(self, form: Form) -> _Kind:
         words, names = form.words, form.names
         kinds = self._kinds.get(form.loss)
         if kinds is None:
@@ -254,21 +290,10 @@ class SeriesOfText:
 def row_of_object(values: Mapping[str, Any]) -> Mapping[str, float]:
     """Return names and numbers of a JSON object; names of an evaluation get a prefix."""
     row = json_numbers(values)
-    splits = (values.get(key) for key in _SPLITS)
+    splits = () if _SPLITS.isdisjoint(values) else map(values.get, _SPLITS)
     if any(isinstance(split, str) and _EVALUATION_WORD.fullmatch(split) for split in splits):
         return _prefixed(row, EVALUATION)
     return row
-
-
-class _Form(NamedTuple):
-    """What the words of a line with a loss say, whatever its numbers: the name of the loss, and the kind of line."""
-
-    loss: str
-    words: tuple[str, ...]
-    names: frozenset[str]
-    is_evaluation: bool
-    has_step: bool
-    is_of_one_process: bool  # so that no number can say that another process printed it
 
 
 class _Read(NamedTuple):
@@ -276,7 +301,7 @@ class _Read(NamedTuple):
 
     text: str
     row: dict[str, float]
-    form: _Form | None
+    form: Form | None
 
 
 def _read(text: str) -> _Read:
@@ -288,7 +313,8 @@ def _read(text: str) -> _Read:
     before = re.findall(r"[a-z]+", text[: loss.start].lower())
     words = tuple([word for word in before if word not in _IGNORED][-_NUM_WORDS:])
     has_step = any(name in row for name in STEP_NAMES)
-    form = _Form(loss.name, words, frozenset(row), _is_evaluation(text, loss), has_step, not _names_process(text))
+    kind = (loss.name, words, tuple(row), frozenset(row))
+    form = Form(*kind, _is_evaluation(text, loss), has_step, not _names_process(text))
     return _Read(text, row, form)
 
 
@@ -296,23 +322,34 @@ def _names_process(text: str) -> bool:
     return _PROCESS.match(text) is not None or _RANK.search(text[:_RANK_WITHIN]) is not None
 
 
-def _spans(line: bytes, text: str) -> list[tuple[str, int, int]] | None:
-    """Return where the numbers of a line are by their names, or None if their places follow from more than its shape.
+def _shape(line: bytes, text: str) -> Shape | None:
+    """Return the shape of a line, or None if the places of its numbers follow from more than that.
 
-    A line of the same shape has the same characters except for other digits, which only counters and ids compare.
+    A line of the same shape has the same characters except for other digits, which only counters compare; ids of
+    processes are compared later.
     """
-    if not _PLAIN.fullmatch(line) or in_usual_order(text) != text or has_counter(text) or _names_process(text):
+    if not may_have_shape(line) or in_usual_order(text) != text or text.startswith(_SUMMARY):
         return None
-    if text.startswith(_SUMMARY):
+    pairs = list(text_pairs(text))
+    if any("," in text[slice(*pair.span)] for pair in pairs):
         return None
-    found = _named(list(text_pairs(text)))
-    spans = [(name, *pair.span) for name, pair in found.items()]
-    return spans if all(_is_as_written(text[slice(*pair.span)], pair.value) for pair in found.values()) else None
+    places = {name: (slice(*pair.span), pair.factor) for name, pair in _named(pairs).items()}
+    read, checks = _read(text), []
+    for counter, names in named_counters(text, _start_of_loss(text, pairs)):
+        checks.append((slice(*counter.span(1)), slice(*counter.span(2))))
+        for name, group in names:
+            place = slice(*counter.span(group)), 1.0
+            places[name] = place if name == COUNTER else places.get(name, place)
+    factors = tuple(factor for _, factor in places.values())
+    if tuple(places) != tuple(read.row):  # a counter of this line is none
+        return None
+    scaled = factors if set(factors) - {1.0} else ()
+    return Shape(tuple(places), tuple(place for place, _ in places.values()), scaled, tuple(checks), read.form)
 
 
-def _is_as_written(number: str, value: float) -> bool:
-    """Whether ``value`` has no unit and no comma."""
-    return "," not in number and repr(float(number)) == repr(value)
+def _is_doubled(last: str, this: str) -> bool:
+    """Whether a second logger printed ``this`` line once more, with or without a prefix."""
+    return last != this and len(last) >= _MIN_DOUBLED and (last.endswith(this) or this.endswith(last))
 
 
 def _named(pairs: list[Pair]) -> dict[str, Pair]:
@@ -329,8 +366,7 @@ def _named(pairs: list[Pair]) -> dict[str, Pair]:
 def _numbered(text: str, pairs: list[Pair]) -> dict[str, float]:
     """Return the first number of each name, the epoch, and the last counter such as 10/300."""
     row = {name: pair.value for name, pair in _named(pairs).items()}
-    loss = next((pair.start for pair in pairs if may_be_loss(pair.name, None)), len(text))
-    for name, value in counters(text, loss):
+    for name, value in counters(text, _start_of_loss(text, pairs)):
         if name == EPOCH:
             row.setdefault(EPOCH, value)
         elif name == COUNTER:
@@ -338,6 +374,10 @@ def _numbered(text: str, pairs: list[Pair]) -> dict[str, float]:
         else:
             row.setdefault(name, value)
     return row
+
+
+def _start_of_loss(text: str, pairs: list[Pair]) -> int:
+    return next((pair.start for pair in pairs if may_be_loss(pair.name, None)), len(text))
 
 
 def _is_evaluation(text: str, loss: Pair) -> bool:

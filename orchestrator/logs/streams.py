@@ -11,8 +11,9 @@ from collections.abc import Iterable
 
 from orchestrator.logs.columns import Columns, MetricsConfig
 from orchestrator.logs.event_files import Events, begins_as_events
-from orchestrator.logs.line_formats import compiled_pattern, reader_of
-from orchestrator.logs.lines import MAX_LAST_LINES, MAX_LINE_BYTES, Lines, Reader, Row, without_colours
+from orchestrator.logs.line_formats import reader_of
+from orchestrator.logs.lines import MAX_LAST_LINES, MAX_LINE_BYTES, Lines, Reader, Row, Rows, without_colours
+from orchestrator.logs.pattern import compiled_pattern
 from orchestrator.logs.point_maker import Point, PointMaker, Reading
 from orchestrator.logs.scores import WithScore, compiled_score
 
@@ -74,20 +75,20 @@ class MetricStream:
     def feed(self, content: bytes) -> list[Point]:
         """Return the points that ``content`` completes; it may end within a line or a character."""
         blocks = (content[at : at + _BLOCK] for at in range(0, len(content), _BLOCK))
-        return [point for block in blocks for row in self._rows(block) for point in self._maker.take(row)]
+        return [point for block in blocks for part in self._parts(block) for point in self._maker.take_part(part)]
 
     def finish(self) -> list[Point]:
         """Return the points that were held back until the end of the run."""
-        points = [point for row in self._last_rows() for point in self._maker.take(row)]
+        points = [point for part in self._last_parts() for point in self._maker.take_part(part)]
         return points + self._maker.finish()
 
-    def _rows(self, content: bytes) -> Iterable[Row]:
+    def _parts(self, content: bytes) -> Iterable[Row | Rows]:
         if self._head is not None:
             self._head += content
             if begins_as_events(self._head) is None:
                 return ()
             content = self._release_head()
-        return self._lines.rows(content) if self._events is None else self._events.rows(content)
+        return self._lines.parts(content) if self._events is None else self._events.rows(content)
 
     def _release_head(self) -> bytes:
         """Return the content that was held back to detect an event file."""
@@ -96,9 +97,9 @@ class MetricStream:
             self._events = Events()
         return content
 
-    def _last_rows(self) -> list[Row]:
-        rows = [] if self._head is None else list(self._rows(self._release_head()))
-        return [*rows, *(self._lines.finish() if self._events is None else self._events.finish())]
+    def _last_parts(self) -> list[Row | Rows]:
+        parts = [] if self._head is None else list(self._parts(self._release_head()))
+        return [*parts, *(self._lines.finish() if self._events is None else self._events.finish())]
 
 
 def _reader(metrics: MetricsConfig, maker: PointMaker) -> Reader:

@@ -70,13 +70,16 @@ class ListedSweep:
 
 def all_sweeps(results: Path) -> list[ListedSweep]:
     """The sweeps in the folder ``results``, the latest change first."""
-    folders = (
-        [folder for folder in sorted(results.iterdir()) if (folder / LEDGER).is_file()] if results.is_dir() else []
-    )
-    return sorted(map(_listed, folders), key=lambda found: -found.changed_at)
+    return sorted(map(listed_sweep, sweep_folders(results)), key=lambda found: -found.changed_at)
 
 
-def _listed(folder: Path) -> ListedSweep:
+def sweep_folders(results: Path) -> list[Path]:
+    """The folders in ``results`` that have a ledger, by name."""
+    return [folder for folder in sorted(results.iterdir()) if (folder / LEDGER).is_file()] if results.is_dir() else []
+
+
+def listed_sweep(folder: Path) -> ListedSweep:
+    """What a list shows of the sweep in ``folder``."""
     changed = max(path.stat().st_mtime for path in (folder / LEDGER, folder / FROZEN_SWEEP) if path.exists())
     try:
         with LedgerReader(folder / LEDGER) as ledger:

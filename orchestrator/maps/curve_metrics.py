@@ -17,6 +17,7 @@ _UPDATE, _LAG = "update_rms/all", "v_lag/all"  # columns of telemetry
 WINDOW = 128
 SIGMAS = 6.0
 _LEAST_DEVIATION = 1e-10
+LOSS_RATIO = 1.2
 _STEPS_AT_ONCE = 1024  # all windows of these take a megabyte
 
 Measured = Mapping[str, Mapping[str, float]]  # metric -> trial_id -> value
@@ -71,6 +72,22 @@ def _spike_score(trace: Trace) -> float | None:
     return spike_score([trace[name] for name in SCORED if name in trace])
 
 
+def _loss_ratio_steps(trace: Trace) -> float | None:
+    return loss_ratio_steps(trace["loss"]) if "loss" in trace else None
+
+
+def loss_ratio_steps(loss_N: np.ndarray) -> int | None:
+    """At how many steps the loss is above 1.2 times the least one before, or not finite; None for less than two.
+
+    The loss ratio of Li et al. (arXiv 2108.06084). A loss of zero or below has no ratio.
+    """
+    if len(loss_N) < 2:
+        return None
+    least_M = np.fmin.accumulate(np.where(np.isfinite(loss_N), loss_N, np.nan))[:-1]
+    is_over_M = (loss_N[1:] > LOSS_RATIO * least_M) & (least_M > 0)
+    return int((is_over_M | ~np.isfinite(loss_N[1:])).sum())
+
+
 def _edge_crossings(telemetry: Trace) -> float | None:
     if "lambda_max" not in telemetry:
         return None
@@ -100,7 +117,10 @@ def _late_router_gini(telemetry: Trace) -> float | None:
     return _late_median(telemetry, telemetry["router_gini"]) if "router_gini" in telemetry else None
 
 
-OF_TRACES: Mapping[str, Callable[[Trace], float | None]] = {"spike_score": _spike_score}
+OF_TRACES: Mapping[str, Callable[[Trace], float | None]] = {
+    "spike_score": _spike_score,
+    "loss_ratio_steps": _loss_ratio_steps,
+}
 # Of telemetry `with_rates`.
 OF_TELEMETRY: Mapping[str, Callable[[Trace], float | None]] = {
     "edge_crossings": _edge_crossings,

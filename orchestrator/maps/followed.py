@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import pickle
 from array import array
 from bisect import bisect_left
@@ -122,6 +123,11 @@ class FollowedRun:
         Of several processes that print the same steps, the first line of each step counts.
         """
         back = None
+        steps = [point.step for point in points]
+        if points and self._steps and all(map(operator.lt, [self._steps[-1], *steps], steps)):
+            self._printed.extend(points)
+            self._append_all(points)
+            points = ()
         for point in points:
             self._printed.append(point)
             if self._steps and point.step <= self._steps[-1]:
@@ -135,12 +141,19 @@ class FollowedRun:
         return back
 
     def _append(self, point: Point) -> None:
-        norm = point.grad_norm
         self._first = point.step if self._first is None else self._first
-        self._steps.append(point.step)
-        self._losses.append(point.loss)
-        self._norms.append(math.nan if norm is None else math.inf if math.isnan(norm) else norm)
-        self._lrs.append(self._lr_of(point.others))
+        self._append_all([point])
+
+    def _append_all(self, points: Sequence[Point]) -> None:
+        steps, losses, norms, others = zip(*points, strict=True)
+        self._steps.extend(steps)
+        self._losses.extend(losses)
+        self._norms.extend([math.nan if x is None else math.inf if math.isnan(x) else x for x in norms])
+        try:
+            self._lrs.extend([of_point[self._lr_name] for of_point in others])
+        except KeyError:
+            for of_point in others:
+                self._lrs.append(self._lr_of(of_point))
 
     def _is_of_another_process(self, step: int) -> bool:
         """Whether ``step`` was printed by a process that is at most some steps behind another one."""

@@ -198,14 +198,17 @@ class GridMap:
     def distances_to_edge(self) -> dict[Cell, float]:
         """Decades, log10 of a factor, from each cell to the nearest one on the other side along any ordered axis.
 
-        Negative for a cell over the edge. Without unknown cells, and those without another side.
+        Negative for a cell over the edge. Without unknown cells, and those without another side; an island is none.
         """
         factors: dict[Cell, list[float]] = {}
+        islands = {cell for cell, state in self.states.items() if self._of_state(state)} - self._mainland
+        others_of = {cell: "unknown" if cell in islands else state for cell, state in self.states.items()}
         own = {cell: side for cell, state in self.states.items() if (side := self._of_state(state)) is not None}
         for axis in ordered_axes(self.axes):
             for row in rows_along(self.states, axis, self.axes):
                 for here, cell in ((here, cell) for here, cells in row.items() for cell in cells if cell in own):
-                    others = ((value, self._of_state(self._state_beside(cell, axis, value))) for value in row)
+                    states = ((value, state_beside(cell, axis, value, self.axes, others_of)) for value in row)
+                    others = ((value, self._of_state(state)) for value, state in states)
                     factors.setdefault(cell, []).extend(
                         axis.factor(here, value) for value, side in others if side is not None and side != own[cell]
                     )

@@ -16,7 +16,6 @@ from orchestrator.base.measure import Measure
 from orchestrator.base.space import Axis, Cell, format_value, is_number, is_ordered
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.maps.axes import existing
-from orchestrator.maps.surface_map import as_range, setting_text, shown_settings
 from orchestrator.maps.table import SweepTable, usual_measure
 
 _PLACES = 129  # on a range
@@ -147,6 +146,8 @@ def _of_range(table: SweepTable, name: str, between: tuple[float, float] | None)
     The logarithm of the capped loss, or a score itself, is interpolated between the nearest cells, linearly in the
     distance on the axes' scales.
     """
+    from orchestrator.maps.surface_map import as_range, shown_settings  # imports SciPy, which grids do without
+
     axes = {axis.name: as_range(axis) for axis in table.axes}
     if name not in axes or axes[name].values:
         remedy = f"axes: {', '.join(axes) or 'none'}"
@@ -201,6 +202,8 @@ def _interpolated(
     is_log: bool,
 ) -> Sensitivity:
     from scipy.interpolate import RBFInterpolator
+
+    from orchestrator.maps.surface_map import setting_text
 
     named = [axis for axis in axes if not all(map(is_number, axes[axis].values))]
     ranges = [axes[axis] for axis in axes if axis not in named]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from objectives.models.facts.feed import domain_readings
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.measure import FINAL_LOSS, Measure, column_measure, score_of
 from orchestrator.base.space import Axis, Cell, format_value, to_hashable
@@ -239,8 +240,17 @@ def length_notes(trials: Sequence[TrialResult]) -> Iterator[str]:
 
 
 def printed_metrics(trials: Iterable[TrialResult]) -> tuple[str, ...]:
-    """The metrics that a custom trainer's section names under ``metrics: also``, in its order."""
-    return tuple(dict.fromkeys(name for trial in trials for name in trial.config.get("metrics", {}).get("also", ())))
+    """The metrics that trials report for themselves, in their order, whose last reading counts.
+
+    Those that a custom trainer's section names under ``metrics: also``, and losses on each of several texts.
+    """
+    configs = [trial.config for trial in trials]
+    also = (name for config in configs for name in (*_also(config), *domain_readings(config)))
+    return tuple(dict.fromkeys(also))
+
+
+def _also(config: Mapping[str, Any]) -> Iterable[str]:
+    return tuple(config.get("metrics", {}).get("also", ()))
 
 
 def usual_measure(trials: Iterable[TrialResult], facts: Mapping[str, str]) -> Measure:

@@ -17,6 +17,7 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import database_copy, make_folder, make_private, waiting_lock, without_users
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.tables import Log, Table, make_log
+from orchestrator.mirrors.mlflow_template import fill_from_template
 from orchestrator.mirrors.records import differences
 from orchestrator.mirrors.tracker import MAP_AXES
 from orchestrator.sweepfile.sections import TrackingConfig
@@ -91,6 +92,7 @@ def prepare_database(path: Path, lock: Path, on_response: Callable[[], None]) ->
         new.unlink(missing_ok=True)
         make_folder(path.parent)
         make_private(new)  # SQLite gives the journal the mode of its database
+        fill_from_template(new)
         SqlAlchemyStore(f"sqlite:///{new}", artifacts_folder(path.parent).as_uri()).engine.dispose()
         os.replace(new, path)
         _forget_store(path)

@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.answers import query_class, query_classes
 from orchestrator.answers.diagnose import answer_of
+from orchestrator.answers.importance import ImportanceAnswer
 from orchestrator.answers.remedy import RemedyAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
@@ -27,6 +28,7 @@ from orchestrator.maps.cell_map import CellMap
 from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.maps.tables import map_table
 from orchestrator.pages.edge import edge_section
+from orchestrator.pages.views import shares_html, surface_html
 from orchestrator.render.html import blocks_html, cards_html, frame_html, table_html
 from orchestrator.render.remedies import remedies_figure
 
@@ -94,7 +96,7 @@ def _answers(table: SweepTable, stability: CellMap | None) -> str:
     """The sections of all questions that have one, and the map's numbers as a table."""
     sections = {query.query_name(): _section(query, table) for query in query_classes("sweep") if query.section}
     if stability is not None:
-        sections["boundary"] += edge_section(table)
+        sections["boundary"] += edge_section(table) + surface_html(table)
     order = [name for name in _ORDER if name in sections]
     parts = [sections[name] for name in (*order, *sorted(sections.keys() - {*order}))]
     if stability is not None and len(stability.cells) <= _MOST_ROWS:
@@ -113,7 +115,8 @@ def _section(kind: type[Query[Any]], table: SweepTable) -> str:
         return ""
     if not answer.is_worth_showing:
         return ""
-    return _part(_PART_OF.get(kind.query_name(), "choose"), kind.section, cards_html(answer.blocks()))
+    drawn = shares_html(answer.result) if isinstance(answer, ImportanceAnswer) else ""
+    return _part(_PART_OF.get(kind.query_name(), "choose"), kind.section, drawn + cards_html(answer.blocks()))
 
 
 def imported_html(imported: Imported) -> str:

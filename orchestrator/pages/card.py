@@ -44,7 +44,7 @@ _ORDER = (
 def card_html(sentence: Sentence | None, rows: Sequence[TrialResult], note: str, moment: str) -> str:
     """Return the sentence with the next command, a ``note`` on the origin, the bar of outcomes, and the ``moment``."""
     said = "" if sentence is None else sentence_html(sentence)
-    return f'{said}{note}{bar_html(rows)}\n<p class="moment">{html.escape(moment)}</p>\n'
+    return f'{said}{note}<div class="progress">{bar_html(rows)}\n<p class="moment">{html.escape(moment)}</p></div>\n'
 
 
 def sentence_html(sentence: Sentence) -> str:

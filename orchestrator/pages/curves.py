@@ -14,13 +14,17 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import OF_TRACES, headlines, last_reading
 from orchestrator.maps.table import printed_metrics
+from orchestrator.pages.packed import CURVE_BITS, READING_BITS, rounded
 from orchestrator.render.traces import thinned
 
 CURVES = {"loss": "loss", "grad_norm": "gradient norm"}
 VALIDATION = {"validation_loss": "validation loss"}  # shown where a trial was validated during training
-_VALIDATION = "validation_loss"
-# A page that is a file stays below 10 MB: the bytes for all curves, those for all readings of telemetry, and the
-# points of one of them. Readings that would have fewer points are left out.
+RATE = {"lr": "learning rate"}  # shown where it changed
+_VALIDATION, _RATE = "validation_loss", "lr"
+_RATE_POINTS = 100
+TITLES = {**CURVES, **VALIDATION, **RATE}  # from the top to the bottom
+# A page that is a file stays below 10 MB: the bytes for all curves, those for all readings of telemetry, before they
+# are compressed, and the points of one of them. Readings that would have fewer points are left out.
 _BYTES_FOR_CURVES, _CURVE_POINTS = 6_000_000, (24, 400)
 _BYTES_FOR_READINGS, _READING_POINTS = 1_500_000, (12, 100)
 _BYTES_PER_POINT = 8 * 4 / 3
@@ -60,9 +64,9 @@ def curves_and_readings(
     found |= {name: last_reading(telemetry, name) for name in printed_metrics([row])}
     metrics = {name: value for name, value in found.items() if value is not None}
     readings = reading_names(telemetry) if points_of_reading else []
-    curves = _curves(trace, num_points) | _of_telemetry(telemetry, [_VALIDATION], num_points)
+    curves = _curves(trace, num_points, CURVE_BITS) | _of_telemetry(telemetry, [_VALIDATION], num_points, CURVE_BITS)
     if readings:
-        curves |= {"readings": readings} | _of_telemetry(telemetry, readings, points_of_reading)
+        curves |= {"readings": readings} | _of_telemetry(telemetry, readings, points_of_reading, READING_BITS)
     return curves, metrics
 
 
@@ -74,8 +78,7 @@ def curves(
     Raises StorageError.
     """
     with LedgerReader(folder / LEDGER) as ledger:
-        known = ledger.statuses()
-        return [curves_so_far(ledger, each, POINTS, reading, between) if each in known else {} for each in trial_ids]
+        return [curves_so_far(ledger, each, POINTS, reading, between) for each in trial_ids]
 
 
 def curves_so_far(
@@ -89,7 +92,7 @@ def curves_so_far(
 
     With ``reading`` also that one; with ``between`` only these steps, so that they have all points.
     """
-    trace, telemetry = ledger.trace(trial_id, CURVES), ledger.telemetry(trial_id)
+    trace, telemetry = ledger.trace(trial_id, (*CURVES, _RATE)), ledger.telemetry(trial_id)
     names = reading_names(telemetry)
     shown = [_VALIDATION, *([reading] if reading in names else [])]
     last = {"last": int(trace["step"][-1])} if trace else {}
@@ -107,7 +110,7 @@ def _part(curve: Mapping[str, np.ndarray], between: Between) -> dict[str, np.nda
     return {name: values[max(0, first - 1) : end + 1] for name, values in curve.items()}
 
 
-def _curves(trace: Mapping[str, np.ndarray], num_points: int) -> dict[str, Any]:
+def _curves(trace: Mapping[str, np.ndarray], num_points: int, bits: int | None = None) -> dict[str, Any]:
     if not trace or not len(trace["step"]):
         return {}
     found: dict[str, Any] = {"last": int(trace["step"][-1])}
@@ -115,17 +118,21 @@ def _curves(trace: Mapping[str, np.ndarray], num_points: int) -> dict[str, Any]:
         if name not in trace:
             continue
         values = trace[name]
-        found[name] = _thinned(trace["step"], values, num_points)
+        found[name] = _thinned(trace["step"], values, num_points, bits)
         is_finite_N = np.isfinite(values)
         if not is_finite_N.all():
             found[f"{name}_broken"] = int(trace["step"][np.flatnonzero(~is_finite_N)[0]])
+    if _RATE in trace and len(np.unique(trace[_RATE][np.isfinite(trace[_RATE])])) > 1:
+        found[_RATE] = _thinned(trace["step"], trace[_RATE], min(num_points, _RATE_POINTS), bits)
     return found
 
 
-def _of_telemetry(telemetry: Mapping[str, np.ndarray], names: list[str], num_points: int) -> dict[str, Any]:
+def _of_telemetry(
+    telemetry: Mapping[str, np.ndarray], names: list[str], num_points: int, bits: int | None = None
+) -> dict[str, Any]:
     """The curves of readings that have at least two points."""
     return {
-        name: _thinned(telemetry["step"], telemetry[name], num_points)
+        name: _thinned(telemetry["step"], telemetry[name], num_points, bits)
         for name in names
         if name in telemetry and _is_curve(telemetry[name])
     }
@@ -135,16 +142,16 @@ def _is_curve(values: np.ndarray) -> bool:
     return bool(np.isfinite(values).sum() > 1)
 
 
-def _thinned(step_N: np.ndarray, value_N: np.ndarray, num_points: int) -> list[str]:
+def _thinned(step_N: np.ndarray, value_N: np.ndarray, num_points: int, bits: int | None) -> list[str]:
+    """Some of the points; ``bits`` of the values' mantissas, or all."""
     finite = np.flatnonzero(np.isfinite(value_N))
     kept = finite[thinned(value_N[finite], num_points)] if len(finite) else finite
-    return [_packed(step_N[kept], "<i4"), _packed(value_N[kept], "<f4")]
-
-
-def _packed(values: np.ndarray, dtype: str) -> str:
     with np.errstate(over="ignore"):
-        numbers = values.astype(dtype)
-    if dtype == "<f4":
-        # A finite double may exceed float32; the largest float32 is drawn at the same place, the top.
-        numbers = np.clip(numbers, np.finfo(np.float32).min, np.finfo(np.float32).max)
-    return base64.b64encode(numbers.tobytes()).decode()
+        kept_N = value_N[kept].astype("<f4")
+    # A finite double may exceed float32; the largest float32 is drawn at the same place, the top.
+    kept_N = np.clip(kept_N, np.finfo(np.float32).min, np.finfo(np.float32).max)
+    return [_packed(step_N[kept].astype("<i4")), _packed(kept_N if bits is None else rounded(kept_N, bits))]
+
+
+def _packed(number_N: np.ndarray) -> str:
+    return base64.b64encode(number_N.tobytes()).decode()

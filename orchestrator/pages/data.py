@@ -22,7 +22,7 @@ from orchestrator.maps.table import SweepTable, printed_metrics
 from orchestrator.pages.answers import diagnoses, remedy_pictures
 from orchestrator.pages.curves import (
     CURVES,
-    VALIDATION,
+    TITLES,
     curves_and_readings,
     points_per_curve,
     points_per_reading,
@@ -53,7 +53,8 @@ def report_data(table: SweepTable) -> dict[str, Any]:
     # The curves of one trial at a time: all together may exceed the memory.
     curves = [curves_and_readings(ledger, row, num_points, of_reading) for row in rows]
     data = table_data(table.facts, rows, table.axes, [metrics for _, metrics in curves])
-    titles = CURVES | (VALIDATION if any("validation_loss" in curve for curve, _ in curves) else {})
+    drawn = {name for curve, _ in curves for name in curve}
+    titles = {name: words for name, words in TITLES.items() if name in CURVES or name in drawn}
     told = diagnoses(ledger, rows)
     return data | {
         "curves": [curve for curve, _ in curves],
@@ -133,7 +134,20 @@ def _marks(row: TrialResult) -> list[tuple[int, str]]:
     """The steps when a trial was judged or changed by a rule while it trained, each with a word or two."""
     verdicts = ((row.verdict_step, "lost"), (row.slow_step, "slow"), (row.plateau_step, "plateau"))
     judged = ((step, word) for step, word in verdicts if step is not None)
-    return [*judged, *row.changes_by_rules[:_MOST_CHANGES]]
+    return [*judged, *row.changes_by_rules[:_MOST_CHANGES], *_interventions(row)[:_MOST_CHANGES]]
+
+
+def _interventions(row: TrialResult) -> list[tuple[int, str]]:
+    """The step and the words of each change that was planned for a trial."""
+    entries = row.config.get("interventions") or ()
+    if not isinstance(entries, list | tuple):
+        return []  # a value of a custom trainer may have this name
+    planned = [entry for entry in entries if isinstance(entry, Mapping) and isinstance(entry.get("at"), int)]
+    if not planned:
+        return []
+    from objectives.entries import change_in_words  # slow to import, and most sweeps have none
+
+    return [(entry["at"], change_in_words(entry)) for entry in planned]
 
 
 def _axis(axis: Axis) -> dict[str, Any]:
@@ -271,17 +285,6 @@ def page_look() -> dict[str, Any]:
         "seed_dashes": style.SEED_DASHES,
         "log_curves_from": style.LOG_CURVES_FROM,
     }
-
-
-def style_sheet() -> str:
-    """The colours that the page's style sheet uses."""
-    colours = {
-        "stable": style.FRACTION_COLOURS[-1],
-        "hatch": style.HATCH_COLOUR,
-        "episode": style.EPISODE,
-        "verdict": style.LIMIT,
-    }
-    return ":root {" + " ".join(f"--{name}: {colour};" for name, colour in colours.items()) + "}"
 
 
 def _finite(value: float | None) -> float | None:

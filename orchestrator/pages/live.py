@@ -19,7 +19,7 @@ from orchestrator.maps.sentence import Sentence, sentence_of
 from orchestrator.maps.table import KnownNoise, read_table
 from orchestrator.pages.answers import answers_html
 from orchestrator.pages.card import highlights, num_ended, summary_html
-from orchestrator.pages.curves import CURVES, POINTS, VALIDATION, curves_and_readings
+from orchestrator.pages.curves import POINTS, TITLES, curves_and_readings
 from orchestrator.pages.data import KnownCells, table_data
 from orchestrator.pages.report import page_html
 from orchestrator.sweepfile.strict_yaml import question_of
@@ -123,7 +123,7 @@ class LivePage:
             metrics = [self._metrics_of(ledger, row) for row in self._rows]
             data = table_data(facts, self._rows, table.axes, metrics, self._cells)
             data |= highlights(table, data, self._sentence)
-            data |= {"curves": None, "curve_titles": CURVES | VALIDATION, "num_points": POINTS, "diagnoses": None}
+            data |= {"curves": None, "curve_titles": TITLES, "num_points": POINTS, "diagnoses": None}
         self._number += 1
         self._versions[self._version] = data
         for version in list(self._versions)[:-_KEPT]:

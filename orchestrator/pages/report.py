@@ -1,16 +1,11 @@
-"""The page of a sweep, the index of all sweeps, and the files that are made from a ledger: map, picture, report."""
+"""The page of a sweep, and the files that are made from a ledger: map, picture, report."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
-import time
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import (
@@ -22,9 +17,7 @@ from orchestrator.base.files import (
     frozen_text,
     storage_errors,
 )
-from orchestrator.base.words import age_text, outcomes_text
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.all_sweeps import ListedSweep, all_sweeps
 from orchestrator.maps.cell_map import CellMap, cell_map, separate_maps
 from orchestrator.maps.sentence import sentence_of
 from orchestrator.maps.stability_map import surface_mesh
@@ -32,14 +25,17 @@ from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.maps.tables import as_csv, map_table, readings_and_printed, trial_table
 from orchestrator.pages.answers import answers_html
 from orchestrator.pages.card import card_html, copy_html, ended_text, highlights, marked
-from orchestrator.pages.data import as_script, report_data, style_sheet
+from orchestrator.pages.data import as_script, report_data
+from orchestrator.pages.packed import split
+from orchestrator.pages.page_html import content_policy, document, page_file
 from orchestrator.render.html import text_html
 from orchestrator.sweepfile.strict_yaml import question_of
 
 # One script, in this order.
 _SCRIPTS = (
-    "tabs.js", "elements.js", "cells.js", "grid.js", "map.js", "zoom.js", "marks.js", "chart.js", "readings.js",
-    "diagnosis.js", "curves.js", "edge.js", "downloads.js", "address.js", "controls.js",
+    "tabs.js", "elements.js", "cells.js", "grid.js", "map.js", "zoom.js", "smooth.js", "marks.js", "chart.js",
+    "readings.js", "diagnosis.js", "curves.js", "pictures.js", "edge.js", "views.js", "profiles.js", "hover.js",
+    "downloads.js", "address.js", "controls.js",
 )  # fmt: skip
 _LIVE_SCRIPTS = ("changes.js", "compare.js", "live.js")  # of a page that is served, after those
 
@@ -67,11 +63,13 @@ def page_html(
     """
     is_live = version is not None
     script = ""
-    code = "".join(map(_page, _SCRIPTS if data is not None else _SCRIPTS[:1]))
+    code = "".join(map(page_file, _SCRIPTS if data is not None else _SCRIPTS[:1]))
     if data is not None:
-        script = f'<script type="application/json" id="data">{as_script(data)}</script>\n'
+        now, later = (data, "") if is_live else split(data)
+        script = f'<script type="application/json" id="data">{as_script(now)}</script>\n'
+        script += f'<script type="text/plain" id="later">{later}</script>\n' if later else ""
     if is_live:
-        code += "".join(map(_page, _LIVE_SCRIPTS if data is not None else _LIVE_SCRIPTS[-1:]))
+        code += "".join(map(page_file, _LIVE_SCRIPTS if data is not None else _LIVE_SCRIPTS[-1:]))
     script += f"<script>{code}</script>\n"
     policy = content_policy(code, is_live=is_live)
     question = f'<p class="question">{html.escape(sections["question"])}</p>' if sections["question"] else ""
@@ -122,30 +120,10 @@ def _compare_elsewhere(name: str) -> str:
     )
 
 
-def document(title: str, policy: str, body: str) -> str:
-    """An HTML document in the style of the report; ``title`` is text, ``body`` HTML."""
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f'<meta name="viewport" content="width=device-width"><style>{style_sheet()}\n{_page("page.css")}</style></head>'
-        f"<body>\n{body}</body></html>\n"
-    )
-
-
-def content_policy(code: str = "", *, is_live: bool = False) -> str:
-    """What a browser lets the page do: run this one script, and load nothing but, if it is live, news of itself."""
-    parts = ["default-src 'none'", "style-src 'unsafe-inline'"]
-    if code:
-        digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-        parts += [f"script-src 'sha256-{digest}'", "img-src data:"]  # pictures that are in the data
-    if is_live:
-        parts.append("connect-src 'self'")
-    return "; ".join([*parts, "base-uri 'none'", "form-action 'none'"])
-
-
 _MAP = """<section data-tab="map">
 <noscript><p>The map needs scripts; its numbers are in the table below.</p></noscript>
-<div class="controls" id="controls"></div>
+<div class="head"><div class="views" id="views" role="group" aria-label="views"></div>
+<div class="controls" id="controls"></div></div>
 <div class="beside">
 <div><h3 id="map-title"></h3>
 <div class="wide" id="map"></div>
@@ -160,34 +138,6 @@ _MAP = """<section data-tab="map">
 _COMPARE = (
     '<section id="compare" data-tab="compare" aria-label="comparison with another sweep" aria-live="polite"></section>'
 )
-
-
-def _page(name: str) -> str:
-    return files("orchestrator.pages").joinpath("page", name).read_text(encoding="utf-8")
-
-
-_HEADS = ("sweep", "question", "axes", "trials", "stable", "edge", "last change")
-
-
-def index_html(results: Path) -> str:
-    """Every sweep in ``results`` with its axes, outcomes, stable share and age, the newest first."""
-    found = all_sweeps(results)
-    head = "".join(f'<th scope="col">{word}</th>' for word in _HEADS)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(map(_row, found))}</tbody></table>"
-    body = f'<h1>Sweeps</h1>\n<div class="wide">{table}</div>' if found else "<h1>Sweeps</h1>\n<p>None yet.</p>"
-    return document("Sweeps", content_policy(), f"<main>\n{body}\n</main>\n")
-
-
-def _row(sweep: ListedSweep) -> str:
-    """One sweep; of a ledger that cannot be read, the reason."""
-    link = f'<a href="{quote(sweep.sweep, safe="")}/">{html.escape(sweep.sweep)}</a>'
-    age = "running" if sweep.is_running else f"{age_text(time.time() - sweep.changed_at)} ago"
-    trials = "" if sweep.problem else outcomes_text(sweep.outcomes, sweep.num_over, sweep.num_trials)
-    share = "" if sweep.stable_share is None else f"{sweep.stable_share:.0%}"
-    edge = sweep.edge.text if sweep.edge else ""
-    texts = (sweep.question, sweep.problem or sweep.axes_text, trials, share, edge, age)
-    cells = "".join(f"<td>{html.escape(text)}</td>" for text in texts)
-    return f"<tr><td>{link}</td>{cells}</tr>"
 
 
 MAP_TABLE, TRIAL_TABLE, REPORT = "map.csv", "trials.csv", "report.html"

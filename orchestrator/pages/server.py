@@ -22,9 +22,9 @@ from orchestrator.base.processes import MARK, new_mark
 from orchestrator.pages import answers
 from orchestrator.pages.curves import curves
 from orchestrator.pages.data import as_script
+from orchestrator.pages.index import SweepIndex
 from orchestrator.pages.live import LivePage
 from orchestrator.pages.loopback import Listener, LoopbackServer
-from orchestrator.pages.report import index_html
 
 _MOST_CURVES = 1000  # asked for at a time
 _MOST_ANSWERS = 4  # in computation or waiting for it
@@ -38,6 +38,7 @@ class PageServer(LoopbackServer):
         """Take over ``listener``."""
         super().__init__(listener)
         self._results = results
+        self._index = SweepIndex(results)
         self._pages: dict[str, LivePage] = {}
         self._lock, self._lock_of_answers = threading.Lock(), threading.Lock()  # several browsers may ask
         self._places = threading.BoundedSemaphore(_MOST_ANSWERS)
@@ -56,7 +57,7 @@ class PageServer(LoopbackServer):
         parts = urlsplit(target)
         if parts.path == "/":
             with self._lock:
-                return "text/html", index_html(self._results)
+                return "text/html", self._index.html()
         name, slash, rest = parts.path.removeprefix("/").partition("/")
         # Only the name of a folder that is there can be asked for, so no path leads out of the results.
         name, names = unquote(name), sweep_names(self._results)

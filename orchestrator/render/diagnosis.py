@@ -10,12 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from orchestrator.base.space import trial_name
-from orchestrator.causes.advice import CURVATURE_EVERY
 from orchestrator.causes.diagnosis import Diagnosis
 from orchestrator.causes.evidence import BY_FORWARDS, BY_PRODUCTS, Evidence
 from orchestrator.causes.mechanisms.catalogue import title_of
 from orchestrator.causes.mechanisms.limits import DECAYED, LAGGING
 from orchestrator.causes.series import Series, known
+from orchestrator.causes.small_sweeps import CURVATURE_EVERY
 from orchestrator.render.labels import legend_below, plain
 from orchestrator.render.style import BROKEN, EPISODE, LIMIT, LINE, LOG_CURVES_FROM, MAX_POINTS, SECOND_LINE, picture
 from orchestrator.render.traces import thinned

@@ -12,7 +12,8 @@ from matplotlib.patches import Patch, Rectangle
 
 from orchestrator.base.space import trial_name
 from orchestrator.causes.mechanisms.catalogue import title_of
-from orchestrator.causes.remedies.results import Remedies, Tally
+from orchestrator.causes.remedies.results import Remedies
+from orchestrator.causes.remedies.tally import Tally
 from orchestrator.render.labels import legend_below, plain
 from orchestrator.render.style import BLANK, HATCH, HATCH_COLOUR, fraction_colours, ink, picture
 

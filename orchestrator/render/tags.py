@@ -13,7 +13,8 @@ from orchestrator.base.files import FORKS_OF_EACH, LEDGER, REMEDIES_PICTURE
 from orchestrator.causes.diagnosis import diagnose, examine, most_typical
 from orchestrator.causes.mechanisms.catalogue import title_of
 from orchestrator.causes.remedies.reading import forks_folder, read_remedies
-from orchestrator.causes.remedies.results import Remedies, Tally
+from orchestrator.causes.remedies.results import Remedies
+from orchestrator.causes.remedies.tally import Tally
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
 from orchestrator.mirrors.tracker import DIAGNOSIS, NO_CAUSE, TrialAnswer

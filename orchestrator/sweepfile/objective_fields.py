@@ -15,6 +15,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from objectives.base import Objective, TrainingConfig
 from objectives.fields import acting, condition_of, inert_fields, unit_of
+from objectives.models.facts.feed import FeedFields
+from objectives.models.facts.text import NAMED_TEXTS
 from orchestrator.base.errors import Problem, did_you_mean
 from orchestrator.base.space import is_number, to_hashable
 from orchestrator.sweepfile.custom_trainer import GIVEN, CustomTrainer, placeholders
@@ -82,8 +84,9 @@ class ObjectiveFields(Fields):
         return round(value) if self.is_integer(name, ()) else self.canonical(name, without_noise(value))
 
     def names_files(self, name: str) -> bool:
-        """Whether the field holds patterns of text files."""
-        return name in ("text", "shift_text", "mix_text") and self._fields[name].annotation == tuple[str, ...]
+        """Whether the field holds patterns of text files, or weights of such patterns."""
+        is_list = name in ("text", "shift_text", "mix_text") and self._fields[name].annotation == tuple[str, ...]
+        return is_list or (name == "domains" and issubclass(self._config_class, FeedFields))
 
     def counts_steps(self, name: str) -> bool:
         """Whether the unit of the field is a step."""
@@ -183,10 +186,25 @@ def _field_checker(config_class: type[TrainingConfig], name: str) -> TypeAdapter
     return TypeAdapter(checked, config=ConfigDict(strict=True, allow_inf_nan=False))
 
 
-def absolute_text(patterns: Sequence[str], where: str, key: str, problems: list[Problem]) -> tuple[str, ...]:
-    """Make relative patterns absolute, since workers have other working directories; appends to ``problems``."""
+def absolute_text(patterns: Any, where: str, key: str, problems: list[Problem]) -> Any:
+    """Make relative patterns absolute, since workers have other working directories; appends to ``problems``.
+
+    ``patterns`` are a list, or have weights, as a mapping or as the pairs of a trial. Names of texts that every machine
+    has stay as they are.
+    """
+    if not key.endswith(".domains"):
+        return _absolute_paths(patterns, where, key, problems)
+    weights = dict(patterns)
+    names = _absolute_paths(list(weights), where, key, problems)
+    return to_hashable(dict(zip(names, weights.values(), strict=True)))
+
+
+def _absolute_paths(patterns: Sequence[str], where: str, key: str, problems: list[Problem]) -> tuple[str, ...]:
     absolute = []
     for pattern in patterns:
+        if pattern in NAMED_TEXTS:
+            absolute.append(pattern)
+            continue
         full = str(Path(os.path.expanduser(pattern)).absolute())
         absolute.append(full)
         if not os.path.exists(full) and not _matches(full):

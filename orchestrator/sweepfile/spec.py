@@ -392,7 +392,7 @@ def _portable_text(
         data["objective"] = {**data["objective"], "folder": objective.folder}
     for axis in axes:
         if fields.names_files(axis.name):
-            written = {**data["axes"][axis.name], "values": list(map(list, axis.values))}
+            written = {**data["axes"][axis.name], "values": to_plain(axis.values)}
             data["axes"] = {**data["axes"], axis.name: written}
     if data.get("fixed"):
         data["fixed"] = {key: to_plain(fixed[key]) for key in data["fixed"]}

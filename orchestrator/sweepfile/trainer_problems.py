@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from objectives.base import Objective
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.measure import names_a_moving_loss, names_a_score
-from orchestrator.logs.line_formats import compiled_pattern
 from orchestrator.logs.lines import compiled
+from orchestrator.logs.pattern import compiled_pattern
 from orchestrator.logs.scores import compiled_score
 from orchestrator.sweepfile.custom_trainer import PARTS, PLACEHOLDERS, PYTHONS, CustomTrainer, formatted, placeholders
 from orchestrator.sweepfile.sections import CustomTrainerSection, SweepFile

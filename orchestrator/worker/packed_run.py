@@ -122,6 +122,7 @@ class PackedRun:
             at_a_time=self.at_a_time,
             num_risen=self.monitor.num_risen if ending is None else 0,
             num_nonfinite=self.monitor.num_nonfinite if ending is None else 0,
+            peak_memory=peak_memory(),
         )
         self._finished, self.environment = [], {}
         return report

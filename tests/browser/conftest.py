@@ -55,6 +55,8 @@ def _served(results: Path, name: str) -> Iterator[str]:
     with PageServer(listener, results) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
-        yield address_of(listener, name)
-        server.shutdown()
-        thread.join()
+        try:
+            yield address_of(listener, name)
+        finally:  # a test that fails must not leave a thread that the process waits for
+            server.shutdown()
+            thread.join()

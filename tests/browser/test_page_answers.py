@@ -85,6 +85,7 @@ def test_the_remedies_of_an_unstable_trial_have_their_picture_below_its_diagnosi
 
 def test_a_part_of_the_steps_is_shown_by_numbers_or_by_dragging_and_all_of_them_again(asked: Page) -> None:
     asked.get_by_role("button", name=re.compile("^lr=0.1 beta1=0: 2 stable")).click()
+    expect(asked.locator("#cell h3")).to_have_text("lr=0.1 beta1=0")
     figure = asked.locator("#cell figure").first
     label = figure.locator("svg").get_attribute("aria-label")
     for box, step in (("#zoom-from", "10"), ("#zoom-to", "20")):

@@ -3,11 +3,27 @@
 from pathlib import Path
 
 import pytest
+from tiers import thinned
 
 from objectives.base import OBJECTIVES
 from objectives.conformance import ObjectiveConformance
+from objectives.optimizers.facts import OPTIMIZERS
 
+DOCS = str(Path(__file__).parents[2] / "docs" / "*.md")
 ROUTER_FIELDS = ("balance_weight", "router_z_loss", "router_noise", "router_lr", "router_init", "capacity")
+# Those of AdamW act in kernels of their own.
+OPTIMIZER_FIELDS = {
+    name for facts in OPTIMIZERS.values() if facts.name != "adamw" for name in facts.fields.model_fields
+}
+# Precisions, and sizes of packs: the smallest, an odd one and the largest by default.
+READINGS = [(precision, sizes) for precision in ("float32", "bfloat16", "float16") for sizes in ((2, 5), (3, 8))]
+
+
+def optimizers_fields_are_slow(self: ObjectiveConformance, metafunc: pytest.Metafunc) -> None:
+    """By default TestGpt tests every field of every optimizer; the others test them among the slow tests."""
+    if "field" in metafunc.fixturenames:
+        fields = sorted(self.objective.per_member_fields | set(self.values))
+        metafunc.parametrize("field", thinned(fields, lambda field: field not in OPTIMIZER_FIELDS))
 
 
 class TestGpt(ObjectiveConformance):
@@ -18,7 +34,7 @@ class TestGpt(ObjectiveConformance):
         "context": 8,
         "batch_size": 2,
         "shift_text": (str(Path(__file__).parents[2] / "CHANGELOG.md"),),
-        "mix_text": (str(Path(__file__).parents[2] / "docs"),),
+        "mix_text": (DOCS,),
     }
     values = {
         "corrupted": [0.0, 0.5, 1.0],
@@ -26,6 +42,10 @@ class TestGpt(ObjectiveConformance):
         "burst_length": [0, 1, 5],
         "shift_at": [None, 2, 4],
         "mix_share": [0.0, 0.3, 0.9],
+        "domain_temperature": [0.3, 1.0, 10.0],
+        "curriculum_from": [0.1, 0.5, 1.0],
+        "curriculum_to": [0.3, 0.7, 1.0],
+        "curriculum_steps": [2, 6, 12],
         "context_start": [None, 2, 4],
         "context_steps": [2, 6, 12],
         "loss_scale": [1.0, 1e3, 2.0**40],
@@ -57,6 +77,9 @@ class TestGpt(ObjectiveConformance):
         "balance": {"experts": 4, "balance_step": 0.1},
         "balance_step": {"experts": 4, "balance": "loss_free"},
         "burst_length": {"burst_at": 2},
+        "domain_temperature": {"domains": {"tables": 3.0, DOCS: 1.0}},
+        **{f"curriculum_{name}": {"curriculum": "compression", "text": (DOCS,)} for name in ("from", "to")},
+        "curriculum_steps": {"curriculum": "length"},
         "context_start": {"context_steps": 6},
         "context_steps": {"context_start": 2},
         "loss_scale": {"precision": "float16"},
@@ -68,13 +91,34 @@ class TestGpt(ObjectiveConformance):
         "loss_scale_growth": {"precision": "float16", "loss_scale": 2.0**18},
     }
 
-    @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
-    def test_readings_of_micro_batches_and_of_every_precision_are_the_same_alone(self, precision: str) -> None:
-        self.assert_same_readings_alone([2, 3, 5, 8], {"precision": precision, "accumulate": 4, "batch_size": 8})
+    @pytest.mark.parametrize(("precision", "sizes"), thinned(READINGS, lambda case: case[1] == (2, 5)), ids=str)
+    def test_readings_of_micro_batches_and_of_every_precision_are_the_same_alone(
+        self, precision: str, sizes: tuple[int, ...]
+    ) -> None:
+        self.assert_same_readings_alone(sizes, {"precision": precision, "accumulate": 4, "batch_size": 8})
 
 
 class TestGptWithNativeKernels(TestGpt):
     kernels = "native"
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """What no kernel computes is trained as by TestGpt, so it is slow; and so are the fields of optimizers."""
+        if "field" in metafunc.fixturenames:
+            fields = sorted(self.objective.per_member_fields | set(self.values))
+            metafunc.parametrize("field", thinned(fields, self.is_by_default))
+
+    def is_by_default(self, field: str) -> bool:
+        changes = [self.needs_of(field) | {field: value} for value in self.values_of(field)]
+        acts_in_kernels = any(self.config_of(change).has_native_kernels for change in changes)
+        return acts_in_kernels and field not in OPTIMIZER_FIELDS
+
+    @pytest.mark.parametrize(
+        ("precision", "sizes"), thinned(READINGS, lambda case: case == ("float32", (2, 5))), ids=str
+    )
+    def test_readings_of_micro_batches_and_of_every_precision_are_the_same_alone(
+        self, precision: str, sizes: tuple[int, ...]
+    ) -> None:
+        self.assert_same_readings_alone(sizes, {"precision": precision, "accumulate": 4, "batch_size": 8})
 
 
 @pytest.mark.slow
@@ -123,9 +167,11 @@ class TestGptOfExperts(ObjectiveConformance):
 class TestFunctionFit(ObjectiveConformance):
     objective = OBJECTIVES["function_fit"]
     small = {"width": 8, "num_points": 20}
+    pytest_generate_tests = optimizers_fields_are_slow
 
 
 class TestQuadratic(ObjectiveConformance):
+    pytest_generate_tests = optimizers_fields_are_slow
     objective = OBJECTIVES["quadratic"]
     small = {"noise": 0.1}
     values = {"curvature": [0.5, 1.0, 4.0], "noise": [0.0, 0.1, 1.0]}
@@ -134,6 +180,7 @@ class TestQuadratic(ObjectiveConformance):
 
 
 class TestSuperquadratic(ObjectiveConformance):
+    pytest_generate_tests = optimizers_fields_are_slow
     objective = OBJECTIVES["quadratic"]
     small = {"noise": 0.1, "power": 3.0}
     values = TestQuadratic.values
@@ -142,6 +189,7 @@ class TestSuperquadratic(ObjectiveConformance):
 
 
 class TestRouter(ObjectiveConformance):
+    pytest_generate_tests = optimizers_fields_are_slow
     objective = OBJECTIVES["router"]
     small = {"optimizer": "adamw", "batch_size": 4, "experts": 3, "spread": 0.3}
     values = {

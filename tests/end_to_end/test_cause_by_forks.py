@@ -63,7 +63,13 @@ fixed: {lr: 0.02, optimizer: sgd, beta1: 0.0}
 telemetry: {curvature: 10}
 tracking: {enabled: false}
 """
-CONFIRMED = {"no_warmup": "warmup_too_short", "short_memory": "short_memory", "poisoned_batch": "bad_batch"}
+CONFIRMED = {
+    "no_warmup": "warmup_too_short",
+    "short_memory": "short_memory",
+    "poisoned_batch": "bad_batch",
+    "absorption": "absorption",
+    "half_precision": "half_precision_overflow",
+}
 
 
 def proofs_of(sweep: Sweep, results: Path, most: int, replicates: int = 8) -> list[Proofs]:

@@ -32,6 +32,7 @@ PLANTED = {
     "shallow_stall": "shallow_stall",
     "half_precision": "half_precision_overflow",
     "router_collapse": "router_collapse",
+    "absorption": "absorption",
 }
 
 

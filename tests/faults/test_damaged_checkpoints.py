@@ -9,6 +9,7 @@ from driver_cases import Observer
 from fault_kit import SWEEP
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import CHECKPOINTS, LEDGER, read_checkpoint, write_checkpoint
@@ -125,7 +126,7 @@ def test_a_checkpoint_that_belongs_elsewhere_but_passes_its_checksum_is_refused_
     assert results_of(rows("edge")) == undisturbed
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_damage_passes_the_checksum(tmp_path: Path, data: st.DataObject) -> None:
     content = os.urandom(3000)

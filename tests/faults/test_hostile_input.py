@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import BASE, QUADRATIC, ledger_at, record, sweep_of
-from tiers import thinned
+from tiers import examples, thinned
 
 from orchestrator.base.errors import InputError, SweepError, printable
 from orchestrator.detection.config import StoppingConfig
@@ -42,7 +42,7 @@ GPT = "name: case\nobjective: gpt\nsteps: 20\n"
 
 
 def fuzz(max_examples: int) -> settings:
-    return settings(derandomize=True, max_examples=max_examples, database=None)
+    return settings(derandomize=True, max_examples=examples(max_examples), database=None)
 
 
 def assert_clear(error: SweepError) -> None:

@@ -64,20 +64,23 @@ def test_the_plain_trainer_has_the_losses_of_a_pack(text, optimizer) -> None:
     assert (plain[-1, 0] - plain[-1, 1]).abs() > 1e-3
 
 
-def test_the_plain_model_is_that_of_a_pack_also_far_from_small_weights(text, monkeypatch) -> None:
+@pytest.mark.parametrize("preset", ["small", "llama"])
+def test_the_plain_model_is_that_of_a_pack_also_far_from_small_weights(text, preset, monkeypatch) -> None:
     def large(shape: GptConfig, seed: int) -> dict[str, torch.Tensor]:
         return {name: weight * (1 if "norm" in name else 20) for name, weight in initial_weights(shape, seed).items()}
 
     # Activations near zero do not tell one GELU from another, nor one softmax.
     for module in ("objectives.models.gpt", "benchmarks.plain_gpt"):
         monkeypatch.setattr(f"{module}.initial_weights", large)
-    config = GptConfig(text=text, lr=1e-3, **SHAPE)
+    config = GptConfig(text=text, lr=1e-3, preset=preset, **SHAPE)
     plain = torch.tensor(list(losses(config, 0, Style("default"), "cpu")))
     torch.testing.assert_close(plain, packed_losses([config], [0])[:, 0], rtol=2e-6, atol=0)
 
 
-def test_the_vmapped_trainer_has_the_losses_of_a_pack(text) -> None:
-    configs = [GptConfig(text=text, lr=lr, beta2=beta2, warmup=3, **SHAPE) for lr, beta2 in [(3e-3, 0.9), (1e-2, 0.99)]]
+@pytest.mark.parametrize("preset", ["small", "llama"])
+def test_the_vmapped_trainer_has_the_losses_of_a_pack(text, preset) -> None:
+    shape = {"text": text, "warmup": 3, "preset": preset, **SHAPE}
+    configs = [GptConfig(lr=lr, beta2=beta2, **shape) for lr, beta2 in [(3e-3, 0.9), (1e-2, 0.99)]]
     trainer = VmappedTrainer(configs, [1, 0], "cpu", is_compiled=False)
     vmapped = torch.tensor([trainer.step() for _ in range(STEPS)])
     torch.testing.assert_close(vmapped, packed_losses(configs, [1, 0]), rtol=1e-5, atol=0)
@@ -91,7 +94,7 @@ def test_a_plain_trial_ends_when_its_loss_is_not_finite(text) -> None:
     assert all(math.isfinite(loss) for loss in curve[:-1])
 
 
-@pytest.mark.parametrize("size", sizes.SIZES[:3], ids=lambda size: size.name)
+@pytest.mark.parametrize("size", [*sizes.SIZES[:3], *sizes.LLAMA], ids=lambda size: size.name)
 def test_the_flops_on_paper_are_those_that_torch_counts(size) -> None:
     model = PlainGpt(GptConfig(steps=1, **size.fields)).requires_grad_()
     tokens = torch.zeros(size.batch_size, size.context + 1, dtype=torch.int64)
@@ -110,6 +113,8 @@ def test_ratios_have_the_promised_names_and_more_is_better() -> None:
             "d32_vs_best_eager",
             "d64_vs_best_eager",
             "d128_vs_best_eager",
+            "llama_d32_vs_best_eager",
+            "llama_d64_vs_best_eager",
         ]
     )
     speeds = {"d32": {"ours": 30.0, "eager default": 8.0, "eager fused": 10.0, "compiled": 20.0, "vmap": 25.0}}
@@ -175,7 +180,7 @@ def test_our_arm_counts_the_member_steps_of_a_real_pack(text, tmp_path, monkeypa
 def test_every_size_is_compared_on_as_many_stable_trials_as_the_main_sweep_has() -> None:
     main = throughput.main_file(throughput.parse(["--only", "main"]), Path())
     num_trials = len(throughput.load_sweep(main).trials)
-    for size in sizes.SIZES:
+    for size in sizes.COMPARED:
         sweep = arms.stable_sweep(size, steps=10)
         assert len(sweep.trials) == num_trials == 144
         assert not sweep.stopping.early_stop
@@ -228,8 +233,9 @@ def test_what_was_not_run_is_null_in_the_file(tmp_path, monkeypatch, capsys) -> 
 def test_the_plain_trainer_refuses_what_it_cannot_do(text) -> None:
     with pytest.raises(ValueError, match="AdamW"):
         PlainTrainer(GptConfig(text=text, optimizer="sgd", **SHAPE), 0, Style("default"), "cpu")
-    with pytest.raises(ValueError, match="queries and keys"):
-        PlainGpt(GptConfig(text=text, qk_norm=True, **SHAPE))
+    for field, words in (("qk_norm", "queries and keys"), ("norm", "norms"), ("position", "positions")):
+        with pytest.raises(ValueError, match=words):
+            PlainGpt(GptConfig(text=text, **{field: True if field == "qk_norm" else None}, **SHAPE))
 
 
 def test_pruning_in_replay_is_pruning_in_training(tmp_path: Path) -> None:

@@ -230,6 +230,13 @@ def test_fields_of_the_objectives() -> None:
             "dedup",
             "quality",
             "quality_keep",
+            "domains",
+            "domain_temperature",
+            "curriculum",
+            "curriculum_from",
+            "curriculum_to",
+            "curriculum_steps",
+            "curriculum_reversed",
             "experts",
             "top_k",
             "gate",
@@ -307,8 +314,8 @@ def test_outcomes_and_map_metrics() -> None:
         "final_loss", "validation_loss", "best_validation_loss", "best_validation_step", "best_loss", "peak_loss",
         "peak_factor", "off_share", "learned_share", "lr_regret", "onset_step", "num_spikes", "steps_done",
         "merged_loss", "ema_loss", "collapsed_step", "score", "nonfinite_share", "peak_memory", "joules",
-        "spike_score", "edge_crossings",
-        "late_edge_ratio", "last_edge_ratio", "late_update_over_lr", "late_v_lag", "late_router_gini",
+        "spike_score", "loss_ratio_steps", "edge_crossings", "late_edge_ratio", "last_edge_ratio",
+        "late_update_over_lr", "late_v_lag", "late_router_gini",
     ]  # fmt: skip
     assert tuple(REDUCTIONS) == ("worst", "median", "best")
 
@@ -331,7 +338,8 @@ def test_columns_of_the_remedies_of_all_cells(tmp_path: Path) -> None:
     assert tuple(RemediesAnswer.of(results, None, tmp_path).frame().columns) == (
         "lr", "beta2",  # the axes
         "trial_id", "seed", "outcome", "onset_step", "cause", "cheapest", "kind", "cheapest_step", "most", "most_step",
-        "from_onset", "saved", "tried", "final_loss", "alone_loss", "agrees_with_diagnosis", "control_repeats",
+        "from_onset", "saved", "tried", "low", "high", "num_tried", "final_loss", "alone_loss", "neighbours",
+        "neighbours_stable", "neighbour_cost", "agrees_with_diagnosis", "control_repeats",
         "num_forks", "num_missing", "spent_steps", "saves",
     )  # fmt: skip
     assert tuple(KINDS) == ("lr", "beta1", "beta2", "eps", "clip", "skip", "mean", "reset", "other")

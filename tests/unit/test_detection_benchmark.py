@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import learning
+from tiers import examples
 
 from benchmarks import detection, detection_peers
 from benchmarks.detection import Labelled, Told, score, summary, told_by
@@ -395,7 +396,7 @@ def test_the_pruner_by_the_best_prunes_over_twice_the_best_after_twenty_points()
 ANY_LOSS = st.one_of(st.floats(-1e6, 1e6), st.sampled_from([math.nan, math.inf, 0.0, 1.0, 1.0, 1.0]))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(ANY_LOSS, min_size=1, max_size=300), st.booleans())
 def test_every_rule_judges_any_stream_point_by_point_and_without_looking_ahead(losses: list[float], has_norms) -> None:
     norms = [abs(loss) for loss in losses] if has_norms else None

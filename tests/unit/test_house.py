@@ -31,7 +31,10 @@ ROOMS = {
 # The modules that know it; a new one is a decision.
 IMPORTERS = {
     "ray": {"orchestrator.executors.ray_ranks", "orchestrator.executors.ray_tune"},
-    "mlflow": {f"orchestrator.mirrors.{name}" for name in ("mlflow", "mlflow_runs", "mlflow_server", "mlflow_store")},
+    "mlflow": {
+        f"orchestrator.mirrors.{name}"
+        for name in ("mlflow", "mlflow_runs", "mlflow_server", "mlflow_store", "mlflow_template")
+    },
     "optuna": {f"orchestrator.search.{name}" for name in ("by_optuna", "study")},
     "submitit": {"orchestrator.executors.slurm"},
     "tensorboardX": {"orchestrator.logs.event_files", "orchestrator.mirrors.tensorboard"},

@@ -58,3 +58,58 @@ def test_the_collapsed_routers_and_their_losses_are_those_of_the_maps() -> None:
     by_experts = {(row["experts"], row["num_collapsed"]) for row in cells_of("moe_experts")}
     assert by_experts >= {("2", "0"), ("16", "3"), ("32", "3")}
     assert not {("2", "1"), ("2", "2"), ("2", "3")} & by_experts
+
+
+def test_what_copies_cost_is_that_of_their_map() -> None:
+    def at(share: str, times: str) -> Row:
+        (row,) = cells_of("data_repeat", duplicated_share=share, duplicated_times=times)
+        return row
+
+    base, few, many = at("0.003", "1"), at("0.003", "1000"), at("0.1", "1000")
+    rise, fall = held_out(few) - held_out(base), float(base["median_final_loss"]) - float(few["median_final_loss"])
+    assert f"600 steps end {rise:.2f} higher on held-out text, while the training loss falls by {fall:.2f}" in PAGE
+    assert f"a thousand times it is {held_out(many) - held_out(base):.2f}." in PAGE
+    assert max(map(held_out, cells_of("data_repeat", duplicated_times="10"))) - held_out(base) < 0.1
+    assert {row["fraction_stable"] for row in cells_of("data_repeat")} == {"1.0"}
+
+
+def test_what_the_weights_of_texts_move_is_that_of_their_map() -> None:
+    rows = [row for row in cells_of("data_domains") if row["state"] == "stable"]
+    best = {t: min((row for row in rows if row["domain_temperature"] == t), key=held_out) for t in ("0.3", "100.0")}
+    python, dumps = (
+        [float(best[t][f"median_domain_loss/{name}"]) for t in ("0.3", "100.0")] for name in ("python", "tables")
+    )
+    assert (
+        f"Python rises by {python[1] - python[0]:.2f} and that on hex dumps falls by {dumps[0] - dumps[1]:.2f}" in PAGE
+    )
+    below = [row for row in cells_of("data_domains") if float(row["lr"]) < 0.016]
+    assert {row["num_stable"] for row in below} == {"3"}
+    assert f"at 0.04 in {sum(int(row['num_stable']) for row in cells_of('data_domains', lr='0.04'))} of 12 runs" in PAGE
+
+
+def test_the_losses_of_curricula_are_those_of_their_map() -> None:
+    rows = [row for row in cells_of("curriculum") if row["state"] == "stable"]
+    none, length, compression, loss = (
+        min(held_out(row) for row in rows if row["curriculum"] == kind)
+        for kind in ("", "length", "compression", "loss")
+    )
+    assert f"{none:.2f}" == f"{length:.2f}"
+    words = (
+        f"it is {none:.2f} without a curriculum and with `length`, {compression:.2f} by `compression`, {loss:.2f} by"
+    )
+    assert words in PAGE
+    at_edge = {row["curriculum"]: row["num_stable"] for row in cells_of("curriculum") if row["lr"].startswith("0.0251")}
+    assert at_edge == {"": "2", "length": "3", "compression": "3", "loss": "3"}
+    assert {row["num_stable"] for row in cells_of("curriculum") if float(row["lr"]) >= 0.04} == {"0"}
+
+
+def test_what_dirt_costs_is_that_of_its_map() -> None:
+    rows = cells_of("data_dirt")
+    assert {row["num_stable"] for row in rows if float(row["lr"]) <= 0.02} == {"3"}
+    assert f"{sum(int(row['num_stable']) for row in rows if row['lr'] == '0.04')} of 12 at 0.04" in PAGE
+    best = [
+        min(held_out(row) for row in rows if row["noise_share"] == share and row["state"] == "stable")
+        for share in ("0.0", "0.1", "0.3", "0.9")
+    ]
+    first, second, third, last = (f"{loss:.2f}" for loss in best)
+    assert f"is {first}, {second}, {third} and {last}." in PAGE

@@ -74,7 +74,7 @@ def test_every_sweep_has_the_learning_rate_and_its_knob_at_that_edge(path: Path)
     assert path.read_text().startswith("# ")
     assert sweep.name == f"lr_knob_{path.stem}"
     lr, knob = sweep.axis_names
-    assert (lr, knob) == ("lr", "optimizer" if path.stem == "library_optimizers" else path.stem)
+    assert (lr, knob) == ("lr", "optimizer" if path.stem in ("library_optimizers", "muon") else path.stem)
     for name in EDGE.keys() - {knob} - OTHER_BASE.get(path.stem, set()):
         values = {trial.config[name] for trial in sweep.trials if name in trial.config}  # SGD has no eps
         assert values == {EDGE[name]}, name
@@ -175,8 +175,8 @@ def test_the_page_says_how_many_values_other_seeds_confirm() -> None:
     rows = [row for table in tables for row in table if row.repeat_lr is not None]
     lean = [row for row in rows if (row.repeat_stable - row.repeat_base_stable) * math.log(row.edge_factor) > 0]
     apart = [row for row in rows if lr_knobs.repeat_text(row).startswith("**")]
-    assert len(apart) == 6
-    assert f"Of {len(rows)} values tried with other seeds {len(lean)} lean the same way; the test separates six" in PAGE
+    assert len(apart) == 8
+    assert f"Of {len(rows)} values tried with other seeds {len(lean)} lean the same way; the test separates eight" in PAGE
 
 
 def test_the_page_counts_the_other_seeds_and_is_bold_where_a_test_tells_them_from_those_of_the_base() -> None:
@@ -217,3 +217,17 @@ def test_a_page_gets_the_cells_of_a_knob_and_keeps_its_claim() -> None:
 def test_the_picture_draws_every_value_that_is_not_a_base() -> None:
     figure = lr_knobs.draw({"knob": [EFFECT, replace(EFFECT, value="b", is_base=True)]})
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["knob a"]
+
+
+def test_a_knob_without_a_ledger_keeps_its_place_on_the_picture(tmp_path: Path, monkeypatch) -> None:
+    drawn = []
+    monkeypatch.setattr(lr_knobs, "draw", lambda found: drawn.append(found) or lr_knobs.Figure())
+    for name, content in (("TABLES", None), ("PICTURE", None), ("PAGE", "no row")):
+        monkeypatch.setattr(lr_knobs, name, tmp_path / name)
+        if content is not None:
+            (tmp_path / name).write_text(content)
+    lr_knobs.TABLES.mkdir()
+    lr_knobs.write_table(lr_knobs.TABLES / "clip.csv", [EFFECT])
+    monkeypatch.setattr("sys.argv", ["lr_knobs.py", "--results", str(tmp_path)])
+    lr_knobs.main()
+    assert drawn == [{"clip": [EFFECT]}]

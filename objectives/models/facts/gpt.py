@@ -9,9 +9,10 @@ from pydantic import model_validator
 
 from objectives.fields import Condition, per_member, structural, third_of_depth, unless, when
 from objectives.models.facts.experts import ExpertFields
+from objectives.models.facts.feed import HAS_NO_DOMAINS, FeedFields
 from objectives.models.facts.parametrisation import Parametrisation, SizeFactors
 from objectives.models.facts.presets import Preset, expanded
-from objectives.models.facts.text import RECIPE_FIELDS, TextConfig
+from objectives.models.facts.text import RECIPE_FIELDS
 from objectives.protocol import Objective
 
 _IN_FLOAT16 = when("precision", "float16")
@@ -23,7 +24,7 @@ _HAS_GAINS = Condition(
 )
 
 
-class GptConfig(ExpertFields, TextConfig):
+class GptConfig(ExpertFields, FeedFields):
     """A byte-level decoder-only transformer on real text."""
 
     batch_size: int = structural(8, "sequences", "sequences of `context` bytes per step", ge=1, le=65_536)
@@ -84,7 +85,7 @@ class GptConfig(ExpertFields, TextConfig):
         None,
         "logits",
         "largest attention logit of a head, beyond which its queries and keys are shrunk after the update"
-        " (Kimi K2: 100); null for none",
+        " (Kimi K2: 100, as with optimizer muonclip); null for none",
         off=True,
         gt=0,
     )
@@ -179,7 +180,11 @@ class GptConfig(ExpertFields, TextConfig):
         ge=0,
     )
     text: tuple[str, ...] = structural(
-        (), "paths", "text files, folders or globs to train on; empty for the source of Python's standard library"
+        (),
+        "paths",
+        "text files, folders, globs or names (python_docs, licences, tables) to train on; empty for the source of"
+        " Python's standard library",
+        acts=HAS_NO_DOMAINS,
     )
     shift_at: int | None = per_member(
         None, "step", "first step with shift_text as the text; null for never", off=True, ge=0
@@ -223,6 +228,8 @@ class GptConfig(ExpertFields, TextConfig):
             raise ValueError(f"context_start = {self.context_start} is longer than context = {self.context}")
         if self.context_start is not None and not self.context_steps:
             raise ValueError(f"context_start = {self.context_start} needs context_steps above 0 to grow over")
+        if self.context_start is not None and self.curriculum == "length":
+            raise ValueError("curriculum = length and context_start both set the length of sequences: leave one out")
         if self.shift_at is not None and self.shift_text == self.text:
             raise ValueError(f"shift_at = {self.shift_at} needs a shift_text other than text")
         if self.mixes and self.mix_text in ((), self.text):
@@ -317,6 +324,18 @@ class GptConfig(ExpertFields, TextConfig):
         return self.residual_scale * by_depth[self.residual_depth] / self.size_factors.depth
 
     @property
+    def lengths(self) -> tuple[int, int, int]:
+        """The length of sequences at the start and in the end, and the steps between."""
+        if self.curriculum == "length":
+            ends = [max(int(share * self.context), 1) for share in (self.curriculum_from, self.curriculum_to)]
+            return ends[0], ends[1], self.curriculum_steps
+        return (
+            (self.context, self.context, 0)
+            if self.context_start is None
+            else (self.context_start, self.context, self.context_steps)
+        )
+
+    @property
     def has_native_kernels(self) -> bool:
         """Whether the C++ kernel has the model, and float32, which a CPU also uses for tf32."""
         has_caps = any(cap is not None for cap in (self.logit_softcap, self.attention_softcap, self.qk_clip))
@@ -360,5 +379,11 @@ GPT = Objective(
         "shift_text",
         "mix_share",
         "mix_text",
+        "domains",
+        "domain_temperature",
+        "curriculum_from",
+        "curriculum_to",
+        "curriculum_steps",
+        "curriculum_reversed",
     ),
 )

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import field_validator
 
 from objectives.fields import Condition, structural, unless
 from objectives.training_config import TrainingConfig
 
+NAMED_TEXTS = ("python", "python_docs", "licences", "tables")  # in place of a path
+HELD_OUT = 0.1  # of the bytes, the last ones
+LEAST_DOCUMENTS = 10  # for noise, copies, deduplication, a filter or an order
 NoiseKind = Literal["shuffled", "foreign", "markup", "repeated"]
 Dedup = Literal["exact", "near"]
 Quality = Literal["compression", "perplexity"]
+Order = Literal["compression", "loss", "noise"]
+ORDERS: tuple[Order, ...] = get_args(Order)
 
 _TELLS_DOCUMENTS_APART = Condition(
-    "duplicated_share, noise_share, dedup or quality is set",
+    "duplicated_share, noise_share, dedup or quality is set, or a curriculum of documents",
     lambda settings: bool(
-        settings["duplicated_share"] or settings["noise_share"] or settings["dedup"] or settings["quality"]
+        settings["duplicated_share"]
+        or settings["noise_share"]
+        or settings["dedup"]
+        or settings["quality"]
+        or settings.get("curriculum") in ORDERS
     ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How the training part of a text is made from its documents; by default it is left as it is."""
+    """How the training part of a text is made from its documents; by default it is left as it is.
+
+    ``curriculum`` is what its documents are ordered by, from easy to hard.
+    """
 
     separator: str | None = None
     duplicated_share: float = 0.0
@@ -34,17 +46,18 @@ class Recipe:
     dedup: Dedup | None = None
     quality: Quality | None = None
     quality_keep: float = 1.0
+    curriculum: Order | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether the text stays as it is."""
         has_copies = self.duplicated_share > 0 and self.duplicated_times > 1
-        return not (has_copies or self.noise_share > 0 or self.dedup or self.quality)
+        return not (has_copies or self.noise_share > 0 or self.dedup or self.quality or self.curriculum)
 
     @property
     def is_slow(self) -> bool:
         """Whether it reads all documents, which is worth keeping for the next pack."""
-        return self.dedup is not None or self.quality is not None
+        return self.dedup is not None or self.quality is not None or self.curriculum in ("compression", "loss")
 
 
 # The fields that a text is made by, from its files.
@@ -100,6 +113,10 @@ class TextConfig(TrainingConfig):
     @property
     def recipe(self) -> Recipe:
         """How the text is made from its documents; equal for settings that make the same one."""
+        return self.recipe_in(None)
+
+    def recipe_in(self, order: Order | None) -> Recipe:
+        """Return how the text is made from its documents, and in which order they are then."""
         recipe = Recipe(
             self.separator,
             self.duplicated_share,
@@ -109,5 +126,6 @@ class TextConfig(TrainingConfig):
             self.dedup,
             self.quality,
             self.quality_keep if self.quality else 1.0,
+            order,
         )
         return Recipe() if recipe.is_plain else recipe

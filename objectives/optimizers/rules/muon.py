@@ -69,22 +69,30 @@ class Muon(UpdateRule):
         )
         momentum_K1 = scalars_K1["momentum"]
         momentum_Ks.lerp_(grad_Ks, 1 - momentum_K1)
-        ahead_Ks = grad_Ks.lerp(momentum_Ks, momentum_K1) if self._looks_ahead else momentum_Ks
+        ahead_Ks = grad_Ks.lerp_(momentum_Ks, momentum_K1) if self._looks_ahead else momentum_Ks
         matrices = ahead_Ks.reshape(-1, *piece.shape[-2:])
         return orthogonalised(matrices, self._steps).reshape(len(grad_Ks), -1)
 
 
 def orthogonalised(x_KRC: torch.Tensor, num_steps: int) -> torch.Tensor:
-    """Return an approximation of U V^T of each matrix U S V^T: singular values go to 0.7 to 1.2."""
+    """Return an approximation of U V^T of each matrix U S V^T: singular values go to 0.7 to 1.2.
+
+    A step is a product with a I + b G + c G^2 on the shorter side, whose length is S; G is X X^T or X^T X there.
+    """
     a, b, c = _COEFFICIENTS
-    is_tall = x_KRC.shape[1] > x_KRC.shape[2]
-    x_KRC = x_KRC.transpose(1, 2) if is_tall else x_KRC
-    norm_K = torch.linalg.vector_norm(x_KRC.reshape(len(x_KRC), -1), dim=1)
-    x_KRC = x_KRC / norm_K.clamp(min=_SMALLEST_NORM)[:, None, None]
+    K, R, C = x_KRC.shape
+    norm_K = torch.linalg.vector_norm(x_KRC.flatten(1), dim=1).clamp(min=_SMALLEST_NORM)
+    now_KRC, next_KRC = x_KRC.new_empty(2, K, R, C)
+    gram_KSS, factor_KSS = x_KRC.new_empty(2, K, min(R, C), min(R, C))
+    torch.div(x_KRC, norm_K[:, None, None], out=now_KRC)
     for _ in range(num_steps):
-        gram_KRR = torch.bmm(x_KRC, x_KRC.transpose(1, 2))
-        x_KRC = torch.baddbmm(x_KRC, torch.baddbmm(gram_KRR, gram_KRR, gram_KRR, beta=b, alpha=c), x_KRC, beta=a)
-    return x_KRC.transpose(1, 2) if is_tall else x_KRC
+        now_KCR = now_KRC.transpose(1, 2)
+        torch.bmm(*((now_KCR, now_KRC) if R > C else (now_KRC, now_KCR)), out=gram_KSS)
+        torch.baddbmm(gram_KSS, gram_KSS, gram_KSS, beta=b, alpha=c, out=factor_KSS)
+        factor_KSS.diagonal(dim1=1, dim2=2).add_(a)
+        torch.bmm(*((now_KRC, factor_KSS) if R > C else (factor_KSS, now_KRC)), out=next_KRC)
+        now_KRC, next_KRC = next_KRC, now_KRC
+    return now_KRC
 
 
 def _scale(piece: Piece, kind: str) -> float:

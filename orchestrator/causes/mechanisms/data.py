@@ -50,7 +50,7 @@ def bad_batch(evidence: Evidence, finding: MakeFinding) -> Finding:
     """
     if evidence.onset is None:
         return finding("excluded", NO_ONSET)
-    if evidence.objective is not None and evidence.objective.is_full_batch(evidence.config):
+    if evidence.is_full_batch:
         return finding("excluded", "every step sees the same data")
     if not evidence.has_every_step:
         return finding("unknown", "losses of single steps were not kept (telemetry: {curves: 1} keeps them)")

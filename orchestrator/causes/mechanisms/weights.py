@@ -75,9 +75,10 @@ def norm_collapse(evidence: Evidence, finding: MakeFinding) -> Finding:
     numbers = [f"RMS of the weights of {group} down to {shares[group]:.2g} of its highest before the onset"]
     if shares[group] > at.NORM_KEPT:
         return finding("excluded", "no layer group's weights shrank before the onset", numbers)
-    curvature = evidence.threshold_ratio.between(evidence.until - at.DECAY_WINDOW, evidence.until + 1).largest()
+    readings = evidence.threshold_ratio.between(0, evidence.until + 1).last(at.RECENT_READINGS)
+    curvature = readings.largest()
     if curvature is not None:
-        numbers.append(f"curvature up to {curvature:.3g} times its threshold in the {at.DECAY_WINDOW} steps before")
+        numbers.append(f"curvature up to {curvature:.3g} times its threshold at the last {len(readings)} readings")
     if shares[group] > at.NORM_COLLAPSED or curvature is None or curvature <= at.THRESHOLD:
         return finding("unknown", "weights shrank, and whether the step then overshot is not known", numbers)
     before = found[group].between(0, evidence.until)

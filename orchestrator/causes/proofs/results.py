@@ -123,7 +123,8 @@ class Proofs:
     """The proofs about one trial; ``named`` is the mechanism of the diagnosis.
 
     Mechanisms in ``untried`` are open, and no fork takes them away alone. ``num_missing`` forks have no result yet,
-    ``spent_steps`` were trained after the forks.
+    ``spent_steps`` were trained after the forks. With ``replicates_nudged`` forks differ by a step of another length;
+    if they are ``replicates_alike``, other data changed nothing, and one of each kind counts.
     """
 
     sweep: str
@@ -137,6 +138,7 @@ class Proofs:
     spent_steps: int = 0
     control_repeats: bool | None = None
     replicates_nudged: bool = False
+    replicates_alike: bool = False
 
     @reported
     def is_chance(self) -> bool:

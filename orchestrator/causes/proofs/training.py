@@ -15,6 +15,7 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import IMPORTED
 from orchestrator.causes.diagnosis import Diagnosis
 from orchestrator.causes.evidence import Evidence, gather
+from orchestrator.causes.mechanisms.limits import JUMP_REACH
 from orchestrator.causes.mechanisms.removal import BATCH_LEAD, Removal
 from orchestrator.causes.proofs.plan import Experiment, Plan, ProofFork, key_of, keys_of, plan_of
 from orchestrator.causes.proofs.results import Proof, Proofs, judged
@@ -111,7 +112,9 @@ def read_proofs(ledger: LedgerReader, diagnosis: Diagnosis, plan: Plan) -> Proof
     with LedgerReader(proofs_folder(folder, trial.trial_id) / LEDGER) as trained:
         rows = {key_of(own_interventions(row)): row for row in trained.trials()}
         fails = Failures(trained, diagnosis.evidence)
-        mechanisms = judged([_proof(each, diagnosis, rows, fails) for each in plan.experiments])
+        alike = any(_are_alike(each, diagnosis, rows, trained) for each in plan.experiments)
+        most = 1 if alike else None
+        mechanisms = judged([_proof(each, diagnosis, rows, fails, most) for each in plan.experiments])
         keys = list(keys_of(plan.forks, diagnosis))
         done = [rows[key] for key in keys if key in rows and rows[key].outcome is not None]
         control = rows.get(key_of(own_interventions(trial)))
@@ -126,17 +129,30 @@ def read_proofs(ledger: LedgerReader, diagnosis: Diagnosis, plan: Plan) -> Proof
         num_missing=len(keys) - len(done),
         spent_steps=sum(max(0, (row.steps_done or 0) - first[key_of(own_interventions(row))]) for row in done),
         control_repeats=repeats,
+        replicates_alike=alike,
     )
+
+
+def _are_alike(
+    experiment: Experiment, diagnosis: Diagnosis, rows: Mapping[str, TrialResult], trained: LedgerReader
+) -> bool:
+    """Whether other data change nothing in the forks with the mechanism: then all of them are one run."""
+    found = [rows[key] for key in keys_of(experiment.controls, diagnosis) if key in rows and rows[key].is_judged]
+    return len(found) > 1 and same_curve(*curves_of(trained, found[0], trained, found[1]))
 
 
 class Failures:
     """Whether forks failed as the trial did: left their trend in the rest of the run, or stalled.
 
-    A fork of a trial without an onset, such as one whose router collapsed, fails if it is not stable.
+    A fork of a trial without an onset, such as one whose router collapsed, fails if it is not stable. If the text
+    changes at the onset, every fork leaves its trend there, and one of a trial that was lost fails if it is lost, too.
     """
 
     def __init__(self, trained: LedgerReader, evidence: Evidence) -> None:
         self._trained, self._onset = trained, evidence.onset
+        shift = evidence.number("shift_at")
+        is_shifted = shift is not None and self._onset is not None and abs(shift - self._onset) <= JUMP_REACH
+        self._may_come_back = is_shifted and evidence.outcome == "diverged"
 
     def failed(self, row: TrialResult, removal: Removal) -> bool:
         """Whether a fork failed; if a batch is the mechanism, at that batch."""
@@ -144,6 +160,8 @@ class Failures:
             return row.ending != "stable"
         if row.outcome in ("stable", "stalled"):
             return row.outcome == "stalled"
+        if self._may_come_back:
+            return row.outcome != "spiked"
         first, last = removal.step, math.inf
         if removal.keeps is not None:
             first, last = removal.keeps - BATCH_LEAD, removal.keeps + BATCH_LEAD
@@ -152,9 +170,17 @@ class Failures:
         return any(first <= onset <= last for onset in (*onsets, own) if onset is not None)
 
 
-def _proof(experiment: Experiment, diagnosis: Diagnosis, rows: Mapping[str, TrialResult], fails: Failures) -> Proof:
+def _proof(
+    experiment: Experiment,
+    diagnosis: Diagnosis,
+    rows: Mapping[str, TrialResult],
+    fails: Failures,
+    most: int | None,
+) -> Proof:
+    """The proof about one mechanism, by at most so many forks of each kind."""
+
     def counted(forks: Sequence[ProofFork]) -> tuple[int, int]:
-        found = [rows[key] for key in keys_of(forks, diagnosis) if key in rows and rows[key].is_judged]
+        found = [rows[key] for key in keys_of(forks, diagnosis) if key in rows and rows[key].is_judged][:most]
         return len(found), sum(fails.failed(row, experiment.removal) for row in found)
 
     tried, spiked = counted(experiment.without)

@@ -17,8 +17,8 @@ from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.base.space import Axis, Cell, Trial, format_value, to_hashable, trial_id
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS, IMPORTED
-from orchestrator.causes.advice import cell_alone
 from orchestrator.causes.remedies.remedy import Entry, Fork, held_by, own_interventions
+from orchestrator.causes.small_sweeps import cell_alone
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.search.protocol import ListedCells
 from orchestrator.sweepfile.custom_trainer import GIVEN, PARTS, CustomTrainer, placeholders

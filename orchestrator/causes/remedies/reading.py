@@ -20,14 +20,16 @@ from orchestrator.base.vocabulary import is_known, is_over_edge
 from orchestrator.causes.diagnosis import Diagnosis, most_typical
 from orchestrator.causes.remedies.cells import Region
 from orchestrator.causes.remedies.remedy import NO_CHANGE, Entry, Fork, fork_of, own_interventions
-from orchestrator.causes.remedies.results import Cost, Difference, Ignored, Remedies, Resumed, StableCell, Tally
+from orchestrator.causes.remedies.results import Cost, Difference, Ignored, Remedies, Resumed, StableCell
+from orchestrator.causes.remedies.tally import Tally
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.neighbours import above, below, neighbours, trials_of
 from orchestrator.maps.relative_results import with_relative_results
 from orchestrator.maps.table import axes_of, by_cell, read_table
 from orchestrator.sweepfile.entries import INTERVENTIONS
 
-NEIGHBOUR = "neighbour"  # folder of the remedies on a stable neighbour
+NEIGHBOUR = "neighbour"  # folder with one for the forks of each stable neighbour
+_MAX_NEIGHBOURS = 3
 # Recorded facts of a process that results depend on.
 _FACTS = ("host", "platform", "device", "torch", "numpy", "kernels", "compiled")
 _CURVE = ("loss", "grad_norm")
@@ -37,6 +39,11 @@ _MIN_SHARED = 2  # losses at the same steps, without which two curves are not co
 def forks_folder(folder: Path, trial_id: str) -> Path:
     """The folder of the forks of a trial of the sweep in ``folder``."""
     return folder / REMEDIES / trial_id
+
+
+def neighbour_folder(folder: Path, trial_id: str, neighbour: TrialResult) -> Path:
+    """The folder of the remedies of a trial on a stable neighbour."""
+    return forks_folder(folder, trial_id) / NEIGHBOUR / neighbour.trial_id
 
 
 def has_remedies(folder: Path, trial_id: str) -> bool:
@@ -67,14 +74,14 @@ def read_remedies(ledger: LedgerReader, diagnosis: Diagnosis) -> Remedies:
     trial, folder = diagnosis.trial, ledger.path.parent
     rows, forks, own = _trials(ledger), forks_folder(folder, trial.trial_id), own_interventions(trial)
     stable_cells = nearest_stable_cells(ledger, rows, trial)
-    neighbour = stable_neighbour(rows, trial, stable_cells)
+    beside = stable_neighbours(rows, trial, stable_cells)
     results = Remedies(
         sweep=diagnosis.sweep,
         trial=trial,
         onset=diagnosis.evidence.ending_onset,
         cause=None if diagnosis.cause is None else diagnosis.cause.mechanism,
         stable_cells=tuple(stable_cells),
-        neighbour=neighbour,
+        neighbours=tuple(beside),
     )
     if not has_remedies(folder, trial.trial_id):
         return results
@@ -89,7 +96,7 @@ def read_remedies(ledger: LedgerReader, diagnosis: Diagnosis) -> Remedies:
             results = replace(results, resumed=resumed, without_effect=ignored)
     counted = tallies(fork_rows, own, first_spike_over(trial))
     fork_names = {(tally.name, tally.fork_step) for tally in counted}
-    costs = () if neighbour is None else _costs(forks / NEIGHBOUR, neighbour)
+    costs = [cost for each in beside for cost in _costs(neighbour_folder(folder, trial.trial_id, each), each)]
     return replace(
         results,
         tallies=tuple(
@@ -99,8 +106,9 @@ def read_remedies(ledger: LedgerReader, diagnosis: Diagnosis) -> Remedies:
             and not tally.is_fresh
             and Ignored(tally.name, tally.fork_step) not in results.without_effect
         ),
-        unchanged=tuple(tally for tally in counted if tally.name == NO_CHANGE),
-        fresh=tuple(tally for tally in counted if tally.is_fresh),
+        unchanged=tuple(tally for tally in counted if tally.name == NO_CHANGE and not tally.is_fresh),
+        fresh=tuple(tally for tally in counted if tally.name != NO_CHANGE and tally.is_fresh),
+        fresh_other_data=tuple(tally for tally in counted if tally.name == NO_CHANGE and tally.is_fresh),
         num_tried=len(tried),
         costs=tuple(cost for cost in costs if (cost.name, cost.fork_step) in fork_names),  # not of earlier requests
         num_missing=sum(row.outcome is None for row in fork_rows),
@@ -137,7 +145,7 @@ def _costs(folder: Path, neighbour: TrialResult) -> tuple[Cost, ...]:
     if (control := _control(rows, own)) is None:
         return ()
     return tuple(
-        Cost(fork.remedy.name, fork.step, row.label, row.final_loss, control.final_loss)
+        Cost(fork.remedy.name, fork.step, row.label, row.final_loss, control.final_loss, neighbour.trial_id)
         for fork, row in _forks(rows, own)
         if row.outcome is not None
     )
@@ -303,9 +311,10 @@ def nearest_stable_cells(ledger: LedgerReader, rows: Sequence[TrialResult], tria
     return [cell for _, cell in sorted(by_distance, key=lambda pair: pair[0])]
 
 
-def stable_neighbour(
+def stable_neighbours(
     rows: Sequence[TrialResult], trial: TrialResult, cells: Sequence[StableCell]
-) -> TrialResult | None:
-    """The trial of the nearest stable cell with the seed of ``trial``, if any."""
+) -> list[TrialResult]:
+    """The stable trials of the nearest stable cells with the seed of ``trial``, the nearest first."""
     candidates = (row for cell in cells for row in trials_of(rows, trial, cell.setting, cell.value))
-    return next((row for row in candidates if row.seed == trial.seed and row.ending == "stable"), None)
+    stable = {row.trial_id: row for row in candidates if row.seed == trial.seed and row.ending == "stable"}
+    return list(stable.values())[:_MAX_NEIGHBOURS]

@@ -35,7 +35,7 @@ class RemedyRequest:
 
     With ``each_cell`` it is meant for many trials: fewer remedies are usual, a remedy or step that a trial does not
     accept is left out instead of refused, a remedy that fails with the trial's own data is not tried with other data,
-    and the cost on stable neighbours is not measured.
+    and only what is named is tried on stable neighbours.
     """
 
     tried: Sequence[str] = ()

@@ -2,91 +2,17 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.base.intervals import CONFIDENCE, exact_interval, fisher, holm
+from orchestrator.base.intervals import CONFIDENCE, fisher, holm
 from orchestrator.base.query import hidden, reported
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
-from orchestrator.causes.remedies.remedy import NO_CHANGE, Remedy
-
-_LONGEST_LOSS = 6  # characters
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """The replicates of one remedy from one fork step.
-
-    ``saved`` replicates are stable and learned at least half of what the best fork did; ``recovered`` ones left their
-    trend and came back. ``final_loss`` is the median over the replicates, None if half ended without a finite loss.
-    ``own_loss`` is the final loss of the replicate with the original's data, and ``own_passed`` says whether it was
-    still on its trend when the original's first spike was over, None if that spike never ended. ``spent_steps`` were
-    trained after the fork. ``different`` counts replicates that ended differently: 1 if the data play no part in
-    training. ``outcomes`` counts the replicates by their label. Replicates that are ``fresh`` chose nothing.
-    """
-
-    remedy: Remedy = hidden()
-    fork_step: int
-    tried: int
-    saved: int
-    recovered: int
-    final_loss: float | None
-    own_loss: float | None
-    spent_steps: int
-    different: int = hidden()
-    own_passed: bool | None
-    outcomes: Mapping[str, int]
-    is_fresh: bool = hidden(default=False)
-
-    @reported
-    def name(self) -> str:
-        """The name of the remedy."""
-        return self.remedy.name
-
-    @reported
-    def low(self) -> float:
-        """The lower end of the exact 95 % interval of ``share``."""
-        return exact_interval(self.saved, self.tried)[0]
-
-    @reported
-    def high(self) -> float:
-        """The upper end of the exact 95 % interval of ``share``."""
-        return exact_interval(self.saved, self.tried)[1]
-
-    @property
-    def share(self) -> float:
-        """The share of the replicates that it saved, 0 to 1."""
-        return self.saved / self.tried
-
-    @property
-    def counts(self) -> str:
-        """Saved of tried, and with a plus the replicates that left the trend and came back: ``2/3+1``."""
-        return f"{self.saved}/{self.tried}" + (f"+{self.recovered}" if self.recovered else "")
-
-    @property
-    def saves_all(self) -> bool:
-        """Whether it saved every replicate."""
-        return self.saved == self.tried
-
-    @property
-    def comparable_loss(self) -> float:
-        """The final loss, infinite if it is not finite."""
-        return math.inf if self.final_loss is None else self.final_loss
-
-    @property
-    def short_loss(self) -> str:
-        """The final loss in at most six characters if it is positive, such as 2.41 or 6.3e-4; empty without one."""
-        if self.final_loss is None:
-            return ""
-        text = f"{self.final_loss:.3g}"
-        if len(text) > _LONGEST_LOSS:
-            text = re.sub(r"e([+-])0*", r"e\1", f"{self.final_loss:.1e}").replace("e+", "e")
-        return text
+from orchestrator.causes.remedies.remedy import NO_CHANGE
+from orchestrator.causes.remedies.tally import Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +26,21 @@ class StableCell:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a remedy costs without an instability: its final loss in a stable neighbour, and the neighbour's own."""
+    """What a remedy does where nothing is wrong: its final loss in a stable ``neighbour``, and the neighbour's own."""
 
     name: str
     fork_step: int
     outcome: str
     final_loss: float | None
     own_loss: float | None
+    neighbour: str = ""
+
+    @property
+    def change(self) -> float | None:
+        """The relative change of the final loss; None if it is not finite, or without an own one."""
+        if self.final_loss is None or not self.own_loss:
+            return None
+        return (self.final_loss - self.own_loss) / abs(self.own_loss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +77,12 @@ class Remedies:
     ``control`` is the trial trained again and left alone. ``control_repeats`` says whether its curve equals the
     original's bit for bit, None without a result; otherwise ``control_differs`` are the facts of the two processes that
     differ, and ``control_difference`` says how the losses differ. ``tallies`` are the remedies, ``unchanged`` the forks
-    with nothing but other data, ``fresh`` what named remedies came to with data that had no part in naming them.
+    with nothing but other data, ``fresh`` what named remedies came to with data that had no part in naming them, and
+    ``fresh_other_data`` what the same data alone came to from the same steps.
     ``num_tried`` remedies were tried on the trial in all requests. ``cause`` is the mechanism of the diagnosis.
-    ``costs`` were measured on the stable trial ``neighbour``. ``num_missing`` forks have no result yet. The forks of a
-    custom trainer are resumed: ``resumed`` says how forks that were left alone differ, and remedies ``without_effect``
-    have no tally.
+    ``costs`` were measured on the stable trials ``neighbours``, the nearest first. ``num_missing`` forks have no result
+    yet. The forks of a custom trainer are resumed: ``resumed`` says how forks that were left alone differ, and remedies
+    ``without_effect`` have no tally.
     """
 
     sweep: str
@@ -155,7 +90,7 @@ class Remedies:
     onset: int | None = hidden()
     cause: str | None
     stable_cells: tuple[StableCell, ...]
-    neighbour: TrialResult | None = hidden()
+    neighbours: tuple[TrialResult, ...] = hidden(default=())
     control: TrialResult | None = hidden(default=None)
     control_repeats: bool | None = None
     control_differs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -163,6 +98,7 @@ class Remedies:
     tallies: tuple[Tally, ...] = hidden(default=())
     unchanged: tuple[Tally, ...] = hidden(default=())
     fresh: tuple[Tally, ...] = ()
+    fresh_other_data: tuple[Tally, ...] = ()
     num_tried: int = 0
     costs: tuple[Cost, ...] = ()
     num_missing: int = 0
@@ -178,6 +114,10 @@ class Remedies:
     def unchanged_name(self) -> str:
         """The name of the forks without a remedy."""
         return f"{NO_CHANGE}, resumed" if self.is_custom else f"{NO_CHANGE}, other data"
+
+    def costs_of(self, tally: Tally | None) -> list[Cost]:
+        """What the remedy of ``tally`` from its step does to each stable neighbour; empty without one."""
+        return [cost for cost in self.costs if tally and (cost.name, cost.fork_step) == (tally.name, tally.fork_step)]
 
     @property
     def fork_steps(self) -> list[int]:
@@ -200,7 +140,7 @@ class Remedies:
     @property
     def all_tallies(self) -> tuple[Tally, ...]:
         """The tallies of the remedies, of the forks without one, and of fresh replicates."""
-        return (*self.tallies, *self.unchanged, *self.fresh)
+        return (*self.tallies, *self.unchanged, *self.fresh, *self.fresh_other_data)
 
     def at(self, name: str, step: int) -> Tally | None:
         """The tally at a fork step of a remedy, or of NO_CHANGE."""
@@ -217,6 +157,7 @@ class Remedies:
         """The remedies that help and save every replicate, by fork step."""
         helpful = self.helpful
         saving = [tally for tally in self.tallies if tally.saves_all and tally.name in helpful]
+        saving = [tally for tally in saving if self.is_repeated(tally) is not False]
         return sorted(saving, key=lambda tally: tally.fork_step)
 
     @property
@@ -237,7 +178,9 @@ class Remedies:
         """The helpful remedy that saves the largest share of its replicates; None if one saves all, or none any."""
         if self.cheapest is not None:
             return None
-        helped = [tally for tally in self.tallies if tally.saved and self.helped(tally)]
+        helpful = self.helpful
+        helped = [tally for tally in self.tallies if tally.saved and tally.name in helpful]
+        helped = [tally for tally in helped if self.is_repeated(tally) is not False]
         return max(helped, key=lambda tally: (tally.share, tally.fork_step), default=None)
 
     def measured(self, tally: Tally | None) -> Tally | None:
@@ -245,6 +188,10 @@ class Remedies:
         if tally is None or not self.replicates_differ:
             return tally
         return _at(self.fresh, tally.name, tally.fork_step)
+
+    def fresh_alone(self, tally: Tally) -> Tally | None:
+        """What the data of the fresh replicates of ``tally`` alone came to; None if it was not trained."""
+        return _at(self.fresh_other_data, NO_CHANGE, tally.fork_step)
 
     @property
     def shown(self) -> Tally | None:
@@ -291,16 +238,44 @@ class Remedies:
         return {name: p for name, p in zip(chances, corrected, strict=False) if p is not None}
 
     @property
+    def fresh_p_values(self) -> dict[tuple[str, int], float]:
+        """By remedy and fork step the chance that fresh data alone ends well as often, corrected for their number."""
+        chances = {
+            (tally.name, tally.fork_step): fisher(
+                self.ended_well(tally), tally.tried, self.ended_well(alone), alone.tried
+            )
+            for tally in self.fresh
+            if (alone := self.fresh_alone(tally)) is not None
+        }
+        return {key: p for key, p in zip(chances, holm([*chances.values()]), strict=True) if p is not None}
+
+    def is_repeated(self, tally: Tally) -> bool | None:
+        """Whether fresh data repeats that a remedy helps from its step, more than chance explains; None if not known.
+
+        From a step where that data alone mostly ends well no remedy can be told from chance.
+        """
+        if (alone := self.fresh_alone(tally)) is None:
+            return None
+        known = self.fresh_p_values.get((tally.name, tally.fork_step))
+        if known is None:
+            at_best = fisher(alone.tried, alone.tried, self.ended_well(alone), alone.tried)
+            return None if at_best <= 1 - CONFIDENCE else False
+        return known <= 1 - CONFIDENCE
+
+    @property
     def helpful(self) -> frozenset[str]:
         """The names of the remedies that end well more often than chance explains; none if the control is stable.
 
-        If replicates are alike, chance plays no part, and every remedy that saves the run is helpful.
+        Forks from neighbouring steps may share their luck, so what fresh data does not repeat is not helpful. If
+        replicates are alike, chance plays no part, and every remedy that saves the run is helpful.
         """
         if self.control is None or self.is_stable_alone:
             return frozenset()
         if not self.replicates_differ:
-            return frozenset(tally.name for tally in self.tallies if self._ended_well(tally))
-        return frozenset(name for name, chance in self.p_values.items() if chance <= 1 - CONFIDENCE)
+            return frozenset(tally.name for tally in self.tallies if self.ended_well(tally))
+        seems = {name for name, chance in self.p_values.items() if chance <= 1 - CONFIDENCE}
+        good = [tally for tally in self.tallies if tally.name in seems and self.ended_well(tally)]
+        return frozenset(tally.name for tally in good if self.is_repeated(tally) is not False)
 
     @property
     def is_stable_alone(self) -> bool:
@@ -308,11 +283,8 @@ class Remedies:
         return self.control is not None and self.control.ending == "stable"
 
     def helped(self, tally: Tally) -> bool:
-        """Whether a helpful remedy made a replicate end well from this step.
-
-        A replicate ends well if it is stable, or recovers from a spike that the trial did not recover from.
-        """
-        return self._ended_well(tally) > 0 and tally.name in self.helpful
+        """Whether a helpful remedy made a replicate end well from this step."""
+        return self.ended_well(tally) > 0 and tally.name in self.helpful
 
     def _chance(self, tallies: Sequence[Tally], tried: int) -> float:
         """Fisher's p-value of ``tallies`` against the control and other data from the same steps."""
@@ -321,9 +293,10 @@ class Remedies:
         # A resumed trainer that repeats the trial is the control once more.
         copies = {fork.fork_step for fork in self.resumed if fork.differs is None}
         num = sum(other.tried - (other.fork_step in copies) for other in others) + (self.control is not None)
-        return fisher(sum(map(self._ended_well, tallies)), tried, sum(map(self._ended_well, others)), num)
+        return fisher(sum(map(self.ended_well, tallies)), tried, sum(map(self.ended_well, others)), num)
 
-    def _ended_well(self, tally: Tally) -> int:
+    def ended_well(self, tally: Tally) -> int:
+        """The replicates that are stable, or recovered from a spike that the trial did not recover from."""
         return tally.saved + (tally.recovered if self.trial.outcome != "spiked" else 0)
 
     @property
@@ -343,7 +316,9 @@ class Remedies:
         If replicates are alike, the last step where a remedy saved the run. None without one.
         """
         if self.replicates_differ:
-            steps = [tally.fork_step for tally in self.fresh if self._chance([tally], tally.tried) <= 1 - CONFIDENCE]
+            known = self.fresh_p_values
+            chances = (known.get((t.name, t.fork_step), self._chance([t], t.tried)) for t in self.fresh)
+            steps = [t.fork_step for t, chance in zip(self.fresh, chances, strict=True) if chance <= 1 - CONFIDENCE]
         else:
             steps = [tally.fork_step for tally in self.tallies if self.helped(tally)]
         return max(steps, default=None)

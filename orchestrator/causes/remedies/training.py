@@ -25,10 +25,10 @@ from orchestrator.causes.remedies.forking import (
     unknown_steps,
 )
 from orchestrator.causes.remedies.reading import (
-    NEIGHBOUR,
     current_remedies,
     forks_folder,
     nearest_stable_cells,
+    neighbour_folder,
     unstable_region,
 )
 from orchestrator.causes.remedies.remedy import FIRST_FRESH, Fork, Remedy, distinct, own_interventions
@@ -40,7 +40,8 @@ from orchestrator.causes.remedies.request import (
     usual_remedies,
     usual_steps,
 )
-from orchestrator.causes.remedies.results import Remedies, Tally
+from orchestrator.causes.remedies.results import Remedies
+from orchestrator.causes.remedies.tally import Tally
 from orchestrator.driver.planning import check_runnable
 from orchestrator.driver.progress import Observer, Summary
 from orchestrator.driver.runner import run_sweep
@@ -86,7 +87,6 @@ def _parts(folder: Path, diagnosis: Diagnosis, request: RemedyRequest) -> Iterat
         (is_custom(diagnosis.trial) and steps) or forks_to_try(folder, diagnosis, request, steps)
     ):
         return  # too late in the run for anything to act
-    neighbour_folder = forks_folder(folder, diagnosis.trial.trial_id) / NEIGHBOUR
     trial, allow_import = diagnosis.trial, request.allow_import
     request = replace(request, replicates=replicates_of(trial, request.replicates))
     target = forks_folder(folder, trial.trial_id)
@@ -109,23 +109,36 @@ def _parts(folder: Path, diagnosis: Diagnosis, request: RemedyRequest) -> Iterat
         if both:
             singles = [*singles, *both]
             yield f"{len(both)} forks of two remedies", trial, target, singles, ()
-    if fresh := fresh_forks(current_remedies(folder, diagnosis), request):
-        yield f"{len(fresh)} forks with fresh data", trial, target, [*singles, *fresh], ()
-    if request.each_cell:
-        return
+    fresh: list[Fork] = []
+    # If fresh data does not repeat what a remedy did, the next best is trained with it.
+    while more := [fork for fork in fresh_forks(current_remedies(folder, diagnosis), request) if fork not in fresh]:
+        fresh += more
+        yield f"{len(more)} forks with fresh data", trial, target, [*singles, *fresh], ()
     remedies = current_remedies(folder, diagnosis)
+    for number, neighbour in enumerate(remedies.neighbours):
+        yield from _on_neighbour(folder, remedies, neighbour, request, is_nearest=number == 0)
+
+
+def _on_neighbour(
+    folder: Path, remedies: Remedies, neighbour: TrialResult, request: RemedyRequest, *, is_nearest: bool
+) -> Iterator[_Part]:
+    """Named remedies on a stable trial; of a single trial on the nearest one all that save every replicate."""
     by_step = sorted(remedies.tallies, key=lambda tally: tally.fork_step)
-    saving = {tally.name: tally for tally in by_step if tally.saves_all}.values()  # from the last step where it did
-    neighbour = remedies.neighbour
-    if neighbour is None or not saving:
+    named = [remedies.shown, *([] if request.each_cell else [remedies.best])]
+    chosen = {(tally.name, tally.fork_step): tally for tally in named if tally is not None}
+    if is_nearest and not request.each_cell:
+        saving = {tally.name: tally for tally in by_step if tally.saves_all}.values()  # from the last step where it did
+        chosen |= {(tally.name, tally.fork_step): tally for tally in saving}
+    forks = [Fork(tally.remedy, tally.fork_step, 0) for tally in chosen.values() if tally.fork_step < neighbour.steps]
+    forks = accepted_forks(folder, neighbour, forks, allow_import=request.allow_import)
+    if not forks:
         return
-    forks = [Fork(tally.remedy, tally.fork_step, 0) for tally in saving]
-    forks = accepted_forks(folder, neighbour, forks, allow_import=allow_import)
+    target = neighbour_folder(folder, remedies.trial.trial_id, neighbour)
     if is_custom(neighbour):
-        if steps := unknown_steps(neighbour_folder, {fork.step for fork in forks}):
-            yield "the control of a stable neighbour", neighbour, neighbour_folder, (), steps
-        forks = [fork for fork in forks if resumes_at(neighbour_folder, fork.step)]
-    yield f"{len(forks)} remedies on a stable neighbour", neighbour, neighbour_folder, forks, ()
+        if steps := unknown_steps(target, {fork.step for fork in forks}):
+            yield "the control of a stable neighbour", neighbour, target, (), steps
+        forks = [fork for fork in forks if resumes_at(target, fork.step)]
+    yield f"{len(forks)} remedies on the stable {neighbour.cell.name}", neighbour, target, forks, ()
 
 
 def diagnose_unstable(folder: Path, trial_id: str | None, cell: Mapping[str, str]) -> Diagnosis:
@@ -200,11 +213,13 @@ def forks_to_try(folder: Path, diagnosis: Diagnosis, request: RemedyRequest, ste
 
 
 def fresh_forks(remedies: Remedies, request: RemedyRequest) -> list[Fork]:
-    """Forks of the named remedies, with data that had no part in naming them."""
+    """Forks of the named remedies, and of none from the same steps, with data that had no part in naming them."""
     named = [remedies.shown, *([] if request.each_cell else [remedies.best])]
     chosen = {(tally.name, tally.fork_step): tally for tally in named if tally is not None}
     numbers = range(FIRST_FRESH, FIRST_FRESH + _NUM_FRESH if remedies.replicates_differ else FIRST_FRESH)
-    return [Fork(tally.remedy, tally.fork_step, number) for tally in chosen.values() for number in numbers]
+    forks = [(tally.remedy, tally.fork_step) for tally in chosen.values()]
+    forks += [(Remedy(), step) for step in sorted({step for _, step in forks})]
+    return [Fork(remedy, step, number) for remedy, step in forks for number in numbers]
 
 
 def best_pairs(remedies: Remedies) -> Iterator[tuple[Remedy, int]]:

@@ -10,6 +10,7 @@ function selectBox(id, label, options, value, change) {
 }
 
 function drawControls() {
+  document.getElementById("controls").hidden = ["edge", "importance"].includes(choice.view);
   const names = data.axes.map((axis, a) => [a, axis.name]);
   const boxes = [
     selectBox("metric", "show", data.panels.map(({ name, title, meaning }) => [name, title, meaning]), panel().name, (v) => {
@@ -41,6 +42,7 @@ function drawControls() {
 function drawAll() {
   if (!data.axes.length || !trials.seed.length) return;
   drawControls();
+  drawViews();
   drawMap();
   drawSelection();
 }
@@ -60,7 +62,21 @@ function showData(found) {
 }
 
 takeView(location.hash.slice(1));
-if (!location.hash && data.start !== null) selection = [data.start]; // an unstable cell beside the recommended one
-whenShown = () => { if (shownPart === "map") drawSelection(); };
+// An address without cells shows an unstable cell beside the recommended one.
+if (!selection.length && !/[#&](cell|from|part)=/.test(location.hash) && data.start !== null) selection = [data.start];
+whenShown = () => { if (shownPart === "map") drawAll(); };
 drawAll();
+
+// Drawings are as wide as their columns.
+let lastWidth = innerWidth;
+let redrawn = 0;
+addEventListener("resize", () => {
+  clearTimeout(redrawn);
+  redrawn = setTimeout(() => {
+    if (innerWidth === lastWidth || shownPart !== "map") return;
+    lastWidth = innerWidth;
+    if (choice.view !== "map" || !data.is_grid) drawMap();
+    if (drawnLines.length) drawAgain();
+  }, 150);
+});
 addEventListener("hashchange", () => { takeView(location.hash.slice(1)); drawAll(); });

@@ -1,16 +1,18 @@
 // --- what is seen, as files ----------------------------------------------------------------------------
 
+// The files of the map, or of the view that is shown instead.
 function drawDownloads() {
+  const what = choice.view === "map" ? "map" : "view";
   const place = document.getElementById("downloads");
-  if (place.firstChild) return;
-  for (const [id, text, made] of [["save-svg", "map as SVG", savePicture], ["save-csv", "map as CSV", saveTable]]) {
-    const button = element("button", { type: "button", id }, text);
-    button.addEventListener("click", made);
-    place.append(button, " ");
-  }
+  if (place.dataset.view === choice.view) return;
+  place.dataset.view = choice.view;
+  const buttons = [saveButton("save-png", `${what} as PNG`, () => savePng(shownPicture(), fileName("png"))),
+    saveButton("save-svg", `${what} as SVG`, () => download(fileName("svg"), "image/svg+xml", textOf(shownPicture()))),
+    saveButton("save-csv", "map as CSV", () => download(fileName("csv"), "text/csv", tableText()))];
+  place.replaceChildren(...buttons.slice(choice.view === "importance" ? 2 : 0).flatMap((button) => [button, " "]));
 }
 
-const fileName = (ending) => `${data.name}_${panel().name}.${ending}`;
+const fileName = (ending) => `${data.name}_${choice.view === "map" ? "" : `${choice.view}_`}${panel().name}.${ending}`;
 
 const quoted = (value) => {
   let text = value === null || value === undefined ? "" : String(value);
@@ -25,15 +27,12 @@ function tableText() {
   return [head, ...rows].map((row) => row.map(quoted).join(",")).join("\r\n") + "\r\n";
 }
 
-function saveTable() {
-  download(fileName("csv"), "text/csv", tableText());
-}
+const shownPicture = () => (choice.view !== "map" ? viewPicture() : data.is_grid ? gridPicture() : viewPicture());
 
-function savePicture() {
-  download(fileName("svg"), "image/svg+xml", new XMLSerializer().serializeToString(data.is_grid ? gridPicture() : pointPicture()));
-}
-
-const PICTURE_STYLE = "text { font: 12px system-ui, sans-serif; fill: #1a1a1a } .grid { stroke: #dddddd } circle { stroke: #1a1a1a } .edge { stroke: #000000; stroke-width: 3 }";
+const PICTURE_STYLE = "text { font: 12px system-ui, sans-serif; fill: #1a1a1a } .axis { font-weight: 600 } .grid { stroke: #dddddd } circle { stroke: #1a1a1a } .plain { stroke: none } "
+  + ".edge { stroke: #000000; stroke-width: 3 } .curve, .through, .half, .chosen { fill: none; stroke-width: 1.6 } .half, .column { stroke: #1a1a1a } .chosen { stroke: #0b57d0; stroke-width: 3 } "
+  + ".trial { fill: none; stroke-width: 7; stroke-linecap: round } .cross { stroke-width: 2 } .peak { stroke-width: 1 } .surface { opacity: 0.55 } .edge-band { fill-opacity: 0.2; stroke: none } .edge-middle, .edge-beyond { fill: none; stroke-width: 2 } "
+  + ".of-stable { stroke: #0072B2 } .of-diverged { stroke: #D55E00 } .of-spiked { stroke: #E69F00 } .of-stalled { stroke: #9a6a8c } .of-collapsed { stroke: #6a3d9a } .of-degraded { stroke: #7fb8d8 } .of-pruned, .of-errored, .of-waiting, .of-planned, .of-running { stroke: #5b6470 }";
 
 function picture(width, height, ...parts) {
   return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}` },
@@ -46,11 +45,12 @@ const pictureTitle = () => {
   return [`${data.name}: ${panel().title}`, ...words].join("; ");
 };
 
-function pointPicture() {
+// The drawing that is shown, with its title.
+function viewPicture() {
   const points = document.querySelector("#map svg").cloneNode(true);
   for (const each of points.querySelectorAll("[tabindex]")) for (const name of ["tabindex", "role", "aria-pressed"]) each.removeAttribute(name);
   const [, , width, height] = points.getAttribute("viewBox").split(" ").map(Number);
-  return picture(width, height + 24, svg("text", { x: 8, y: 17 }, pictureTitle()), svg("g", { transform: "translate(0 24)" }, ...points.childNodes));
+  return picture(width, height + 24, svg("text", { x: 8, y: 17 }, choice.view === "map" ? pictureTitle() : `${data.name}: ${document.getElementById("map-title").textContent}`), svg("g", { transform: "translate(0 24)" }, ...points.childNodes));
 }
 
 function gridPicture() {

@@ -2,8 +2,11 @@
 
 function drawEdge() {
   const figure = document.getElementById("edge");
-  if (!figure) return;
-  const { across, along, lines, is_curve: isCurve, is_fitted: isFitted } = JSON.parse(figure.dataset.edge);
+  if (figure) fillEdge(figure, figure.dataset.edge);
+}
+
+function fillEdge(figure, text) {
+  const { across, along, lines, is_curve: isCurve, is_fitted: isFitted } = JSON.parse(text);
   const [width, height, left, right, top, bottom] = [640, 360, 80, 625, 30, 315];
   const span = (low, high, from, to) => (place) => from + ((to - from) * (high > low ? (place - low) / (high - low) : 0.5));
   const toX = span(across.low, across.high, left + (isCurve ? 0 : 25), right - (isCurve ? 0 : 25));
@@ -71,3 +74,4 @@ function edgeMark(point, x, toY, { isCurve, top, bottom }) {
 }
 
 drawEdge();
+

@@ -2,9 +2,10 @@
 // and their looks come from the data, as in the figures; this script only selects and draws.
 
 let data, look, cells, trials, reductions;
-const choice = { x: 0, y: -1, panel: 0, slices: [] };
+const choice = { x: 0, y: -1, panel: 0, slices: [], view: "map" };
+let otherSweep = ""; // what is compared with
 let selection = []; // cells whose curves are shown, in the order of their choice
-const isLive = () => data.curves === null; // a page that is served asks for curves and diagnoses
+const isLive = () => document.getElementById("later") === null; // a page that is served asks for curves and diagnoses
 
 function readData(found) {
   data = found;
@@ -15,6 +16,18 @@ function readData(found) {
 }
 
 readData(JSON.parse(document.getElementById("data").textContent));
+
+let unpacked = null;
+
+// Curves and diagnoses of a page that is a file, which are unpacked when the first of them is wanted.
+function later() {
+  unpacked ??= (async () => {
+    const bytes = Uint8Array.from(atob(document.getElementById("later").textContent), (character) => character.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return JSON.parse(await new Response(stream).text());
+  })();
+  return unpacked;
+}
 
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -50,10 +63,12 @@ async function ask(what, words = {}) {
   return response.json();
 }
 
+const safeName = (name) => name.replace(/[^\w.=-]+/g, "_");
+
 // Gives the reader a file of this text.
 function download(name, kind, text) {
   const address = URL.createObjectURL(new Blob([text], { type: kind }));
-  element("a", { href: address, download: name.replace(/[^\w.=-]+/g, "_") }).click();
+  element("a", { href: address, download: safeName(name) }).click();
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 

@@ -53,7 +53,10 @@ async function answers() {
   lastTag = response.headers.get("ETag");
   takePart("answers", await response.text());
   showPart(shownPart);
-  if (hasMap) drawEdge();
+  if (!hasMap) return;
+  drawEdge();
+  drawViews();
+  if (choice.view !== "map" && shownPart === "map") drawMap();
 }
 
 repeat(news, NEWS_AFTER_MS);

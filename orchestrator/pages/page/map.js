@@ -3,6 +3,12 @@
 let drawnGrid = null; // what is drawn: the view, the places of its cells, and what each of them shows
 
 function drawMap() {
+  drawDownloads();
+  if (choice.view !== "map") {
+    drawView();
+    return;
+  }
+  nearest = null;
   const map = mapCells();
   const scale = colourScale(map);
   const grid = data.is_grid ? gridOf(map) : null;
@@ -10,11 +16,11 @@ function drawMap() {
     drawnGrid = null;
     document.getElementById("map").replaceChildren(pointMap(map, scale));
   } else if (drawnGrid?.view === viewOf(map, scale)) {
+    if (!drawnGrid.table.isConnected) document.getElementById("map").replaceChildren(drawnGrid.table); // another view was shown
     updateGrid(map, scale, grid);
   } else {
     document.getElementById("map").replaceChildren(gridMap(map, scale, grid));
   }
-  drawDownloads();
   const hasRise = panel().range !== null && [...map.values()].some((c) => cells.num_risen[c]);
   const words = new Set(panel().range === null ? [] : [...map.values()].map((c) => cells.lr_health[c]));
   const states = new Set([...map.values()].map((c) => cells.state[c]));
@@ -55,7 +61,7 @@ function gridMap(map, scale, grid) {
   table.addEventListener("keydown", moveFocus);
   const first = table.querySelector("button");
   if (first) first.tabIndex = 0;
-  drawnGrid = { view: viewOf(map, scale), places };
+  drawnGrid = { view: viewOf(map, scale), places, table };
   return table;
 }
 
@@ -86,7 +92,7 @@ function updateGrid(map, scale, grid) {
 
 function cellButton(c, scale, isSmall) {
   const words = cellWords(c);
-  const button = element("button", { type: "button", "aria-label": words, title: words, tabindex: -1 });
+  const button = element("button", { type: "button", "aria-label": words, tabindex: -1 });
   button.setAttribute("aria-pressed", String(selection.includes(c)));
   if (lookOf(c).is_painted) {
     const { paint, ink } = painted(c, scale);
@@ -96,19 +102,31 @@ function cellButton(c, scale, isSmall) {
   if (isRecommended(c)) button.classList.add("recommended");
   button.textContent = isSmall ? lookOf(c).sign : cellText(c);
   button.dataset.cell = cellName(c);
+  button.dataset.number = c;
   button.addEventListener("click", (event) => select(c, event.shiftKey));
   return button;
 }
 
 // A click shows one cell; with Shift it adds a cell to compare, or takes it away.
 function select(c, isAdded) {
+  if (!isAdded) selectAll([c]);
+  else selectAll(selection.includes(c) ? selection.filter((other) => other !== c) : [...selection, c]);
+}
+
+function selectAll(found) {
   zoom.steps = null;
-  if (!isAdded) selection = [c];
-  else selection = selection.includes(c) ? selection.filter((other) => other !== c) : [...selection, c];
-  const names = new Set(selection.map(cellName));
-  for (const each of document.querySelectorAll("#map [aria-pressed]")) each.setAttribute("aria-pressed", String(names.has(each.dataset.cell)));
+  selection = found;
+  if (choice.view === "map") markSelection();
+  else drawMap();
   keepView();
   drawSelection();
+}
+
+// Presses the buttons of the chosen cells, and no others.
+function markSelection() {
+  const chosen = new Set(selection.map(String));
+  for (const each of document.querySelectorAll('#map [aria-pressed="true"]')) if (!chosen.has(each.dataset.number)) each.setAttribute("aria-pressed", "false");
+  for (const each of document.querySelectorAll("#map [data-number]")) if (chosen.has(each.dataset.number)) each.setAttribute("aria-pressed", "true");
 }
 
 // Arrow keys walk over the cells; Tab leaves the map.
@@ -132,27 +150,8 @@ function moveFocus(event) {
 }
 
 function pointMap(map, scale) {
-  const [width, height, left, bottom, top, right] = [760, 440, 70, 45, 15, 15];
-  const axisX = data.axes[choice.x];
-  const axisY = choice.y < 0 ? null : data.axes[choice.y];
-  const along = (axis, from, to) => {
-    const places = axis.positions.concat(axis.ticks.map((tick) => tick[0]));
-    const [low, high] = [Math.min(...places), Math.max(...places)];
-    return (place) => from + ((to - from) * (high > low ? (place - low) / (high - low) : 0.5));
-  };
-  const toX = along(axisX, left + 12, width - right - 12);
-  const toY = axisY ? along(axisY, height - bottom - 12, top + 12) : () => height / 2;
-  const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "points", role: "group", "aria-label": "stability map" });
-  for (const [place, label] of axisX.ticks) {
-    drawing.append(svg("line", { class: "grid", x1: toX(place), x2: toX(place), y1: top, y2: height - bottom }));
-    drawing.append(svg("text", { x: toX(place), y: height - bottom + 16, "text-anchor": "middle" }, label));
-  }
-  drawing.append(svg("text", { x: (left + width) / 2, y: height - 8, "text-anchor": "middle" }, axisX.name));
-  for (const [place, label] of axisY ? axisY.ticks : []) {
-    drawing.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: toY(place), y2: toY(place) }));
-    drawing.append(svg("text", { x: left - 6, y: toY(place) + 4, "text-anchor": "end" }, label));
-  }
-  if (axisY) drawing.append(svg("text", { x: 4, y: top }, axisY.name));
+  const width = widthOfViews();
+  const { drawing, toX, toY, axisX, axisY } = plane(width, heightOfViews(width), "stability map");
   for (const [key, c] of map) {
     const [column, row] = key.split(",").map(Number);
     const [x, y] = [toX(axisX.positions[column]), axisY ? toY(axisY.positions[row]) : toY(0)];
@@ -160,8 +159,9 @@ function pointMap(map, scale) {
     const point = svg("circle", {
       cx: x, cy: y, r: 9, fill: paint, tabindex: 0, role: "button",
       "aria-label": cellWords(c), "aria-pressed": String(selection.includes(c)),
-    }, svg("title", {}, cellWords(c)));
+    });
     point.dataset.cell = cellName(c);
+    point.dataset.number = c;
     if (isRecommended(c)) point.classList.add("recommended");
     point.addEventListener("click", (event) => select(c, event.shiftKey));
     point.addEventListener("keydown", (event) => {

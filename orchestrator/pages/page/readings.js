@@ -10,7 +10,7 @@ function readingControls(lines) {
   for (const name of names) box.append(element("option", { value: name }, name));
   if (reading.name && !names.includes(reading.name)) box.append(element("option", { value: reading.name }, reading.name));
   box.value = reading.name;
-  box.addEventListener("change", () => { reading.name = box.value; drawSelection(); });
+  box.addEventListener("change", () => { reading.name = box.value; keepView(); drawSelection(); });
   return [element("label", { for: "reading" }, "telemetry", box)];
 }
 

@@ -4,6 +4,7 @@ const zoom = { steps: null }; // [first, last]; null shows all
 
 function setZoom(steps) {
   zoom.steps = steps === null || steps[1] <= steps[0] ? null : steps;
+  keepView();
   drawSelection();
 }
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sweep_cases import trained_ladder
@@ -21,10 +23,22 @@ TARGET = ("curvature=64",)
 EDGE = 2 / 64  # of gradient descent
 
 
+@pytest.fixture(scope="module")
+def ladder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ladder of quadratics, whose edge is 2 / curvature; without map and report."""
+    return ladder_without_files(tmp_path_factory.mktemp("ladder"))
+
+
+def ladder_without_files(results: Path, **options: Any) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("orchestrator.pages.report.export_all", lambda folder: [])
+        return trained_ladder(results, **options)
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A ladder of quadratics, whose edge is 2 / curvature."""
-    return trained_ladder(tmp_path)
+def folder(tmp_path: Path, ladder: Path, without_files: None) -> Path:
+    """A copy of the ladder."""
+    return shutil.copytree(ladder, tmp_path / ladder.name)
 
 
 def confirm(folder: Path, num: int) -> PredictAnswer:
@@ -81,6 +95,7 @@ def test_a_run_that_was_interrupted_is_continued_by_the_same_command(
     assert sum(run.steps == 80 for run in continued.runs) == 2
 
 
+@pytest.mark.usefixtures("without_files")
 def test_a_break_far_earlier_than_on_the_ladder_voids_the_prediction(tmp_path: Path) -> None:
     late = [*[2.0] * 60, *[2.0 * 1.3 ** min(i, 20) for i in range(60)]]
     early = [2.0 * 1.6 ** min(i, 12) for i in range(30)]
@@ -90,6 +105,7 @@ def test_a_break_far_earlier_than_on_the_ladder_voids_the_prediction(tmp_path: P
     assert "breaks at step" in answer.confirmation.reasons[0]
 
 
+@pytest.mark.usefixtures("without_files")
 def test_an_initial_loss_far_off_the_ladder_voids_the_prediction_without_a_whole_run(tmp_path: Path) -> None:
     late = [*[2.0] * 60, *[2.0 * 1.3 ** min(i, 20) for i in range(60)]]
     results = of_script(tmp_path, f"{late}", first="2.0 if width < 100 else 300.0")
@@ -99,6 +115,7 @@ def test_an_initial_loss_far_off_the_ladder_voids_the_prediction_without_a_whole
     assert expected.low < 2.0 < expected.high < 300.0
 
 
+@pytest.mark.usefixtures("without_files")
 def test_a_command_that_cannot_be_shortened_is_confirmed_by_whole_runs_alone(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import sys\n"
@@ -170,7 +187,7 @@ def test_the_advice_names_the_cost_and_its_command_runs(folder: Path) -> None:
 
 @pytest.mark.parametrize("is_command", [True, False])
 def test_the_sweeps_at_the_target_are_mirrored_and_reported_at_their_end(tmp_path: Path, is_command: bool) -> None:
-    folder = trained_ladder(tmp_path, tracking={"to": ["tensorboard"]})
+    folder = ladder_without_files(tmp_path, tracking={"to": ["tensorboard"]})
     if is_command:
         done = CliRunner().invoke(app, ["predict", str(folder), "--at", *TARGET, "--confirm", "1"])
         assert done.exit_code == 0, done.output
@@ -200,6 +217,7 @@ def test_what_cannot_be_trained_is_refused_with_the_remedy(folder: Path, tmp_pat
         load(tmp_path / "table").predict(at=("width=128",), confirm=2)
 
 
+@pytest.mark.slow
 def test_longer_runs_are_trained_as_long_as_the_target_says(folder: Path) -> None:
     longer = ("curvature=64", "steps=320")
     answer = load(folder).predict(at=longer, confirm=2)
@@ -209,6 +227,7 @@ def test_longer_runs_are_trained_as_long_as_the_target_says(folder: Path) -> Non
     assert load(folder).predict(at=TARGET).confirmation is None
 
 
+@pytest.mark.usefixtures("without_files")
 def test_pooled_sweeps_are_confirmed_at_the_target(tmp_path: Path) -> None:
     for curvature in (1.0, 4.0, 16.0):
         fixed = {"optimizer": "sgd", "beta1": 0.0, "noise": 1.0, "dimension": 1000, "curvature": curvature}

@@ -15,7 +15,7 @@ from orchestrator.answers.cause import CauseAnswer, CauseQuery, CellCauses
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import CAUSE_ANSWER, LEDGER
 from orchestrator.base.vocabulary import IMPORTED
-from orchestrator.causes.diagnosis import rank
+from orchestrator.causes.diagnosis import examine, rank
 from orchestrator.causes.proofs.plan import plan_of
 from orchestrator.causes.proofs.results import Proof, Proofs, judged
 from orchestrator.causes.proofs.training import (
@@ -24,6 +24,7 @@ from orchestrator.causes.proofs.training import (
     read_proofs,
     store_proofs,
     stored_proofs,
+    train_proofs,
 )
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
@@ -197,6 +198,23 @@ def test_the_cause_that_a_diagnosis_names_first_takes_the_forks_into_account(
     (folder / CAUSE_ANSWER).write_text(json.dumps(to_plain(proofs_of(*found))))
     texts = [block.text for block in diagnosed(evidence, folder=tmp_path).blocks() if isinstance(block, Line)]
     assert words in texts[1]
+
+
+def test_replicates_that_are_one_run_count_once_and_confirm_nothing(tmp_path: Path) -> None:
+    """An objective that does not say that every step sees the same data."""
+    body = "steps: 30\naxes: {lr: {values: [0.1, 30]}}\nfixed: {optimizer: sgd}\ntracking: {enabled: false}\n"
+    folder = tmp_path / "case"
+    run_sweep(sweep_of(body, base="name: case\nobjective: quadratic\n"), folder, InlineExecutor)
+    objective = replace(OBJECTIVES["quadratic"], is_full_batch=lambda settings: False)
+    with LedgerReader(folder / LEDGER) as ledger:
+        rows = ledger.trials()
+        diagnosis = examine(ledger, next(row for row in rows if row.outcome != "stable"), "the only one", rows)
+        plan = plan_of(diagnosis, objective, 4)
+        train_proofs(folder, diagnosis, plan, InlineExecutor, [])
+        found = read_proofs(ledger, diagnosis, plan)
+    assert (found.replicates_alike, found.confirmed, found.is_chance) == (True, (), False)
+    assert {(each.tried, each.control_tried, each.verdict) for each in found.mechanisms} == {(1, 1, "not told apart")}
+    assert [block.label for block in answer_of(found).blocks() if isinstance(block, Caution)] == ["forks alike"]
 
 
 def test_the_same_command_trains_nothing_twice_and_more_replicates_only_the_forks_that_are_missing(

@@ -10,6 +10,7 @@ from sweep_cases import sweep_of
 from objectives.models.facts.text import Recipe
 from objectives.models.inspection import inspected
 from orchestrator.answers.data import DataAnswer, DataQuery
+from orchestrator.api.sweep_files import overrides, sweep_of_text
 from orchestrator.base.errors import InputError
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu"]
@@ -81,3 +82,26 @@ def test_what_cannot_be_examined_is_refused_with_a_remedy(tmp_path: Path) -> Non
     with pytest.raises(InputError, match=r"--separator: .*is empty"):
         DataQuery.from_texts({"separator": ""})
     assert DataQuery.from_texts({"separator": r"\n\n"}).separator == "\n\n"
+
+
+def test_a_path_or_a_name_that_is_not_a_sweep_is_a_text_itself(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    results = tmp_path / "results"
+    changes = overrides(sets=["fixed.dedup=near", 'fixed.separator="\\n\\n"'])
+    sweep = sweep_of_text(text.name, results, changes)
+    (found,) = DataQuery().ask((sweep, results)).texts
+    assert (found.text, found.recipe, found.levels[0].num_near) == (str(text), {"dedup": "near"}, 0)
+    for name in (str(tmp_path), "*.gz", "tables"):
+        assert sweep_of_text(name, results, overrides()) is not None
+
+
+def test_what_names_a_sweep_or_nothing_is_not_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "case.yaml").write_text("name: case\nobjective: gpt\nsteps: 5\n")
+    for folder in (tmp_path / "done", tmp_path / "results" / "other"):
+        folder.mkdir(parents=True)
+        (folder / "sweep.yaml").write_text("name: case\nobjective: gpt\nsteps: 5\n")
+    for name in ("case.yaml", "done", "other", "lr_warmup", "missing"):
+        assert sweep_of_text(name, tmp_path / "results", overrides()) is None

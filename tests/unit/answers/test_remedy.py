@@ -27,8 +27,8 @@ def test_the_text_fits_eighty_columns_and_has_every_remedy_and_step() -> None:
         [*rows, *fresh(LOWER, 60, TEN), *forked(Remedy(), 0, ["stable", "diverged"])],
         "over_the_threshold",
         stable_cells=(StableCell("lr", 0.001, 1.0), StableCell("beta2", 0.99, None)),
-        costs=(Cost("lr x0.5", 60, "stable", 1.5, 1.0),),
-        neighbour=answer(rows).trial,
+        costs=(Cost("lr x0.5", 60, "stable", 1.5, 1.0, answer(rows).trial.trial_id),),
+        neighbours=(answer(rows).trial,),
     )
     assert max(map(len, RemedyAnswer.of(found).lines(WIDTH))) <= WIDTH
     text = str(RemedyAnswer.of(found))
@@ -134,6 +134,7 @@ def test_the_answer_has_a_summary_and_a_row_for_each_cell() -> None:
         "cells by the kind of their cheapest remedy: clip 1, skip 1",
         "cells that a kind saves: clip 1, skip 1, lr 1",
         "a lower learning rate saves 1 of 3 cells",
+        "each was chosen among several, 3 in all, and is counted by replicates that chose nothing",
         "no remedy is named in 1 cell: lr=3 beta2=0",
         "in 1 of the 1 spiked cells that are saved the run ends lower if left alone",
         "the cheapest remedy of each cell: saved of fresh replicates, its fork step from the onset, and loss:",

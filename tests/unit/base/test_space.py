@@ -10,8 +10,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sweep_cases import sweep_of
+from tiers import examples
 
-from orchestrator.base.space import Axis, Cell, Trial, format_value, trial_id
+from orchestrator.base.space import Axis, Cell, FrozenMap, Trial, format_value, trial_id
 
 
 def ids(body: str) -> list[str]:
@@ -53,6 +54,7 @@ def test_lists_of_files_are_called_by_their_ends_and_told_apart() -> None:
     assert format_value(("/home/me/en/a.txt",)) == "en/a.txt"
     assert format_value(("/home/me/en/*.txt", "fr.txt")) == "en/*.txt+fr.txt"
     assert format_value(()) == "none"
+    assert format_value(FrozenMap({"python": 2.0, "/home/me/en/a.txt": 0.5})) == "python:2+en/a.txt:0.5"
     many = [tuple(f"/data/{n}/{i}.txt" for i in range(20)) for n in range(50)]
     names = [format_value(value) for value in many]
     assert len(set(names)) == 50
@@ -133,7 +135,7 @@ def place(scale: str, begin: Decimal, step: Decimal, i: int) -> Decimal:
     return begin * step**i if scale == "log" else 1 - begin * step**i
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.sampled_from(sorted(STEPS)), BEGINS, st.data(), st.tuples(*[st.integers(0, 4)] * 3))
 def test_a_range_that_grows_by_steps_of_its_grid_keeps_every_value(scale, begin, data, steps) -> None:
     step, (before, inner, after) = data.draw(STEPS[scale]), steps
@@ -147,7 +149,7 @@ def test_a_range_that_grows_by_steps_of_its_grid_keeps_every_value(scale, begin,
     assert old == new[before : before + inner + 2]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.sampled_from(["linear", "log", "log1m"]),
     st.lists(st.decimals("0.0001", "0.9999", places=4), min_size=2, max_size=2, unique=True).map(sorted),

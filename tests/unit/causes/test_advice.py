@@ -1,4 +1,5 @@
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,11 @@ from diagnosis_cases import (
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.base.space import Cell
-from orchestrator.causes.advice import Reason, advise, broken_step, check, reasons_not_finite, small_sweep
+from orchestrator.causes.advice import Reason, advise, broken_step, check, reasons_not_finite
 from orchestrator.causes.evidence import Evidence
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.mechanism import Move
+from orchestrator.causes.small_sweeps import small_sweep
 from orchestrator.render.answer import to_json
 from orchestrator.render.blocks import File
 from orchestrator.sweepfile.spec import build_sweep
@@ -77,12 +79,42 @@ def test_the_stable_cell_comes_first_and_a_nearer_one_that_is_not_stable_after_i
 
 
 def test_proven_advice_comes_first_untested_next_and_refuted_advice_is_marked_but_not_shown() -> None:
-    case = preconditioner_decay().sister("spiked", 50, beta2=0.99).sister("stable", eps=1e-4)
+    case = preconditioner_decay().sister("spiked", 50, beta2=0.99).sister("stable", lr=1e-4)
+    case = with_seeds(case, "spiked", range(1, 6))
+    case = with_seeds(case, "stable", range(6), eps=1e-4)
     answer = diagnosed(case.evidence(), "preconditioner_decay", NOWHERE)
     standings = [(advice.move.setting, advice.standing) for advice in answer.advice]
-    assert standings == [("eps", "proven"), ("lr", "untested"), ("eps", "untested"), ("beta2", "refuted")]
+    assert standings == [("eps", "proven"), ("lr", "suggested"), ("eps", "untested"), ("beta2", "refuted")]
     assert [row["standing"] for row in json.loads(to_json(answer))["advice"]] == [standing for _, standing in standings]
-    assert not any("beta2: " in line for line in said(case, "preconditioner_decay"))
+    lines = said(case, "preconditioner_decay")
+    assert not any("beta2: " in line for line in lines)
+    assert [line for line in lines if "chance" in line] == ["  so few seeds may be chance (p = 0.14)"]
+
+
+def with_seeds(case: Case, outcome: str, seeds: Iterable[int], **config: Any) -> Case:
+    """The case with a sister of each seed in one cell."""
+    for seed in seeds:
+        case = case.sister(outcome, None if outcome == "stable" else 50, seed=seed, **config)
+    return case
+
+
+@pytest.mark.parametrize("num_seeds", [1, 2, 3, 6])
+@pytest.mark.parametrize("p_stable", [0.2, 0.5, 0.8])
+def test_cells_that_are_stable_by_chance_prove_an_advice_in_at_most_five_per_cent(
+    p_stable: float, num_seeds: int
+) -> None:
+    rng, proven = np.random.default_rng(38), []
+    rates, memories = [3e-4, 1e-3, 1e-2, 3e-2], [0.9, 0.95, 0.99]
+    cells = [{}, *({"lr": rate} for rate in rates), *({"beta2": beta2} for beta2 in memories), {"eps": 1e-4}]
+    for _ in range(60):
+        case = preconditioner_decay()
+        for cell in cells:
+            for seed in range(num_seeds if cell else num_seeds - 1):  # the trial itself is not stable
+                outcome = "stable" if rng.random() < p_stable else "spiked"
+                case = case.sister(outcome, None if outcome == "stable" else 50, seed + (not cell), **cell)
+        advice = advise(case.evidence(), "preconditioner_decay", NOWHERE)
+        proven.append(any(one.standing == "proven" for one in advice))
+    assert np.mean(proven) <= 0.05
 
 
 def test_a_cell_whose_seeds_are_not_all_trained_refutes_nothing() -> None:

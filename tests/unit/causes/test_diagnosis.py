@@ -287,6 +287,14 @@ def test_by_default_the_unstable_neighbour_of_the_recommended_cell_is_diagnosed(
     assert "1 of 1 trials of the unstable neighbour of the recommended cell" in found.chosen
 
 
+def test_a_stable_island_beyond_the_edge_is_no_edge_to_diagnose_at(tmp_path: Path) -> None:
+    letters = {(lr, warmup): "o" for lr in (0.1, 1.0, 3.0) for warmup in (40, 150)}
+    letters |= {(0.001, 40): "-", (0.001, 150): "-", (1.0, 40): "s"}
+    found = chosen_in(tmp_path / "island", letters)
+    assert found.trial.cell["lr"] == 0.1, "and not beside the island, at lr 1 or 3"
+    assert "2 of 2 trials of the unstable cells nearest to the edge" in found.chosen
+
+
 def test_without_a_recommended_cell_the_unstable_trial_nearest_to_the_edge_is_diagnosed(tmp_path: Path) -> None:
     letters = {(lr, warmup): "o" for lr in (0.001, 0.01, 0.1, 1.0, 3.0) for warmup in (40, 150)}
     found = chosen_in(tmp_path / "one", letters | {(3.0, 40): "s"})

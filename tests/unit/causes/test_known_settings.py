@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from diagnosis_cases import Case, calm, logit_growth, record_cases, row_of, shallow_stall
+from diagnosis_cases import Case, bad_batch, calm, logit_growth, record_cases, risen, row_of, shallow_stall
 
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.base.space import Cell
@@ -164,6 +164,25 @@ def test_growth_of_logits_is_excluded_where_a_packed_objective_has_none_and_look
     assert examine(bare.evidence(packed=without)).reason == "the model has no logits"
     assert examine(bare.evidence(packed=replace(without, has_logits=True))).verdict == "unknown"
     assert examine(case.reading(attention_logit=2e4).evidence(packed=without)).verdict == "supported"
+
+
+def test_no_batch_is_bad_where_every_step_of_a_packed_objective_sees_the_same_data() -> None:
+    jump = bad_batch()
+    for is_full_batch, reasons in (
+        (True, {"every step sees the same data"}),
+        (False, {"the loss jumped at step 200 alone"}),
+    ):
+        case, packed = own_case(jump, is_full_batch=is_full_batch)
+        assert {MECHANISMS["bad_batch"].examine(case.evidence(packed=packed)).reason} == reasons
+
+
+def test_a_loss_that_rounding_takes_away_needs_logits() -> None:
+    low = risen(calm("spiked", 300), 300, 5.0)
+    case, without = own_case(low.with_trace(loss=np.where(low.trace["step"] < 300, 1e-6, low.trace["loss"])))
+    examine = MECHANISMS["absorption"].examine
+    assert examine(case.evidence(packed=without)).verdict == "excluded"
+    assert examine(case.evidence(packed=replace(without, has_logits=True))).verdict == "supported"
+    assert examine(case.evidence()).verdict == "unknown"
 
 
 def test_a_shallow_stall_is_found_in_any_trainer_with_readings_by_depth() -> None:

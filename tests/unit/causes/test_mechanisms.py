@@ -163,8 +163,8 @@ def test_curvature_far_below_the_threshold_excludes_a_step_over_the_threshold() 
         (1e-6, "float32", "supported"),
         (1e-4, "float32", "unknown"),
         (1e-2, "float32", "excluded"),
-        (5e-3, "bfloat16", "supported"),
-        (2.0, "bfloat16", "excluded"),
+        (1e-6, "bfloat16", "supported"),
+        (5e-3, "bfloat16", "excluded"),  # its loss is of float32 all the same
     ],
 )
 def test_a_loss_that_rounding_leaves_nothing_of_is_absorption(level: float, precision: str, verdict: str) -> None:
@@ -174,6 +174,13 @@ def test_a_loss_that_rounding_leaves_nothing_of_is_absorption(level: float, prec
     removal = MECHANISMS["absorption"].removal(low.evidence(), 295)
     assert removal is not None
     assert (removal.entries, removal.step) == (({"at": 0, "precision": "float64"},), 285)
+
+
+def test_whether_a_custom_trainer_in_half_precision_rounds_its_loss_to_16_bits_is_not_known() -> None:
+    for precision, verdict in (("bfloat16", "unknown"), ("float32", "excluded")):
+        case = risen(calm("spiked", 300, {"precision": precision}, objective="command"), 300, 5.0)
+        low = case.with_trace(loss=np.where(case.trace["step"] < 300, 5e-3, case.trace["loss"]))
+        assert finding(low, "absorption").verdict == verdict
 
 
 def shrinking(left: float = 0.2, ratio: float = 1.3) -> Case:
@@ -193,6 +200,14 @@ def test_weights_that_shrink_until_the_step_overshoots_are_the_cause_and_not_the
     assert finding(shrinking(left=0.97), "norm_collapse").verdict == "excluded"
     assert finding(changed(shrinking(), weight_decay=0.0), "norm_collapse").verdict == "excluded"
     assert finding(shrinking().without_telemetry(), "norm_collapse").verdict == "unknown"
+
+
+def test_the_curvature_of_collapsed_norms_is_read_where_that_of_sharpening_is() -> None:
+    """A spike that came shortly before lets norms grow, so the last readings alone may be low."""
+    step_M = shrinking().telemetry["step"]
+    case = ratios(shrinking(), np.where((step_M >= 120) & (step_M < 200), 1.5, 0.3))
+    assert finding(case, "norm_collapse").verdict == "supported"
+    assert finding(ratios(shrinking(), np.where(step_M < 60, 1.5, 0.3)), "norm_collapse").verdict == "unknown"
 
 
 def test_norms_are_held_from_where_they_were_half_again_as_large() -> None:

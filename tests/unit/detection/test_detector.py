@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sweep_cases import learning, noise
-from tiers import thinned
+from tiers import examples, thinned
 
 from orchestrator.detection import trend
 from orchestrator.detection.config import StoppingConfig
@@ -140,7 +140,7 @@ def test_members_that_stay_are_judged_as_before() -> None:
     assert [detector.record(k) for k in range(2)] == [alone(name)[-1] for name in ("one spike", "two spikes")]
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(st.data(), st.lists(st.sampled_from(list(CURVES)), min_size=2, max_size=8), st.integers(1, 4))
 def test_members_of_different_ages_get_the_record_that_they_would_get_alone(data, names: list[str], width: int) -> None:
     """Members take free places in any order, and some leave before their end."""
@@ -285,7 +285,7 @@ SEGMENT = st.tuples(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @example([(252036.0, 64, 0.5), (650737.0, 14, 0.5)], 169, None)  # a loss back on the trend is higher than the peak
 @given(st.lists(SEGMENT, min_size=1, max_size=8), st.integers(0, 2**32 - 1), st.sampled_from([None, 1, 7, 50]))
 def test_whatever_the_losses_the_record_makes_sense_and_nothing_said_is_taken_back(
@@ -819,7 +819,7 @@ def test_no_finite_loss_raises_a_warning(first: float, then: float) -> None:
 NUMBERS = st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=60)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(NUMBERS, st.integers(1, 20))
 def test_a_window_holds_the_last_numbers_in_order_and_sorted(numbers: list[float], size: int) -> None:
     window = Window(size)
@@ -833,7 +833,7 @@ def test_a_window_holds_the_last_numbers_in_order_and_sorted(numbers: list[float
     assert again == window
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(NUMBERS)
 def test_the_middle_is_the_median_and_never_overflows(numbers: list[float]) -> None:
     ordered = sorted(numbers)

@@ -8,7 +8,7 @@ from sweep_cases import learning
 
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.run_monitor import RunMonitor
-from orchestrator.detection.trend import _FEWEST_DIGITS, _MANY_DIGITS, Trend, decimals
+from orchestrator.detection.trend import FEWEST_DIGITS, MANY_DIGITS, Trend, decimals
 
 RULES = StoppingConfig(early_stop=False)
 NORMS = np.random.default_rng(0).lognormal(size=1500)
@@ -42,8 +42,8 @@ def test_a_single_run_comes_to_what_it_comes_to_in_a_pack(columns: dict[str, np.
 
 def test_the_printed_digits_are_those_of_the_longest_loss() -> None:
     losses = [3.0, 2.5, 1e-5, 12.25, 0.1 + 0.2, 1e22, 2.675, 0.0, -1.125, 3.1415926]
-    trend, most = Trend(RULES), _FEWEST_DIGITS
+    trend, most = Trend(RULES), FEWEST_DIGITS
     for loss in losses:
         trend.accept(loss)
-        most = max(most, decimals(loss)) if most < _MANY_DIGITS else most
+        most = max(most, decimals(loss)) if most < MANY_DIGITS else most
         assert trend.digits == most

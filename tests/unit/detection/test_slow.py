@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import learning
+from tiers import examples
 
 from orchestrator.base.packs import ReferenceTrial, RungThreshold
 from orchestrator.base.trial_result import MemberResult
@@ -75,7 +76,7 @@ def told(study: optuna.Study, slow: SlowConfig, losses: Sequence[float]) -> Refe
     return ReferenceTrial(tuple(losses), ran_to_its_end=True)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(RULES, st.data())
 def test_trials_one_after_the_other_are_pruned_where_optuna_prunes_them(slow: SlowConfig, data: st.DataObject) -> None:
     num_rungs = len(rungs_of(slow, STEPS))

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import sweep_of, sweep_with
+from tiers import examples
 
 import orchestrator
 from orchestrator.api.results import SweepResults
@@ -14,7 +15,7 @@ from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     cells=st.integers(1, 40),
     seeds=st.integers(1, 3),
@@ -102,7 +103,7 @@ def test_what_is_said_of_how_packs_train_names_the_axes_that_set_them_apart_and_
     assert plan_text(alike, pack, said) == f"packs: {short}"
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(lrs=st.integers(1, 6), changes=st.integers(1, 6), seeds=st.integers(1, 4), pack=st.integers(1, 20))
 def test_trials_that_differ_by_interventions_alone_are_side_by_side_in_as_few_packs_as_may_be(
     lrs, changes, seeds, pack

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.packs import Checkpoint, Completed, Failed, Lost, OutOfMemory, Paused, Refused, Report
@@ -75,13 +76,13 @@ def assert_equal_reports(report: Report, other: Report) -> None:
             np.testing.assert_array_equal(values, found)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(reports)
 def test_a_report_comes_back_from_its_file_as_it_was(report: Report) -> None:
     assert_equal_reports(report_from_text(report_as_text(report)), report)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(reports, st.data())
 def test_a_damaged_report_is_a_value_error_or_a_report(report: Report, data: st.DataObject) -> None:
     text = report_as_text(report)

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 from typer.testing import CliRunner
 
 from orchestrator.api.results import SweepResults, load
@@ -241,7 +242,7 @@ def test_a_study_that_is_exported_keeps_the_direction(tmp_path: Path) -> None:
     assert [trial.values[0] for trial in study.trials] == [*ACCURACY.values()]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=6, unique=True))
 def test_a_score_ranks_as_the_negative_loss(tmp_path_factory: pytest.TempPathFactory, values: list[float]) -> None:
     folder = tmp_path_factory.mktemp("ranks")

@@ -1,6 +1,6 @@
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -207,6 +207,8 @@ def test_the_facts_of_an_objective_survive_the_ledger_with_the_fields_that_are_o
         "qk_norm": False, "penalty": 0.0, "shape": (),
     }  # fmt: skip
     assert "batch_size" not in known.features
+    assert not known.is_full_batch
+    assert packed_from_fact(packed_fact(replace(OWN, is_full_batch=lambda settings: True))).is_full_batch
     assert packed_from_fact(json.dumps({**json.loads(packed_fact(OWN)), "features": {}})) == PackedObjective(
         ("a", "b"), True, ("batch_size",), {}
     )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from orchestrator.base.errors import InputError
 from orchestrator.logs import files as logs
@@ -612,7 +613,7 @@ def assert_log_or_refused(path: Path) -> None:
     assert str(path) in refused
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     content=st.one_of(
         st.lists(st.sampled_from(PIECES), min_size=1).map("".join).map(str.encode), st.binary(min_size=1)
@@ -627,7 +628,7 @@ def test_any_file_is_a_log_or_is_refused(tmp_path_factory, content: bytes, suffi
     assert_log_or_refused(path)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(content=st.binary(max_size=200), cut=st.integers(0, 2000))
 def test_any_event_file_is_a_log_or_is_refused(tmp_path_factory, content: bytes, cut: int) -> None:
     path = tmp_path_factory.getbasetemp() / "events.out.tfevents.any"

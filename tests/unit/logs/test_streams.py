@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from orchestrator.base.errors import InputError
 from orchestrator.logs import files as file_tail
@@ -158,7 +159,7 @@ ANY_METRICS = st.sampled_from([
 ])  # fmt: skip
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(
     content=ANY_CONTENT,
     metrics=ANY_METRICS,
@@ -793,7 +794,7 @@ def test_metrics_beside_a_loss_are_read_at_its_step_and_what_is_not_finite_is_le
     assert readings_of(text, also=["acc"]) == [(i, {"acc": i / 10}) for i in (0, 1, 2, 4, 5)]
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.integers(1, 200))
 def test_it_makes_no_difference_how_the_output_is_split(pieces: int) -> None:
     assert readings_of(VALIDATED, also=["accuracy"], pieces=pieces) == readings_of(VALIDATED, also=["accuracy"])

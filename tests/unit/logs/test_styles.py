@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_styles import LOSSES, NUM_STEPS, READ, Lines, batch, text_of
+from tiers import examples
 
 from orchestrator.base.errors import InputError
 from orchestrator.logs.columns import Columns, MetricsConfig
@@ -276,7 +277,7 @@ def fed(content: bytes, sizes: list[int], metrics: MetricsConfig) -> list[Point]
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(rows=curves(), sizes=st.lists(st.integers(1, 300), min_size=1, max_size=6), is_named=st.booleans())
 def test_a_log_gives_the_same_points_as_a_whole_and_in_any_pieces(
     tmp_path_factory: pytest.TempPathFactory, name: str, rows: Rows, sizes: list[int], is_named: bool
@@ -299,8 +300,9 @@ def test_a_log_gives_the_same_points_as_a_whole_and_in_any_pieces(
 @pytest.mark.parametrize("style", READ)
 def test_lines_of_a_known_shape_are_read_as_if_each_were_searched(style: str, monkeypatch) -> None:
     text = text_of(READ[style]) * 2
+    monkeypatch.setattr("orchestrator.logs.line_formats.Text._NUM_UNFILTERED", 10)  # after which lines count together
     short = live(text)
-    monkeypatch.setattr("orchestrator.logs.series._spans", lambda line, text: None)
+    monkeypatch.setattr("orchestrator.logs.series._shape", lambda line, text: None)
     monkeypatch.setattr("orchestrator.logs.point_maker.PointMaker._lane", lambda self, names: None)
     long = live(text)
     assert repr(short.points) == repr(long.points)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sweep_cases import ledger_at, map_ledger, sweep_of
+from tiers import examples
 
 from orchestrator.answers.status import StatusQuery
 from orchestrator.base.vocabulary import OUTCOMES, is_known
@@ -13,7 +14,7 @@ from orchestrator.maps.comparison import compare
 from orchestrator.maps.edges import StableRule
 from orchestrator.maps.table import read_table
 from orchestrator.mirrors.sweep_records import sweep_record
-from orchestrator.pages.report import index_html
+from orchestrator.pages.index import SweepIndex
 from orchestrator.sweepfile.strict_yaml import question_of
 
 AXES = "axes: {lr: {log: [0.01, 1], num: 3}, beta1: {values: [0.0, 0.5]}}\n"
@@ -60,7 +61,7 @@ def test_trials_that_learned_too_little_are_counted_apart_from_stable_ones(tmp_p
 LABELS = (*["stable"] * 3, "degraded", "spiked", "diverged", "pruned", "planned")
 
 
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(LABELS), min_size=12, max_size=12), st.booleans())
 def test_all_that_states_the_stable_share_of_a_sweep_leaves_degraded_trials_out(
     tmp_path_factory: pytest.TempPathFactory, labels: list[str], counts_degraded: bool
@@ -93,7 +94,7 @@ def test_where_all_is_stable_there_is_no_edge_and_where_rows_agree_it_is_one_num
 def test_the_question_of_the_sweep_file_is_listed(tmp_path: Path) -> None:
     found = listed(tmp_path, {0.0: 0.5, 0.5: 0.5}, "# Does <momentum> move the edge?\n")
     assert found.question == "Does <momentum> move the edge?"
-    assert "Does &lt;momentum&gt; move the edge?" in index_html(tmp_path)
+    assert "Does &lt;momentum&gt; move the edge?" in SweepIndex(tmp_path).html()
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import learning, ledger_at, noise, peak_bytes, record, sweep_of
+from tiers import examples
 
 from benchmarks.detection_rules import six_sigma
-from orchestrator.maps.curve_metrics import OF_TELEMETRY, edge_crossings, headlines, measured, spike_score
+from orchestrator.answers.map import MapQuery
+from orchestrator.base.files import LEDGER
+from orchestrator.driver.runner import run_sweep
+from orchestrator.executors.inline import InlineExecutor
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.curve_metrics import (
+    OF_TELEMETRY,
+    edge_crossings,
+    headlines,
+    loss_ratio_steps,
+    measured,
+    spike_score,
+)
 from orchestrator.maps.table import read_table
 
 
@@ -172,7 +185,7 @@ def some_curve(draw, num_steps: int) -> np.ndarray:
     return curve
 
 
-@settings(max_examples=80, derandomize=True, database=None)
+@settings(max_examples=examples(80), derandomize=True, database=None)
 @given(st.data(), st.sampled_from([(2, 1), (7, 2), (20, 4)]), st.integers(1, 2))
 def test_the_score_is_what_exact_arithmetic_makes_of_the_definition(data, rule, num_curves) -> None:
     window, sigmas = rule
@@ -202,3 +215,35 @@ def test_where_a_long_curve_is_cut_into_parts_does_not_matter(num_steps: int) ->
 def test_memory_does_not_grow_with_the_length_of_a_curve() -> None:
     loss = noise(300_000)
     assert peak_bytes(lambda: spike_score([loss])) < 8 * 2**20, "its 128 values for each step are 300 MB"
+
+
+@given(st.lists(st.one_of(st.floats(0.1, 10), st.sampled_from([np.nan, np.inf])), min_size=2, max_size=30))
+def test_steps_over_the_loss_ratio_are_those_of_its_definition(losses: list[float]) -> None:
+    expected = 0
+    for step in range(1, len(losses)):
+        before = [loss for loss in losses[:step] if isfinite(loss)]
+        is_over = bool(before) and losses[step] / min(before) > 1.2
+        expected += is_over or not isfinite(losses[step])
+    assert loss_ratio_steps(np.array(losses)) == expected
+
+
+def test_a_curve_of_one_step_has_no_loss_ratio_and_a_loss_of_zero_none_after_it() -> None:
+    assert loss_ratio_steps(np.array([1.0])) is None
+    assert loss_ratio_steps(np.array([2.0, 1.0, 1.2, 1.3, 0.0, 5.0])) == 1
+
+
+def test_the_last_loss_on_each_text_is_a_metric_of_a_map(tmp_path: Path) -> None:
+    body = (
+        "axes: {domain_temperature: {values: [0.5, 1]}}\ntelemetry: {every: 2}\ntracking: {enabled: false}\n"
+        "fixed: {domains: {tables: 1, python_docs: 2}, width: 8, depth: 1, context: 8, validation_batches: 1}\n"
+    )
+    sweep = sweep_of(body, "name: case\nobjective: gpt\nsteps: 5\n")
+    assert run_sweep(sweep, tmp_path / "case", InlineExecutor).exit_code == 0
+    names = ["domain_loss/tables", "domain_loss/python_docs"]
+    with LedgerReader(tmp_path / "case" / LEDGER) as ledger:
+        found = measured(read_table(ledger), names)
+        for trial in ledger.trials():
+            telemetry = ledger.telemetry(trial.trial_id)
+            assert [found[name][trial.trial_id] for name in names] == [telemetry[name][-1] for name in names]
+        answer = MapQuery(metric="domain_loss/python_docs").ask(read_table(ledger))
+        assert "median_domain_loss/python_docs" in answer.frame().columns

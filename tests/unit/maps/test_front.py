@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sweep_cases import ledger_at, map_ledger, record, sweep_of
+from tiers import examples
 
 from orchestrator.answers.front import FrontAnswer
 from orchestrator.base.errors import InputError
@@ -27,7 +28,7 @@ def found_in(folder: Path, labels, losses, body: str = ROW, **options) -> Front:
         return front(read_table(ledger), **{"metric": "final_loss", **options})
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(25))
 @given(labels=st.lists(LABELS, min_size=9, max_size=9), losses=st.lists(st.integers(1, 5), min_size=9, max_size=9))
 def test_no_candidate_beats_a_member_and_every_other_one_is_beaten_by_the_member_that_is_named(
     tmp_path_factory, labels: list[str], losses: list[int]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import ledger_at, map_ledger, record, sweep_of
+from tiers import examples
 
 from orchestrator.answers.locate import LocateAnswer
 from orchestrator.base.errors import InputError
@@ -50,7 +51,7 @@ def lines_of(found: Located) -> list[str]:
 
 
 @pytest.mark.parametrize("body", [GRID, RELATED], ids=["grid", "related axes"])
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(data=st.data())
 def test_on_a_stable_cell_the_factors_are_the_margins_of_recommend(tmp_path_factory, body: str, data) -> None:
     sweep = sweep_of(body)
@@ -67,7 +68,7 @@ def test_on_a_stable_cell_the_factors_are_the_margins_of_recommend(tmp_path_fact
             assert dict(found.nearest[0].setting) == candidate.setting
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(data=st.data())
 def test_between_cells_a_run_is_at_most_as_far_from_the_edge_as_from_each_cell_around_it(
     tmp_path_factory, data

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sweep_cases import ledger_at, map_ledger, sweep_of
+from tiers import examples
 from typer.testing import CliRunner
 
 from orchestrator.answers._rows import named_rows
@@ -50,7 +51,7 @@ POOLS = {
     "eps": (1e-12, 1e-8, 1e-4),
 }
 Cell = tuple[Any, ...]
-some = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+some = settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @dataclass(frozen=True)
@@ -337,7 +338,7 @@ def lines_drawn(stability: Any) -> set[tuple[float, float]]:
 
 
 @pytest.mark.slow
-@settings(some, max_examples=12)
+@settings(some, max_examples=examples(12))
 @given(cases())
 def test_every_command_that_reads_the_map_agrees_with_it(written, case: Case) -> None:
     folder = written(case)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sweep_cases import ids, ledger_at, map_ledger, sweep_of
+from tiers import examples
 
 from orchestrator.base.vocabulary import DEGRADED, is_known, is_over_edge
 from orchestrator.driver.planning import driver_facts
@@ -174,7 +175,7 @@ def check_no_cell_refutes(sentence: Sentence, table: SweepTable) -> None:
         assert not any(map(is_over_edge, states.values()))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(letters=st.text("sssdpegx", min_size=10, max_size=10))
 def test_no_cell_refutes_it(letters: str) -> None:
     with tempfile.TemporaryDirectory() as folder, ledger_at(Path(folder) / "case") as ledger:

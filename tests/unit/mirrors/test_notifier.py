@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import finished, sweep_of, sweep_with
+from tiers import examples
 
 from orchestrator.base.errors import InputError, StorageError
 from orchestrator.base.trial_result import MemberResult
@@ -197,7 +198,7 @@ def plays(draw) -> list[tuple[float, str, int]]:
 
 
 @given(plays())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_messages_are_a_minute_apart_but_for_the_last_and_report_everything_once(play) -> None:
     run, sent, times = Run(), [], []
     for seconds, kind, i in play:

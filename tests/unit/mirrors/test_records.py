@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import ledger_at, record, sweep_of
+from tiers import examples
 
 from orchestrator.maps.table import read_table
 from orchestrator.mirrors.records import (
@@ -139,7 +140,7 @@ def test_more_episodes_than_points_keep_their_peaks() -> None:
     assert set(spikes) <= kept
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(1, 700), st.data())
 def test_lowest_highest_first_and_last_finite_values_are_always_there(num: int, data) -> None:
     finite = st.floats(-1e6, 1e6)

@@ -19,6 +19,7 @@ OWN = {
         "z_loss",
         "embedding_grad", "embedding_lr", "attention_lr", "mlp_lr", "norm_lr", "head_lr", "micro_batches", "corrupted",
         "context_start", "context_steps", "burst_at", "burst_length", "shift_at", "mix_share", "balance",
+        "domain_temperature", "curriculum_from", "curriculum_to", "curriculum_steps",
         "balance_weight", "balance_step", "router_z_loss", "router_noise", "router_lr", "router_init", "capacity",
     },
     "function_fit": set(),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from matplotlib.axes import Axes
 from sweep_cases import learning, noise
-from tiers import thinned
+from tiers import examples, thinned
 
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.logs.columns import Columns
@@ -169,7 +169,7 @@ def test_a_single_high_or_low_point_among_many_is_kept() -> None:
     assert len(kept) <= 4002
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     hnp.arrays(np.float64, st.integers(41, 400), elements=st.sampled_from([-3.0, -1.0, 0.5, 1.0, 2.0, 9.0, np.nan])),
     st.sampled_from([4, 10, 40]),

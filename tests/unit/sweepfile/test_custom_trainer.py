@@ -6,6 +6,7 @@ from custom_cases import SWEEP, sweep_in, sweep_of_text
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sweep_cases import refusal, sweep_of
+from tiers import examples
 from typer.testing import CliRunner
 
 from orchestrator.answers.plan import PlanQuery
@@ -217,7 +218,7 @@ FORMATS = st.text("0123456789<>^=+-# ,._%sdxXobcnNeEfFgGaz!{}", max_size=12)
 ANY_VALUE = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3))
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.sampled_from(":!"), FORMATS, ANY_VALUE)
 def test_any_format_fills_a_short_text_or_is_refused(begin: str, form: str, value) -> None:
     text = f"{{lr{begin}{form}}}"

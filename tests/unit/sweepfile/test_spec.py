@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import BASE, ids, refusal, sweep_of
+from tiers import examples
 
 from objectives.base import OBJECTIVES
 from orchestrator.base.errors import InputError
@@ -288,7 +289,7 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.one_of(st.binary(max_size=200), st.lists(WORDS, max_size=20).map(lambda words: "\n".join(words).encode())))
 def test_any_file_is_a_sweep_or_is_refused_kindly(tmp_path_factory, content: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz.yaml"

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pack_cases import REPORT_EACH_UPDATE, assert_the_same, interrupted, pack_with, results, up_to, whole
+from tiers import examples
 
 from objectives.base import OBJECTIVES
 from orchestrator.base.packs import Pack, Paused, Refused
@@ -82,7 +83,7 @@ def test_checkpoints_of_every_objective_hold_nothing_that_torch_would_have_to_tr
         torch.load(io.BytesIO(going_on.resume.content), weights_only=True)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.data())
 def test_a_damaged_checkpoint_is_refused_or_read_whole(data) -> None:
     """The checksum comes first; this is what stands behind it."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pack_cases import STOPPING, assert_the_same, curve, pack_with, results
-from tiers import thinned
+from tiers import examples, thinned
 
 from objectives.base import OBJECTIVES, Rounding
 from objectives.models import quadratic
@@ -211,7 +211,7 @@ RUNS = st.lists(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     RUNS,
     st.integers(1, 8),

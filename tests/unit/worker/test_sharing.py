@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pack_cases import REPORT_EACH_UPDATE, assert_the_same, curve, interrupted, pack_with, results, whole
+from tiers import examples
 
 from objectives.base import OBJECTIVES, QuadraticConfig, RowSpec
 from objectives.training.packed import PackedTrainer
@@ -262,7 +263,7 @@ def config(entries: Entries, rules: Entries = ()) -> QuadraticConfig:
     return QuadraticConfig(steps=10, interventions=tuple(entries), control=tuple(rules))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(ENTRIES, min_size=1, max_size=6))
 def test_two_members_train_a_step_together_if_and_only_if_all_that_has_changed_is_the_same(lists) -> None:
     configs = [config(entries) for entries in lists]
@@ -278,7 +279,7 @@ def test_two_members_train_a_step_together_if_and_only_if_all_that_has_changed_i
     assert together == list(range(10 if fork is None else fork))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.tuples(st.integers(0, 1), ENTRIES), min_size=1, max_size=8), st.integers(1, 5))
 def test_every_member_trains_every_step_in_a_row_with_its_own_past(members, width: int) -> None:
     seeds, configs = [seed for seed, _ in members], [config(entries) for _, entries in members]
@@ -306,7 +307,7 @@ RULES = st.sampled_from(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(st.tuples(ENTRIES, RULES), min_size=1, max_size=6))
 def test_rules_keep_members_apart_from_the_first_step_that_they_read(members) -> None:
     configs = [config(*one) for one in members]
@@ -339,7 +340,7 @@ def plain_config(lr: float = 0.1) -> QuadraticConfig:
     return QuadraticConfig(steps=10, lr=lr)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(1, 2**9 - 1)), max_size=12),
     st.integers(1, 9),

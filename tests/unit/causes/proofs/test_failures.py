@@ -29,3 +29,14 @@ def test_a_fork_fails_as_its_trial_did_or_worse(
     with ledger_at(tmp_path) as trained:
         failures = Failures(trained, original.evidence())
         assert failures.failed(row_of(outcome, 0 if outcome != "stable" else None, **changes), REMOVAL) is has_failed
+
+
+@pytest.mark.parametrize(("shift", "has_failed"), [(100, False), (None, True)])
+def test_a_fork_that_comes_back_from_a_change_of_the_text_is_not_lost_as_its_trial_was(
+    shift: int | None, has_failed: bool, tmp_path: Path
+) -> None:
+    original = calm("diverged", 100, {"shift_at": shift})
+    with ledger_at(tmp_path) as trained:
+        failures = Failures(trained, original.evidence())
+        assert failures.failed(row_of("spiked", 100), REMOVAL) is has_failed
+        assert failures.failed(row_of("diverged", 100), REMOVAL)

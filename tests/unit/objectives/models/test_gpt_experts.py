@@ -1,5 +1,6 @@
 """Mixtures of experts against a transformer that a user would write for one run."""
 
+import itertools
 import math
 from functools import partial
 
@@ -242,6 +243,21 @@ def test_an_intervention_switches_a_knob_of_the_router_on_for_its_member_alone(t
     assert_same(after, curves(always, 3))
     assert_same(of_member(after, 0), of_member(without, 0))
     assert not torch.equal(after["grad_norm"][:, 1], without["grad_norm"][:, 1])
+
+
+@pytest.mark.parametrize(("group", "layers"), [("router", [0, 1]), ("deep", [1]), ("all", [0, 1]), ("mlp", [])])
+def test_a_router_that_is_frozen_keeps_its_bias_until_it_thaws(text, group: str, layers: list[int]) -> None:
+    later = {"interventions": (Intervention(at=2, freeze=group, lasts=2),)}
+    trainer = experts_pack(text, members=({"balance": "loss_free"}, {"balance": "loss_free"} | later), **EVEN)
+    biases = []
+    for _ in range(5):
+        trainer.step()
+        biases.append(trainer.memory[BIAS][1].clone())
+    others = [layer for layer in range(2) if layer not in layers]
+    for before, after in itertools.pairwise(biases[1:4]):
+        assert torch.equal(before[layers], after[layers])
+        assert (before[others] != after[others]).any(1).all()
+    assert (biases[3] != biases[4]).any(1).all()
 
 
 @pytest.mark.slow

@@ -1,9 +1,12 @@
 """Presets, and how init, learning rate, eps and decay follow from the size of the model."""
 
 import math
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
+from curve_cases import assert_goes_on_as_alone, assert_resumes, trained_as_alone
 from gpt_cases import is_transposed, name_in_pack, plain_model
 from pack_cases import trainer_of
 from pydantic import ValidationError
@@ -11,6 +14,8 @@ from sweep_cases import sweep_of
 from torch import nn
 
 from objectives.base import GptConfig, QuadraticConfig
+from objectives.control import Rule
+from objectives.interventions import Intervention
 from objectives.models.gpt import GptTrainer
 from orchestrator.base.errors import InputError
 
@@ -120,6 +125,24 @@ def test_a_member_trains_as_with_torchs_parameter_groups(text, kind: dict) -> No
             wanted = parameter.detach().T if is_transposed(name) else parameter.detach()
             error = (found - wanted).norm() / wanted.norm()
             assert error < 1e-4, f"{name} of member {k}: off by {error:.1e}"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [MUP, COMPLETEP | {"depth": 4}, {"position": None, "tie_embeddings": True}, {"preset": "gpt2", "qk_clip": 0.02}],
+    ids=str,
+)
+def test_members_share_a_pack_resume_fork_and_change_in_mid_run_to_the_bit(text, kind: dict, tmp_path: Path) -> None:
+    later = (Intervention(at=3, set={"lr": "x0.1"}, lasts=2), Intervention(at=4, freeze="attention", lasts=3))
+    rule = Rule(on="step", above=4, do=({"reset": "moments"},), every=1)
+    own = ({}, {"interventions": later}, {"control": (rule,)}, {"lr": 0.03, "eps": 1e-3, "weight_decay": 0.3})
+    shared = SMALL | {"text": text, "width": 16, "heads": 2} | kind
+    configs = [GptConfig(**(shared | one)) for one in own]
+    start, seeds = partial(trainer_of, "gpt"), [0, 1, 0, 1]
+    trainer = trained_as_alone(start, configs, seeds, 8)
+    assert [len(trainer.fired(k)) > 0 for k in range(4)] == [False, False, True, False]
+    assert_resumes(start, configs, seeds, 5, 8, tmp_path)
+    assert_goes_on_as_alone(start, configs, seeds, [3, 1], 8)
 
 
 def change_of_the_stream(text, **fields) -> float:

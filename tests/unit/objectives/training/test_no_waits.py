@@ -111,6 +111,13 @@ def test_no_knob_of_a_gpt_that_members_may_share_waits(mix_text: list[str]) -> N
     assert waits_of_ten_steps("gpt", [{"mix_text": mix_text, **knobs} for knobs in ({}, *GPT_KNOBS)]) == {}
 
 
+@pytest.mark.parametrize("kind", ["noise", "domains"])
+def test_no_order_and_no_weight_of_texts_waits(texts: tuple[str, str], kind: str) -> None:
+    own = {"text": texts[:1], "separator": "\x61", "noise_share": 0.5} if kind == "noise" else {}
+    shared = {**(own or {"domains": dict.fromkeys(texts, 1.0)}), "curriculum": kind}
+    assert waits_of_ten_steps("gpt", [shared, {**shared, "curriculum_steps": 4}]) == {}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("change", GPT_MODELS, ids=str)
 def test_no_structure_of_a_gpt_waits(change: Mapping[str, Any]) -> None:

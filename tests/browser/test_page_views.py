@@ -1,0 +1,270 @@
+"""The map as a control: other views of its cells, the hint under the pointer, regions, and how curves are drawn."""
+
+import csv
+import io
+import re
+import struct
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+from sweep_cases import finished, ledger_at, sweep_of
+
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER
+from orchestrator.base.packs import Completed, Report
+from orchestrator.driver.packing import make_packs
+from orchestrator.driver.planning import driver_facts
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.table import read_table
+from orchestrator.pages.report import REPORT, export_all
+
+Served = Callable[[Path, str], AbstractContextManager[str]]
+BODY = "seeds: [0, 1, 2]\naxes: {lr: {values: [0.1, 0.2, 0.4, 0.8]}, beta1: {values: [0.0, 0.5, 0.9]}}\n"
+STEPS = 400
+PIECES = "all => all.map((each) => each.getAttribute('d').match(/M/g).length)"  # of each path
+CROSSES = "all => all.map((each) => each.getAttribute('d').match(/l/g)?.length ?? 0)"
+CURSORS = "all => all.map((each) => [each.getAttribute('x1'), each.getAttribute('visibility')])"
+FIRST_BAD = {0.0: 0.8, 0.5: 0.8, 0.9: 0.4}  # the lowest learning rate that diverges, by momentum
+
+
+def curve(seed: int, is_bad: bool) -> dict[str, np.ndarray]:
+    steps = np.arange(STEPS)
+    losses = 2 + 3 * np.exp(-steps / 60) + 0.1 * np.random.default_rng(seed).standard_normal(STEPS)
+    if is_bad:
+        losses[300:] *= np.exp((steps[300:] - 300) / 8)
+    rates = np.minimum(1, (steps + 1) / 40) * (1 + np.cos(np.pi * steps / STEPS)) / 2
+    return {"step": steps, "loss": losses, "grad_norm": losses / 3, "lr": rates}
+
+
+def sweep_at(results: Path) -> Path:
+    """A sweep with noisy curves, some of which diverge, and with a learning rate that rises and falls."""
+    folder = results / "seen"
+    folder.mkdir()
+    sweep = sweep_of(BODY, f"name: seen\nobjective: quadratic\nsteps: {STEPS}\n")
+    with ledger_at(folder) as ledger:
+        ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
+        for pack in make_packs(sweep, sweep.trials, 1):
+            ledger.start_pack(pack, "test")
+            named = {trial.trial_id: trial for trial in sweep.trials}
+            curves, done = {}, []
+            for trial_id in pack.trial_ids:
+                trial = named[trial_id]
+                is_bad = trial.cell["lr"] >= FIRST_BAD[trial.cell["beta1"]]
+                curves[trial_id] = curve(trial.seed, is_bad)
+                changes = {"steps_done": STEPS, "final_loss": 900.0 if is_bad else 2 + trial.cell["lr"]}
+                if is_bad:
+                    changes |= {"onset_step": 300, "episodes": ((300, None),), "verdict_step": 350}
+                done.append(finished(trial_id, "diverged" if is_bad else "stable", **changes))
+            ledger.record(Report(pack.pack_id, STEPS, 0, 1.0, curves, tuple(done), Completed()))
+    (folder / FROZEN_SWEEP).write_text(sweep.text)
+    export_all(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sweep_at(tmp_path_factory.mktemp("results"))
+
+
+@pytest.fixture(params=["served", "file"])
+def seen(request: pytest.FixtureRequest, page: Page, folder: Path, served: Served):
+    """The page from its server and as a file: both draw alike."""
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    if request.param == "file":
+        page.goto((folder / REPORT).absolute().as_uri())
+        yield page
+    else:
+        with served(folder.parent, "seen") as address:
+            page.goto(address)
+            yield page
+    assert complaints == []
+
+
+def cell(page: Page, lr: str, beta1: str):
+    return page.locator(f'#map [data-cell="lr={lr} beta1={beta1}"]')
+
+
+def middle(place) -> tuple[float, float]:
+    box = place.bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def test_every_view_shows_all_trials_or_cells_and_a_click_in_it_pins_a_cell(seen: Page, folder: Path) -> None:
+    with LedgerReader(folder / LEDGER) as ledger:
+        num = len(read_table(ledger).trials)
+    views = seen.locator("#views")
+    expect(views.get_by_role("button")).to_have_count(6, timeout=60_000)
+    views.get_by_role("button", name="Scatter").click()
+    marks = seen.locator("#map path.trial").evaluate_all(PIECES)
+    assert sum(marks) == num
+    expect(seen.locator("#map .surface rect")).to_have_count(12)
+    views.get_by_role("button", name="Parallel").click()
+    lines = seen.locator("#map path.through:not(.chosen)").evaluate_all(PIECES)
+    assert sum(lines) == num
+    expect(seen.locator("#map svg")).to_contain_text("diverged")
+    views.get_by_role("button", name="Lines").click()
+    expect(seen.locator("#map path.curve")).to_have_count(3)
+    crosses = seen.locator("#map path.trial.cross").evaluate_all(CROSSES)
+    assert sorted(crosses) == [2, 2, 4], "two strokes for each cell over the edge"
+    views.get_by_role("button", name="Edge").click()
+    expect(seen.locator("#map .edge-line line")).to_have_count(3)
+    views.get_by_role("button", name="Importance").click()
+    assert seen.locator("#map .share").count() >= 4
+    views.get_by_role("button", name="Lines").click()
+    box = seen.locator("#map path.trial:not(.cross)").first.bounding_box()
+    seen.mouse.click(box["x"] + 2, box["y"] + box["height"] - 2)  # its lowest loss is the first one
+    expect(seen.locator("#cell h3")).to_have_text("lr=0.1 beta1=0")
+    expect(seen.locator("#map .chosen")).to_have_count(1)
+    assert "view=lines" in seen.url
+    seen.reload()
+    expect(seen.locator("#map path.curve")).to_have_count(3)
+
+
+def test_the_pointer_brings_a_hint_with_numbers_and_a_small_curve(seen: Page) -> None:
+    cell(seen, "0.4", "0").hover()
+    tip = seen.locator("#tip")
+    expect(tip).to_contain_text("lr=0.4 beta1=0")
+    expect(tip).to_contain_text("3 stable")
+    expect(tip).to_contain_text("median final loss 2.4")
+    expect(tip.locator("path.curve")).to_have_count(3)
+    seen.keyboard.press("Escape")
+    expect(tip).to_be_hidden()
+
+
+def test_dragging_over_the_map_selects_a_region_that_its_address_brings_back(seen: Page) -> None:
+    seen.mouse.move(*middle(cell(seen, "0.1", "0")))
+    seen.mouse.down()
+    seen.mouse.move(*middle(cell(seen, "0.4", "0.9")), steps=6)
+    expect(seen.locator("#map .inside")).to_have_count(9)
+    seen.mouse.up()
+    expect(seen.locator("#cell h3")).to_have_text("9 cells compared")
+    expect(seen.locator("#cell .region")).to_contain_text("8 of 9 cells stable; trials: 24 stable, 3 diverged")
+    expect(seen.locator('#map [aria-pressed="true"]')).to_have_count(9)
+    expect(seen.locator("#map .inside")).to_have_count(0)
+    address = seen.url
+    seen.goto("about:blank")
+    seen.goto(address)
+    expect(seen.locator("#cell h3")).to_have_text("9 cells compared")
+    cell(seen, "0.8", "0").click()
+    expect(seen.locator("#cell h3")).to_have_text("lr=0.8 beta1=0")
+
+
+def test_curves_are_smoothed_over_faint_ones_and_seeds_are_a_band_as_the_address_says(seen: Page) -> None:
+    cell(seen, "0.1", "0").click()
+    charts = seen.locator("#cell figure:has(svg)")
+    expect(charts).to_have_count(3)
+    expect(charts.nth(2)).to_contain_text("learning rate")
+    expect(charts.first.locator("path.curve")).to_have_count(3)
+    expect(charts.first.locator("path.faint")).to_have_count(3)
+    expect(charts.nth(2).locator("path.faint")).to_have_count(0)
+    seen.locator("#smooth").fill("0")
+    expect(seen.locator("#cell path.faint")).to_have_count(0)
+    seen.locator("#seeds").select_option("band")
+    expect(charts.first.locator("path.curve")).to_have_count(1)
+    expect(charts.first.locator("path.seed-band")).to_have_count(1)
+    seen.reload()
+    expect(charts.first.locator("path.seed-band")).to_have_count(1)
+    expect(seen.locator("#smooth")).to_have_value("0")
+
+
+def test_a_smoothed_line_knows_nothing_of_what_comes(page: Page, folder: Path) -> None:
+    page.goto((folder / REPORT).absolute().as_uri())
+    found = page.evaluate(
+        """() => {
+            const steps = Int32Array.from({ length: 100 }, (_, n) => n);
+            const values = Float32Array.from(steps, (n) => (n < 60 ? 2 : 8));
+            return [false, true].map((isLog) => [...smoothed({ steps, values }, 5, isLog)]);
+        }"""
+    )
+    for line in found:
+        assert line[:60] == pytest.approx([2.0] * 60)
+        assert 2 < line[60] < line[70] < 8
+        assert line[99] == pytest.approx(8, rel=0.01)
+
+
+def test_a_band_goes_from_the_lowest_to_the_highest_seed_that_has_not_ended(page: Page, folder: Path) -> None:
+    page.goto((folder / REPORT).absolute().as_uri())
+    low, high = page.evaluate(
+        """() => {
+            const ends = (last) => Int32Array.of(0, last);
+            const line = (last, value) => ({ c: 0, steps: ends(last), seen: Float32Array.of(value, value) });
+            const frame = { from: 0, to: 100, toX: (step) => step, toY: (value) => value, high: 9 };
+            const [band] = bandsOf([line(100, 1), line(50, 3), line(100, 2)], frame);
+            const places = band.getAttribute("d").slice(1, -1).split("L").map((each) => each.split(" ").map(Number));
+            const at = (step) => places.filter(([x]) => Math.abs(x - step) < 0.3).map(([, y]) => y);
+            return [at(25), at(75)];
+        }"""
+    )
+    assert (min(low), max(low)) == (1, 3)
+    assert (min(high), max(high)) == (1, 2)
+
+
+def test_all_charts_share_one_cursor_and_say_their_values(seen: Page) -> None:
+    cell(seen, "0.2", "0.5").click()
+    expect(seen.locator("#cell h3")).to_have_text("lr=0.2 beta1=0.5")
+    charts = seen.locator("#cell figure:has(svg)")
+    charts.nth(1).locator("svg").hover()
+    places = seen.locator("#cell line.cursor").evaluate_all(CURSORS)
+    assert len(places) == 3
+    assert len({x for x, _ in places}) == 1
+    assert {shown for _, shown in places} == {"visible"}
+    for n in range(3):
+        expect(charts.nth(n).locator(".readout")).to_have_text(re.compile(r"^step \d+; seed 0: [\d.e-]+"))
+
+
+def test_onset_episode_and_verdict_are_marked_and_the_key_says_what_they_are(seen: Page) -> None:
+    cell(seen, "0.8", "0").click()
+    expect(seen.locator("#cell h3")).to_have_text("lr=0.8 beta1=0")
+    first = seen.locator("#cell figure").first
+    expect(first.locator(".onset")).to_have_count(3)
+    expect(first.locator("rect.episode")).to_have_count(3)
+    expect(first.locator("line.verdict")).to_have_count(1)  # of three seeds at one step
+    for words in ("off its trend", "onset", "found lost"):
+        expect(seen.locator("#cell .charts .key")).to_contain_text(words)
+
+
+def test_curves_are_kept_as_png_svg_and_csv(seen: Page, folder: Path) -> None:
+    cell(seen, "0.1", "0").click()
+    expect(seen.locator("#cell h3")).to_have_text("lr=0.1 beta1=0")
+    found = {}
+    for kind in ("PNG", "SVG", "CSV"):
+        with seen.expect_download() as download:
+            seen.locator(f"#curves-{kind.lower()}").click()
+        assert download.value.suggested_filename == f"seen_lr=0.1_beta1=0_curves.{kind.lower()}"
+        found[kind] = Path(download.value.path()).read_bytes()
+    assert found["PNG"].startswith(b"\x89PNG")
+    assert struct.unpack(">I", found["PNG"][16:20])[0] > 600
+    drawn = ET.fromstring(found["SVG"])
+    paths = [each.get("class") for each in drawn.iter("{http://www.w3.org/2000/svg}path")]
+    assert paths.count("curve") == 9
+    rows = list(csv.DictReader(io.StringIO(found["CSV"].decode())))
+    assert {row["curve"] for row in rows} == {"loss", "grad_norm", "lr"}
+    with LedgerReader(folder / LEDGER) as ledger:
+        trace = ledger.trace(rows[0]["trial"], ("loss",))
+    losses = {int(row["step"]): float(row["value"]) for row in rows if row["curve"] == "loss" and row["seed"] == "0"}
+    assert losses == pytest.approx({step: trace["loss"][step] for step in losses}, rel=1e-3)
+
+
+def test_two_ticked_sweeps_of_the_index_are_compared(page: Page, tmp_path: Path, served: Served) -> None:
+    sweep_at(tmp_path)
+    for name in ("other", "third"):
+        (tmp_path / "again").mkdir()
+        sweep_at(tmp_path / "again").rename(tmp_path / name)
+        (tmp_path / "again").rmdir()
+    with served(tmp_path, "seen") as address:
+        page.goto(address.removesuffix("seen/"))
+        expect(page.locator("article.sweep")).to_have_count(3)
+        expect(page.locator(".small-map img")).to_have_count(3)
+        for name in ("compare seen", "compare third", "compare other"):
+            page.get_by_role("checkbox", name=name).check()
+        expect(page.get_by_role("checkbox", name="compare third")).not_to_be_checked()
+        page.get_by_role("link", name="Compare seen with other").click()
+        expect(page.locator("#compare .answer")).to_contain_text("Of 36 trials", timeout=60_000)
+        expect(page.locator("#compare img")).to_be_visible()
+        assert page.locator("#compare img").evaluate("image => image.naturalWidth") > 100
