@@ -26,6 +26,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.table import read_table
 from orchestrator.pages.answers import answers_html
+from orchestrator.render import style
 from orchestrator.render.answer import Answer
 from orchestrator.render.html import cards_html
 from orchestrator.render.text import WIDTH
@@ -65,8 +66,16 @@ def sweep_named(name: str, body: str) -> Sweep:
     return sweep_of(body, f"name: {name}\n{HEAD}")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def small_pictures() -> Iterator[None]:
+    """Hundreds of pictures are drawn here, and only their kind is looked at: they have few dots."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(style, "_KINDS", {kind: (20, settings) for kind, (_, settings) in style._KINDS.items()})
+        yield
+
+
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def results(small_pictures: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A grid, scattered cells, a planned sweep, imported ones, trained ones, and a broken ledger."""
     folder = tmp_path_factory.mktemp("results")
     grid = sweep_named("grid", GRID)
@@ -353,6 +362,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.base.query import Query, Say, option, silent
+from orchestrator.render import style
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line
 

@@ -3,11 +3,26 @@
 from pathlib import Path
 
 import pytest
+from tiers import thinned
 
 from objectives.base import OBJECTIVES
 from objectives.conformance import ObjectiveConformance
+from objectives.optimizers.facts import OPTIMIZERS
 
 ROUTER_FIELDS = ("balance_weight", "router_z_loss", "router_noise", "router_lr", "router_init", "capacity")
+# Those of AdamW act in kernels of their own.
+OPTIMIZER_FIELDS = {
+    name for facts in OPTIMIZERS.values() if facts.name != "adamw" for name in facts.fields.model_fields
+}
+# Precisions, and sizes of packs: the smallest, an odd one and the largest by default.
+READINGS = [(precision, sizes) for precision in ("float32", "bfloat16", "float16") for sizes in ((2, 5), (3, 8))]
+
+
+def optimizers_fields_are_slow(self: ObjectiveConformance, metafunc: pytest.Metafunc) -> None:
+    """By default TestGpt tests every field of every optimizer; the others test them among the slow tests."""
+    if "field" in metafunc.fixturenames:
+        fields = sorted(self.objective.per_member_fields | set(self.values))
+        metafunc.parametrize("field", thinned(fields, lambda field: field not in OPTIMIZER_FIELDS))
 
 
 class TestGpt(ObjectiveConformance):
@@ -68,13 +83,34 @@ class TestGpt(ObjectiveConformance):
         "loss_scale_growth": {"precision": "float16", "loss_scale": 2.0**18},
     }
 
-    @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
-    def test_readings_of_micro_batches_and_of_every_precision_are_the_same_alone(self, precision: str) -> None:
-        self.assert_same_readings_alone([2, 3, 5, 8], {"precision": precision, "accumulate": 4, "batch_size": 8})
+    @pytest.mark.parametrize(("precision", "sizes"), thinned(READINGS, lambda case: case[1] == (2, 5)), ids=str)
+    def test_readings_of_micro_batches_and_of_every_precision_are_the_same_alone(
+        self, precision: str, sizes: tuple[int, ...]
+    ) -> None:
+        self.assert_same_readings_alone(sizes, {"precision": precision, "accumulate": 4, "batch_size": 8})
 
 
 class TestGptWithNativeKernels(TestGpt):
     kernels = "native"
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """What no kernel computes is trained as by TestGpt, so it is slow; and so are the fields of optimizers."""
+        if "field" in metafunc.fixturenames:
+            fields = sorted(self.objective.per_member_fields | set(self.values))
+            metafunc.parametrize("field", thinned(fields, self.is_by_default))
+
+    def is_by_default(self, field: str) -> bool:
+        changes = [self.needs_of(field) | {field: value} for value in self.values_of(field)]
+        acts_in_kernels = any(self.config_of(change).has_native_kernels for change in changes)
+        return acts_in_kernels and field not in OPTIMIZER_FIELDS
+
+    @pytest.mark.parametrize(
+        ("precision", "sizes"), thinned(READINGS, lambda case: case == ("float32", (2, 5))), ids=str
+    )
+    def test_readings_of_micro_batches_and_of_every_precision_are_the_same_alone(
+        self, precision: str, sizes: tuple[int, ...]
+    ) -> None:
+        self.assert_same_readings_alone(sizes, {"precision": precision, "accumulate": 4, "batch_size": 8})
 
 
 @pytest.mark.slow
@@ -123,9 +159,11 @@ class TestGptOfExperts(ObjectiveConformance):
 class TestFunctionFit(ObjectiveConformance):
     objective = OBJECTIVES["function_fit"]
     small = {"width": 8, "num_points": 20}
+    pytest_generate_tests = optimizers_fields_are_slow
 
 
 class TestQuadratic(ObjectiveConformance):
+    pytest_generate_tests = optimizers_fields_are_slow
     objective = OBJECTIVES["quadratic"]
     small = {"noise": 0.1}
     values = {"curvature": [0.5, 1.0, 4.0], "noise": [0.0, 0.1, 1.0]}
@@ -134,6 +172,7 @@ class TestQuadratic(ObjectiveConformance):
 
 
 class TestSuperquadratic(ObjectiveConformance):
+    pytest_generate_tests = optimizers_fields_are_slow
     objective = OBJECTIVES["quadratic"]
     small = {"noise": 0.1, "power": 3.0}
     values = TestQuadratic.values
@@ -142,6 +181,7 @@ class TestSuperquadratic(ObjectiveConformance):
 
 
 class TestRouter(ObjectiveConformance):
+    pytest_generate_tests = optimizers_fields_are_slow
     objective = OBJECTIVES["router"]
     small = {"optimizer": "adamw", "batch_size": 4, "experts": 3, "spread": 0.3}
     values = {
