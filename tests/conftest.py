@@ -27,6 +27,8 @@ from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 from orchestrator.worker.machine import measure
 
+NUMBERS = itertools.count()
+
 settings.register_profile("any machine", deadline=None, max_examples=ALL_EXAMPLES // 4)
 settings.register_profile("every example", deadline=None, max_examples=ALL_EXAMPLES)
 settings.load_profile("any machine")  # the other one by `make test-slow`
@@ -61,9 +63,14 @@ def users_cache_untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(autouse=True)
-def own_cache(users_cache_untouched: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one test measures of this machine does not set the width of another test's packs."""
-    monkeypatch.setenv("SWEEP_CACHE", str(tmp_path.parent / f"{tmp_path.name}.cache"))
+def own_cache(
+    users_cache_untouched: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one test measures of this machine does not set the width of another test's packs.
+
+    Most tests need no folder, so none is made for it.
+    """
+    monkeypatch.setenv("SWEEP_CACHE", str(tmp_path_factory.getbasetemp() / f"cache_of_test_{next(NUMBERS)}"))
 
 
 @pytest.fixture(autouse=True)
