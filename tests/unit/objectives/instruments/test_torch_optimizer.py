@@ -120,7 +120,7 @@ def test_momentum_of_torch_is_a_larger_step_of_averaged_gradients() -> None:
             x.fill_(1.0)
         optimizer = torch.optim.SGD([x], lr=lr, momentum=0.9)
         readings = OptimizerReadings(model, optimizer, loss, 1, 1)
-        for _ in range(300):
+        for _ in range(100):
             optimizer.zero_grad()
             loss().backward()
             optimizer.step()
