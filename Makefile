@@ -99,8 +99,9 @@ knobs: $(READY)
 		$(BIN)/sweep export heatmap knob_$$name --output results/reference/knobs/$$name.csv || exit; \
 	done
 
-# A value with line breaks, such as a separator, makes a row of several lines. The grid has the losses. A search adds trials at the edge, with the values of the knob as they are listed. In the end
-# other seeds are asked whether the edges that seem to have moved a little have done so.
+# The grid has the losses. A search adds trials at the edge, with the values of the knob as they are listed. In the end
+# other seeds are asked whether the edges that seem to have moved a little have done so. Rows are counted by a reader of
+# CSV, since a value with line breaks, such as a separator, takes several lines.
 lr-knobs: $(READY)
 	for file in sweeps/lr_knobs/*.yaml; do \
 		folder=results/lr_knob_$$(basename $$file .yaml) && \
