@@ -118,6 +118,8 @@ def progress_line(progress: Progress) -> str:
         words.append(f"gradient norm up in {progress.num_risen}")
     if progress.num_nonfinite:
         words.append(f"NaN or infinity in {progress.num_nonfinite}")
+    if progress.peak_memory:
+        words.append(f"memory {progress.peak_memory / 1024:.1f} GiB")
     speed = progress.member_steps_per_second
     if speed:
         words.append(f"{speed:,.0f} member-steps/s")

@@ -248,10 +248,10 @@ class Report:
     """Curves and telemetry of one pack since its last report, and members that finished.
 
     The gradient norm of ``num_risen`` members is up by half now, and ``num_nonfinite`` had a loss or gradient norm in
-    their last 100 steps that was not finite. The first report has the ``environment``, the last one
-    the ``ending`` of the pack. ``member_steps`` counts all steps of this attempt so far, ``steps_in_hand`` the steps of
-    members that still train, ``at_a_time`` members together. A report that ``is_from_start`` replaces earlier curves: a
-    custom trainer that restarts reports from its first point.
+    their last 100 steps that was not finite. ``peak_memory`` is the most that a process has had so far, in MiB. The
+    first report has the ``environment``, the last one the ``ending`` of the pack. ``member_steps`` counts all steps of
+    this attempt so far, ``steps_in_hand`` the steps of members that still train, ``at_a_time`` members together. A
+    report that ``is_from_start`` replaces earlier curves: a custom trainer that restarts reports from its first point.
     """
 
     pack_id: str
@@ -269,6 +269,7 @@ class Report:
     telemetry: Mapping[str, Trace] = field(default_factory=dict, repr=False)
     num_risen: int = 0
     num_nonfinite: int = 0
+    peak_memory: float | None = field(default=None, compare=False)
 
     @property
     def error(self) -> str | None:

@@ -63,19 +63,25 @@ class Text(Reader):
                 yield row
 
     def parts(self, lines: Sequence[bytes]) -> Iterator[Row | Rows]:
-        """Yield the rows of nonempty lines, those of successive lines of one form together."""
+        """Yield the rows of nonempty lines, successive lines of one form together."""
         if self._num_read < self._NUM_UNFILTERED:
             yield from self.rows(lines)
             return
         wanted = [line[: self._MAX_BYTES] for line in _with_words(_with_numbers(lines), self._words)]
         at, shapes = 0, shapes_of(wanted)
+        alike = Rows((), [])
         while at < len(wanted):
             rows = self._series.rows_alike(wanted, shapes, at)
-            if rows is not None:
-                yield rows
-            elif row := self._row(wanted[at]):
-                yield row
-            at += 1 if rows is None else len(rows.values)
+            if rows is None:
+                row = self._row(wanted[at])
+                rows = Rows(tuple(row), [list(row.values())] if row else [])
+            at += max(1, len(rows.values))
+            if rows.values and rows.names == alike.names:
+                alike.values.extend(rows.values)
+            elif rows.values:
+                yield alike
+                alike = rows
+        yield alike
 
     def _is_source(self, line: bytes) -> bool:
         """Whether a line at the start of a log is of the script itself, which some scripts print before they train."""

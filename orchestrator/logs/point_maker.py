@@ -133,7 +133,7 @@ class PointMaker:
         """Return the points that one row or several complete."""
         if not isinstance(part, Rows):
             return self.take(part)
-        points = self._along_all(part)
+        points = self._along_all(part) if part.values else []
         return [point for row in part.each() for point in self.take(row)] if points is None else points
 
     def _along_all(self, rows: Rows) -> list[Point] | None:

@@ -55,7 +55,7 @@ _MIN_SHARED = 2  # equal names that make two lines with the same first word one 
 _MAX_FORMS = 50
 _MIN_LINES = 3  # before the first kind has so many lines, a kind with more lines replaces it
 # Keys of a JSON object that say to which split it belongs.
-_SPLITS = ("split", "mode", "phase", "stage", "set", "subset", "dataset", "type", "kind", "event")
+_SPLITS = frozenset(("split", "mode", "phase", "stage", "set", "subset", "dataset", "type", "kind", "event"))
 _SUMMARY = "wandb:"  # which closes a run with its last and its best values
 _MIN_DOUBLED = 8  # characters of a line that a second logger prints once more, with or without a prefix
 _MAX_LABEL = 80  # characters
@@ -290,7 +290,7 @@ class SeriesOfText:
 def row_of_object(values: Mapping[str, Any]) -> Mapping[str, float]:
     """Return names and numbers of a JSON object; names of an evaluation get a prefix."""
     row = json_numbers(values)
-    splits = (values.get(key) for key in _SPLITS)
+    splits = () if _SPLITS.isdisjoint(values) else map(values.get, _SPLITS)
     if any(isinstance(split, str) and _EVALUATION_WORD.fullmatch(split) for split in splits):
         return _prefixed(row, EVALUATION)
     return row

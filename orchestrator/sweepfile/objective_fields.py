@@ -7,7 +7,7 @@ import glob
 import math
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -189,11 +189,17 @@ def _field_checker(config_class: type[TrainingConfig], name: str) -> TypeAdapter
 def absolute_text(patterns: Any, where: str, key: str, problems: list[Problem]) -> Any:
     """Make relative patterns absolute, since workers have other working directories; appends to ``problems``.
 
-    ``patterns`` are a list, or a mapping to weights. Names of texts that every machine has stay as they are.
+    ``patterns`` are a list, or have weights, as a mapping or as the pairs of a trial. Names of texts that every machine
+    has stay as they are.
     """
-    if isinstance(patterns, Mapping):
-        names = absolute_text(list(patterns), where, key, problems)
-        return to_hashable(dict(zip(names, patterns.values(), strict=True)))
+    if not key.endswith(".domains"):
+        return _absolute_paths(patterns, where, key, problems)
+    weights = dict(patterns)
+    names = _absolute_paths(list(weights), where, key, problems)
+    return to_hashable(dict(zip(names, weights.values(), strict=True)))
+
+
+def _absolute_paths(patterns: Sequence[str], where: str, key: str, problems: list[Problem]) -> tuple[str, ...]:
     absolute = []
     for pattern in patterns:
         if pattern in NAMED_TEXTS:

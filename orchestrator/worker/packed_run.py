@@ -120,11 +120,11 @@ class PackedRun:
             checkpoint=checkpoint,
             states=self.keeper.take(),
             at_a_time=self.at_a_time,
-            num_risen=self.monitor.num_risen if ending is None else 0,
-            num_nonfinite=self.monitor.num_nonfinite if ending is None else 0,
+            peak_memory=peak_memory(),
         )
         self._finished, self.environment = [], {}
-        return report
+        risen, nonfinite = (self.monitor.num_risen, self.monitor.num_nonfinite) if ending is None else (0, 0)
+        return replace(report, num_risen=risen, num_nonfinite=nonfinite)
 
     def close(self) -> None:
         """Release the trainer; an error here changes no result."""

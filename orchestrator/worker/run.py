@@ -93,9 +93,8 @@ def _with_usage(reports: Iterator[Report], pack: LaunchedPack, launcher: Launche
                 atomic_write(kept, json.dumps(joules))
         finished = tuple(replace(result, peak_memory=peak, joules=joules) for result in report.finished)
         has_facts = bool(report.environment)
-        yield replace(
-            report, finished=finished, environment={**report.environment, **(environment if has_facts else {})}
-        )
+        facts = {**report.environment, **(environment if has_facts else {})}
+        yield replace(report, finished=finished, environment=facts, peak_memory=peak)
 
 
 def _kept_joules(path: Path) -> float:

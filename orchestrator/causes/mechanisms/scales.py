@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from orchestrator.base.space import format_value
 from orchestrator.causes.evidence import ALL, Evidence
 from orchestrator.causes.mechanisms import limits as at
@@ -191,6 +193,7 @@ def _floor_by_norm(evidence: Evidence, finding: MakeFinding, eps: float | None) 
         Move("embedding_lr", "raise", "gives larger steps to layers that stand still", scaled("embedding_lr", 3, 10)),
         SHORTER_MEMORY,
     ),
+    removal=lambda evidence, began: _in_step(evidence, began),
 )
 def layers_out_of_step(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Shallow layers that hardly move while deep ones do (after Molybog et al., arXiv 2304.09871).
@@ -203,15 +206,33 @@ def layers_out_of_step(evidence: Evidence, finding: MakeFinding) -> Finding:
         if (evidence.objective is not None or evidence.groups("update_to_weight")) and len(evidence.layer_groups) < 2:
             return finding("excluded", "the model has only one layer")
         return finding("unknown", "the updates of layers were not read")
-    moved = {group: evidence.column(f"update_to_weight/{group}") for group in groups}
-    shallow, deep = groups[0], groups[1:]
-    levels = {group: recent(readings, evidence).median() or 0.0 for group, readings in moved.items()}
-    middle = sorted(levels[group] for group in deep)[len(deep) // 2]
+    shallow, levels, middle = _moves(evidence, groups)
     numbers = [f"|update| / |weights| is {levels[group]:.2g} in {group}" for group in groups]
     if levels[shallow] * at.OUT_OF_STEP >= middle:
         return finding("excluded", f"{shallow} moves with the layers above it", numbers)
-    stalled = moved[shallow].first(lambda moved_N: moved_N * at.OUT_OF_STEP < middle)
+    moved = evidence.column(f"update_to_weight/{shallow}")
+    stalled = moved.first(lambda moved_N: moved_N * at.OUT_OF_STEP < middle)
     return finding("supported", f"{shallow} stands still while the layers above it move", numbers, stalled)
+
+
+def _moves(evidence: Evidence, groups: Sequence[str]) -> tuple[str, dict[str, float], float]:
+    """The shallowest group, how much each group last moved, and the median of the others."""
+    shallow, deep = groups[0], groups[1:]
+    levels = {group: recent(evidence.column(f"update_to_weight/{group}"), evidence).median() or 0.0 for group in groups}
+    return shallow, levels, sorted(levels[group] for group in deep)[len(deep) // 2]
+
+
+def _in_step(evidence: Evidence, began: int | None) -> Removal | None:
+    """Let the shallowest layers move as the others do, by their own learning rate; None if they did not move at all."""
+    groups = [group for group in evidence.layer_groups if group in evidence.groups("update_to_weight")]
+    if len(groups) < 2:
+        return None
+    shallow, levels, middle = _moves(evidence, groups)
+    own = evidence.number(f"{shallow}_lr")
+    if not own or levels[shallow] <= 0:
+        return None
+    faster = float(f"{own * middle / levels[shallow]:.3g}")
+    return from_the_start(f"{shallow}_lr", lambda _: faster)(evidence, began)
 
 
 @mechanism(

@@ -5,7 +5,6 @@ let drawnGrid = null; // what is drawn: the view, the places of its cells, and w
 function drawMap() {
   drawDownloads();
   if (choice.view !== "map") {
-    drawnGrid = null;
     drawView();
     return;
   }
@@ -17,6 +16,7 @@ function drawMap() {
     drawnGrid = null;
     document.getElementById("map").replaceChildren(pointMap(map, scale));
   } else if (drawnGrid?.view === viewOf(map, scale)) {
+    if (!drawnGrid.table.isConnected) document.getElementById("map").replaceChildren(drawnGrid.table); // another view was shown
     updateGrid(map, scale, grid);
   } else {
     document.getElementById("map").replaceChildren(gridMap(map, scale, grid));
@@ -61,7 +61,7 @@ function gridMap(map, scale, grid) {
   table.addEventListener("keydown", moveFocus);
   const first = table.querySelector("button");
   if (first) first.tabIndex = 0;
-  drawnGrid = { view: viewOf(map, scale), places };
+  drawnGrid = { view: viewOf(map, scale), places, table };
   return table;
 }
 

@@ -50,10 +50,10 @@ function linesView() {
     let wasOut = true;
     const path = inRow.map(({ x, y, isOut }) => { const step = `${isOut || wasOut ? "M" : "L"}${x.toFixed(1)} ${y.toFixed(1)}`; wasOut = isOut; return step; }).join("");
     drawing.append(svg("path", { class: "curve", d: path || "M0 0", stroke: colour, "stroke-dasharray": order.length <= look.seed_colours.length ? "" : look.seed_dashes[n % 2] }));
-    for (const { c, x, y, isOut } of inRow) {
-      const isOver = lookOf(c).is_over_edge;
-      drawing.append(isOver || isOut ? svg("path", { class: "trial cross", d: `M${x - 3.5} ${y - 3.5}l7 7m0-7l-7 7`, stroke: colour }) : svg("circle", { cx: x, cy: y, r: 3.5, fill: colour, class: "plain" }));
-    }
+    const crosses = inRow.filter(({ c, isOut }) => isOut || lookOf(c).is_over_edge);
+    const dots = inRow.filter((point) => !crosses.includes(point));
+    drawing.append(svg("path", { class: "trial", d: dots.map(({ x, y }) => `M${x.toFixed(1)} ${y.toFixed(1)}h0`).join("") || "M-9 0", stroke: colour }),
+      svg("path", { class: "trial cross", d: crosses.map(({ x, y }) => `M${(x - 3.5).toFixed(1)} ${(y - 3.5).toFixed(1)}l7 7m0-7l-7 7`).join("") || "M-9 0", stroke: colour }));
     points.push(...inRow);
   });
   drawing.append(...rings(points));

@@ -115,6 +115,15 @@ def test_the_progress_line_counts_the_trials_with_numbers_that_are_not_finite() 
     assert "NaN" not in progress_line(progress)
 
 
+def test_the_progress_line_has_the_most_memory_of_a_process_in_training() -> None:
+    running = {name: Report(name, 10, 10, 1.0, peak_memory=peak) for name, peak in (("a", 512.0), ("b", 1536.0))}
+    running["c"] = Report("c", 10, 10, 1.0)
+    progress = Progress(sweep_of(), {}, {}, {}, 8, clock=lambda: 5.0, started=0.0, running=running)
+    assert "memory 1.5 GiB" in progress_line(progress)
+    progress.running.clear()
+    assert "memory" not in progress_line(progress)
+
+
 def test_before_the_first_step_the_line_says_what_is_waited_for() -> None:
     progress = Progress(sweep_of(), {}, {}, {}, 8, clock=lambda: 5.0, started=0.0)
     assert "workers import and load" in progress_line(progress)

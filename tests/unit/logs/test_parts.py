@@ -68,6 +68,11 @@ def of_a_process_with_units(number: int, chance: random.Random) -> str:
     )
 
 
+def objects(number: int, chance: random.Random) -> str:
+    split = '"split": "val", ' if chance.random() < 0.05 else ""
+    return f'{{{split}"step": {number}, "loss": {chance.uniform(1, 2)}, "grad_norm": {chance.random()}}}'
+
+
 def without_steps(number: int, chance: random.Random) -> str:
     return f"loss {chance.uniform(1, 2):.3f} lr {1e-4 * (1 + number % 7):.2e}"
 
@@ -82,7 +87,7 @@ def without_norm_at_times(number: int, chance: random.Random) -> str:
 
 
 LOGS = [
-    with_a_bar, of_a_process_with_units, plain, with_epochs, with_nan, rolled_back, printed_twice, with_others,
+    objects, with_a_bar, of_a_process_with_units, plain, with_epochs, with_nan, rolled_back, printed_twice, with_others,
     of_processes, with_a_counter, without_steps, other_kind_later, without_norm_at_times,
 ]  # fmt: skip
 

@@ -84,7 +84,7 @@ def test_the_page_of_a_sweep_and_the_list_of_all_are_served_with_text_escaped(po
     assert '<a href="case/">case</a>' in text
     assert "<dd>3 of 4 over: 1 stable, 1 diverged</dd>" in text
     assert "&lt;script&gt;" in asked(port, "/case/answers")[2]
-    assert "<td>50%</td>" in text
+    assert "<dd>50%</dd>" in text
 
 
 def test_the_live_page_leaves_the_curves_to_be_asked_for(port: int, results: Path) -> None:

@@ -70,6 +70,20 @@ def test_without_readings_the_calm_rate_is_below_one_that_the_sweep_shows_to_be_
     assert removal.may_remain == may_remain
 
 
+@pytest.mark.parametrize(("own", "chosen"), [(0.5, 50.0), (None, 100.0), (0.0, None)])
+def test_layers_that_stand_still_get_the_learning_rate_at_which_they_move_as_the_others(
+    own: float | None, chosen: float | None
+) -> None:
+    """A rate of the embeddings that holds the run back (arXiv 2605.21486)."""
+    settings = {} if own is None else {"embedding_lr": own}
+    case = diagnosis_cases.calm("diverged", 300, settings).reading(
+        update_to_weight__embedding=1e-5, update_to_weight__attention=1e-3,
+        update_to_weight__mlp=1e-3, update_to_weight__head=1e-3,
+    )  # fmt: skip
+    removal = MECHANISMS["layers_out_of_step"].removal(case.evidence(), 100)
+    assert (removal and removal.entries) == (chosen and ({"at": 0, "set": {"embedding_lr": chosen}},))
+
+
 def test_a_warmup_that_outlasts_the_run_is_no_fork_as_it_is_a_low_rate() -> None:
     case = diagnosis_cases.warmup_too_short()
     for beta2, is_tried in ((0.98, True), (0.999, False)):

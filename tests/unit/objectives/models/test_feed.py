@@ -326,6 +326,14 @@ def test_weights_and_kinds_are_axes_and_a_resolved_sweep_reads_back(three: tuple
     assert [trial.trial_id for trial in again.trials] == [trial.trial_id for trial in sweep.trials]
 
 
+def test_weights_read_as_the_pairs_that_a_trial_has(texts: tuple[str, str]) -> None:
+    mapping, pairs = (
+        sweep_of(f"fixed: {{domains: {given}}}\n", BASE)
+        for given in (f"{{'{texts[0]}': 1, tables: 2}}", f"[['{texts[0]}', 1.0], [tables, 2.0]]")
+    )
+    assert [trial.trial_id for trial in pairs.trials] == [trial.trial_id for trial in mapping.trials]
+
+
 @pytest.mark.parametrize("name", NAMED_TEXTS)
 def test_a_text_with_a_name_is_on_this_machine_and_the_same_each_time(name: str) -> None:
     load_corpus.cache_clear()
