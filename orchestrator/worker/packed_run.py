@@ -370,8 +370,7 @@ class PackedRun:
         averaged = {} if of_averages is None else of_averages(rows)
         losses = metrics_on_host([{VALIDATION: self.trainer.validate(rows), **averaged}])
         by_row = [{name: float(losses[name][0, k]) for name in averaged} for k in range(len(rows))]
-        finite = [{name: loss for name, loss in by_name.items() if math.isfinite(loss)} for by_name in by_row]
-        return losses[VALIDATION][0].tolist(), finite
+        return losses[VALIDATION][0].tolist(), [{n: v for n, v in row.items() if math.isfinite(v)} for row in by_row]
 
     def _finish(
         self,
