@@ -100,14 +100,16 @@ knobs: $(READY)
 	done
 
 # The grid has the losses. A search adds trials at the edge, with the values of the knob as they are listed. In the end
-# other seeds are asked whether the edges that seem to have moved a little have done so.
+# other seeds are asked whether the edges that seem to have moved a little have done so. Rows are counted by a reader of
+# CSV, since a value with line breaks, such as a separator, takes several lines.
 lr-knobs: $(READY)
 	for file in sweeps/lr_knobs/*.yaml; do \
 		folder=results/lr_knob_$$(basename $$file .yaml) && \
 		ends=$$(sed -n 's/.*lr: {log: \[\(.*\), \(.*\)\], num.*/\1,\2/p' $$file) && \
 		$(BIN)/sweep run $$file && \
+		rows=$$($(BIN)/python -c 'import csv, sys; print(sum(1 for _ in csv.reader(sys.stdin)))' < $$folder/trials.csv) && \
 		$(BIN)/sweep run $$file --axis lr=log:$$ends --set search.method=edge --set search.along=lr \
-			--set search.precision=1.2 --set search.trials=$$(($$(wc -l < $$folder/trials.csv) + 40)) || exit; \
+			--set search.precision=1.2 --set search.trials=$$(($$rows + 40)) || exit; \
 	done
 	$(BIN)/python benchmarks/lr_knobs.py --repeat | while read -r arguments; do $(BIN)/sweep $$arguments || exit; done
 	$(BIN)/python benchmarks/lr_knobs.py

@@ -53,7 +53,7 @@ class Rounding:
 
     @property
     def is_measured(self) -> bool:
-        """Whether such packs also tell its speed."""
+        """Whether such packs also show its speed."""
         return self == Rounding(kernels=self.measured)
 
     @property

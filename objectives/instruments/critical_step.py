@@ -1,7 +1,7 @@
 """The smallest step along an update that raises the loss, found by forward passes alone.
 
-Critical sharpness (Kalra et al., arXiv 2601.16979) is 2 / eta, where eta is the smallest learning rate at which the
-optimizer's own update raises the loss. To second order eta = 2 g.d / (d.H d), for an update of -lr d, a gradient g and
+Critical sharpness (Kalra et al., arXiv 2601.16979) is 2 / eta, where eta is the smallest learning rate whose own
+update raises the loss. To second order eta = 2 g.d / (d.H d), for an update of -lr d, a gradient g and
 a Hessian H. Like an eigenvalue of the preconditioned Hessian it is compared with 2 / lr. It needs no derivative, so the
 model may be compiled, sharded or in mixed precision.
 """

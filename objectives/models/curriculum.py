@@ -20,7 +20,7 @@ class Curriculum:
 
     The share at step i is from + (to - from) min(i / steps, 1), of the beginning of the text, or of its end where the
     order is reversed. A place in the whole text becomes the place that is as far into the share, so with a share of 1
-    a member draws what it draws without a curriculum. Steps are those of the data, so that after a rollback or a fork
+    a member draws what it draws without a curriculum. Data steps count, so that after a rollback or a fork
     the order goes on with the batches.
     """
 

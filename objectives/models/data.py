@@ -236,7 +236,7 @@ def batch_origin(config: GptConfig, seed: int, step: int) -> list[SequenceOrigin
     """Return the origin of each sequence in a batch, found without training.
 
     ``step`` counts batches of data; after a rollback it is ahead of the member's own step
-    (``objectives.base.data_step``), at which ``config`` is in force. Raises ValueError as ``load_corpus`` does.
+    (``objectives.base.data_step``), whose numbers ``config`` has. Raises ValueError as ``load_corpus`` does.
     """
     is_corrupted = corruption_draw(seed, step) < config.corrupted or step in burst_of(config)
     is_shifted = config.shift_at is not None and step >= config.shift_at

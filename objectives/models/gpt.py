@@ -64,7 +64,7 @@ def choose_products(structure: GptConfig, device: torch.device, plan: ExecutionP
 
 
 class GptTrainer(PackedTrainer[GptConfig]):
-    """A transformer: by default that of GPT-2 without biases and with an untied head.
+    """A transformer: by default GPT-2's without biases and with an untied head.
 
     The loss is the mean next-byte cross-entropy of the batch in nats, plus z_loss * mean(log^2 Z). With ``accumulate``,
     loss and gradient are means over that many micro-batches or fewer, equal up to rounding. In float16 a member's loss

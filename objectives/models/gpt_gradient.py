@@ -340,7 +340,7 @@ _NORMS = {"layer": _Norm, "rms": _RmsNorm, None: _RmsNorm}
 
 
 def _norm_of(structure: GptConfig, x: torch.Tensor, weights: Tensors, name: str) -> _Norm:
-    """Return the norm ``name`` of x; those of queries and keys have no offset."""
+    """Return the norm ``name`` of x; a norm of queries and keys has no offset."""
     return _NORMS[structure.norm](x, weights[name], weights.get(f"{name}_bias"))
 
 

@@ -153,8 +153,8 @@ def context_lengths(
 ) -> torch.Tensor:
     """Return the sequence length of each member's curriculum at its step ``age_K`` (0, 1, ...), int64 (K,), in bytes.
 
-    Sequence length warmup (Li, Zhang & He, arXiv 2108.06084), in the variant that reshapes the text and drops none of
-    it (``seqlen_reshape`` of DeepSpeed, Li et al., arXiv 2212.03597): a sequence of T bytes is trained on as blocks of
+    Sequence length warmup (Li, Zhang & He, arXiv 2108.06084), in the variant that reshapes the text and drops nothing
+    (``seqlen_reshape`` of DeepSpeed, Li et al., arXiv 2212.03597): a sequence of T bytes is trained on as blocks of
     the current length L. Attention stays within a block and positions count from its start. Each byte is still a target
     exactly once, so every step has the same number of tokens and the same shapes. If L does not divide T, the last
     block is shorter. The paper itself truncates sequences to L, which makes the first batches smaller, and rounds L

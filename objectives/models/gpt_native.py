@@ -103,7 +103,7 @@ class NativeGpt:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return loss without z-loss, ``attention_logit`` and ``log_z`` of a pass forward, (K,). Raises MemoryError.
 
-        The last two are those of objectives.models.gpt_model.forward_readings.
+        The last two are as in objectives.models.gpt_model.forward_readings.
         """
         found_3K = params_Kn.new_empty(3, len(params_Kn))
         self._run("gpt_readings", params_Kn, tokens_KBS[None], [knobs], [], [_address(row_K) for row_K in found_3K])

@@ -1,4 +1,4 @@
-"""Texts that every machine has beside Python's source: its documentation, licences of packages, and byte tables."""
+"""Texts that every machine has: Python's documentation, licences of packages, and byte tables."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ MADE: Mapping[str, Callable[[Path], list[tuple[str, Path]]]] = {
 
 
 def _written(folder: Path, contents: Iterable[tuple[str, bytes]]) -> list[tuple[str, Path]]:
-    """Write files into ``folder``, all or none, unless it exists. Raises ValueError if there is no place for them."""
+    """Write files into ``folder``, all or none, unless it exists. Raises ValueError without a place for them."""
     if not folder.is_dir():
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A transformer that sweep trained, in plain torch. `python model.py` shows its loss on held_out.bin beside sweep's."""
+"""A transformer that sweep trained, in plain torch. `python model.py` shows its held-out loss next to sweep's."""
 
 import json
 from pathlib import Path

@@ -1,7 +1,7 @@
 """The folder of texts that are too large for memory: how much of the disk it takes, and which files are in use.
 
 A process holds a shared lock on each file that it reads, until it ends. What is over the budget is removed when a file
-is added: the files that were used least recently, except those that a process holds.
+is added: the files that were used least recently, except what a process holds.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _keep(path: Path, handle: int) -> None:
 def new_file(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that appears at ``path`` once the block ends without an error, and not before; it is held.
 
-    Raises ValueError if there is no place for it.
+    Raises ValueError without a place for it.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

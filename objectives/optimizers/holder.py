@@ -65,11 +65,11 @@ class Holder:
         return [row for row, held in self._of_row.items() if held.caps_attention]
 
     def freezing(self, name: str) -> list[int]:
-        """Return the rows in which the weight ``name`` is frozen."""
+        """Return the rows whose weight ``name`` is frozen."""
         return [row for row, held in self._of_row.items() if self._has(name, held.frozen)]
 
     def keeping(self, name: str) -> list[int]:
-        """Return the rows in which the weight ``name`` is frozen or keeps its norm."""
+        """Return the rows whose weight ``name`` is frozen or keeps its norm."""
         return [row for row, held in self._of_row.items() if self._has(name, (*held.frozen, *held.norms))]
 
     def _has(self, name: str, groups: Iterable[str]) -> bool:

@@ -51,7 +51,7 @@ class NativeOptimizer(PackedOptimizer):
         return self.end_steps(steps)[0], grad_Kn, clip_factor_K.clamp(max=1.0)
 
     def _numbers_ahead(self, count: int) -> dict[str, torch.Tensor]:
-        """Return the numbers of the next ``count`` steps, at which all members are updated, (T, K) each.
+        """Return the numbers of the next ``count`` steps, when all members are updated, (T, K) each.
 
         These are ``clip``, the rule's numbers, ``kept`` with weight decay, and ``lr`` in double precision.
         """

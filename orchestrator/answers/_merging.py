@@ -35,7 +35,7 @@ class PathLoss:
     """The loss on held-out text along the straight line between two trials, at shares of the way.
 
     The ``barrier`` is the largest rise above the straight line between the losses of its ends (Frankle et al., arXiv
-    1912.05671); null where a loss is not finite.
+    1912.05671); null if a loss is not finite.
     """
 
     first: str
@@ -47,7 +47,7 @@ class PathLoss:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What a merge of trials gave: ``candidates`` of its method, of which ``chosen`` had the lowest choosing loss."""
+    """What a merge of trials gave: ``candidates`` of its method, where ``chosen`` had the lowest choosing loss."""
 
     trials: tuple[Measured, ...]
     candidates: tuple[Measured, ...]

@@ -105,7 +105,7 @@ class MergeQuery(Query["SweepTable"]):
 
 @dataclass(frozen=True, slots=True)
 class MergeAnswer(Answer):
-    """A merge of trials beside the best of them; losses are in nats, of the half of the text that chose nothing."""
+    """A merge of trials and the best single trial; losses are in nats, of the half of the text that chose nothing."""
 
     sweep: str
     method: str
@@ -129,7 +129,7 @@ class MergeAnswer(Answer):
         return pd.DataFrame(rows)
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the merge beside the best trial, all losses, and the barriers with their picture."""
+        """Yield the merge and the best trial, all losses, and the barriers with their picture."""
         merged, single = self.chosen, self.best_single
         yield Line(f"{self.sweep}: {merged.name} ({self.method}) has a loss of {_text(merged.held_out_loss)}")
         yield Line(f"the best single trial, {single.name}, has {_text(single.held_out_loss)}{self._gain()}")

@@ -38,7 +38,7 @@ _MAX_NAMED = 3  # remedies in a sentence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemedyQuery(Query["SweepTable"]):
-    """Find what would have saved a run: try remedies on forks of it, and show which ones save it, and how late.
+    """Find what would have saved a run: fork it, try remedies, and show which ones save it, and how late.
 
     Without --trial and --cell it takes the unstable trial that a diagnosis takes; without --fork and --try the usual
     steps and remedies. The same command trains nothing twice, and continues where it was stopped. For example
@@ -88,7 +88,7 @@ class RemedyQuery(Query["SweepTable"]):
 
 @dataclass(frozen=True, slots=True)
 class TriedRemedy:
-    """A remedy from a fork step; ``called_for`` if the diagnosis calls for it. ``p_value`` is that of all its steps."""
+    """A remedy from a fork step; ``called_for`` if the diagnosis calls for it. ``p_value`` covers all its steps."""
 
     helped: bool
     p_value: float | None

@@ -270,7 +270,7 @@ class ReplayAnswer(Answer):
 
     @property
     def exit_code(self) -> int:
-        """The code for bad input if a log cannot be read, or that of an outcome which was asked to fail."""
+        """The code for bad input if a log cannot be read, or the code of an outcome that was asked to fail."""
         return EXIT_BAD_INPUT if self.problems else EXIT_ALARM if self.failed else EXIT_OK
 
     @property

@@ -29,8 +29,8 @@ _FAILS = 0.5  # a cell with a lower predicted P(stable) counts as one that would
 class SurvivalQuery(Query["SweepTable"]):
     """Show how long runs stay stable, what "stable so far" leaves open, and which cells would fail in longer runs.
 
-    For example `sweep survival fit --until 3000`, or pooled by the values of an axis `sweep survival fit --by lr`. The
-    prediction is that of `sweep predict fit --at steps=3000`, row by row.
+    For example `sweep survival fit --until 3000`, or pooled by the values of an axis `sweep survival fit --by lr`. It
+    predicts as `sweep predict fit --at steps=3000`, row by row.
     """
 
     panel: ClassVar[str] = "explain"
@@ -71,7 +71,7 @@ class SurvivalAnswer(Answer):
         yield from self._laws()
 
     def _table(self) -> Iterator[Block]:
-        """The values of an axis, or the cells of which it is least certain whether they last."""
+        """The values of an axis, or the cells that are least certain to last."""
         result, groups = self.result, self.result.groups
         shown = groups[:_MOST_ROWS] if result.by else sorted(groups, key=_certainty)[:_FEW_ROWS]
         rest = f"; {len(shown)} of {len(groups)}, --json FILE has all" if len(shown) < len(groups) else ""

@@ -62,7 +62,7 @@ class Beside:
             return _located(table, given)
 
     def saved(self, alarm: Alarm) -> list[str]:
-        """Return what saved such runs of the sweep, and from which checkpoint."""
+        """Return what saved such runs of the sweep, and the checkpoint to go back to."""
         return [*self._runs.lines(alarm.step)] if alarm.kind in _HELPED else []
 
 

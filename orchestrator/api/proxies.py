@@ -19,7 +19,7 @@ _LENGTH = "steps"
 
 
 def proxies_for(target: str, num_trials: int, changes: Overrides) -> tuple[Overrides, list[str]]:
-    """Return the changes of a starter file that make it a sweep of proxies for ``target``, and what to say of it.
+    """Return the changes of a starter file that make it a sweep of proxies for ``target``, and what to say about it.
 
     ``target`` is width=4096,depth=32,steps=100000. Raises InputError.
     """

@@ -258,7 +258,7 @@ def refining_lines(
 ) -> Lines:
     """Train at most ``num_more`` trials besides those in ``folder``, until the edge is known within ``factor``.
 
-    ``options`` are those of ``run_lines``. Raises SweepError.
+    ``options`` are as in ``run_lines``. Raises SweepError.
     """
     sweep = refining_sweep(folder, along, num_more, factor, changes, allow_import)
     return (yield from run_lines(sweep, folder.parent, executor, allow_import=allow_import, within=factor, **options))

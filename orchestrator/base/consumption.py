@@ -1,4 +1,4 @@
-"""What training consumes: peaks of memory, and energy by the counters of the machine; unknown where none can be read.
+"""What training consumes: peaks of memory, and energy by the counters of the machine; unknown if none can be read.
 
 RAPL counts the energy of a machine's processors and their memory, and a process gets its share by processor time. NVML
 counts the energy of a whole GPU, and a pack gets the share that it asked for.

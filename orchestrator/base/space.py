@@ -313,7 +313,7 @@ def combinations(axes: Sequence[Axis]) -> Iterator[dict[str, Any]]:
 
 
 def _extended(cell: dict[str, Any], axes: Sequence[Axis], by_name: Mapping[str, Axis]) -> Iterator[dict[str, Any]]:
-    """``cell`` with every combination of the values of ``axes``, which come after those that they depend on."""
+    """``cell`` with every combination of the values of ``axes``, which come after what they depend on."""
     if not axes:
         yield cell
         return

@@ -140,7 +140,7 @@ def _chance(
     """The chance that so many more seeds are stable from ``stable`` on than elsewhere, if the setting does nothing.
 
     Fisher's exact test, times the number of ``candidates`` among which ``stable`` was found. Words have no order: only
-    the stable one of them counts, against the cells that are no candidates.
+    the stable one counts, against cells that cannot be chosen.
     """
     far = candidates[candidates.index(stable) :] if is_ordered else [stable]
     near = [cell for cell in known if cell not in (far if is_ordered else candidates)]

@@ -1,4 +1,4 @@
-"""A small sweep file with a trial's cell and others beside it, for a question that no cell of its sweep answers."""
+"""A small sweep file with a trial's cell and others around it, for a question that no cell of its sweep answers."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ class Watch:
 
     @property
     def has_rules(self) -> bool:
-        """Whether it has rules, its own or those of a sweep."""
+        """Whether it has rules, its own or a sweep's."""
         return self._steering is not None
 
     @property

@@ -65,7 +65,7 @@ class Progress:
         return bool(can_change and self.outcomes) and not self.is_compared
 
     def compare(self, ledger: LedgerReader) -> None:
-        """Take the outcomes that trials have beside each other, as a map has them."""
+        """Take the outcomes that trials have side by side, as a map has them."""
         if self.sweep.objective.name in CUSTOM_KINDS:  # others record their losses from before the first update
             trials = with_relative_results(ledger.trials(), ledger.facts(), ledger.trace)
             self.outcomes |= {trial.trial_id: trial.ending for trial in trials if trial.ending is not None}

@@ -87,7 +87,7 @@ LOADERS: dict[str, Callable[[ExecutorOptions], Start]] = {"ray": _ray, "slurm": 
 def executor_loader(name: str, options: ExecutorOptions, *more: str) -> Callable[[], Start]:
     """Return the loader of the executor ``name``.
 
-    Raises InputError for an unknown name; its remedy also has ``more``, which the command replaces by one of them.
+    Raises InputError for an unknown name; its remedy also has ``more``, which the command replaces by a real one.
     """
     if name not in LOADERS:
         *others, last = (*LOADERS, *more)

@@ -196,7 +196,7 @@ def _read_objects(path: Path, text: str) -> Table:
 def _by_step(data: Mapping[str, Any]) -> dict[int, dict[str, float]]:
     """Return the values at each step of maps from steps to values, or of lists with the distance of their steps.
 
-    These are the golden values of Megatron-LM. A map without a name is that of the loss. Empty for other documents.
+    These are the golden values of Megatron-LM. A map without a name is the loss. Empty for other documents.
     """
     rows: dict[int, dict[str, float]] = {}
     for name, section in {"loss": data}.items() if _are_steps(data) else data.items():

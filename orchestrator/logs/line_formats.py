@@ -63,7 +63,7 @@ class Text(Reader):
                 yield row
 
     def parts(self, lines: Sequence[bytes]) -> Iterator[Row | Rows]:
-        """Yield the rows of nonempty lines, those of successive lines of one form together."""
+        """Yield the rows of nonempty lines, successive lines of one form together."""
         if self._num_read < self._NUM_UNFILTERED:
             yield from self.rows(lines)
             return

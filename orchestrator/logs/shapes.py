@@ -29,7 +29,7 @@ class Shape:
     """Where the numbers are in lines of a shape, by their names, and the form of the lines if they have a loss.
 
     ``factors`` are of units behind the numbers, empty without any. The first number of each of the ``counters``, such
-    as 10/300, is at most the second one, else it is no counter.
+    as 10/300, is at most the second one, else it is not a counter.
     """
 
     names: tuple[str, ...]

@@ -17,7 +17,7 @@ _RAN_ON = ("stable", "spiked")
 class SlowAudit:
     """The balance of pruning slow trials.
 
-    ``num_pruned`` were, and ``num_judged`` were found slow and trained on, ``steps_audited`` of them further because
+    ``num_pruned`` were, and ``num_judged`` were found slow and trained on, ``steps_audited`` further because
     they were audited. ``wrong`` are the ones ending with a loss below ``middle``, the median final loss of the trials
     that were never slow; ``wrong_rate`` and its 95 % Wilson interval are None if nothing can be compared.
     """

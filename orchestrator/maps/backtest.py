@@ -41,7 +41,7 @@ class Backtest:
 
     @property
     def loses(self) -> bool:
-        """Whether a naive rule is nearer, though the prediction is not as near as the grid can tell."""
+        """Whether a naive rule is nearer, though the prediction is further off than the grid is fine."""
         return self.factor > min(self.copied, self.no_effect) and 2 * self.num_within < self.num_sizes
 
     @property

@@ -43,7 +43,7 @@ class _Begun:
 
     @property
     def rises(self) -> bool:
-        """Whether the next losses, those that are finite, are far above the first one."""
+        """Whether the next finite losses are far above the first one."""
         return all(loss >= _FAR * self.losses[0] for loss in self.losses[1 : _NEXT + 1] if math.isfinite(loss))
 
     @property

@@ -57,7 +57,7 @@ class Importance:
 def importance(table: SweepTable) -> Importance:
     """The importance of each axis of two values or more.
 
-    Raises InputError for a sweep without such an axis, or without two trials whose outcome tells.
+    Raises InputError for a sweep without such an axis, or without two trials of known outcome.
     """
     name = table.name
     trials = [run for run in table.runs if run.outcome in OUTCOMES]
@@ -132,8 +132,8 @@ def _doubts(num: int, num_inside: int) -> list[str]:
 def surface_shares(table: SweepTable) -> tuple[Mapping[str, float] | None, str | None]:
     """The share of each axis in what moves P(stable): its mean squared change when the values of the axis are shuffled.
 
-    The points are drawn evenly over the axes, whatever cells were trained. The second value is the reason if there
-    are no shares. L. Breiman, Random forests, 2001, section 10.
+    The points are drawn evenly over the axes, whatever cells were trained. The second value is the reason why
+    shares are missing. L. Breiman, Random forests, 2001, section 10.
     """
     if not any(axis.ends is not None or is_ordered(axis.values) for axis in table.axes):
         return None, "no axis has values in an order"

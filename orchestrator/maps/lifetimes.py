@@ -24,7 +24,7 @@ class Lifetime:
 
 
 def lifetimes(runs: Iterable[TrialResult]) -> list[Lifetime]:
-    """The lifetimes of the runs whose outcome tells."""
+    """The lifetimes of the runs whose outcome is known."""
     return [lifetime(run) for run in runs if run.outcome in OUTCOMES]
 
 

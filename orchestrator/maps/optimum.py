@@ -50,7 +50,7 @@ class Optimum:
 def fitted_optimum(rates: Sequence[float], costs: Sequence[float | None], place_NK: np.ndarray) -> Optimum | None:
     """Return the optimum of a parabola over log rate that is fitted to stable runs, those with a cost.
 
-    ``place_NK`` is how far the log sizes of the runs are from the size of the optimum, at which the loss differs, too.
+    ``place_NK`` is how far the log sizes of the runs are from the size of the optimum, where the loss differs, too.
     None where the loss is not curved, or its lowest place is not between the runs.
     """
     known_N = np.array([cost is not None and math.isfinite(cost) for cost in costs])

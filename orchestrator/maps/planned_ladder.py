@@ -36,7 +36,7 @@ class PlannedLadder:
 
 
 def plan_ladder(target: Mapping[str, int], num_trials: int) -> PlannedLadder | None:
-    """Return the ladder with the narrowest interval at ``target``; None where no size is small enough."""
+    """Return the ladder with the narrowest interval at ``target``; None if no size is small enough."""
     ladders = [_planned(values, target, num_trials) for num in _NUM_VALUES if (values := _values(target, num))]
     known = [ladder for ladder in ladders if ladder is not None]
     return min(known, key=lambda ladder: ladder.width.at) if known else None

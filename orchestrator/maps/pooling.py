@@ -1,4 +1,4 @@
-"""Several sweeps of one training as one: their trials over all axes, and over the numbers in which they differ."""
+"""Several sweeps of one training as one: their trials over all axes, and over the numbers that differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cells of a grid that are beside each other, and the connected regions that they make."""
+"""The cells of a grid that touch each other, and the connected regions that they make."""
 
 from __future__ import annotations
 

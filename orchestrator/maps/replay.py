@@ -111,7 +111,7 @@ def _finite(value: Any) -> Any:
 
 
 def replay_logs(logs: Sequence[Log], config: StoppingConfig, wants_norm_rises: bool | None = None) -> list[Replayed]:
-    """The detector's result on each complete log; ``wants_norm_rises`` is that of ``NormRises``.
+    """The detector's result on each complete log; ``wants_norm_rises`` goes to ``NormRises``.
 
     The partial lines of a log that resumes at a later step are left out.
     """
@@ -133,7 +133,7 @@ def replay_logs(logs: Sequence[Log], config: StoppingConfig, wants_norm_rises: b
 
 
 def _has_each_step(log: Log) -> bool:
-    """Whether the log begins with a loss of a single step, which is no mean."""
+    """Whether the log begins with a loss of a single step, rather than a mean."""
     return log.columns.step is not None and len(log.step_N) > 1 and log.step_N[1] == log.step_N[0] + 1
 
 

@@ -1,4 +1,4 @@
-"""What several sweeps share: cells of grids, or a region of scattered cells; and the settings in which they differ."""
+"""What several sweeps share: cells of grids, or a region of scattered cells; and the settings that differ."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Group:
 class RowLaw:
     """The edge of one row of the map at the step asked for, and the exponent with which it moves over steps.
 
-    Both are None without a law, and ``doubts`` say why; else ``doubts`` are those of the prediction.
+    Both are None without a law, and ``doubts`` say why; else ``doubts`` are the prediction's.
     """
 
     setting: Cell
@@ -110,8 +110,8 @@ def survival(table: SweepTable, by: str | None = None, until: int | None = None,
     """How long the runs of the sweep stay stable, by cell or pooled by the values of ``by``.
 
     The law of `predict` says what they do to step ``until``, four times the longest run by default. Raises InputError
-    for an axis that the sweep does not have, for an ``until`` that was trained already, and where no trial has a result
-    that tells.
+    for an axis that the sweep does not have, for an ``until`` that was trained already, and where no trial has a known
+    result.
     """
     name, pooled = table.name, None if by is None else table.axis(by, "--by")
     check_has_curves(table.facts, "only a curve says when a run left its trend")

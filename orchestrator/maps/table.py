@@ -124,7 +124,7 @@ class SweepTable:
         return [f"{name} = {value_label(by_name[name], value)}" for name, value in self.fixed.items()]
 
     def slice(self, axis: Axis, value: Any) -> SweepTable:
-        """One ``value`` of ``axis`` as a sweep over the other axes; axes that advance with it are no axes either.
+        """One ``value`` of ``axis`` as a sweep over the other axes; axes that advance with it are dropped, too.
 
         What trials say about each other remains as it is in the whole sweep.
         """

@@ -48,5 +48,5 @@ class Target:
         return replace(self, weight_S=self.weight_S * np.exp(log_likelihood_S - log_likelihood_S.max()))
 
     def support(self) -> float:
-        """Return the share of the draws that explain the outcomes about as well as the best of them."""
+        """Return the share of the draws that explain the outcomes about as well as the best."""
         return float(self.weight_S.mean() / self.weight_S.max())

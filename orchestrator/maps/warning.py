@@ -101,7 +101,7 @@ class Instability:
 
 @dataclass(frozen=True, slots=True)
 class UsedModel:
-    """A model of the package, the risk from which it raises an alarm, and the runs that it judged."""
+    """A model of the package, the risk that raises an alarm, and the runs that it judged."""
 
     name: str
     threshold: float

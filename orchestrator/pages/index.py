@@ -1,4 +1,4 @@
-"""The front door: a card for each sweep of a folder, the running ones first, and two of them to compare."""
+"""The front door: a card for each sweep of a folder, the running ones first, and two to compare."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SweepIndex:
         self._kept: dict[str, tuple[object, ListedSweep, str]] = {}  # by name: what the files were, and what was read
 
     def html(self) -> str:
-        """The page with all cards, those that run first, then the newest."""
+        """The page with all cards, running ones first, then the newest."""
         found = [self._card(folder) for folder in sweep_folders(self._results)]
         found.sort(key=lambda each: (not each[0].is_running, -each[0].changed_at))
         cards = "\n".join(card_html(sweep, picture) for sweep, picture in found)

@@ -55,7 +55,7 @@ def surface_data(table: SweepTable, axes: Sequence[Axis]) -> dict[str, Any]:
 
 
 def _values(axis: Axis) -> list[Any]:
-    """Values over a whole range, or those that are listed."""
+    """Values over a whole range, or listed ones."""
     whole = as_range(axis)
     return list(whole.values) or [whole.at(float(unit)) for unit in np.linspace(0, 1, _ACROSS)]
 

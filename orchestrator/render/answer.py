@@ -57,7 +57,7 @@ class Answer(ABC):
 
     @property
     def trained_folders(self) -> Sequence[Path]:
-        """The folders of sweeps that were trained for it, which trackers get as those of any run."""
+        """The folders of sweeps that were trained for it, which trackers get like any other run's."""
         return ()
 
     @property

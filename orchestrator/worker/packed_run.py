@@ -120,12 +120,11 @@ class PackedRun:
             checkpoint=checkpoint,
             states=self.keeper.take(),
             at_a_time=self.at_a_time,
-            num_risen=self.monitor.num_risen if ending is None else 0,
-            num_nonfinite=self.monitor.num_nonfinite if ending is None else 0,
             peak_memory=peak_memory(),
         )
         self._finished, self.environment = [], {}
-        return report
+        risen, nonfinite = (self.monitor.num_risen, self.monitor.num_nonfinite) if ending is None else (0, 0)
+        return replace(report, num_risen=risen, num_nonfinite=nonfinite)
 
     def close(self) -> None:
         """Release the trainer; an error here changes no result."""
@@ -371,8 +370,7 @@ class PackedRun:
         averaged = {} if of_averages is None else of_averages(rows)
         losses = metrics_on_host([{VALIDATION: self.trainer.validate(rows), **averaged}])
         by_row = [{name: float(losses[name][0, k]) for name in averaged} for k in range(len(rows))]
-        finite = [{name: loss for name, loss in by_name.items() if math.isfinite(loss)} for by_name in by_row]
-        return losses[VALIDATION][0].tolist(), finite
+        return losses[VALIDATION][0].tolist(), [{n: v for n, v in row.items() if math.isfinite(v)} for row in by_row]
 
     def _finish(
         self,

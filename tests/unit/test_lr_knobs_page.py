@@ -176,7 +176,8 @@ def test_the_page_says_how_many_values_other_seeds_confirm() -> None:
     lean = [row for row in rows if (row.repeat_stable - row.repeat_base_stable) * math.log(row.edge_factor) > 0]
     apart = [row for row in rows if lr_knobs.repeat_text(row).startswith("**")]
     assert len(apart) == 8
-    assert f"Of {len(rows)} values tried with other seeds {len(lean)} lean the same way; the test separates eight" in PAGE
+    said = f"Of {len(rows)} values tried with other seeds {len(lean)} lean the same way; the test separates eight"
+    assert said in PAGE
 
 
 def test_the_page_counts_the_other_seeds_and_is_bold_where_a_test_tells_them_from_those_of_the_base() -> None:

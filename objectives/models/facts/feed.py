@@ -36,7 +36,7 @@ def _as_weight(weight: Any) -> Any:
 
 
 class FeedFields(TextConfig):
-    """The texts of a member by weight, and the order in which it sees them."""
+    """The texts of a member by weight, and their order."""
 
     domains: Annotated[tuple[tuple[str, float], ...], BeforeValidator(_as_pairs)] = structural(
         (), "weights", "texts and their weights in place of text, as {python: 2, licences: 1}", off=True

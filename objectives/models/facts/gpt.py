@@ -305,7 +305,7 @@ class GptConfig(ExpertFields, FeedFields):
 
     @property
     def has_norm_offsets(self) -> bool:
-        """Whether norms have an offset beside their gain: layer norms with ``bias``."""
+        """Whether norms have an offset and a gain: layer norms with ``bias``."""
         return self.bias and self.norm == "layer"
 
     @property

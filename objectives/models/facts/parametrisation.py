@@ -9,7 +9,7 @@ Let m be width / base_width and l be depth / base_depth. Factors on each kind of
     embeddings, final norm, head        1               1 / m      1
 
 with l = 1 for mup. Attention logits are divided by the channels of a head rather than by their root, output logits by
-m, and in completep what each sublayer adds by l; its output matrices start as those of the base depth.
+m, and in completep what each sublayer adds by l; its output matrices start as at the base depth.
 """
 
 from __future__ import annotations

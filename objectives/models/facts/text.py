@@ -116,7 +116,7 @@ class TextConfig(TrainingConfig):
         return self.recipe_in(None)
 
     def recipe_in(self, order: Order | None) -> Recipe:
-        """Return how the text is made from its documents, and in which order they are then."""
+        """Return how the text is made from its documents, and their order."""
         recipe = Recipe(
             self.separator,
             self.duplicated_share,

@@ -80,16 +80,16 @@ def orthogonalised(x_KRC: torch.Tensor, num_steps: int) -> torch.Tensor:
     A step is a product with a I + b G + c G^2 on the shorter side, whose length is S; G is X X^T or X^T X there.
     """
     a, b, c = _COEFFICIENTS
-    K, R, C = x_KRC.shape
+    (K, R, C), S = x_KRC.shape, min(x_KRC.shape[1:])
     norm_K = torch.linalg.vector_norm(x_KRC.flatten(1), dim=1).clamp(min=_SMALLEST_NORM)
     now_KRC, next_KRC = x_KRC.new_empty(2, K, R, C)
-    gram_KSS, factor_KSS = x_KRC.new_empty(2, K, min(R, C), min(R, C))
+    gram_KSS, factor_KSS = x_KRC.new_empty(2, K, S, S)
     torch.div(x_KRC, norm_K[:, None, None], out=now_KRC)
     for _ in range(num_steps):
         now_KCR = now_KRC.transpose(1, 2)
         torch.bmm(*((now_KCR, now_KRC) if R > C else (now_KRC, now_KCR)), out=gram_KSS)
         torch.baddbmm(gram_KSS, gram_KSS, gram_KSS, beta=b, alpha=c, out=factor_KSS)
-        factor_KSS.diagonal(dim1=1, dim2=2).add_(a)
+        factor_KSS.flatten(1)[:, :: S + 1].add_(a)
         torch.bmm(*((now_KRC, factor_KSS) if R > C else (factor_KSS, now_KRC)), out=next_KRC)
         now_KRC, next_KRC = next_KRC, now_KRC
     return now_KRC

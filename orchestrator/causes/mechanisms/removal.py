@@ -81,7 +81,7 @@ def calm_rate(evidence: Evidence, began: int | None) -> Removal | None:
     """Lower the learning rate to half, or to half of 2 / curvature at the highest curvature before the onset.
 
     Without a reading, at least to the nearest lower rate that is stable in the trial's row of the sweep; if no cell is,
-    to a tenth, at which the mechanism may remain.
+    to a tenth, where the mechanism may remain.
     """
     highest = evidence.threshold_ratio.between(0, evidence.until + 1).largest()
     calm = 1 / highest if highest else _stable_factor(evidence)

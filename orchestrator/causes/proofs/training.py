@@ -136,7 +136,7 @@ def read_proofs(ledger: LedgerReader, diagnosis: Diagnosis, plan: Plan) -> Proof
 def _are_alike(
     experiment: Experiment, diagnosis: Diagnosis, rows: Mapping[str, TrialResult], trained: LedgerReader
 ) -> bool:
-    """Whether other data change nothing in the forks with the mechanism: then all of them are one run."""
+    """Whether other data change nothing in the forks with the mechanism: then they are all one run."""
     found = [rows[key] for key in keys_of(experiment.controls, diagnosis) if key in rows and rows[key].is_judged]
     return len(found) > 1 and same_curve(*curves_of(trained, found[0], trained, found[1]))
 

@@ -51,7 +51,7 @@ class Remedy:
 
     @property
     def reach(self) -> int:
-        """Steps before the fork that it reads: those of the states of a mean."""
+        """Steps before the fork that it reads: the states of a mean."""
         starts = [
             entry["at"] - (entry["mean"] - 1) * entry.get("apart", 10) for entry in self.entries if "mean" in entry
         ]

@@ -1,4 +1,4 @@
-"""What forks came to: how many replicates each remedy saved, at which fork step and at what cost; of one trial."""
+"""What forks came to: how many replicates each remedy saved, from what step and at what cost; of one trial."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ class Remedies:
     def is_repeated(self, tally: Tally) -> bool | None:
         """Whether fresh data repeats that a remedy helps from its step, more than chance explains; None if not known.
 
-        From a step where that data alone mostly ends well no remedy can be told from chance.
+        From a step where that data alone mostly ends well no remedy can be distinguished from chance.
         """
         if (alone := self.fresh_alone(tally)) is None:
             return None

@@ -1,4 +1,4 @@
-"""What became of the runs of a sweep that left their trend: how many came back, and what saved those that did not."""
+"""What became of the runs of a sweep that left their trend: how many came back, and what saved the others."""
 
 from __future__ import annotations
 

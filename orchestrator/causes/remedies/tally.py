@@ -1,4 +1,4 @@
-"""The replicates of one remedy from one fork step: how many it saved, and at which loss."""
+"""The replicates of one remedy from one fork step: how many it saved, and their loss."""
 
 from __future__ import annotations
 

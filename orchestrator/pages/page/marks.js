@@ -1,9 +1,10 @@
 // --- marks on a curve: episodes, what is not finite, verdicts, and where training ended early ----------
 
-function episodeMarks({ c, i, k, curve }, frame, hasWords) {
+// Bands of several seeds lie over each other: the more there are, the fainter each is.
+function episodeMarks({ c, i, k, curve }, frame, hasWords, num) {
   return data.episodes[i].filter(([onset, recovery]) => frame.shows(onset, recovery ?? curve.last)).flatMap(([onset, recovery], n) => {
     const [from, to] = [frame.toX(onset), frame.toX(recovery ?? curve.last)];
-    const band = svg("rect", { class: "episode", x: from, y: frame.top, width: Math.max(2, to - from), height: frame.bottom - frame.top },
+    const band = svg("rect", { class: "episode", x: from, y: frame.top, width: Math.max(2, to - from), height: frame.bottom - frame.top, opacity: (1 / Math.sqrt(num)).toFixed(2) },
       svg("title", {}, `${lineWords({ c, i })}: off its trend from step ${onset} ${recovery === null ? "on" : `to ${recovery}`}`));
     if (!hasWords || n > 0) return [band];
     // The first one is what a diagnosis is about; its words come with it.
@@ -81,7 +82,7 @@ function curveKey(lines, from, to) {
   const isSeen = (first, end) => first <= to && end >= from;
   const has = (test) => lines.some(test);
   const marks = lines.flatMap(({ i }) => trials.marks[i]).filter(([step]) => isSeen(step, step)).map(([, word]) => word in VERDICTS);
-  const items = [];
+  const items = selection.length < 2 ? [] : [...new Map(lines.map(({ c, k }) => [c, k]))].map(([c, k]) => element("li", {}, lineSample(k), ` ${cellName(c)}`));
   const add = (kind, words) => items.push(element("li", {}, element("span", { class: `sign ${kind}` }), ` ${words}`));
   if (has(({ i, curve }) => data.episodes[i].some(([onset, recovery]) => isSeen(onset, recovery ?? curve.last)))) {
     add("sign-episode", "off its trend");
