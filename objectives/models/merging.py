@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from objectives.base import GptConfig
-from objectives.models.data import held_out_batches, load_corpus
+from objectives.models.data import validation_sequences
 from objectives.models.gpt_knobs import Knobs
 from objectives.models.gpt_model import cross_entropy
 
@@ -75,17 +75,16 @@ def greedy(models: Sequence[Weights], loss: Callable[[Weights], float]) -> list[
 
 
 class HeldOut:
-    """Two halves of the held-out text of a transformer: one to choose by, one to report on."""
+    """Two halves of the held-out text of a transformer, of each of its domains: one to choose by, one to report on."""
 
     def __init__(self, config: GptConfig) -> None:
         """Raises ValueError if the text is missing or has a single sequence."""
-        batches = held_out_batches(
-            load_corpus(config.text, config.recipe), config.validation_batches, config.batch_size, config.context
-        )
-        sequences = batches.flatten(0, 1)
-        if len(sequences) < 2:
+        sequences = validation_sequences(config)
+        number = sequences.shape[1]
+        if number < 2:
             raise ValueError("a single held-out sequence has no two halves: raise validation_batches")
-        self._halves = sequences.split([len(sequences) // 2, len(sequences) - len(sequences) // 2])
+        halves = sequences.split([number // 2, number - number // 2], dim=1)
+        self._halves = [half.flatten(0, 1) for half in halves]
 
     @torch.no_grad()
     def losses(self, config: GptConfig, weights: Weights) -> tuple[float, float]:

@@ -103,6 +103,16 @@ def test_what_cannot_be_merged_is_refused(results: Path, name: str, options: dic
         asked(results, name, **options)
 
 
+def test_a_text_that_is_gone_is_named(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(text: tuple[str, ...], recipe: Any) -> None:
+        raise ValueError("text: 'corpus.txt' matches no file")
+
+    monkeypatch.setattr("objectives.models.data.load_corpus", gone)
+    monkeypatch.setattr("objectives.models.feed.load_corpus", gone)
+    with pytest.raises(InputError, match=r"corpus\.txt"):
+        asked(results, "rates")
+
+
 def test_cells_are_named_one_by_one(results: Path) -> None:
     answer = asked(results, "rates", cells=("lr=0.003", "lr=0.03"), method="slerp", seed=1)
     assert [one.name for one in answer.trials] == ["lr=0.003 seed=1", "lr=0.03 seed=1"]

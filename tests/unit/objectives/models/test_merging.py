@@ -1,6 +1,7 @@
 """Merges of weights: closed forms."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -67,9 +68,10 @@ def test_a_greedy_soup_takes_what_lowers_the_loss_of_the_mean() -> None:
     assert greedy(models, lambda weights: float(weights["x"].abs()[0])) == [2, 3]
 
 
-def test_the_losses_of_the_halves_average_to_the_validation_loss() -> None:
+@pytest.mark.parametrize("texts", [{}, {"domains": {"tables": 1.0, "python_docs": 3.0}}], ids=["one", "domains"])
+def test_the_losses_of_the_halves_average_to_the_validation_loss(texts: dict[str, Any]) -> None:
     kind = OBJECTIVES["gpt"]
-    config = kind.config_of({**SMALL["gpt"], "steps": 4, "init_deviation": 0.3, "residual_scale": 0.7})
+    config = kind.config_of({**SMALL["gpt"], "steps": 4, "init_deviation": 0.3, "residual_scale": 0.7, **texts})
     trainer = kind.start([config], [3], "cpu", ExecutionPlan(1))
     weights = {name: weight[0].detach() for name, weight in trainer.weights.items()}
     first, second = HeldOut(config).losses(config, weights)
