@@ -62,9 +62,11 @@ def _arc(first: torch.Tensor, second: torch.Tensor, share: float) -> torch.Tenso
     return ((torch.sin((1 - share) * angle) * a + torch.sin(share * angle) * b) / angle.sin()).to(first.dtype)
 
 
-def greedy(models: Sequence[Weights], loss: Callable[[Weights], float]) -> list[int]:
-    """Return which models a greedy soup takes (arXiv 2203.05482): best first, each that lowers the mean's loss."""
-    losses = [loss(weights) for weights in models]
+def greedy(models: Sequence[Weights], losses: Sequence[float], loss: Callable[[Weights], float]) -> list[int]:
+    """Return which models a greedy soup takes (arXiv 2203.05482): best first, each that lowers the mean's loss.
+
+    ``losses`` are the losses of the models alone.
+    """
     order = sorted(range(len(models)), key=losses.__getitem__)
     taken, best = order[:1], losses[order[0]]
     for index in order[1:]:

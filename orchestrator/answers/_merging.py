@@ -111,7 +111,8 @@ def merged(folder: Path, trials: Sequence[TrialResult], method: str, anyway: boo
                 measured(f"scale {scale:g}", merging.task_arithmetic(base or {}, models, scale)) for scale in _SCALES
             ]
         case _:
-            taken = merging.greedy(models, lambda weights: _infinite(held_out.losses(configs[0], weights)[0]))
+            alone = [_infinite(single.choosing_loss) for single in singles]
+            taken = merging.greedy(models, alone, lambda weights: _infinite(held_out.losses(configs[0], weights)[0]))
             used = [names[index] for index in taken]
             candidates = [measured(f"greedy mean of {len(taken)}", merging.mean([models[index] for index in taken]))]
 

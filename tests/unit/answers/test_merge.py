@@ -95,6 +95,7 @@ def test_trials_without_a_common_past_are_refused_but_for_their_barrier(results:
         ("rates", {"method": "middle"}, "choose from linear"),
         ("rates", {"cells": ("lr=0.01",), "seed": 1}, "at least two trials"),
         ("rates", {"along": "beta"}, "is not an axis"),
+        ("rates", {"cells": ("lr",)}, "--cells: lr: is not AXIS=VALUE"),
         ("unkept", {}, "it kept none"),
     ],
 )

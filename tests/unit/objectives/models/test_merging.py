@@ -9,7 +9,7 @@ from pack_cases import SMALL
 
 from objectives.base import OBJECTIVES, ExecutionPlan
 from objectives.models.gpt_model import initial_weights
-from objectives.models.merging import HeldOut, between, combined, greedy, mean, slerp, task_arithmetic
+from objectives.models.merging import HeldOut, Weights, between, combined, greedy, mean, slerp, task_arithmetic
 
 ANGLE = 1.1
 NORTH = {"a": torch.tensor([[2.0, 0.0]], dtype=torch.float64), "b": torch.tensor([0.0, 3.0], dtype=torch.float64)}
@@ -65,7 +65,11 @@ def test_task_arithmetic_adds_changes_since_the_base() -> None:
 
 def test_a_greedy_soup_takes_what_lowers_the_loss_of_the_mean() -> None:
     models = [{"x": torch.tensor([value], dtype=torch.float64)} for value in (3.0, -1.0, 0.5, -0.5)]
-    assert greedy(models, lambda weights: float(weights["x"].abs()[0])) == [2, 3]
+
+    def loss(weights: Weights) -> float:
+        return float(weights["x"].abs()[0])
+
+    assert greedy(models, [*map(loss, models)], loss) == [2, 3]
 
 
 @pytest.mark.parametrize("texts", [{}, {"domains": {"tables": 1.0, "python_docs": 3.0}}], ids=["one", "domains"])
