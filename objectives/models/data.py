@@ -17,7 +17,7 @@ from objectives.models.facts.text import Recipe
 from objectives.models.texts import StoredBytes, Text, load_text
 from objectives.stacking import seeded_generator, sent
 
-# Shapes: K members, S cohorts, N steps, B sequences, T context length.
+# Shapes: K members, S cohorts, N steps, B sequences, T context length, D domains.
 
 _POSITIONS_PER_CHUNK = 256
 # A seed's streams, which must not overlap: for the text, the corrupted steps, their random bytes, the mixture, domains.
@@ -317,3 +317,14 @@ def held_out_batches(corpus: Corpus, num_batches: int, batch_size: int, context:
     starts = torch.linspace(0, last, num_batches * batch_size, dtype=kind).long()
     tokens = sequences(corpus.held_out, starts, context + 1)
     return tokens.view(num_batches, batch_size, context + 1)
+
+
+def validation_sequences(config: GptConfig) -> torch.Tensor:
+    """Return the sequences whose mean loss is the validation loss, int64 (D, N, T + 1): N of each domain or the text.
+
+    Raises ValueError as ``load_corpus`` does.
+    """
+    size = (config.validation_batches, config.batch_size, config.context)
+    return torch.stack(
+        [held_out_batches(load_corpus(text, config.recipe), *size).flatten(0, 1) for text in config.texts]
+    )

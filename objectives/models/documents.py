@@ -17,7 +17,8 @@ from objectives.models.noise import noisy
 
 # Shapes: D documents.
 
-_CHUNK = 2**20
+_CHUNK = 2**20  # bytes
+_AT_ONCE = 2**12  # documents
 
 
 @dataclass(frozen=True)
@@ -132,20 +133,37 @@ def contents(sources: Sequence[Source], documents: Documents, noise_kind: NoiseK
 
 def chunks(sources: Sequence[Source], documents: Documents, noise_kind: NoiseKind) -> Iterator[bytes]:
     """Yield the bytes of a text in pieces that fit in memory."""
-    for parts, has_break in _parts(sources, documents, noise_kind):
+    for parts, has_break in _parts(sources, _runs(documents), noise_kind):
         yield from parts
         if has_break:
             yield b"\n"
+
+
+def _runs(documents: Documents) -> Documents:
+    """Return the same bytes in as few documents as possible: what follows each other in a file is one."""
+    end_D = documents.offset_D + documents.size_D
+    begins_D = np.ones(len(documents), dtype=np.bool_)
+    begins_D[1:] = (documents.source_D[1:] != documents.source_D[:-1]) | (documents.offset_D[1:] != end_D[:-1])
+    begins_D[1:] |= documents.has_break_D[:-1] | documents.is_noise_D[1:] | documents.is_noise_D[:-1]
+    size = np.add.reduceat(documents.size_D, np.flatnonzero(begins_D))
+    has_break = documents.has_break_D[np.roll(begins_D, -1)]  # of the last one
+    return replace(documents.at(begins_D), size_D=size, has_break_D=has_break)
+
+
+def _rows(documents: Documents) -> Iterator[tuple[int, int, int, int, bool, bool]]:
+    """Yield the values of each document; a list of all of them would take more memory than a short document."""
+    for first in range(0, len(documents), _AT_ONCE):
+        some = documents.at(slice(first, first + _AT_ONCE))
+        yield from zip(*(getattr(some, name).tolist() for name in ARRAYS), strict=True)
 
 
 def _parts(
     sources: Sequence[Source], documents: Documents, noise_kind: NoiseKind
 ) -> Iterator[tuple[Iterator[bytes], bool]]:
     """Yield the parts of each document, and whether a line break follows."""
-    columns = zip(*(getattr(documents, name).tolist() for name in ARRAYS), strict=True)
     current = -1
     with ExitStack() as opened:
-        for source, offset, size, number, has_break, is_noise in columns:
+        for source, offset, size, number, has_break, is_noise in _rows(documents):
             if source != current:
                 opened.close()
                 read, current = opened.enter_context(sources[source].reader()), source

@@ -37,7 +37,7 @@ class Feed:
         self._streams: dict[tuple[str, ...], BatchStream] = {}  # by text, from when a member needs it
         self._data_steps = Ahead(_steps_ahead, device)
         self._domain_draws = Ahead(self._draws_ahead, device)
-        self.texts = structure.domain_texts or (structure.text,)
+        self.texts = structure.texts
 
     def set_members(self, configs: Sequence[GptConfig]) -> None:
         """Take the members and their numbers."""

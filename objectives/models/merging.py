@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from objectives.base import GptConfig
-from objectives.models.data import held_out_batches, load_corpus
+from objectives.models.data import validation_sequences
 from objectives.models.gpt_knobs import Knobs
 from objectives.models.gpt_model import cross_entropy
 
@@ -62,9 +62,11 @@ def _arc(first: torch.Tensor, second: torch.Tensor, share: float) -> torch.Tenso
     return ((torch.sin((1 - share) * angle) * a + torch.sin(share * angle) * b) / angle.sin()).to(first.dtype)
 
 
-def greedy(models: Sequence[Weights], loss: Callable[[Weights], float]) -> list[int]:
-    """Return which models a greedy soup takes (arXiv 2203.05482): best first, each that lowers the mean's loss."""
-    losses = [loss(weights) for weights in models]
+def greedy(models: Sequence[Weights], losses: Sequence[float], loss: Callable[[Weights], float]) -> list[int]:
+    """Return which models a greedy soup takes (arXiv 2203.05482): best first, each that lowers the mean's loss.
+
+    ``losses`` are the losses of the models alone.
+    """
     order = sorted(range(len(models)), key=losses.__getitem__)
     taken, best = order[:1], losses[order[0]]
     for index in order[1:]:
@@ -75,17 +77,16 @@ def greedy(models: Sequence[Weights], loss: Callable[[Weights], float]) -> list[
 
 
 class HeldOut:
-    """Two halves of the held-out text of a transformer: one to choose by, one to report on."""
+    """Two halves of the held-out text of a transformer, of each of its domains: one to choose by, one to report on."""
 
     def __init__(self, config: GptConfig) -> None:
         """Raises ValueError if the text is missing or has a single sequence."""
-        batches = held_out_batches(
-            load_corpus(config.text, config.recipe), config.validation_batches, config.batch_size, config.context
-        )
-        sequences = batches.flatten(0, 1)
-        if len(sequences) < 2:
+        sequences = validation_sequences(config)
+        number = sequences.shape[1]
+        if number < 2:
             raise ValueError("a single held-out sequence has no two halves: raise validation_batches")
-        self._halves = sequences.split([len(sequences) // 2, len(sequences) - len(sequences) // 2])
+        halves = sequences.split([number // 2, number - number // 2], dim=1)
+        self._halves = [half.flatten(0, 1) for half in halves]
 
     @torch.no_grad()
     def losses(self, config: GptConfig, weights: Weights) -> tuple[float, float]:

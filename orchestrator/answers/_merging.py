@@ -74,6 +74,10 @@ def merged(folder: Path, trials: Sequence[TrialResult], method: str, anyway: boo
     configs = [_config(trial) for trial in trials]
     models = [kept_weights(folder, trial.trial_id, _last(folder, trial)) for trial in trials]
     _check_alike(trials, configs, models)
+    try:
+        held_out = merging.HeldOut(configs[0])
+    except ValueError as error:
+        raise InputError(Problem("sweep merge", "text", str(error), "put the text where it was")) from None
     start, base = _common_start(folder, trials, configs)
     if start is None and not anyway:
         seeds = {trial.seed for trial in trials}
@@ -86,10 +90,6 @@ def merged(folder: Path, trials: Sequence[TrialResult], method: str, anyway: boo
     if method == "task_arithmetic" and base is None:
         message = "it adds changes since a common start, and these trials have none"
         raise InputError(Problem("--method", method, message, "merge trials of one seed"))
-    try:
-        held_out = merging.HeldOut(configs[0])
-    except ValueError as error:
-        raise InputError(Problem("sweep merge", "text", str(error), "put the text where it was")) from None
 
     def measured(name: str, weights: Any, config: GptConfig = configs[0]) -> Measured:
         choosing, other = held_out.losses(config, weights)
@@ -111,7 +111,8 @@ def merged(folder: Path, trials: Sequence[TrialResult], method: str, anyway: boo
                 measured(f"scale {scale:g}", merging.task_arithmetic(base or {}, models, scale)) for scale in _SCALES
             ]
         case _:
-            taken = merging.greedy(models, lambda weights: _infinite(held_out.losses(configs[0], weights)[0]))
+            alone = [_infinite(single.choosing_loss) for single in singles]
+            taken = merging.greedy(models, alone, lambda weights: _infinite(held_out.losses(configs[0], weights)[0]))
             used = [names[index] for index in taken]
             candidates = [measured(f"greedy mean of {len(taken)}", merging.mean([models[index] for index in taken]))]
 
@@ -151,7 +152,7 @@ def _check_alike(trials: Sequence[TrialResult], configs: Sequence[GptConfig], mo
         if shape != shapes[0]:
             message = f"{trial.name} has weights of other shapes than {trials[0].name}"
             raise InputError(Problem("sweep merge", "", message, "merge trials of one model"))
-        if (config.text, config.recipe) != (configs[0].text, configs[0].recipe):
+        if (config.texts, config.recipe) != (configs[0].texts, configs[0].recipe):
             message = f"{trial.name} is validated on other text than {trials[0].name}"
             raise InputError(Problem("sweep merge", "text", message, "merge trials of one text"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,10 +17,6 @@ from orchestrator.render.blocks import Block, Caution, Figure, Line, Table, pict
 if TYPE_CHECKING:
     from orchestrator.base.trial_result import TrialResult
     from orchestrator.maps.table import SweepTable
-
-
-def _cells(texts: Sequence[str]) -> tuple[Mapping[str, str], ...]:
-    return tuple(map(cell_conditions, texts))
 
 
 def _method(name: str) -> str:
@@ -73,7 +69,8 @@ class MergeQuery(Query["SweepTable"]):
         if self.seed is not None:
             done = [trial for trial in done if trial.seed == self.seed]
         if self.cells:
-            wanted = [{t.trial_id for t in table.where("--cells", cell).trials} for cell in _cells(self.cells)]
+            cells = [cell_conditions(text, "--cells") for text in self.cells]
+            wanted = [{trial.trial_id for trial in table.where("--cells", cell).trials} for cell in cells]
             chosen = [[trial for trial in done if trial.trial_id in ids] for ids in wanted]
             seeds = [{trial.seed for trial in of_cell} for of_cell in chosen]
             common = set.intersection(*seeds)

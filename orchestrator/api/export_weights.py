@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,9 @@ def export_weights(folder: Path, trial_id: str | None, step: int | None, output:
     yield f"wrote {target / CONFIG}: validation loss {facts['validation_loss']}"
     if isinstance(config, GptConfig) and not config.experts:
         from objectives.models import plain_gpt
-        from objectives.models.data import held_out_batches, load_corpus
+        from objectives.models.data import validation_sequences
 
-        batches = held_out_batches(
-            load_corpus(config.text, config.recipe), config.validation_batches, config.batch_size, config.context
-        )
-        atomic_write(target / HELD_OUT, batches.byte().numpy().tobytes())
+        atomic_write(target / HELD_OUT, validation_sequences(config).byte().numpy().tobytes())
         shutil.copyfile(plain_gpt.__file__, target / MODULE)
         yield f"wrote {target / MODULE}: `python {target / MODULE}` computes that loss from {HELD_OUT} in plain torch"
     else:
@@ -87,14 +85,12 @@ def _facts(
 
     from orchestrator.worker.kept_states import set_weights
 
-    trainer = objective.start([config], [trial.seed], "cpu", ExecutionPlan(1))
     try:
-        set_weights(trainer, 0, weights)
-        loss = float(torch.as_tensor(trainer.validate([0]))[0])
+        with closing(objective.start([config], [trial.seed], "cpu", ExecutionPlan(1))) as trainer:
+            set_weights(trainer, 0, weights)
+            loss = float(torch.as_tensor(trainer.validate([0]))[0])
     except ValueError as error:
         raise InputError(Problem(str(trial.trial_id), "text", str(error), "put the text where it was")) from None
-    finally:
-        trainer.close()
     derived = {}
     if isinstance(config, GptConfig):
         derived = {

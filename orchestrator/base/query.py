@@ -123,9 +123,9 @@ def conditions(texts: Sequence[str], option: str = "--where") -> dict[str, str]:
     return pairs
 
 
-def cell_conditions(text: str) -> dict[str, str]:
-    """Return the AXIS=VALUE,... of `--cell`. A value may have commas that no other axis follows."""
-    return conditions(_NEXT_AXIS.split(text), "--cell")
+def cell_conditions(text: str, option: str = "--cell") -> dict[str, str]:
+    """Return the AXIS=VALUE,... of a cell. A value may have commas that no other axis follows."""
+    return conditions(_NEXT_AXIS.split(text), option)
 
 
 def number_range(text: str, option: str = "--range") -> tuple[float, float]:

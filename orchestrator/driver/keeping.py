@@ -8,10 +8,11 @@ from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep
 
 _MIB = 2**20
+_BESIDES = 4096  # bytes of a file that are not weights; more than the weights of a small problem
 
 
 def kept_bytes(sweep: Sweep) -> int | None:
-    """Return the bytes of weights that ``sweep`` keeps at most; None if it keeps none.
+    """Return the bytes on disk that the states of ``sweep`` take at most; None if it keeps none.
 
     Raises InputError if the weights are not known to sweep.
     """
@@ -46,4 +47,4 @@ def _bytes_of(sweep: Sweep, trial: Trial) -> int:
         remedy = "leave keep out, and save them in your own code"
         raise InputError(Problem(f"sweep {sweep.name}", "keep", message, remedy))
     num_states = min(sweep.keep.last, -(-trial.steps // sweep.keep.every))
-    return num_states * size * bytes_per_weight(config)
+    return num_states * (size * bytes_per_weight(config) + _BESIDES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -132,9 +133,14 @@ def _curves(row: TrialResult, trace: Trace, telemetry: Trace, every: int | str) 
         telemetry = {**telemetry, "lambda_max_over_threshold": ratio_N}
     if row.objective not in CUSTOM_KINDS:
         points += reading_points(telemetry, _HEADLINES, _HEADLINE_BUCKETS)
-    own = {name: name for name in ("validation_loss", *printed_metrics([row]))}
-    own[SCORE] = row.config.get("metrics", {}).get("score", {}).get("name") or SCORE
+    own = {name: plain(name) for name in ("validation_loss", *printed_metrics([row]))}
+    own[SCORE] = plain(row.config.get("metrics", {}).get("score", {}).get("name") or SCORE)
     return points + reading_points(telemetry, own, SPIKY["loss"])
+
+
+def plain(text: str) -> str:
+    """Replace the characters that MLflow rejects in a name, such as those of a glob or of a list of interventions."""
+    return re.sub(r"[^\w./: -]", "_", text, flags=re.ASCII)
 
 
 def _results(row: TrialResult) -> list[Point]:

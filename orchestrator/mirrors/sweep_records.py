@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from statistics import median
@@ -26,7 +25,7 @@ from orchestrator.maps.sensitivity import sensitivity_of_values
 from orchestrator.maps.sentence import sentence_of
 from orchestrator.maps.stability_map import StabilityMap
 from orchestrator.maps.table import SweepTable
-from orchestrator.mirrors.records import cell_key, log_columns, loss_columns, map_params, shown_value
+from orchestrator.mirrors.records import cell_key, log_columns, loss_columns, map_params, plain, shown_value
 from orchestrator.mirrors.tracker import MAP_AXES, CellKey, CellRecord, SweepRecord, Text
 from orchestrator.sweepfile.settings import settings_of
 
@@ -219,13 +218,8 @@ def _edges(stability: StabilityMap) -> dict[str, float]:
         metrics[name] = _middle([bracket[side] for bracket in brackets.values()], cells.x)
         if cells.y is not None and len(brackets) <= _MOST_ROWS:
             of_rows = {setting[cells.y.name]: bracket[side] for setting, bracket in brackets.items()}
-            metrics |= {f"{name}/{cells.y.name} {_plain(format_value(y))}": value for y, value in of_rows.items()}
+            metrics |= {f"{name}/{cells.y.name} {plain(format_value(y))}": value for y, value in of_rows.items()}
     return metrics
-
-
-def _plain(text: str) -> str:
-    """Replace the characters that MLflow rejects in a name, such as the commas and plus signs of interventions."""
-    return re.sub(r"[^\w./: -]", "_", text, flags=re.ASCII)
 
 
 def _fitted_edges(surface: StabilityMap) -> dict[str, float]:

@@ -58,7 +58,7 @@ class ObjectiveFields(Fields):
             _field_checker(self._config_class, name).validate_python(to_hashable(value))
         except ValidationError as error:
             message = lowered(error.errors()[0]["msg"])
-            return f"{shown(value)} is refused: {message}", f"{name} is the {self._fields[name].description}"
+            return f"{shown(value)} is refused: {message}", f"{name}: {self._fields[name].description}"
         return None
 
     def is_known(self, name: str) -> bool:

@@ -41,14 +41,19 @@ class StateKeeper:
 
 def weights_of_row(trainer: Any, row: int) -> dict[str, torch.Tensor]:
     """Return a copy of one member's weights by name, on the CPU."""
-    trainer, row = trainer.of_row(row) if hasattr(trainer, "of_row") else (trainer, row)
-    return {name: weight[row].detach().to("cpu", copy=True) for name, weight in trainer.weights.items()}
+    return {name: weight.to("cpu", copy=True) for name, weight in _weights(trainer, row).items()}
 
 
 def set_weights(trainer: Any, row: int, weights: Mapping[str, torch.Tensor]) -> None:
     """Replace one member's weights, by name."""
-    for name, weight in trainer.weights.items():
-        weight.detach()[row].copy_(weights[name])
+    for name, weight in _weights(trainer, row).items():
+        weight.copy_(weights[name])
+
+
+def _weights(trainer: Any, row: int) -> dict[str, torch.Tensor]:
+    """Return one member's weights by name, in the memory of the trainer or of its part with another precision."""
+    trainer, row = trainer.of_row(row) if hasattr(trainer, "of_row") else (trainer, row)
+    return {name: weight[row].detach() for name, weight in trainer.weights.items()}
 
 
 def kept_weights(folder: Path, trial_id: str, step: int) -> Mapping[str, torch.Tensor]:

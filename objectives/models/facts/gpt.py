@@ -325,6 +325,11 @@ class GptConfig(ExpertFields, FeedFields):
         return self.residual_scale * by_depth[self.residual_depth] / self.size_factors.depth
 
     @property
+    def texts(self) -> tuple[tuple[str, ...], ...]:
+        """The texts that are trained on and validated: each domain, or the one text."""
+        return self.domain_texts or (self.text,)
+
+    @property
     def lengths(self) -> tuple[int, int, int]:
         """The length of sequences at the start and in the end, and the steps between."""
         if self.curriculum == "length":

@@ -23,8 +23,9 @@ def num_weights(config: TrainingConfig) -> int | None:
 
 
 def bytes_per_weight(config: TrainingConfig) -> int:
-    """Return the bytes of a weight: float32 in a transformer, float64 in the small problems."""
-    return 4 if isinstance(config, GptConfig) else 8
+    """Return the bytes of a weight: float32 in a transformer that stays in it, else float64."""
+    is_wide = any(entry.precision == "float64" for entry in config.interventions)
+    return 4 if isinstance(config, GptConfig) and not is_wide else 8
 
 
 def _of_gpt(config: GptConfig) -> int:

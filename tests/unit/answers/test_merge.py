@@ -95,12 +95,23 @@ def test_trials_without_a_common_past_are_refused_but_for_their_barrier(results:
         ("rates", {"method": "middle"}, "choose from linear"),
         ("rates", {"cells": ("lr=0.01",), "seed": 1}, "at least two trials"),
         ("rates", {"along": "beta"}, "is not an axis"),
+        ("rates", {"cells": ("lr",)}, "--cells: lr: is not AXIS=VALUE"),
         ("unkept", {}, "it kept none"),
     ],
 )
 def test_what_cannot_be_merged_is_refused(results: Path, name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         asked(results, name, **options)
+
+
+def test_a_text_that_is_gone_is_named(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(text: tuple[str, ...], recipe: Any) -> None:
+        raise ValueError("text: 'corpus.txt' matches no file")
+
+    monkeypatch.setattr("objectives.models.data.load_corpus", gone)
+    monkeypatch.setattr("objectives.models.feed.load_corpus", gone)
+    with pytest.raises(InputError, match=r"corpus\.txt"):
+        asked(results, "rates")
 
 
 def test_cells_are_named_one_by_one(results: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,18 +20,21 @@ from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.worker.kept_states import kept_weights, weights_of_row
 
-FORMS = [
+DOCS = str(Path(__file__).parents[3] / "docs" / "*.md")
+FORMS: list[dict[str, Any]] = [
     {},
     {"norm": "rms", "norm_place": "output", "mlp": "swiglu", "qk_norm": True, "kv_heads": 1, "position": "rope"},
     {"norm_place": "post", "bias": True, "tie_embeddings": True, "logit_softcap": 3.0, "embedding_scale": 2.0},
     {"norm": None, "qk_norm": True, "position": None, "residual_depth": "inverse_sqrt", "attention_softcap": 2.0},
     {"parametrisation": "completep", "base_width": 4, "base_depth": 2},
+    {"domains": {"tables": 1.0, DOCS: 3.0}},
+    {"interventions": [{"at": 2, "precision": "float64"}]},
 ]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five kinds of transformers that kept their states."""
+    """Several kinds of transformers that kept their states."""
     folder = tmp_path_factory.mktemp("results")
     for number, changes in enumerate(FORMS):
         sweep = sweep_with_keys(
@@ -78,6 +82,14 @@ def test_what_was_not_kept_is_refused(folder: Path) -> None:
         list(export_weights(folder / "form0", trial.trial_id, 4, None))
     with pytest.raises(InputError, match="is not a trial of form0"):
         list(export_weights(folder / "form0", "unknown", 4, None))
+
+
+def test_a_text_that_is_gone_is_named(folder: Path, tmp_path: Path) -> None:
+    with LedgerReader(folder / "form0" / "ledger.db") as ledger:
+        (trial,) = ledger.trials()
+    config = OBJECTIVES["gpt"].config_of({**trial.config, "text": (str(tmp_path / "gone.txt"),)})
+    with pytest.raises(InputError, match=r"gone\.txt"):
+        _facts(trial, 6, OBJECTIVES["gpt"], config, {})
 
 
 def test_other_objectives_have_no_loss_on_text() -> None:

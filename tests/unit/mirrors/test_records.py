@@ -11,6 +11,7 @@ from tiers import examples
 from orchestrator.maps.table import read_table
 from orchestrator.mirrors.records import (
     MOST_POINTS,
+    _curves,
     curve_points,
     differing,
     kept_rows,
@@ -68,6 +69,14 @@ def test_what_rules_did_is_a_tag_of_the_trial(ledger) -> None:
     assert tags["fired"].startswith("lr x0.5 at 8 (loss 1.5 > 1.2 at step 8), lr x0.5")
     assert tags["fired"].endswith(" and 5 more")
     assert "fired" not in trial_record(ledger, plain, 10, {}, "s").tags
+
+
+def test_a_metric_has_a_name_that_every_tracker_takes(ledger) -> None:
+    row = ledger.trials()[0]
+    row = replace(row, config={**row.config, "domains": [["en/*.txt", 1.0], ["a+b", 1.0]]})
+    read = {f"domain_loss/{name}": np.array([2.0, 1.0]) for name in ("*.txt", "a+b")}
+    names = {point.name for point in _curves(row, {}, {"step": np.array([5, 10]), **read}, 10)}
+    assert names == {"domain_loss/_.txt", "domain_loss/a_b"}
 
 
 def test_a_blow_up_is_drawn_at_twice_the_initial_loss(ledger) -> None:

@@ -1,6 +1,7 @@
 """Merges of weights: closed forms."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from pack_cases import SMALL
 
 from objectives.base import OBJECTIVES, ExecutionPlan
 from objectives.models.gpt_model import initial_weights
-from objectives.models.merging import HeldOut, between, combined, greedy, mean, slerp, task_arithmetic
+from objectives.models.merging import HeldOut, Weights, between, combined, greedy, mean, slerp, task_arithmetic
 
 ANGLE = 1.1
 NORTH = {"a": torch.tensor([[2.0, 0.0]], dtype=torch.float64), "b": torch.tensor([0.0, 3.0], dtype=torch.float64)}
@@ -64,12 +65,17 @@ def test_task_arithmetic_adds_changes_since_the_base() -> None:
 
 def test_a_greedy_soup_takes_what_lowers_the_loss_of_the_mean() -> None:
     models = [{"x": torch.tensor([value], dtype=torch.float64)} for value in (3.0, -1.0, 0.5, -0.5)]
-    assert greedy(models, lambda weights: float(weights["x"].abs()[0])) == [2, 3]
+
+    def loss(weights: Weights) -> float:
+        return float(weights["x"].abs()[0])
+
+    assert greedy(models, [*map(loss, models)], loss) == [2, 3]
 
 
-def test_the_losses_of_the_halves_average_to_the_validation_loss() -> None:
+@pytest.mark.parametrize("texts", [{}, {"domains": {"tables": 1.0, "python_docs": 3.0}}], ids=["one", "domains"])
+def test_the_losses_of_the_halves_average_to_the_validation_loss(texts: dict[str, Any]) -> None:
     kind = OBJECTIVES["gpt"]
-    config = kind.config_of({**SMALL["gpt"], "steps": 4, "init_deviation": 0.3, "residual_scale": 0.7})
+    config = kind.config_of({**SMALL["gpt"], "steps": 4, "init_deviation": 0.3, "residual_scale": 0.7, **texts})
     trainer = kind.start([config], [3], "cpu", ExecutionPlan(1))
     weights = {name: weight[0].detach() for name, weight in trainer.weights.items()}
     first, second = HeldOut(config).losses(config, weights)

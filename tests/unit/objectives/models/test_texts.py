@@ -4,8 +4,10 @@ import bz2
 import gzip
 import lzma
 import os
+import tracemalloc
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -243,6 +245,24 @@ def test_a_text_that_is_cut_has_all_its_bytes_in_two_parts(at: int) -> None:
 def _with_breaks(sources, documents):
     for content, has_break in zip(contents(sources, documents, "markup"), documents.has_break_D, strict=True):
         yield content + b"\n" * int(has_break)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "most"), [({}, 80), ({"noise_share": 0.1}, 130), ({"dedup": "exact"}, 200)], ids=str
+)
+def test_a_short_document_costs_little_memory(tmp_path: Path, recipe: dict[str, Any], most: int) -> None:
+    number = 30_000
+    text = tmp_path / "short.txt"
+    text.write_text("".join(f"{place}\n" for place in range(number)))
+    load_text((str(text),), Recipe())  # imports
+    tracemalloc.start()
+    try:
+        found = load_text((str(text),), Recipe("\n", **recipe))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(found.documents) > 0.8 * number
+    assert peak < most * number  # bytes
 
 
 def test_the_origin_of_a_batch_is_found_in_a_text_on_disk(tmp_path: Path, little_memory: None) -> None:
