@@ -344,7 +344,7 @@ def _saved(results: Remedies, tally: Tally) -> str:
     """How many fresh replicates the remedy saved; if they are all alike, that it saved the run."""
     measured = results.measured(tally)
     if measured is None:
-        return "not trained with fresh data yet"
+        return "not trained with fresh data"
     counts = "saved the one run, without a test against chance"
     if results.replicates_differ:
         interval = f"(95 % interval {measured.low:.0%} to {measured.high:.0%})"

@@ -178,6 +178,7 @@ class SeriesOfText:
             text = text_of(line)
             if len(self._shapes) >= MAX_SHAPES:
                 self._shapes.clear()
+                self._forms.clear()
             if (found := _shape(line, text)) is not None:
                 form = found.form and self._forms.setdefault(found.form, found.form)
                 self._shapes[shape] = replace(found, form=form)

@@ -304,9 +304,10 @@ class PackedRun:
         is_complete_K = ~update.has_ended_K & (age_K + num_steps == self.pack.steps)
         self._share_energy(is_due=bool((update.has_ended_K | is_complete_K).any()))
         is_plateaued_K = self._validate(members, is_complete_K, ~update.has_ended_K)
-        for k, row in enumerate(rows):
-            ids, is_last = [self.trial_ids[member] for member in row], bool(is_complete_K[k] or is_plateaued_K[k])
-            self.keeper.offer(self.trainer, k, ids, self.age_of[row[0]], is_last=is_last)
+        # A lost member trains on until the update.
+        for k in np.flatnonzero(update.num_steps_K == num_steps).tolist():
+            ids, is_last = [self.trial_ids[member] for member in rows[k]], bool(is_complete_K[k] or is_plateaued_K[k])
+            self.keeper.offer(self.trainer, k, ids, int(age_K[k]) + num_steps, is_last=is_last)
         for k in np.flatnonzero(update.has_ended_K).tolist():
             self._finish(k, int(age_K[k] + update.num_steps_K[k]), math.nan)
         has_ended_K = update.has_ended_K | is_complete_K | is_plateaued_K

@@ -52,10 +52,8 @@ class Remedy:
     @property
     def reach(self) -> int:
         """Steps before the fork that it reads: the states of a mean."""
-        starts = [
-            entry["at"] - (entry["mean"] - 1) * entry.get("apart", 10) for entry in self.entries if "mean" in entry
-        ]
-        return max(0, *(-start for start in starts)) if starts else 0
+        means = [entry for entry in self.entries if "mean" in entry]
+        return max([0, *((entry["mean"] - 1) * entry.get("apart", 10) - entry["at"] for entry in means)])
 
     @property
     def kind(self) -> str:

@@ -194,8 +194,8 @@ def usual_remedies(evidence: Evidence, stable_cells: Iterable[StableCell] = ()) 
 def core_remedies(evidence: Evidence, stable_cells: Iterable[StableCell] = ()) -> list[Remedy]:
     """The usual remedies to try in every cell of a map: one or two of a kind, and the values of ``stable_cells``.
 
-    Leaves out a quarter of the learning rate, one that returns, ZClip, a single skipped batch, and changes of the
-    second moment alone.
+    Leaves out a quarter of the learning rate, one that returns, ZClip, a mean of earlier weights, a single skipped
+    batch, and changes of the second moment alone.
     """
     return [remedy for remedy in usual_remedies(evidence, stable_cells) if not any(map(_is_redundant, remedy.entries))]
 

@@ -113,6 +113,8 @@ def _parts(folder: Path, diagnosis: Diagnosis, request: RemedyRequest) -> Iterat
     # If fresh data does not repeat what a remedy did, the next best is trained with it.
     while more := [fork for fork in fresh_forks(current_remedies(folder, diagnosis), request) if fork not in fresh]:
         fresh += more
+        if not (more := accepted_forks(folder, trial, more, allow_import=allow_import)):
+            break  # a custom trainer without a placeholder for other data
         yield f"{len(more)} forks with fresh data", trial, target, [*singles, *fresh], ()
     remedies = current_remedies(folder, diagnosis)
     for number, neighbour in enumerate(remedies.neighbours):
@@ -123,10 +125,9 @@ def _on_neighbour(
     folder: Path, remedies: Remedies, neighbour: TrialResult, request: RemedyRequest, *, is_nearest: bool
 ) -> Iterator[_Part]:
     """Named remedies on a stable trial; of a single trial on the nearest one all that save every replicate."""
-    by_step = sorted(remedies.tallies, key=lambda tally: tally.fork_step)
-    named = [remedies.shown, *([] if request.each_cell else [remedies.best])]
-    chosen = {(tally.name, tally.fork_step): tally for tally in named if tally is not None}
+    chosen = _named(remedies, request)
     if is_nearest and not request.each_cell:
+        by_step = sorted(remedies.tallies, key=lambda tally: tally.fork_step)
         saving = {tally.name: tally for tally in by_step if tally.saves_all}.values()  # from the last step where it did
         chosen |= {(tally.name, tally.fork_step): tally for tally in saving}
     forks = [Fork(tally.remedy, tally.fork_step, 0) for tally in chosen.values() if tally.fork_step < neighbour.steps]
@@ -164,7 +165,7 @@ def single_forks(folder: Path, diagnosis: Diagnosis, request: RemedyRequest) -> 
     tried = forks_to_try(folder, diagnosis, request, steps)
     if not tried:
         message = "no remedy fits between these steps and the end of the run"
-        raise InputError(Problem("--fork", "", message, "fork earlier"))
+        raise InputError(Problem("--fork", "", message, "fork earlier, a mean later"))
     if (num := len(tried) * request.replicates) > MAX_FORKS:
         message = f"{num} forks are more than {MAX_FORKS}"
         raise InputError(Problem("--replicates", str(request.replicates), message, "try fewer remedies or steps"))
@@ -214,12 +215,16 @@ def forks_to_try(folder: Path, diagnosis: Diagnosis, request: RemedyRequest, ste
 
 def fresh_forks(remedies: Remedies, request: RemedyRequest) -> list[Fork]:
     """Forks of the named remedies, and of none from the same steps, with data that had no part in naming them."""
-    named = [remedies.shown, *([] if request.each_cell else [remedies.best])]
-    chosen = {(tally.name, tally.fork_step): tally for tally in named if tally is not None}
     numbers = range(FIRST_FRESH, FIRST_FRESH + _NUM_FRESH if remedies.replicates_differ else FIRST_FRESH)
-    forks = [(tally.remedy, tally.fork_step) for tally in chosen.values()]
+    forks = [(tally.remedy, tally.fork_step) for tally in _named(remedies, request).values()]
     forks += [(Remedy(), step) for step in sorted({step for _, step in forks})]
     return [Fork(remedy, step, number) for remedy, step in forks for number in numbers]
+
+
+def _named(remedies: Remedies, request: RemedyRequest) -> dict[tuple[str, int], Tally]:
+    """The remedies that the answer names, by name and fork step."""
+    named = [remedies.shown, *([] if request.each_cell else [remedies.best])]
+    return {(tally.name, tally.fork_step): tally for tally in named if tally is not None}
 
 
 def best_pairs(remedies: Remedies) -> Iterator[tuple[Remedy, int]]:

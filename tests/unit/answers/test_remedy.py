@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from diagnosis_cases import row_of
 from remedy_cases import CLIP, LOWER, SKIP, TEN, all_cells, answer, forked, fresh, in_cell, three_cells
 
@@ -146,6 +147,19 @@ def test_the_answer_has_a_summary_and_a_row_for_each_cell() -> None:
         "table: results/case/remedies.csv",
         "`sweep remedy case --trial ID` tries more on one trial; the table has the ids",
     ]
+
+
+def test_what_named_remedies_do_to_stable_neighbours_is_counted_and_its_middle_change_of_the_loss() -> None:
+    results, name = three_cells(), "clip 0.3"
+    outcomes = [("stable", 1.1), ("stable", 1.3), ("spiked", None)]
+    costs = tuple(Cost(name, 100, *of_one, 1.0, str(number)) for number, of_one in enumerate(outcomes))
+    other = Cost("skip 5", 100, "spiked", 9.0, 1.0, "0")  # is not named there
+    first = replace(results.cells[0], costs=(*costs, other))
+    found = answer_of(replace(results, cells=(first, *results.cells[1:])))
+    row = found.cells[0]
+    assert (row.neighbours, row.neighbours_stable, row.neighbour_cost) == (3, 2, pytest.approx(0.2))
+    text = "on 3 stable neighbours of these cells 2 stay stable with it, and the final loss changes by +20.0% in the"
+    assert f"{text} median cell" in found.lines()
 
 
 def test_a_cell_without_a_fork_is_not_called_lost() -> None:

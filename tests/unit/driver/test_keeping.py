@@ -10,12 +10,14 @@ from sweep_cases import sweep_of
 from objectives.base import OBJECTIVES
 from objectives.models.facts.sizes import bytes_per_weight, num_weights
 from orchestrator.base.errors import InputError, StorageError
+from orchestrator.base.files import LEDGER
 from orchestrator.base.states import STATES, kept_steps
 from orchestrator.driver.keeping import kept_bytes
 from orchestrator.driver.packing import rounding_of
 from orchestrator.driver.planning import check_runnable
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.worker.kept_states import kept_weights, weights_of_row
 
 BASE = "name: case\nobjective: quadratic\naxes: {lr: {values: [0.1, 1.0]}}\nfixed: {dimension: 5}\n"
@@ -55,6 +57,17 @@ def test_a_sweep_keeps_the_last_states_and_the_last_of_all(tmp_path: Path, steps
                 assert torch.equal(kept["x"], weights_of_row(alone, 0)["x"])
                 sizes += (tmp_path / "case" / STATES / trial.trial_id / f"step-{step}.pt").stat().st_size
     assert sizes <= kept_bytes(sweep) < 3 * sizes
+
+
+def test_a_lost_trial_keeps_no_state_from_after_its_end(tmp_path: Path) -> None:
+    base = BASE.replace("1.0", "60.0").replace("5}", "5, optimizer: sgd}")
+    sweep = sweep_of(f"{KEPT}100\n".replace("last: 2", "last: 9"), base)
+    run_sweep(sweep, tmp_path / "case", InlineExecutor)
+    with LedgerReader(tmp_path / "case" / LEDGER) as ledger:
+        (lost,) = (row for row in ledger.trials() if row.outcome == "diverged")
+    assert lost.steps_done is not None
+    assert lost.steps_done % 10
+    assert kept_steps(tmp_path / "case", lost.trial_id) == [*range(10, lost.steps_done, 10)]
 
 
 def test_states_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import pytest
 from orchestrator.logs.columns import MetricsConfig
 from orchestrator.logs.line_formats import reader_of
 from orchestrator.logs.point_maker import Point, PointMaker
+from orchestrator.logs.series import SeriesOfText
+from orchestrator.logs.shapes import MAX_SHAPES
 from orchestrator.logs.streams import MetricStream
 
 NUM = 1600  # lines: the first 1,000 with numbers are read one by one
@@ -118,3 +120,11 @@ def test_lines_read_together_give_the_points_of_lines_read_one_by_one(
     assert repr(points) == repr(expected)  # of NaN too
     assert len(points) > 500
     assert stream.note.startswith(note)
+
+
+def test_forms_of_lines_are_forgotten_with_their_shapes() -> None:
+    series = SeriesOfText()
+    for number in range(2 * MAX_SHAPES + 10):
+        word = "".join(chr(ord("a") + int(digit)) for digit in str(number))
+        series.row_of_line(f"step {number} {word} loss 2.5".encode())
+    assert len(series._forms) <= len(series._shapes) <= MAX_SHAPES

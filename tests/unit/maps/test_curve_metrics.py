@@ -222,7 +222,7 @@ def test_steps_over_the_loss_ratio_are_those_of_its_definition(losses: list[floa
     expected = 0
     for step in range(1, len(losses)):
         before = [loss for loss in losses[:step] if isfinite(loss)]
-        is_over = bool(before) and losses[step] / min(before) > 1.2
+        is_over = bool(before) and losses[step] > 1.2 * min(before)
         expected += is_over or not isfinite(losses[step])
     assert loss_ratio_steps(np.array(losses)) == expected
 

@@ -119,18 +119,28 @@ def test_the_folder_of_a_fork_keeps_its_output_and_not_its_checkpoints(mine: Pat
         assert {path.name for path in folder.iterdir()} == {"output.log", "points.jsonl", "trial.json"}
 
 
+FORGETS_MOMENTUM = TRAIN.replace(
+    'first, *saved = json.load(open(o.get("from", path)))',
+    "first, *saved = json.load(open(path)); v = 0.0; x *= 1.001",
+)
+
+
 def test_a_trainer_that_does_not_resume_exactly_is_said_to_differ(tmp_path: Path) -> None:
-    forgets_momentum = TRAIN.replace(
-        'first, *saved = json.load(open(o.get("from", path)))',
-        "first, *saved = json.load(open(path)); v = 0.0; x *= 1.001",
-    )
-    found = find_remedies(swept(tmp_path, forgets_momentum), None, {}, ASKED)
+    found = find_remedies(swept(tmp_path, FORGETS_MOMENTUM), None, {}, ASKED)
     assert found.control_repeats is True
     steps = [(one.fork_step, one.differs and one.differs.step) for one in found.resumed]
     assert steps == [(30, 30), (50, 50)]
     largest = [one.differs.largest for one in found.resumed if one.differs is not None]
     assert 0 < largest[1] < 0.1, largest
     assert "resumed: at step 30 and left alone, it does NOT repeat the trial: they differ from step 30" in said(found)
+
+
+def test_what_a_trainer_without_other_data_names_is_not_trained_with_fresh_data(tmp_path: Path) -> None:
+    asked = RemedyRequest(("lr=x0.25",), ("-35", "-25", "-15", "-5"), pairs=False)
+    found = find_remedies(swept(tmp_path, FORGETS_MOMENTUM), None, {}, asked)
+    assert found.cheapest is not None
+    assert (found.cheapest.name, found.fresh, found.num_missing) == ("lr x0.25", (), 0)
+    assert "lr x0.25 from step 50 (5 before the onset): not trained with fresh data" in said(found)
 
 
 def test_a_value_that_the_trainer_takes_from_its_checkpoint_counts_as_not_tried(tmp_path: Path) -> None:
