@@ -19,10 +19,9 @@ from orchestrator.base.errors import SweepError
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER, is_locked
 from orchestrator.base.space import Axis
 from orchestrator.base.words import age_text, outcomes_text
-from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.all_sweeps import ListedSweep, listed_sweep, sweep_folders
 from orchestrator.maps.cell_map import CellMap, cell_map
-from orchestrator.maps.table import read_table
+from orchestrator.maps.table import SweepTable
 from orchestrator.pages.page_html import content_policy, document, page_file
 from orchestrator.render.html import text_html
 from orchestrator.render.labels import axis_place
@@ -62,7 +61,8 @@ class SweepIndex:
         stamp = tuple(_stamps(folder))
         kept = self._kept.get(folder.name)
         if kept is None or kept[0] != stamp:
-            kept = self._kept[folder.name] = (stamp, listed_sweep(folder), small_map(folder))
+            found, table = listed_sweep(folder)
+            kept = self._kept[folder.name] = (stamp, found, "" if table is None else small_map(table))
         return replace(kept[1], is_running=is_locked(folder)), kept[2]
 
 
@@ -98,13 +98,12 @@ def card_html(sweep: ListedSweep, picture: str) -> str:
     return f'<article class="sweep">{shown}{head}{question}<dl>{facts}</dl>{tick}</article>'
 
 
-def small_map(folder: Path) -> str:
-    """The map of a sweep as an image of one dot for each cell; empty without a map."""
+def small_map(table: SweepTable) -> str:
+    """The map of a sweep as an image of one dot for each cell; empty without axes."""
     try:
-        with LedgerReader(folder / LEDGER) as ledger:
-            found = cell_map(read_table(ledger))
+        found = cell_map(table)
     except SweepError:
-        return ""  # its card says why, if the ledger cannot be read
+        return ""
     from PIL import Image
 
     picture = io.BytesIO()
