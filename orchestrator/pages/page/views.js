@@ -49,7 +49,7 @@ function seenTrials() {
 
 // From a value to a place between two; the ends are those of ``places``.
 function along(places, from, to) {
-  const [low, high] = [places.reduce((a, b) => Math.min(a, b)), places.reduce((a, b) => Math.max(a, b))];
+  const [low, high] = endsOf(places);
   return (place) => from + ((to - from) * (high > low ? (place - low) / (high - low) : 0.5));
 }
 
