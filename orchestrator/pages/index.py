@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_rgba
 
 from orchestrator.base.errors import SweepError
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER, is_locked
@@ -24,8 +24,8 @@ from orchestrator.maps.cell_map import CellMap, cell_map
 from orchestrator.maps.table import SweepTable
 from orchestrator.pages.page_html import content_policy, document, page_file
 from orchestrator.render.html import text_html
-from orchestrator.render.labels import axis_place
-from orchestrator.render.style import fraction_colours
+from orchestrator.render.labels import axis_place, fraction_shown
+from orchestrator.render.style import BLANK, fraction_colours
 
 _DOTS, _DOT = (72, 48), 2  # columns and rows of the small map of scattered cells, and the size of a dot
 _NONE = "None yet. `sweep init` writes a sweep file, `sweep run FILE` trains it, and this page shows it."
@@ -114,14 +114,15 @@ def small_map(table: SweepTable) -> str:
 
 
 def dots(found: CellMap) -> np.ndarray:
-    """The stable fractions of the cells as colours, in rows from the top; what is not known has none."""
+    """The cells in the colours of the map of stable fractions, in rows from the top; what is not known has none."""
     colours, grid = fraction_colours(), found.is_grid
     width, height = (len(found.x_values), len(found.y_values)) if grid else _DOTS
     picture = np.zeros((height, width, 4), np.uint8)
     for (x, y), cell in found.cells.items():
         if cell.fraction_stable is None:
             continue
-        colour = (*(round(255 * part) for part in to_rgb(colours(cell.fraction_stable))), 255)
+        fraction = fraction_shown(cell)
+        colour = [round(255 * part) for part in to_rgba(BLANK if fraction is None else colours(fraction))]
         if grid:
             picture[height - 1 - found.y_values.index(y), found.x_values.index(x)] = colour
             continue
