@@ -67,7 +67,7 @@ const ROOM_FOR_DIVERGED = 34;
 function parallelView() {
   const width = widthOfViews();
   const height = heightOfViews(width);
-  const [left, right, top, bottom] = [46, width - 60, 34, height - 20];
+  const [left, right, top, bottom] = [58, width - 60, 34, height - 20];
   const axes = data.axes.filter(({ labels }) => labels.length > 1);
   const found = seenTrials();
   const losses = found.map(({ i }) => (trials.final_loss[i] === null ? null : Number(trials.final_loss[i])));

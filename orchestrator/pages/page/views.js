@@ -137,7 +137,7 @@ function scatterView() {
   }
   drawing.append(...rings(points));
   const key = outcomeKey(byOutcome(points).map(([outcome]) => outcome));
-  if (surface.length) key.push(element("li", {}, "behind: fitted probability of stable, black line: one half"));
+  if (surface.length) key.push(element("li", {}, "behind: fitted probability of stable, with a line at one half"));
   return ["every trial by its outcome", drawing, key, nearestOf(points)];
 }
 
