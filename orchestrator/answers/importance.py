@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.maps.table import SweepTable
 
 TARGETS = ("stability", "loss")
-_TITLES = {"ped_anova": "PED-ANOVA", "fanova": "fANOVA", "surface": "surface"}
+TITLES = {"ped_anova": "PED-ANOVA", "fanova": "fANOVA", "surface": "surface"}
 _LIBRARIES = ("optuna", "sklearn")
 
 
@@ -64,7 +64,7 @@ class ImportanceAnswer(Answer):
             rows.append((axis, *("-" if share is None else f"{share[axis]:.2f}" for share in shares)))
         kind = result.measure.kind
         names = {"stability": "stability", "loss": kind}
-        head = ("", *(f"{names[target]}: {_TITLES[evaluator]}" for target, evaluator in columns))
+        head = ("", *(f"{names[target]}: {TITLES[evaluator]}" for target, evaluator in columns))
         yield Line(
             f"{result.sweep}: which axis moves stability and which the {kind}, from {result.num_trials} trials; a "
             "column adds up to 1"

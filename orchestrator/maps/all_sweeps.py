@@ -70,7 +70,7 @@ class ListedSweep:
 
 def all_sweeps(results: Path) -> list[ListedSweep]:
     """The sweeps in the folder ``results``, the latest change first."""
-    return sorted(map(listed_sweep, sweep_folders(results)), key=lambda found: -found.changed_at)
+    return sorted((listed_sweep(folder)[0] for folder in sweep_folders(results)), key=lambda found: -found.changed_at)
 
 
 def sweep_folders(results: Path) -> list[Path]:
@@ -78,8 +78,8 @@ def sweep_folders(results: Path) -> list[Path]:
     return [folder for folder in sorted(results.iterdir()) if (folder / LEDGER).is_file()] if results.is_dir() else []
 
 
-def listed_sweep(folder: Path) -> ListedSweep:
-    """What a list shows of the sweep in ``folder``."""
+def listed_sweep(folder: Path) -> tuple[ListedSweep, SweepTable | None]:
+    """What a list shows of the sweep in ``folder``, and its table; None if its ledger cannot be read."""
     changed = max(path.stat().st_mtime for path in (folder / LEDGER, folder / FROZEN_SWEEP) if path.exists())
     try:
         with LedgerReader(folder / LEDGER) as ledger:
@@ -87,9 +87,9 @@ def listed_sweep(folder: Path) -> ListedSweep:
             edge = _edge(table)
         question = question_of(frozen_text(folder))
     except SweepError as error:
-        return ListedSweep(folder.name, is_locked(folder), changed, problem=str(error).splitlines()[0])
+        return ListedSweep(folder.name, is_locked(folder), changed, problem=str(error).splitlines()[0]), None
     outcomes = Counter(row.label for row in table.trials if row.outcome is not None)
-    return ListedSweep(
+    found = ListedSweep(
         folder.name,
         is_locked(folder),
         changed,
@@ -103,6 +103,7 @@ def listed_sweep(folder: Path) -> ListedSweep:
         question=question,
         edge=edge,
     )
+    return found, table
 
 
 def _edge(table: SweepTable) -> EdgeRange | None:

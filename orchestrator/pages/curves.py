@@ -58,7 +58,7 @@ def curves_and_readings(
 
     With ``points_of_reading`` also its readings of telemetry.
     """
-    trace = ledger.trace(row.trial_id, (*CURVES, "lr")) if row.outcome else {}
+    trace = ledger.trace(row.trial_id, (*CURVES, _RATE)) if row.outcome else {}
     telemetry = ledger.telemetry(row.trial_id) if row.outcome else {}
     found = {name: metric(trace) for name, metric in OF_TRACES.items()} | headlines(telemetry, trace)
     found |= {name: last_reading(telemetry, name) for name in printed_metrics([row])}

@@ -13,20 +13,19 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_rgba
 
 from orchestrator.base.errors import SweepError
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER, is_locked
 from orchestrator.base.space import Axis
 from orchestrator.base.words import age_text, outcomes_text
-from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.all_sweeps import ListedSweep, listed_sweep, sweep_folders
 from orchestrator.maps.cell_map import CellMap, cell_map
-from orchestrator.maps.table import read_table
+from orchestrator.maps.table import SweepTable
 from orchestrator.pages.page_html import content_policy, document, page_file
 from orchestrator.render.html import text_html
-from orchestrator.render.labels import axis_place
-from orchestrator.render.style import fraction_colours
+from orchestrator.render.labels import axis_place, fraction_shown
+from orchestrator.render.style import BLANK, fraction_colours
 
 _DOTS, _DOT = (72, 48), 2  # columns and rows of the small map of scattered cells, and the size of a dot
 _NONE = "None yet. `sweep init` writes a sweep file, `sweep run FILE` trains it, and this page shows it."
@@ -62,7 +61,8 @@ class SweepIndex:
         stamp = tuple(_stamps(folder))
         kept = self._kept.get(folder.name)
         if kept is None or kept[0] != stamp:
-            kept = self._kept[folder.name] = (stamp, listed_sweep(folder), small_map(folder))
+            found, table = listed_sweep(folder)
+            kept = self._kept[folder.name] = (stamp, found, "" if table is None else small_map(table))
         return replace(kept[1], is_running=is_locked(folder)), kept[2]
 
 
@@ -98,13 +98,12 @@ def card_html(sweep: ListedSweep, picture: str) -> str:
     return f'<article class="sweep">{shown}{head}{question}<dl>{facts}</dl>{tick}</article>'
 
 
-def small_map(folder: Path) -> str:
-    """The map of a sweep as an image of one dot for each cell; empty without a map."""
+def small_map(table: SweepTable) -> str:
+    """The map of a sweep as an image of one dot for each cell; empty without axes."""
     try:
-        with LedgerReader(folder / LEDGER) as ledger:
-            found = cell_map(read_table(ledger))
+        found = cell_map(table)
     except SweepError:
-        return ""  # its card says why, if the ledger cannot be read
+        return ""
     from PIL import Image
 
     picture = io.BytesIO()
@@ -115,14 +114,15 @@ def small_map(folder: Path) -> str:
 
 
 def dots(found: CellMap) -> np.ndarray:
-    """The stable fractions of the cells as colours, in rows from the top; what is not known has none."""
+    """The cells in the colours of the map of stable fractions, in rows from the top; what is not known has none."""
     colours, grid = fraction_colours(), found.is_grid
     width, height = (len(found.x_values), len(found.y_values)) if grid else _DOTS
     picture = np.zeros((height, width, 4), np.uint8)
     for (x, y), cell in found.cells.items():
         if cell.fraction_stable is None:
             continue
-        colour = (*(round(255 * part) for part in to_rgb(colours(cell.fraction_stable))), 255)
+        fraction = fraction_shown(cell)
+        colour = [round(255 * part) for part in to_rgba(BLANK if fraction is None else colours(fraction))]
         if grid:
             picture[height - 1 - found.y_values.index(y), found.x_values.index(x)] = colour
             continue

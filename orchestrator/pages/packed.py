@@ -33,8 +33,3 @@ def split(data: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     later = {name: data[name] for name in LATER}
     text = json.dumps(later, allow_nan=False, separators=(",", ":"))
     return now, base64.b64encode(zlib.compress(text.encode(), 9)).decode()
-
-
-def joined(now: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """The data of ``split`` again, as the page's script puts it together."""
-    return {**now, **json.loads(zlib.decompress(base64.b64decode(text)))}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.answers.importance import TITLES
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis
 from orchestrator.maps.axes import led
@@ -19,7 +20,6 @@ from orchestrator.render.labels import axis_place
 
 _ACROSS = 33  # places on a range
 _MOST_TRIALS = 3000  # that a page fits a surface to: more take long, and fill the plane themselves
-_TITLES = {"ped_anova": "PED-ANOVA", "fanova": "fANOVA", "surface": "surface"}
 
 
 def surface_html(table: SweepTable) -> str:
@@ -78,9 +78,9 @@ def _bars(axes: Sequence[str], of_target: Mapping[str, Mapping[str, float] | Non
     rows = []
     for axis in order:
         bars = "".join(
-            f'<span class="track" title="{_TITLES.get(name, name)}"><span class="share" '
+            f'<span class="track" title="{TITLES[name]}"><span class="share" '
             f'style="width: {100 * shares[axis]:.1f}%"></span></span>'
-            f'<span class="of">{shares[axis]:.0%} <small>{_TITLES.get(name, name)}</small></span>'
+            f'<span class="of">{shares[axis]:.0%} <small>{TITLES[name]}</small></span>'
             for name, shares in known.items()
         )
         rows.append(f'<dt>{html.escape(axis)}</dt><dd class="bars">{bars}</dd>')

@@ -83,7 +83,8 @@ def seen(request: pytest.FixtureRequest, page: Page, folder: Path, served: Serve
         with served(folder.parent, "seen") as address:
             page.goto(address)
             yield page
-    assert complaints == []
+    # A server that computes other answers first says 503, and the page asks again.
+    assert [each for each in complaints if "status of 503" not in each] == []
 
 
 def cell(page: Page, lr: str, beta1: str):

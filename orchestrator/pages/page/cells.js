@@ -45,8 +45,7 @@ function colourScale(map) {
     [low, high] = range;
   } else if (all.length) {
     const shown = setting.size > 1 ? [...setting] : all.map((c) => values[c]);
-    low = shown.reduce((a, b) => Math.min(a, b));
-    high = shown.reduce((a, b) => Math.max(a, b));
+    [low, high] = endsOf(shown);
     if (high === low) [low, high] = [low - look.padding, high + look.padding];
   }
   const isLog = !range && low > 0 && high / low > look.log_colours_from;

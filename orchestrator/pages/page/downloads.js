@@ -29,7 +29,7 @@ function tableText() {
 
 const shownPicture = () => (choice.view !== "map" ? viewPicture() : data.is_grid ? gridPicture() : viewPicture());
 
-const PICTURE_STYLE = "text { font: 12px system-ui, sans-serif; fill: #1a1a1a } .axis { font-weight: 600 } .grid { stroke: #dddddd } circle { stroke: #1a1a1a } .plain { stroke: none } "
+const PICTURE_STYLE = "text { font: 12px system-ui, sans-serif; fill: #1a1a1a } .axis { font-weight: 600 } .grid { stroke: #dddddd } circle { stroke: #1a1a1a } "
   + ".edge { stroke: #000000; stroke-width: 3 } .curve, .through, .half, .chosen { fill: none; stroke-width: 1.6 } .half, .column { stroke: #1a1a1a } .chosen { stroke: #0b57d0; stroke-width: 3 } "
   + ".trial { fill: none; stroke-width: 7; stroke-linecap: round } .cross { stroke-width: 2 } .peak { stroke-width: 1 } .surface { opacity: 0.55 } .edge-band { fill-opacity: 0.2; stroke: none } .edge-middle, .edge-beyond { fill: none; stroke-width: 2 } "
   + ".of-stable { stroke: #0072B2 } .of-diverged { stroke: #D55E00 } .of-spiked { stroke: #E69F00 } .of-stalled { stroke: #9a6a8c } .of-collapsed { stroke: #6a3d9a } .of-degraded { stroke: #7fb8d8 } .of-pruned, .of-errored, .of-waiting, .of-planned, .of-running { stroke: #5b6470 }";

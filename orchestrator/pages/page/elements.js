@@ -50,6 +50,18 @@ function tickText(value) {
   return value.toExponential(1).replace(".0e", "e").replace("e+", "e");
 }
 
+const endsOf = (numbers) => [numbers.reduce((a, b) => Math.min(a, b)), numbers.reduce((a, b) => Math.max(a, b))];
+
+// From values to heights between two, on a log axis where they span much; what lies beyond ``numbers`` is at an end.
+function heightsOf(numbers, bottom, top) {
+  let [low, high] = numbers.length ? endsOf(numbers) : [0, 1];
+  if (low === high) [low, high] = [low - 0.5, high + 0.5];
+  const isLog = low > 0 && high / low > look.log_curves_from;
+  const place = isLog ? Math.log10 : (v) => v;
+  const toY = (value) => bottom - ((bottom - top) * (place(Math.min(Math.max(value, low), high)) - place(low))) / (place(high) - place(low));
+  return { low, high, isLog, toY };
+}
+
 const [ASK_AGAIN_MS, TRIES] = [1500, 6]; // of a server that computes other answers first
 
 // What the server of a live page answers at ``what``.

@@ -24,12 +24,9 @@ function smallDrawing(c, members, curves) {
   const calm = series.filter(({ i }) => trials.outcome[i] !== "diverged");
   const all = (calm.length ? calm : series).flatMap(({ values }) => [...values]);
   if (!all.length) return element("span", {}, "no curve");
-  let [low, high] = [all.reduce((a, b) => Math.min(a, b)), all.reduce((a, b) => Math.max(a, b))];
-  if (low === high) [low, high] = [low - 0.5, high + 0.5];
-  const place = low > 0 && high / low > look.log_curves_from ? Math.log : (v) => v;
+  const { high, toY } = heightsOf(all, TIP_HEIGHT - 3, 3);
   const last = Math.max(1, ...series.map(({ curve }) => curve.last));
   const toX = (step) => 2 + ((TIP_WIDTH - 4) * step) / last;
-  const toY = (value) => TIP_HEIGHT - 3 - ((TIP_HEIGHT - 6) * (place(Math.min(Math.max(value, low), high)) - place(low))) / (place(high) - place(low));
   const drawn = series.map(({ steps, values }, k) => svg("path", { class: "curve", d: pathOf(steps, values, { toX, toY, high }), ...strokeOf(k) }));
   return svg("svg", { width: TIP_WIDTH, height: TIP_HEIGHT, viewBox: `0 0 ${TIP_WIDTH} ${TIP_HEIGHT}`, "aria-hidden": "true" }, ...drawn);
 }

@@ -29,12 +29,8 @@ function linesView() {
   }
   const order = [...rows.keys()].sort((a, b) => a - b);
   const calm = [...rows.values()].flat().filter((c) => values[c] !== null && lookOf(c).sets_colours).map((c) => values[c]);
-  let [low, high] = calm.length ? [calm.reduce((a, b) => Math.min(a, b)), calm.reduce((a, b) => Math.max(a, b))] : [0, 1];
-  if (low === high) [low, high] = [low - 0.5, high + 0.5];
-  const isLog = low > 0 && high / low > look.log_curves_from;
-  const place = isLog ? Math.log10 : (v) => v;
+  const { low, high, isLog, toY } = heightsOf(calm, bottom, top + 16);
   const toX = along(axisX.positions.concat(axisX.ticks.map((tick) => tick[0])), left + 14, right - 14);
-  const toY = (value) => bottom - ((bottom - top - 16) * (place(Math.min(Math.max(value, low), high)) - place(low))) / (place(high) - place(low));
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "points", role: "group", "aria-label": `${title} over ${axisX.name}` });
   for (const value of ticksOf(low, high, isLog, 5)) {
     drawing.append(svg("line", { class: "grid", x1: left, x2: right, y1: toY(value), y2: toY(value) }), svg("text", { x: left - 6, y: toY(value) + 4, "text-anchor": "end" }, tickText(value)));
@@ -71,16 +67,12 @@ const ROOM_FOR_DIVERGED = 34;
 function parallelView() {
   const width = widthOfViews();
   const height = heightOfViews(width);
-  const [left, right, top, bottom] = [46, width - 60, 34, height - 20];
+  const [left, right, top, bottom] = [58, width - 60, 34, height - 20];
   const axes = data.axes.filter(({ labels }) => labels.length > 1);
   const found = seenTrials();
   const losses = found.map(({ i }) => (trials.final_loss[i] === null ? null : Number(trials.final_loss[i])));
   const calm = losses.filter((loss, n) => loss !== null && Number.isFinite(loss) && trials.outcome[found[n].i] !== "diverged");
-  let [low, high] = calm.length ? [calm.reduce((a, b) => Math.min(a, b)), calm.reduce((a, b) => Math.max(a, b))] : [0, 1];
-  if (low === high) [low, high] = [low - 0.5, high + 0.5];
-  const isLog = low > 0 && high / low > look.log_curves_from;
-  const place = isLog ? Math.log10 : (v) => v;
-  const toLoss = (value) => bottom - ((bottom - top - ROOM_FOR_DIVERGED) * (place(Math.min(Math.max(value, low), high)) - place(low))) / (place(high) - place(low));
+  const { low, high, isLog, toY: toLoss } = heightsOf(calm, bottom, top + ROOM_FOR_DIVERGED);
   const toColumn = (n) => left + ((right - left) * n) / axes.length;
   const scales = axes.map((axis) => along(axis.positions, bottom, top));
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "points", role: "group", "aria-label": "every trial through its values to its final loss" });

@@ -49,7 +49,7 @@ function seenTrials() {
 
 // From a value to a place between two; the ends are those of ``places``.
 function along(places, from, to) {
-  const [low, high] = [places.reduce((a, b) => Math.min(a, b)), places.reduce((a, b) => Math.max(a, b))];
+  const [low, high] = endsOf(places);
   return (place) => from + ((to - from) * (high > low ? (place - low) / (high - low) : 0.5));
 }
 
@@ -137,7 +137,7 @@ function scatterView() {
   }
   drawing.append(...rings(points));
   const key = outcomeKey(byOutcome(points).map(([outcome]) => outcome));
-  if (surface.length) key.push(element("li", {}, "behind: fitted probability of stable, black line: one half"));
+  if (surface.length) key.push(element("li", {}, "behind: fitted probability of stable, with a line at one half"));
   return ["every trial by its outcome", drawing, key, nearestOf(points)];
 }
 

@@ -78,6 +78,12 @@ def test_cells_without_a_result_have_no_dot(tmp_path: Path) -> None:
     assert (picture[..., 3] > 0).sum() == 1
 
 
+def test_a_degraded_cell_is_white_as_on_the_map(tmp_path: Path) -> None:
+    with sweep_at(tmp_path / "case", labels=["degraded"] + ["stable"] * 15) as ledger:
+        picture = dots(cell_map(read_table(ledger)))
+    assert (picture == 255).all(axis=2).sum() == 1
+
+
 def test_scattered_cells_lie_at_their_places(tmp_path: Path) -> None:
     body = "axes: {lr: {log: [1e-3, 1]}, beta1: {linear: [0, 0.9]}}\nsample: {method: sobol, num: 8}\n"
     with sweep_at(tmp_path / "case", body, ["stable"] * 8) as ledger:
