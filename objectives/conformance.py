@@ -25,6 +25,7 @@ import torch
 from objectives.base import RowSpec, Trainer
 from objectives.conformance_kit import (
     ALIKE,
+    COMMON_IDLE,
     METRICS,
     PHASES,
     RUNS,
@@ -103,8 +104,9 @@ class ObjectiveConformance(ConformanceKit):
             return  # sweeps with this field reject such a trainer
         # Otherwise a trainer that ignores the field would pass.
         num_distinct = len({together["update_norm"][:, k].tobytes() for k in range(len(changes))})
-        num_wanted = 1 if field in self.idle else 2 if field in ALIKE else len(changes)
-        assert field not in self.idle or num_distinct == 1, f"{field} acts on the updates, so it is not idle"
+        is_idle = field in (*COMMON_IDLE, *self.idle)
+        num_wanted = 1 if is_idle else 2 if field in ALIKE else len(changes)
+        assert not is_idle or num_distinct == 1, f"{field} acts on the updates, so it is not idle"
         assert num_distinct >= num_wanted, f"{field} does not act on the updates: it is not used"
 
     @pytest.mark.parametrize("number", range(len(OPTIMIZERS)), ids=list(OPTIMIZERS).__getitem__)

@@ -32,6 +32,7 @@ COMMON_VALUES: Mapping[str, Sequence[Any]] = {
     "zclip": [None, 1e-2, 3e-1],
     "zclip_warmup": [2, 5, 25],
     "rollback": [None, 0, 3],
+    "ema": [None, 0.5, 0.9],
     "interventions": [
         (),
         (Intervention(at=3, set={"lr": "x0.5"}),),
@@ -59,6 +60,8 @@ COMMON_NEEDS: Mapping[str, Mapping[str, Any]] = {
         for name in facts.fields.model_fields
     },
 }
+# The fields among them that no step reads.
+COMMON_IDLE = ("ema",)
 # Fields with two values that may give the same run: with the same data at all steps, skipping changes nothing.
 ALIKE = ("rollback",)
 SCHEDULES = ("constant", "linear", "cosine", "polynomial", "wsd")
