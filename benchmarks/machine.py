@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.crew import WORKERS, Advance, Crew, CrewFailed
@@ -19,10 +20,16 @@ MALLOC = {
 }
 
 
-def machine_facts() -> dict[str, str | int]:
-    """Processor, cores and versions; nothing that identifies the machine or its owner."""
+def machine_facts() -> dict[str, str | int | float]:
+    """Date, processor, cores, load and versions; nothing that identifies the machine or its owner.
+
+    The load is of the last minute, in processes that run or wait to: others compete with a measurement where it is
+    above 0 before the measurement starts.
+    """
     versions = {name: importlib.metadata.version(name) for name in ("torch", "ray", "mlflow", "optuna")}
     return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "load": round(os.getloadavg()[0], 1),
         "cpu": cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
         "system": f"{platform.system()} {platform.machine()}",

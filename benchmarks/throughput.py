@@ -84,7 +84,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def measure(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All measurements requested on the command line, raw and as ratios."""
     failures: list[str] = []
-    began = time.time()
+    began, machine = time.time(), machine_facts()
     chosen_sizes = [size for size in sizes.COMPARED if size.name in chosen.only]
     peak = {}
     if chosen_sizes:
@@ -103,7 +103,7 @@ def measure(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     main_s = {name: arm["wall_s"]["median"] for name, arm in main_sweep.items() if "runs" in arm}
     best_peak = max((value for value in peak.values() if value), default=None)
     return {
-        "machine": machine_facts(),
+        "machine": machine,
         "settings": {
             "quick": chosen.quick,
             "rounds": chosen.rounds,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, create_model, field_validator, model_validator
 
@@ -150,11 +150,14 @@ else:
 class TrainingConfig(_Fields):
     """The fields of every objective and of all optimizers."""
 
+    # Other names that a subclass takes for an optimizer with fields of its own.
+    optimizer_aliases: ClassVar[tuple[str, ...]] = ()
+
     @field_validator("optimizer")
     @classmethod
     def _optimizer_is_known(cls, name: str) -> str:
         if name not in OPTIMIZERS and not _OF_A_LIBRARY.fullmatch(name):
-            known = ", ".join(OPTIMIZERS)
+            known = ", ".join((*OPTIMIZERS, *cls.optimizer_aliases))
             if name == "muonclip":
                 raise ValueError("muonclip is muon with qk_clip, a field of gpt: here write muon")
             raise ValueError(f"{name!r} is unknown: choose from {known}, torch.optim.NAME or pytorch_optimizer.NAME")

@@ -30,7 +30,6 @@ from objectives.models.gpt_model import (
     with_init,
 )
 from objectives.models.gpt_native import NativeGpt
-from objectives.models.gpt_parts import AUTOCAST
 from objectives.models.gpt_qk_clip import clip_queries_and_keys
 from objectives.models.gpt_router import Routers, probe_size
 from objectives.native.cache import kernel_folder
@@ -84,7 +83,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         is_on_cpu = self.device.type == "cpu"
         choose_products(self.structure, self.device, plan)
         # The hand-written passes are for CPUs: a GPU has fused attention, autocast and experts need autograd.
-        self._by_hand = is_on_cpu and self.structure.precision not in AUTOCAST and not self.structure.experts
+        self._by_hand = is_on_cpu and self.structure.has_gradient_by_hand
         self._differentiate: Callable[..., tuple[torch.Tensor, torch.Tensor]] = losses_and_gradient
         self._forward: Callable[..., Forward] = functools.partial(forward, self.structure)
         self._native: NativeGpt | None = None

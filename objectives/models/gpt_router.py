@@ -21,6 +21,7 @@ from objectives.stacking import in_blocks, index_on
 # Shapes: K members, R observed ones, L layers, B sequences, T positions, N = B * T, E experts, J of them for a token.
 
 _BIAS, _CHOICES = "router_bias", "router_choices"
+_NUM_THIRDS = 3
 _PROBE = 2, 128  # sequences and positions of held-out text whose experts are remembered
 # Readings whose worst layer has the smallest number.
 _LOWEST = ("router_entropy",)
@@ -102,8 +103,9 @@ class Routers:
     def readings(
         self, routings: Sequence[Routing], probed: Sequence[Routing], routers: Sequence[torch.Tensor], rows: Rows
     ) -> dict[str, torch.Tensor]:
-        """Return the readings of ``rows``, of the worst layer of each third of the depth and of all, (R,) each.
+        """Return the readings of ``rows``, of the worst layer of all and of each third of the depth, (R,) each.
 
+        Where a third may have several layers, each layer has its own by number, as ``router_gini/0``.
         ``routings`` are of the batch, ``probed`` of the held-out text, ``routers`` the layers' weights (R, D, E).
         """
         of_layer_LR = {
@@ -122,6 +124,8 @@ class Routers:
             for third in dict.fromkeys(thirds):
                 layers = index_on(value_LR.device, tuple(layer for layer, its in enumerate(thirds) if its == third))
                 found[f"{name}/{third}"] = worst(value_LR[layers], 0)
+            if depth > _NUM_THIRDS:
+                found |= {f"{name}/{layer}": value_R for layer, value_R in enumerate(value_LR.unbind(0))}
         return found
 
     def _changed(self, probed: Sequence[Routing], rows: Rows) -> torch.Tensor:

@@ -3,10 +3,12 @@
 import csv
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from pydantic import ValidationError
 
+from objectives.base import GptConfig
 from orchestrator.sweepfile.spec import load_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
@@ -123,6 +125,32 @@ def test_the_sweep_that_the_page_shows_is_the_one_that_ships() -> None:
     document = parse_document(shown, "page")
     shipped = parse_document((ROOT / "sweeps" / "knobs" / "clip.yaml").read_text(), "clip.yaml")
     assert document.data == {key: value for key, value in shipped.data.items() if key != "tracking"}
+
+
+def test_the_page_says_what_computes_the_gradient_of_each_model() -> None:
+    said = re.search(
+        r"gradient of `gpt` is written by hand, or autograd's with (.*?) and on a GPU; a native kernel computes it,"
+        r" without (.*?) besides",
+        " ".join(PAGE.split()),
+    )
+    autograd, no_kernel = (set(re.findall(r"`(\w+)`", names)) for names in said.groups())
+    defaults = GptConfig(steps=1)
+    found: dict[str, set[str]] = {"has_gradient_by_hand": set(), "has_native_kernels": set()}
+    num_tried = 0
+    for name, field in GptConfig.model_fields.items():
+        values = get_args(field.annotation)
+        for value in (*(one for one in values if isinstance(one, str)), True, 1, 2, 4, 0.5):
+            try:
+                config = GptConfig(**{"steps": 1, name: value})
+            except ValidationError:
+                continue
+            num_tried += getattr(config, name) != getattr(defaults, name)
+            for fact, turned_off in found.items():
+                if not getattr(config, fact):
+                    turned_off.add(value if name == "precision" else name)
+    assert num_tried > 100, "most fields have a value besides the default"
+    assert found["has_gradient_by_hand"] == autograd
+    assert found["has_native_kernels"] == autograd | no_kernel
 
 
 def test_sources_are_arxiv_ids_of_the_right_form() -> None:

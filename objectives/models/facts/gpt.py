@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -11,7 +11,7 @@ from objectives.fields import Condition, per_member, structural, third_of_depth,
 from objectives.models.facts.experts import ExpertFields
 from objectives.models.facts.feed import HAS_NO_DOMAINS, FeedFields
 from objectives.models.facts.parametrisation import Parametrisation, SizeFactors
-from objectives.models.facts.presets import Preset, expanded
+from objectives.models.facts.presets import MUONCLIP, Preset, expanded
 from objectives.models.facts.text import RECIPE_FIELDS
 from objectives.models.facts.workers import check_workers
 from objectives.protocol import Objective
@@ -27,6 +27,8 @@ _HAS_GAINS = Condition(
 
 class GptConfig(ExpertFields, FeedFields):
     """A byte-level decoder-only transformer on real text."""
+
+    optimizer_aliases: ClassVar[tuple[str, ...]] = (MUONCLIP,)
 
     batch_size: int = structural(8, "sequences", "sequences of `context` bytes per step", ge=1, le=65_536)
     preset: Preset | None = structural(
@@ -342,11 +344,15 @@ class GptConfig(ExpertFields, FeedFields):
         )
 
     @property
+    def has_gradient_by_hand(self) -> bool:
+        """Whether a CPU computes gradients by hand-written passes rather than autograd."""
+        return not self.experts and self.precision in ("float32", "tf32")
+
+    @property
     def has_native_kernels(self) -> bool:
         """Whether the C++ kernel has the model, and float32, which a CPU also uses for tf32."""
         has_caps = any(cap is not None for cap in (self.logit_softcap, self.attention_softcap, self.qk_clip))
-        has_model = not (has_caps or self.bias or self.experts)
-        return has_model and self.precision in ("float32", "tf32")
+        return self.has_gradient_by_hand and not (has_caps or self.bias)
 
     @property
     def signals(self) -> tuple[str, ...]:

@@ -18,6 +18,9 @@ from objectives.stacking import Layout, Piece
 
 _COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of the quintic; its steepest slope at zero that keeps 0.7 to 1.2
 _SMALLEST_NORM = 1e-7
+# Longer sides over shorter ones above which all steps together take fewer products on the shorter side alone, and the
+# most steps for which G, from step to step with rounding errors a^2 as large, keeps them small in single precision.
+_LONG, _MOST_STEPS_AT_ONCE = 1.5, 5
 _ADAMW_STATES = {"first_moment": "first_moment", "second_moment": "vector_moment"}
 
 
@@ -79,20 +82,45 @@ def orthogonalised(x_KRC: torch.Tensor, num_steps: int) -> torch.Tensor:
 
     A step is a product with a I + b G + c G^2 on the shorter side, whose length is S; G is X X^T or X^T X there.
     """
-    a, b, c = _COEFFICIENTS
     (K, R, C), S = x_KRC.shape, min(x_KRC.shape[1:])
     norm_K = torch.linalg.vector_norm(x_KRC.flatten(1), dim=1).clamp(min=_SMALLEST_NORM)
     now_KRC, next_KRC = x_KRC.new_empty(2, K, R, C)
     gram_KSS, factor_KSS = x_KRC.new_empty(2, K, S, S)
     torch.div(x_KRC, norm_K[:, None, None], out=now_KRC)
+    if max(R, C) > _LONG * S and num_steps <= _MOST_STEPS_AT_ONCE:
+        factors_KSS = _product_of_factors(_gram(now_KRC, gram_KSS), num_steps)
+        return _times(now_KRC, factors_KSS, next_KRC)
     for _ in range(num_steps):
-        now_KCR = now_KRC.transpose(1, 2)
-        torch.bmm(*((now_KCR, now_KRC) if R > C else (now_KRC, now_KCR)), out=gram_KSS)
-        torch.baddbmm(gram_KSS, gram_KSS, gram_KSS, beta=b, alpha=c, out=factor_KSS)
-        factor_KSS.flatten(1)[:, :: S + 1].add_(a)
-        torch.bmm(*((now_KRC, factor_KSS) if R > C else (factor_KSS, now_KRC)), out=next_KRC)
+        _times(now_KRC, _factor(_gram(now_KRC, gram_KSS), factor_KSS), next_KRC)
         now_KRC, next_KRC = next_KRC, now_KRC
     return now_KRC
+
+
+def _product_of_factors(gram_KSS: torch.Tensor, num_steps: int) -> torch.Tensor:
+    """Return the product of the factors of all steps from the first G alone: the next G is F G F of the factor F."""
+    product_KSS = factor_KSS = _factor(gram_KSS, torch.empty_like(gram_KSS))
+    for _ in range(num_steps - 1):
+        gram_KSS = torch.bmm(torch.bmm(factor_KSS, gram_KSS), factor_KSS)
+        factor_KSS = _factor(gram_KSS, torch.empty_like(gram_KSS))
+        product_KSS = torch.bmm(factor_KSS, product_KSS)
+    return product_KSS
+
+
+def _gram(x_KRC: torch.Tensor, out_KSS: torch.Tensor) -> torch.Tensor:
+    (_, R, C), x_KCR = x_KRC.shape, x_KRC.transpose(1, 2)
+    return torch.bmm(*((x_KCR, x_KRC) if R > C else (x_KRC, x_KCR)), out=out_KSS)
+
+
+def _factor(gram_KSS: torch.Tensor, out_KSS: torch.Tensor) -> torch.Tensor:
+    a, b, c = _COEFFICIENTS
+    torch.baddbmm(gram_KSS, gram_KSS, gram_KSS, beta=b, alpha=c, out=out_KSS)
+    out_KSS.flatten(1)[:, :: gram_KSS.shape[1] + 1].add_(a)
+    return out_KSS
+
+
+def _times(x_KRC: torch.Tensor, factor_KSS: torch.Tensor, out_KRC: torch.Tensor) -> torch.Tensor:
+    _, R, C = x_KRC.shape
+    return torch.bmm(*((x_KRC, factor_KSS) if R > C else (factor_KSS, x_KRC)), out=out_KRC)
 
 
 def _scale(piece: Piece, kind: str) -> float:

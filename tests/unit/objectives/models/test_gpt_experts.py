@@ -300,6 +300,17 @@ def test_readings_of_routers_are_of_the_worst_layer_and_follow_their_definitions
     assert any(not torch.equal(w, before[n]) for n, w in trainer.weights.items())
 
 
+@pytest.mark.parametrize(("depth", "num_columns"), [(3, 3), (4, 7)])
+def test_a_third_of_a_deep_model_reads_as_its_worst_layer(text, depth: int, num_columns: int) -> None:
+    trainer = experts_pack(text, members=({}, {"router_init": 30.0}), depth=depth)
+    _, readings = trainer.observed_step(everyone(trainer), [], 1)
+    gini = {name.partition("/")[2]: value for name, value in readings.items() if name.startswith("router_gini/")}
+    assert len(gini) == num_columns
+    if depth == 4:
+        worst_of_two = torch.maximum(gini["1"], gini["2"])
+        assert all(torch.equal(gini[a], b) for a, b in (("shallow", gini["0"]), ("middle", worst_of_two)))
+
+
 def keep_input(inputs: dict, layer: int, _module, given: tuple) -> None:
     inputs[layer] = given[0].flatten(0, 1)
 

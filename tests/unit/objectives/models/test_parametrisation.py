@@ -17,6 +17,7 @@ from objectives.base import GptConfig, QuadraticConfig
 from objectives.control import Rule
 from objectives.interventions import Intervention
 from objectives.models.gpt import GptTrainer
+from objectives.optimizers.facts import OPTIMIZERS
 from orchestrator.base.errors import InputError
 
 SMALL = {"steps": 10, "width": 12, "heads": 3, "context": 8, "batch_size": 4, "depth": 2, "lr": 3e-3}
@@ -47,6 +48,17 @@ def test_muonclip_is_muon_with_a_largest_logit_and_needs_one() -> None:
         GptConfig(steps=1, optimizer="muonclip", qk_clip=None)
     with pytest.raises(ValidationError, match="a field of gpt: here write muon"):
         QuadraticConfig(steps=1, optimizer="muonclip")
+
+
+def test_an_unknown_optimizer_is_refused_with_every_name_that_the_objective_takes() -> None:
+    for config_class, takes_muonclip in ((GptConfig, True), (QuadraticConfig, False)):
+        with pytest.raises(ValidationError) as caught:
+            config_class(steps=1, optimizer="moon")
+        (error,) = caught.value.errors()
+        listed = error["msg"].partition("choose from ")[2].split(", ")
+        assert ("muonclip" in listed) == takes_muonclip
+        for name in listed[:-1]:
+            assert config_class(steps=1, optimizer=name).optimizer in OPTIMIZERS
 
 
 def test_an_unknown_preset_is_refused() -> None:

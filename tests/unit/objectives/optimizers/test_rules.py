@@ -14,6 +14,7 @@ from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.optimizers.rules import rule_of
 from objectives.optimizers.rules.adam8bit import code_values, make_tables, nearest_codes
+from objectives.optimizers.rules.muon import orthogonalised
 from objectives.optimizers.rules.rule import UpdateRule
 from objectives.stacking import Layout
 
@@ -341,3 +342,18 @@ def test_moments_of_eight_bits_take_a_quarter_of_the_memory() -> None:
         packed = PackedOptimizer(params, [TrainingConfig(steps=1, optimizer=name)] * 2, layout, compiled=False)
         sizes[name] = sum(state.nbytes for state in packed.states.values())
     assert sizes["adam8bit"] < 0.26 * sizes["adamw"]
+
+
+@pytest.mark.parametrize("num_steps", [1, 5, 6])
+@pytest.mark.parametrize("shape", [(6, 6), (6, 24), (24, 6)], ids=str)
+@pytest.mark.parametrize("rank", [1, 6])
+def test_matrices_of_every_shape_take_the_steps_of_newton_and_schulz(shape, num_steps: int, rank: int) -> None:
+    generator = torch.Generator().manual_seed(num_steps)
+    left, right = (torch.randn(3, *of, generator=generator) for of in ((shape[0], rank), (rank, shape[1])))
+    matrices = left @ right
+    expected = matrices.double() / torch.linalg.matrix_norm(matrices.double(), keepdim=True)
+    for _ in range(num_steps):
+        gram = expected @ expected.mT
+        expected = 3.4445 * expected + (-4.7750 * gram + 2.0315 * gram @ gram) @ expected
+    torch.testing.assert_close(orthogonalised(matrices.double(), num_steps), expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(orthogonalised(matrices, num_steps).double(), expected, rtol=0, atol=2e-3)
