@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# Where this is set, each worker of pytest and each process of a test compiles all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test test-slow test-services test-slurm test-faults soak test-browser test-peers test-recipes test-trackers test-agents bench \
 	knobs lr-knobs docs lint help
 

@@ -23,6 +23,7 @@ from orchestrator.driver.progress import Summary
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.render import style
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 from orchestrator.worker.machine import measure
@@ -123,6 +124,14 @@ def command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 def without_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run writes its ledger alone, without map and report, where a test is about something else that it does."""
     monkeypatch.setattr("orchestrator.pages.report.export_all", lambda folder: [])
+
+
+@pytest.fixture(scope="module")
+def small_pictures() -> Iterator[None]:
+    """Pictures have few dots, where a file draws many and looks at their kind alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(style, "_KINDS", {kind: (20, settings) for kind, (_, settings) in style._KINDS.items()})
+        yield
 
 
 @pytest.fixture

@@ -28,7 +28,6 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.table import read_table
 from orchestrator.pages.answers import answers_html
-from orchestrator.render import style
 from orchestrator.render.answer import Answer
 from orchestrator.render.html import cards_html
 from orchestrator.render.text import WIDTH
@@ -66,19 +65,12 @@ NEEDED: dict[str, tuple[list[str], dict[str, Any]]] = {
         {"try_": ("lr=x0.1",), "fork": ("0",), "replicates": 1},
     ),
 }
+pytestmark = pytest.mark.usefixtures("small_pictures")
 ABOUT_SWEEPS = [query.query_name() for query in answers.query_classes("sweep")]
 
 
 def sweep_named(name: str, body: str) -> Sweep:
     return sweep_of(body, f"name: {name}\n{HEAD}")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def small_pictures() -> Iterator[None]:
-    """Hundreds of pictures are drawn here, and only their kind is looked at: they have few dots."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(style, "_KINDS", {kind: (20, settings) for kind, (_, settings) in style._KINDS.items()})
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -372,7 +364,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.base.query import Query, Say, option, silent
-from orchestrator.render import style
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line
 

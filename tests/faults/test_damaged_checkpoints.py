@@ -1,5 +1,6 @@
 """Checkpoints that were damaged, swapped or lost on disk: the sweep ends with the same numbers all the same."""
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from driver_cases import Observer
 from fault_kit import SWEEP
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tiers import examples
+from tiers import examples, thinned
 
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import CHECKPOINTS, LEDGER, read_checkpoint, write_checkpoint
@@ -90,12 +91,11 @@ DAMAGES = {
     "a link": link,
     "a folder": lambda path: (path.unlink(), path.mkdir()),
 }
-QUICK = ("truncated", "a bit flipped", "missing")
+QUICK = (("truncated", 1), ("a bit flipped", 2), ("missing", 1))
 
 
-@pytest.mark.parametrize("num_damaged", [1, 2])
 @pytest.mark.parametrize(
-    "damage", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in DAMAGES]
+    ("damage", "num_damaged"), thinned(itertools.product(DAMAGES, (1, 2)), lambda case: case in QUICK)
 )
 def test_the_one_before_is_used_and_without_one_the_pack_starts_over(
     train, rows, tmp_path: Path, sweep: Sweep, undisturbed: list[tuple], damage: str, num_damaged: int

@@ -74,8 +74,8 @@ def trainer_run(tmp_path: Path, curvature: int | None, **changes: Any) -> tuple[
     ("run", "changes"),
     [
         (lightning_run, {}),
-        (lightning_run, {"precision": "bf16-mixed"}),
-        (trainer_run, {}),
+        pytest.param(lightning_run, {"precision": "bf16-mixed"}, marks=pytest.mark.slow),
+        pytest.param(trainer_run, {}, marks=pytest.mark.slow),
         (trainer_run, {"bf16": True, "gradient_accumulation_steps": 2, "label_smoothing_factor": 0.1}),
     ],
     ids=["lightning", "lightning bf16", "trainer", "trainer bf16"],

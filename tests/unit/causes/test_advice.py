@@ -1,3 +1,4 @@
+import itertools
 import json
 from collections.abc import Iterable
 from dataclasses import replace
@@ -23,6 +24,7 @@ from diagnosis_cases import (
     sweep_of_text,
     warmup_too_short,
 )
+from tiers import thinned
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP
@@ -98,8 +100,10 @@ def with_seeds(case: Case, outcome: str, seeds: Iterable[int], **config: Any) ->
     return case
 
 
-@pytest.mark.parametrize("num_seeds", [1, 2, 3, 6])
-@pytest.mark.parametrize("p_stable", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize(
+    ("p_stable", "num_seeds"),
+    thinned(itertools.product((0.2, 0.5, 0.8), (1, 2, 3, 6)), lambda case: case in ((0.2, 1), (0.8, 2), (0.5, 3))),
+)
 def test_cells_that_are_stable_by_chance_prove_an_advice_in_at_most_five_per_cent(
     p_stable: float, num_seeds: int
 ) -> None:

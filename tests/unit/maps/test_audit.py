@@ -274,7 +274,7 @@ def test_a_sweep_without_audit_says_that_none_was_audited(say) -> None:
     assert say("audit", "results/plain") == text
 
 
-def test_changing_the_audit_trains_nothing_and_changes_no_trial(results: Path, say) -> None:
+def test_changing_the_audit_trains_nothing_and_changes_no_trial(without_files: None, results: Path, say) -> None:
     before = rows_of(results, "plain")
     text = say("run", "sweep.yaml", "--set", "stopping.audit=1", "--executor", "inline")
     assert "nothing to train" in text

@@ -45,6 +45,7 @@ fixed: {optimizer: sgd, beta1: 0.0, warmup: 40}
 tracking: {enabled: false}
 """
 HEAD = "name: beyond\nobjective: quadratic\nsteps: 80\n"
+pytestmark = pytest.mark.usefixtures("small_pictures")
 REQUEST = RemedyRequest(("lr=x0.5", "lr=x0.99"), ("0", "-5"), 2)
 
 
