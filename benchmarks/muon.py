@@ -66,11 +66,15 @@ def compare(size: Size, num_rounds: int, seconds: float) -> dict:
 
 
 def newton_schulz_flops(size: Size, num_steps: int) -> int:
-    """Floating point operations of Muon's matrix products in one step of one member."""
+    """Floating point operations of Muon's matrix products in one step of one member, for at most five steps.
+
+    Long matrices have one product at the start and one at the end; all others are square.
+    """
     width = size.width
-    longer = (3 * width, width, 4 * width, 4 * width)  # sides of qkv, attention_out, mlp_in and mlp_out
-    products = sum(4 * width**2 * side + 2 * width**3 for side in longer)
-    return size.depth * num_steps * products
+    attention_out = num_steps * 6 * width**3
+    long = (3 * width, 4 * width, 4 * width)  # sides of qkv, mlp_in and mlp_out
+    others = sum(4 * width**2 * side + (8 * num_steps - 6) * width**3 for side in long)
+    return size.depth * (attention_out + others)
 
 
 def _pack(size: Size, optimizer: str) -> GptTrainer:

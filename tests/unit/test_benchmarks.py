@@ -17,12 +17,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks import arms, end_to_end, figures, gpu_rounds, pruning, sizes, sweep_files, throughput
+from benchmarks import arms, end_to_end, figures, gpu_rounds, muon, pruning, sizes, sweep_files, throughput
 from benchmarks.crew import Crew, CrewFailed, count_steps, interleaved, rotated
 from benchmarks.plain_gpt import PlainGpt, PlainTrainer, Style, losses
 from benchmarks.vmapped_gpt import VmappedTrainer
 from objectives.base import OBJECTIVES, ExecutionPlan, GptConfig
 from objectives.models.gpt_model import initial_weights
+from objectives.optimizers.rules.muon import orthogonalised
 from orchestrator.base.files import LEDGER
 from orchestrator.detection.config import SlowConfig
 from orchestrator.driver.packing import make_packs
@@ -102,6 +103,16 @@ def test_the_flops_on_paper_are_those_that_torch_counts(size) -> None:
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(tokens).backward()
     assert counter.get_total_flops() == sizes.flops_per_member_step(size)
+
+
+def test_the_flops_of_muon_on_paper_are_those_that_torch_counts() -> None:
+    size = sizes.SIZES[2]
+    config = GptConfig(steps=1, optimizer="muon", **size.fields)
+    shapes = [w.shape for name, w in initial_weights(config, 0).items() if name[0].isdigit() and w.ndim == 2]
+    with FlopCounterMode(display=False) as counter:
+        for shape in shapes:
+            orthogonalised(torch.ones(1, *shape), config.muon_steps)
+    assert counter.get_total_flops() == muon.newton_schulz_flops(size, config.muon_steps)
 
 
 def test_ratios_have_the_promised_names_and_more_is_better() -> None:
