@@ -92,6 +92,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     return told["found"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "compiled"])
 def test_it_reads_what_one_process_reads_and_changes_no_bit_of_the_training(
     kind: str, tmp_path: Path, alone: list[float]
