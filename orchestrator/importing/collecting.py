@@ -31,6 +31,7 @@ from orchestrator.importing.outcomes import (
 )
 from orchestrator.importing.rows import RUN, LeftOut, Rows, is_chart, read_tables, rows_of_chart
 from orchestrator.importing.runs import (
+    OF_TRIAL,
     Run,
     SettingColumns,
     Settings,
@@ -52,7 +53,6 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.sweepfile.sections import NAME_PATTERN
 
-_OF_TRIAL = ("seed", "steps")  # names that belong to a trial, so that no fixed setting may have them
 _MAX_LISTED = 5
 
 
@@ -261,7 +261,7 @@ def _unused(columns: Sequence[str], settings: SettingColumns, named: Iterable[st
 
 
 def _fixed(unused: Sequence[str]) -> list[str]:
-    return [name for name in unused if name not in _OF_TRIAL]
+    return [name for name in unused if name.lower() not in OF_TRIAL]
 
 
 def _reject_results(options: ImportOptions) -> None:

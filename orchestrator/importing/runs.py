@@ -20,6 +20,9 @@ from orchestrator.importing.rows import LeftOut
 from orchestrator.importing.spool import Row
 from orchestrator.logs.columns import MAX_LISTED, find_name
 
+# Names, in lower case, of what belongs to a trial or to the machine, so that no fixed setting may have them.
+OF_TRIAL = {"seed", "steps", "status", "state", "outcome", "exit_code", "run_id", "hostname", "user", "tags", "notes"}
+OF_TRIAL |= {"created", "runtime", "_runtime", "_timestamp", "_step"}
 _MIN_FILLED = 1 / 3  # of a grid; cells that fill less are scattered
 _MIN_SCATTERED = 12  # cells, to which a surface can be fitted
 _MAX_DISTINCT = 0.5  # distinct values per row: a setting has fewer, a measurement more

@@ -56,7 +56,8 @@ def norm_collapse(evidence: Evidence, finding: MakeFinding) -> Finding:
 
     Supported if weights decay, the RMS of a layer group fell to less than half of its highest before the onset, and the
     curvature then came over its threshold near the onset. Excluded without weight decay, if no group's weights shrank,
-    or if the model has no norms.
+    or if the model has no norms. A model of one's own has norms if a group is named `norm` or a setting `norm` says so;
+    where neither does, what it would be is not known.
     """
     if evidence.onset is None:
         return finding("excluded", NO_ONSET)
@@ -65,7 +66,8 @@ def norm_collapse(evidence: Evidence, finding: MakeFinding) -> Finding:
         return finding("unknown", "the weight decay is not known")
     if not decay:
         return finding("excluded", "weights do not decay")
-    if evidence.objective is not None and evidence.config.get("norm", "none") is None:
+    has_norms = _has_norms(evidence)
+    if has_norms is False:
         return finding("excluded", "the model has no norms")
     found = _norms(evidence)
     if not found:
@@ -81,9 +83,24 @@ def norm_collapse(evidence: Evidence, finding: MakeFinding) -> Finding:
         numbers.append(f"curvature up to {curvature:.3g} times its threshold at the last {len(readings)} readings")
     if shares[group] > at.NORM_COLLAPSED or curvature is None or curvature <= at.THRESHOLD:
         return finding("unknown", "weights shrank, and whether the step then overshot is not known", numbers)
+    if has_norms is None:
+        where = "`facts: {norm: layer}`" if evidence.is_custom_trainer else "a field `norm`, or a group `norm`,"
+        reason = f"weights shrank until a step overshot, but whether the model has norms is not known: {where} says so"
+        return finding("unknown", reason, numbers)
     before = found[group].between(0, evidence.until)
     began = before.began(lambda norm_N: norm_N < at.NORM_COLLAPSED * known(before.largest()))
     return finding("supported", "weights had shrunk until a step of this size overshot", numbers, began)
+
+
+def _has_norms(evidence: Evidence) -> bool | None:
+    """Whether weights stand before a norm; None for a model of one's own that does not say."""
+    if evidence.objective is not None:
+        has_field = "norm" in evidence.objective.config_class.model_fields
+        norm = evidence.config.get("norm", "layer" if has_field else None)
+        return norm is not None or bool(evidence.config.get("qk_norm"))
+    if "norm" in evidence.config:
+        return evidence.config["norm"] not in (None, False, "none", "no")
+    return True if "norm" in evidence.groups("update_to_weight") else None
 
 
 def _share_left(norms: Series, evidence: Evidence) -> float:

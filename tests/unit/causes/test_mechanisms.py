@@ -1,6 +1,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -809,3 +810,32 @@ def test_the_collapse_of_a_router_is_told_as_it_was_found(gini: float, dead: flo
     found = finding(replace(case, row=replace(case.row, collapsed_step=0)), "router_collapse")
     assert (found.verdict, found.reason) == ("supported", says)
     assert f"{dead:.0f} dead expert{'s' * (dead != 1)} at the end" in found.numbers
+
+
+@pytest.mark.parametrize(
+    ("objective", "config", "verdict"),
+    [
+        ("gpt", {"norm": None}, "excluded"),
+        ("gpt", {"norm": None, "qk_norm": True}, "supported"),
+        ("function_fit", {}, "excluded"),
+        ("command", {}, "unknown"),
+        ("command", {"norm": "rms"}, "supported"),
+        ("command", {"norm": "none"}, "excluded"),
+        ("my_mlp", {}, "unknown"),
+        ("my_mlp", {"norm": "layer"}, "supported"),
+    ],
+)
+def test_norms_collapse_only_in_a_model_that_is_known_to_have_norms(objective: str, config: dict, verdict: str) -> None:
+    assert finding(without_a_group_of_norms(objective, **config), "norm_collapse").verdict == verdict
+
+
+def test_a_group_of_weights_named_norm_says_that_a_model_of_ones_own_has_norms() -> None:
+    case = without_a_group_of_norms("my_mlp").reading(update_to_weight__norm=1e-2)
+    assert finding(case, "norm_collapse").verdict == "supported"
+
+
+def without_a_group_of_norms(objective: str, **config: Any) -> Case:
+    """Shrinking weights of this objective, whose telemetry names no group `norm`."""
+    case = changed(shrinking(), **config)
+    kept = {name: value for name, value in case.telemetry.items() if not name.endswith("/norm")}
+    return replace(case, row=replace(case.row, objective=objective), telemetry=kept)

@@ -391,3 +391,10 @@ def test_a_label_of_the_source_stands_where_first_losses_look_like_a_blow_up(
     options = import_options(axis=["lr"], initial_loss="first", **(labels or {"outcome": "loss"}))
     with brought_in(tmp_path, text, options) as ledger:
         assert [trial.outcome for trial in read_table(ledger).trials] == ["stable"] * 3 + [outcome]
+
+
+def test_how_a_run_ended_and_where_it_ran_is_not_one_of_its_settings(tmp_path: Path) -> None:
+    ends = "finished,done,60,0,node1,64\n"
+    text = f"lr,loss,Status,state,runtime,exit_code,hostname,width\n0.1,1.5,{ends}0.2,1.4,{ends}"
+    found = collect([written(tmp_path, text)], import_options(axis=["lr"], outcome="loss"), HERE)
+    assert found.runs[0].settings.fixed == {"width": 64}
