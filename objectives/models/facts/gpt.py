@@ -87,8 +87,7 @@ class GptConfig(ExpertFields, FeedFields):
     qk_clip: float | None = structural(
         None,
         "logits",
-        "largest attention logit of a head, beyond which its queries and keys are shrunk after the update"
-        " (Kimi K2: 100, as with optimizer muonclip); null for none",
+        "largest attention logit of a head, beyond which queries and keys shrink (Kimi K2: 100); null for none",
         off=True,
         gt=0,
     )
@@ -185,8 +184,7 @@ class GptConfig(ExpertFields, FeedFields):
     text: tuple[str, ...] = structural(
         (),
         "paths",
-        "text files, folders, globs or names (python_docs, licences, tables) to train on; empty for the source of"
-        " Python's standard library",
+        "text files, folders, globs or names (python_docs, licences, tables); empty for Python's standard library",
         acts=HAS_NO_DOMAINS,
     )
     shift_at: int | None = per_member(
