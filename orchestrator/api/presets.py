@@ -98,6 +98,8 @@ def preset_changes(
     """
     _check_choice("--preset", preset, PRESETS)
     _check_choice("--goal", goal, GOALS)
+    if command is None and (preset is not None or goal is not None):
+        _check_choice("--objective", objective, OBJECTIVES)
     own = {} if config is None else _read(config)
     takes = _taken(objective, command)
     _check_usual(config, own)
@@ -115,10 +117,14 @@ def preset_changes(
         elif command is None and found not in given and (acts := inert_where(objective, found, fixing)):
             said.append(f"{found} is not searched: it acts only where {acts}")
         elif found not in given:
-            value = next((own[each] for each in (found, *usual.names) if each in own), None)
-            axes.append(f"{found}={usual.values(value, changes.steps or _STEPS)}")
-        for each in usual.names if found is not None else ():
-            own.pop(each, None)
+            axes.append(f"{found}={usual.values(_first(own, found, usual), changes.steps or _STEPS)}")
+        elif (value := _first(own, found, usual)) is not None:
+            said.append(f"{found} = {value} of the configuration is not used: --axis {found} says what is searched")
+        if found is not None:
+            kept = _first(own, found, usual)
+            own = {each: value for each, value in own.items() if each not in usual.names}
+            if found in changes.drops and kept is not None:  # not searched, but still the user's own
+                own[found] = kept
     if preset is None and command is None:
         own = _by_own_names(own, takes)
     names = [axis.partition("=")[0] for axis in axes] or (
@@ -138,6 +144,11 @@ def preset_changes(
         margin = f" --margin {_MARGIN} --paste" if goal is not None else ""
         said.append(f"at most {num_trials} trials; then: `sweep recommend NAME{margin}`")
     return changes, said
+
+
+def _first(own: Mapping[str, Any], found: str, usual: _Usual) -> Any:
+    """The configuration's value of an axis, under whichever of its names; None without one."""
+    return next((own[each] for each in (found, *usual.names) if each in own), None)
 
 
 def _check_usual(config: Path | None, own: Mapping[str, Any]) -> None:

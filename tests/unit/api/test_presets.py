@@ -146,3 +146,25 @@ def test_words_in_a_configuration_are_fixed_as_they_are_written(init, tmp_path: 
     (tmp_path / name).write_text(text)
     sweep, _ = init("--from", name)
     assert sweep.fixed["schedule"] == "cosine"
+
+
+def test_an_axis_in_place_of_a_presets_says_what_it_replaces(init, tmp_path: Path) -> None:
+    config = written(tmp_path, '{"learning_rate": 3e-4, "beta2": 0.97}')
+    sweep, said = init("--preset", "adamw", "--axis", "lr=log:1e-3,1e-1,3", "--from", config)
+    assert sweep.axes[0].ends == (1e-3, 1e-1)
+    assert "lr = 0.0003 of the configuration is not used" in " ".join(said.split())
+    assert "beta2 =" not in said
+
+
+def test_a_setting_whose_axis_is_dropped_keeps_the_users_own_value(init, tmp_path: Path) -> None:
+    config = written(tmp_path, '{"max_grad_norm": 2.0, "warmup_steps": 8}')
+    sweep, _ = init("--preset", "adamw", "--drop", "clip", "--drop", "warmup", "--from", config)
+    assert sweep.axis_names == ["lr", "beta2"]
+    assert (sweep.fixed["clip"], sweep.fixed["warmup"]) == (2.0, 8)
+
+
+def test_an_objective_that_does_not_exist_is_named_before_what_its_preset_lacks(command_line) -> None:
+    code, said = command_line("init", "mine", "--preset", "adamw", "--objective", "digits")
+    assert code == 2
+    assert "digits" in said
+    assert "range" not in said
