@@ -83,6 +83,20 @@ class PlanAnswer(Answer):
             yield "          `sweep check FILE` runs one trial for a moment and shows what would be read"
         for name, number in sweep.idle.items():
             yield f"          {name} has no effect in {number} of the cells: they repeat runs, and are trained anyway"
+        yield from self._short_merges()
+
+    def _short_merges(self) -> Iterator[str]:
+        """Where trials are too short for the states that ``merge_last`` asks for."""
+        from orchestrator.base.words import count
+
+        short: Counter[tuple[int, int, int]] = Counter()
+        for trial in () if self.file.is_open else self.file.trials:
+            last, every = trial.config.get("merge_last"), trial.config.get("merge_every")
+            if isinstance(last, int) and isinstance(every, int) and trial.steps // every < last:
+                short[last, every, trial.steps] += 1
+        for (last, every, steps), number in list(short.items())[:_STRUCTURES_SHOWN]:
+            have = f"{steps} steps have {steps // every} states, one every {every} (merge_every)"
+            yield f"merge:    merge_last = {last}, but {have}, in {count(number, 'trial')}"
 
     def _batch(self) -> Iterator[str]:
         """What follows from the parts of a global batch."""
@@ -110,10 +124,12 @@ class PlanAnswer(Answer):
         sizes = sorted(Counter(plan.packs).items(), reverse=True)
         shown = f" ({', '.join(f'{count} of {size}' for size, count in sizes)} members)" if sizes else ""
         yield f"to train: {plan.to_train} trials in {len(plan.packs)} packs{shown}"
-        for choice in plan.choices[:_STRUCTURES_SHOWN]:
-            yield f"way:      {choice.reason if choice else 'measured when the first pack starts, in a second or two'}"
-        if len(plan.choices) > _STRUCTURES_SHOWN:
-            yield f"          ... and {len(plan.choices) - _STRUCTURES_SHOWN} more structures"
+        unknown = "measured when the first pack starts, in a second or two"
+        ways = Counter(choice.reason if choice else unknown for choice in plan.choices)  # in the order of structures
+        for way, number in list(ways.items())[:_STRUCTURES_SHOWN]:
+            yield f"way:      {way}" + (f" ({number} structures)" if number > 1 else "")
+        if more := sum(list(ways.values())[_STRUCTURES_SHOWN:]):
+            yield f"          ... and {more} more structures"
         if plan.note:
             yield f"          {plan.note}"
         for name in library_optimizers(sweep, plan.missing):

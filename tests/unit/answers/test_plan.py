@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 from custom_cases import SWEEP, sweep_in
@@ -33,3 +34,24 @@ def test_pruning_by_the_loss_where_settings_are_compared_by_a_score_is_said(tmp_
     (said,) = [line for line in plan(sweep_in(tmp_path, text=score), tmp_path) if line.startswith("slow:")]
     assert said.endswith("by f1")
     assert not [line for line in plan(sweep_in(tmp_path, text=SWEEP + slow), tmp_path) if line.startswith("slow:")]
+
+
+def test_a_merge_of_more_states_than_the_steps_have_is_said(tmp_path: Path) -> None:
+    def said(*sets: str) -> list[str]:
+        return [line for line in plan(sweep_with("steps=60", *sets), tmp_path) if line.startswith("merge:")]
+
+    (line,) = said("fixed.merge_last=100")
+    assert "merge_last = 100" in line
+    assert "60 steps have 6 states" in line
+    (line,) = said("fixed.merge_last=2", "fixed.merge_every=50")
+    assert "60 steps have 1 states" in line
+    assert not said("fixed.merge_last=6")
+    assert not said()
+
+
+def test_structures_that_train_in_one_way_share_a_line(tmp_path: Path) -> None:
+    answer = PlanQuery().ask((sweep_with(), tmp_path))
+    choice = answer.result.choices[0]
+    repeated = replace(answer, result=replace(answer.result, choices=[choice] * 3))
+    (line,) = [line for line in repeated.lines() if line.startswith("way:")]
+    assert line.endswith("(3 structures)")
