@@ -67,6 +67,10 @@ class MergeQuery(Query["SweepTable"]):
         """The trials to merge, along their axis."""
         done = [trial for trial in table.trials if trial.outcome == "stable" or (trial.outcome and not self.stable)]
         if self.seed is not None:
+            known = sorted({trial.seed for trial in table.trials})
+            if self.seed not in known:
+                remedy = f"the seeds are {', '.join(map(str, known))}"
+                raise InputError(Problem("--seed", table.name, f"no trial has the seed {self.seed}", remedy))
             done = [trial for trial in done if trial.seed == self.seed]
         if self.cells:
             cells = [cell_conditions(text, "--cells") for text in self.cells]

@@ -104,6 +104,13 @@ def test_what_cannot_be_merged_is_refused(results: Path, name: str, options: dic
         asked(results, name, **options)
 
 
+def test_a_seed_that_no_trial_has_is_named_with_the_seeds_there_are(results: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        asked(results, "rates", seed=9)
+    (problem,) = refused.value.problems
+    assert (problem.where, problem.remedy) == ("--seed", "the seeds are 0, 1")
+
+
 def test_a_text_that_is_gone_is_named(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(text: tuple[str, ...], recipe: Any) -> None:
         raise ValueError("text: 'corpus.txt' matches no file")
