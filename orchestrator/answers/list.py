@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.query import Query, Say, Subject, hidden, silent
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line, Table
@@ -31,6 +32,8 @@ class ListQuery(Query["Path"]):
         """Return the sweeps in the folder ``subject``, the latest change first."""
         from orchestrator.maps.all_sweeps import all_sweeps
 
+        if subject.exists() and not subject.is_dir():
+            raise InputError(Problem("--results", str(subject), "is a file, not a folder", "name a folder of results"))
         return SweepList(tuple(all_sweeps(subject)), subject)
 
 

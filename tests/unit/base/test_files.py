@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.answers.list import ListQuery
 from orchestrator.base.errors import InputError, StorageError
 from orchestrator.base.files import (
     LEDGER,
@@ -165,3 +166,21 @@ def test_a_token_is_made_once_and_is_private(tmp_path: Path) -> None:
     keep_token(path)
     assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (token, 0o600)
     assert len(token) == 64
+
+
+@pytest.mark.parametrize("below", ["weights.bin", "deeper/weights.bin"])
+def test_a_file_in_place_of_a_folder_is_named(tmp_path: Path, below: str) -> None:
+    (tmp_path / "taken").write_text("mine")
+    with pytest.raises(StorageError, match=r"taken: is a file, not a folder\n    remedy: ") as refused:
+        atomic_write(tmp_path / "taken" / below, "new")
+    assert "free" not in str(refused.value)
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_a_file_in_place_of_the_results_is_not_an_empty_list(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine")
+    with pytest.raises(InputError) as refused:
+        ListQuery().ask(tmp_path / "taken")
+    (problem,) = refused.value.problems
+    assert (problem.where, problem.message) == ("--results", "is a file, not a folder")
+    assert not ListQuery().ask(tmp_path / "missing").sweeps
