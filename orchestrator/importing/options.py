@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from orchestrator.base.errors import InputError, Problem, did_you_mean
 from orchestrator.base.space import SCALES, Scale
+from orchestrator.base.vocabulary import OUTCOMES, PRUNED
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.importing.runs import AxisColumn, column_named
 from orchestrator.logs.columns import Columns, MetricsConfig
@@ -23,6 +24,8 @@ from orchestrator.sweepfile.overrides import parse_set
 from orchestrator.sweepfile.sections import Section
 from orchestrator.sweepfile.strict_yaml import MAX_PROBLEMS, Document, KeyPath, read_document
 
+SKIP = "skip"  # a meaning of a label: leave the row out
+LABELS = (*OUTCOMES, "unknown", PRUNED)
 _UNION_MEMBERS = ("int", "float", "str")  # parts of pydantic's error paths that are not keys of a file
 
 
@@ -181,7 +184,13 @@ def import_options(
         _set(document, ("where", column), value, f"--where {text}")
     for text in map:
         outcome, labels = _split(f"--map {text}", text, "OUTCOME=LABEL,LABEL", "diverged=nan,crashed")
-        _set(document, ("map", outcome), [label.strip() for label in labels.split(",")], f"--map {text}")
+        names = [label.strip() for label in labels.split(",")]
+        for name in names:
+            other, equals, _ = name.partition("=")
+            if equals and other.strip() in (*LABELS, SKIP):
+                remedy = f"write each outcome by itself: --map {outcome}={names[0]} --map {name}"
+                raise InputError(Problem(f"--map {text}", "", f"{name!r} is another outcome, not a label", remedy))
+        _set(document, ("map", outcome), names, f"--map {text}")
     for text in set:
         path, value = parse_set(text)
         if len(path) != 2 or path[0] != "stopping":

@@ -14,11 +14,10 @@ import numpy as np
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.packs import Trace
 from orchestrator.base.trial_result import MemberResult
-from orchestrator.base.vocabulary import OUTCOMES, PRUNED
 from orchestrator.base.words import count
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.outcomes import member_result
-from orchestrator.importing.options import ImportOptions
+from orchestrator.importing.options import LABELS, SKIP, ImportOptions
 from orchestrator.importing.rows import BLANK, LeftOut, cell_text
 from orchestrator.importing.runs import Run, SettingColumns, Settings, number_of, settings_of_rows
 from orchestrator.importing.spool import Row, Spool
@@ -27,8 +26,6 @@ from orchestrator.logs.columns import Columns
 from orchestrator.logs.tables import Log, Table, make_log
 from orchestrator.maps.replay import Replayed, replay_logs
 
-SKIP = "skip"  # a meaning of a label: leave the row out
-LABELS = (*OUTCOMES, "unknown", PRUNED)
 _MAX_LISTED = 8
 
 

@@ -101,6 +101,7 @@ def test_a_mistake_in_a_mapping_file_is_named_with_its_line_and_a_remedy(tmp_pat
         ({"axis": ["lr=cubic"]}, "--axis lr=cubic: 'cubic' is not a scale"),
         ({"axis": ["lr", "lr"]}, "--axis lr: 'lr' is an axis already"),
         ({"axis": ["lr"], "where": ["a"]}, "--where a: is not COLUMN=VALUE"),
+        ({"axis": ["lr"], "map": ["diverged=failed,stable=done"]}, "remedy: .*--map diverged=failed --map stable=done"),
         ({"axis": ["lr"], "set": ["fixed.lr=1"]}, "--set fixed.lr=1: is not a key of stopping"),
         ({"axis": ["lr"], "set": ["stopping.windo=1"]}, "--set stopping.windo=1: stopping.windo: unknown key"),
     ],
