@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -73,7 +74,8 @@ def without_noise(value: float) -> float:
 
 
 def lowered(message: str) -> str:
-    """Return ``message`` with a small first letter, to continue a sentence."""
+    """Return ``message`` with a small first letter, to continue a sentence, and without the name of a class."""
+    message = re.sub(r"valid dictionary or instance of \w+", "mapping of keys to values", message)
     return message[:1].lower() + message[1:]
 
 

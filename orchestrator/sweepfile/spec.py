@@ -335,7 +335,7 @@ def _remedy(path: Sequence[str | int]) -> str:
         return "write their number, such as 2e6"
     if path and path[0] == "axes":
         return "an axis is {values: [...]}, or {linear|log|log1m: [low, high], num: N}"
-    return ""
+    return f"its keys: {', '.join(known)}" if (known := _known_keys(path)) else ""
 
 
 def _objective(file: SweepFile, document: Document, allow_import: bool) -> Objective | CustomTrainer:

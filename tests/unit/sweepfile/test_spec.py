@@ -283,6 +283,14 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
             load_sweep(tmp_path / name)
 
 
+def test_a_number_in_place_of_a_section_is_refused_with_the_keys_of_the_section() -> None:
+    with pytest.raises(InputError) as refused:
+        sweep_of("keep: 20\n")
+    (problem,) = refused.value.problems
+    assert (problem.key, problem.remedy) == ("keep", "its keys: every, last, disk_mib")
+    assert "Config" not in problem.message
+
+
 WORDS = st.sampled_from(
     ["name: a", "objective: gpt", "steps: 3", "axes:", " lr:", "  log:", "  num: 3", "[1e-3, 1]", "fixed:", "{", "}",
      "seeds: [1]", "- 1", "&x", "*x", "!!str", "null", ".nan", "\t", "'", '"', "\x00", "é", "sample:", "<<:", "?", ":"]
