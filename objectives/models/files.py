@@ -108,7 +108,7 @@ def problem_with_documents(text: Sequence[str], separator: str | None) -> str | 
 def few_documents(source: str, number: int) -> str:
     """Return what is wrong with a text of so few documents."""
     needs = "duplicated_share, noise_share, dedup, quality and a curriculum need at least"
-    return f"text {source} has {number} documents to train on: {needs} {LEAST_DOCUMENTS}"
+    return f"text {source} has {number} document{'' if number == 1 else 's'} to train on: {needs} {LEAST_DOCUMENTS}"
 
 
 def _starts(named: Sequence[tuple[str, Path]], separator: str | None) -> Iterator[int]:

@@ -58,7 +58,8 @@ class DataQuery(Query["tuple[Sweep, Path]"]):
             try:
                 reports.append(inspected(text, replace(recipe, separator=self.separator or recipe.separator)))
             except ValueError as error:
-                raise InputError(Problem(f"sweep {sweep.name}", "text", str(error), "change the text")) from None
+                remedy = "name another text, or more files"
+                raise InputError(Problem("sweep data", "", str(error), remedy)) from None
         return DataAnswer(sweep.name, tuple(reports), len(found) - len(reports))
 
 
@@ -83,6 +84,9 @@ class DataAnswer(Answer):
             )
             for name, score in (("compression", text.compression), ("perplexity", text.perplexity)):
                 yield Line(f"{name}: median {score.median:.3g}, 90 % within {score.low:.3g} to {score.high:.3g}")
+            if not text.untypical:
+                yield Line("too few documents to say which are the least typical; --separator divides a file")
+                continue
             yield Table(
                 ("least typical document", "at byte", "bytes", "compression", "perplexity"),
                 tuple(

@@ -71,7 +71,9 @@ def subject_of(query: Query[Any], given: Mapping[str, Any], stack: ExitStack) ->
             names = ("axis", "drop", "set_", "seeds", "steps", "name")
             changes = overrides(*(given[name] for name in names))
             sweep = sweep_of_text(given["file"], results, changes) if query.takes_texts else None
-            sweep = sweep or read_sweep(given["file"], results, changes, given["allow_import"])
+            sweep = sweep or read_sweep(
+                given["file"], results, changes, given["allow_import"], or_text=query.takes_texts
+            )
             if query.imports_code:
                 check_import(sweep, given["allow_import"])
             return (sweep, results), []

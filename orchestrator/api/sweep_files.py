@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from objectives.models.facts.text import NAMED_TEXTS
 from orchestrator.api.presets import CONFIGS, preset_changes
 from orchestrator.api.presets import NUM_TRIALS as PRESET_TRIALS
-from orchestrator.base.errors import EXIT_OK, InputError, Problem
-from orchestrator.base.files import FROZEN_SWEEP, LEDGER, check_output, write_output
+from orchestrator.base.errors import EXIT_OK, InputError, Problem, did_you_mean
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER, check_output, sweep_names, write_output
 from orchestrator.render.blocks import Table
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, build_sweep, load_sweep
@@ -42,8 +42,11 @@ def overrides(
     return Overrides(tuple(axes), tuple(sets), seeds, steps, name, tuple(drops))
 
 
-def read_sweep(file: str, results: Path, changes: Overrides, allow_import: bool) -> Sweep:
-    """A sweep from its file, from the frozen file in its folder, or from the sweeps that ship. Raises InputError."""
+def read_sweep(file: str, results: Path, changes: Overrides, allow_import: bool, *, or_text: bool = False) -> Sweep:
+    """A sweep from its file, from the frozen file in its folder, or from the sweeps that ship. Raises InputError.
+
+    With ``or_text`` a text could have been named in its place.
+    """
     from orchestrator.ledger.reader import check_not_imported
 
     path = Path(file)
@@ -55,6 +58,12 @@ def read_sweep(file: str, results: Path, changes: Overrides, allow_import: bool)
             check_not_imported(folder)
     if not path.exists():
         path = shipped_sweep(file) or path
+    if not path.exists():
+        known = [*shipped_sweeps(), *sweep_names(results), *glob.glob("*.yaml"), *(NAMED_TEXTS if or_text else ())]
+        remedy = (
+            "name a file, folder or glob of text, or a sweep" if or_text else "`sweep init NAME` writes a sweep file"
+        )
+        raise InputError(Problem(file, "", "no such file", did_you_mean(file, known) or remedy))
     return load_sweep(path, changes, allow_import=allow_import)
 
 

@@ -211,7 +211,8 @@ def _absolute_paths(patterns: Sequence[str], where: str, key: str, problems: lis
         absolute.append(full)
         if not os.path.exists(full) and not _matches(full):
             message = f"{shown(pattern)} matches no file"
-            problems.append(Problem(where, key, message, "paths are relative to the working directory"))
+            remedy = did_you_mean(pattern, NAMED_TEXTS) or "paths are relative to the working directory"
+            problems.append(Problem(where, key, message, remedy))
     return tuple(absolute)
 
 

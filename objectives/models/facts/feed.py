@@ -54,8 +54,8 @@ class FeedFields(TextConfig):
     curriculum: Curriculum | None = structural(
         None,
         "kind",
-        "what grows: the length of sequences, or the share of the text that is drawn from, easy documents first (by"
-        " compression, or by the loss of bytes after two others), clean ones (noise) or the first domains",
+        "part that grows: the length of sequences, or the share of the text that is drawn from, easy documents first"
+        " (by compression, or by the loss of bytes after two others), clean ones (noise) or the first domains",
         off=True,
     )
     curriculum_from: float = per_member(

@@ -10,7 +10,7 @@ from sweep_cases import sweep_of
 from objectives.models.facts.text import Recipe
 from objectives.models.inspection import inspected
 from orchestrator.answers.data import DataAnswer, DataQuery
-from orchestrator.api.sweep_files import overrides, sweep_of_text
+from orchestrator.api.sweep_files import overrides, read_sweep, sweep_of_text
 from orchestrator.base.errors import InputError
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu"]
@@ -105,3 +105,32 @@ def test_what_names_a_sweep_or_nothing_is_not_a_text(tmp_path: Path, monkeypatch
         (folder / "sweep.yaml").write_text("name: case\nobjective: gpt\nsteps: 5\n")
     for name in ("case.yaml", "done", "other", "lr_warmup", "missing"):
         assert sweep_of_text(name, tmp_path / "results", overrides()) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "or_text", "remedy"),
+    [
+        ("lr_warmpu", False, "did you mean `lr_warmup`?"),
+        ("frist.yaml", False, "did you mean `first.yaml`?"),
+        ("licenses", True, "did you mean `licences`?"),
+        ("nothing.txt", True, "name a file, folder or glob of text, or a sweep"),
+        ("nothing.txt", False, "`sweep init NAME` writes a sweep file"),
+    ],
+)
+def test_a_name_of_nothing_is_refused_with_a_near_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, or_text: bool, remedy: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "first.yaml").touch()
+    with pytest.raises(InputError) as refused:
+        read_sweep(name, tmp_path / "results", overrides(), False, or_text=or_text)
+    (problem,) = refused.value.problems
+    assert (problem.where, problem.remedy) == (name, remedy)
+
+
+def test_one_document_has_no_table_of_the_least_typical(tmp_path: Path) -> None:
+    path = tmp_path / "one.txt"
+    path.write_text("\n".join(PARAGRAPHS))
+    answer = asked(f"fixed: {{text: ['{path}']}}\n")
+    assert not answer.texts[0].untypical
+    assert not [line for line in answer.lines() if line.startswith("least typical")]

@@ -290,6 +290,7 @@ def test_a_text_on_disk_is_read_in_the_same_order(lines: str, monkeypatch: pytes
 BASE = "name: case\nobjective: gpt\nsteps: 20\n"
 REFUSED = {
     "fixed: {domains: {missing.txt: 1}}\n": ("case.yaml:4", "fixed.domains", "matches no file"),
+    "fixed: {domains: {licenses: 1}}\n": ("fixed.domains", "did you mean `licences`?"),
     "fixed: {domains: {python: -1, tables: 1}}\n": ("weights of 0 or more",),
     "fixed: {domains: {python: 0}}\n": ("weights of 0 or more",),
     "fixed: {domains: {python: 1}, text: [tables]}\n": ("domains replace text",),
