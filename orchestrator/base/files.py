@@ -52,8 +52,9 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        for parent in (path, *path.parents):
-            if parent.exists() and not parent.is_dir() and isinstance(error, FileExistsError | NotADirectoryError):
+        is_of_path = isinstance(error, FileExistsError | NotADirectoryError)
+        for parent in (path, *path.parents) if is_of_path else ():
+            if parent.is_file():
                 remedy = "name a folder, or a path in one"
                 raise StorageError(f"{parent}: is a file, not a folder\n    remedy: {remedy}") from error
         raise StorageError(f"{path}: {error.strerror or error}{free_space(path)}") from error
