@@ -115,7 +115,8 @@ class Trainer(Protocol):
     members that rolled back at this step and 0 for the others.
 
     A trainer that acts on ``interventions`` has ``takes_interventions = True``; one that acts on ``control`` has
-    ``takes_control = True`` and ``fired``. Otherwise sweeps with these fields are rejected.
+    ``takes_control = True`` and ``fired``; one that acts on ``ema`` and ``merge_last`` has ``averaged_losses``.
+    Otherwise sweeps with these fields are rejected.
     """
 
     num_members: int

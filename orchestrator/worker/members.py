@@ -30,6 +30,21 @@ CLOSE, CLOSE_EVERY = 50, 5
 UPDATE_STEPS = 10
 
 
+def check_takes(trainer: Trainer, objective: str, configs: Sequence[TrainingConfig]) -> None:
+    """Raise ValueError if ``trainer`` would ignore a field of ``configs`` that a trainer need not know."""
+    needs = {
+        "interventions": "takes_interventions",
+        "control": "takes_control",
+        "ema": "averaged_losses",
+        "merge_last": "averaged_losses",
+    }
+    for field, needed in needs.items():
+        if any(getattr(config, field) for config in configs) and not getattr(trainer, needed, False):
+            remedy = f"set {needed} = True" if needed.startswith("takes_") else f"give it {needed}"
+            message = f"{type(trainer).__name__} of {objective} takes no {field}"
+            raise ValueError(f"{message}; make it a PackedTrainer, or {remedy}")
+
+
 class Roster:
     """Members that train at a time, at most ``width``; a member is identified by its position in the pack.
 

@@ -29,6 +29,7 @@ from orchestrator.worker.members import (
     MemberCurves,
     Roster,
     RowReadings,
+    check_takes,
     closely_due,
     due,
     metrics_on_host,
@@ -165,11 +166,7 @@ class PackedRun:
         rows = roster.row_specs(self._num_rows(roster))
         trained, seeds = [row.config for row in rows], [row.seed for row in rows]
         self.trainer = objective.start(trained, seeds, device, choice.plan, later=configs)
-        for field in ("interventions", "control"):
-            takes = f"takes_{field}"
-            if any(getattr(config, field) for config in configs) and not getattr(self.trainer, takes, False):
-                remedy = f"make it a PackedTrainer, or set {takes} = True"
-                raise ValueError(f"{type(self.trainer).__name__} of {objective.name} takes no {field}; {remedy}")
+        check_takes(self.trainer, objective.name, configs)
         if resumed is None:
             self.monitor.arrange([None] * len(roster.training), self._are_audited(roster.training))
             self.age_of = dict.fromkeys(roster.everybody, 0)

@@ -192,6 +192,16 @@ def test_a_trainer_that_ignores_interventions_is_refused(monkeypatch) -> None:
     assert "QuadraticTrainer of quadratic takes no interventions" in str(report.error)
 
 
+@pytest.mark.parametrize("field", ["ema", "merge_last"])
+def test_a_trainer_without_losses_of_averages_is_refused_where_they_are_asked_for(monkeypatch, field: str) -> None:
+    asking = pack_with("quadratic", [{field: {"ema": 0.9, "merge_last": 2}[field]}], 1, [0], 12)
+    assert results(list(worker.run_pack(asking)))
+    monkeypatch.delattr(PackedTrainer, "averaged_losses")
+    (report,) = worker.run_pack(asking)
+    assert f"QuadraticTrainer of quadratic takes no {field}" in str(report.error)
+    assert results(list(worker.run_pack(pack_with("quadratic", [{}], 1, [0], 12)))), "without the field it trains"
+
+
 # Rules of control.
 
 LOSS = {"on": "loss", "above": 0.01, "do": ({"lr": "x0.5"},), "every": 3, "at_most": 2, "over": 3}
