@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from objectives.base import OBJECTIVES, GptConfig, Objective, TrainingConfig
 
 SHARED = {
-    "lr", "warmup", "beta1", "beta2", "beta2_half_life", "eps", "second_moment_scale", "weight_decay", "clip",
+    "lr", "warmup", "beta1", "beta2", "beta2_half_life", "eps", "second_moment_scale", "weight_decay", "clip", "ema",
     "adagc", "adagc_warmup", "zclip", "zclip_warmup", "radam_threshold", "adabelief_eps", "adafactor_decay",
     "adafactor_clip", "adafactor_eps", "adafactor_smallest", "stableadamw_clip", "spam_threshold", "spam_interval",
     "spam_warmup", "spam_grace", "sophia_clip", "sophia_eps", "muon_momentum",
