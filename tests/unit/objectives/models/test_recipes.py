@@ -166,7 +166,7 @@ def test_every_recipe_is_the_same_in_memory_on_disk_and_from_the_cache(
 
 
 def test_a_text_of_few_documents_is_refused_with_a_remedy(text: tuple[str]) -> None:
-    with pytest.raises(ValueError, match=r"lines\.txt has 1 documents.* separator"):
+    with pytest.raises(ValueError, match=r"lines\.txt has 1 document to train on.* separator"):
         load_text(text, by(separator=None, noise_share=0.1))
 
 
