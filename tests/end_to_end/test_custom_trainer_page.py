@@ -69,7 +69,7 @@ def test_a_packed_objective_is_diagnosed_by_layer_depth_curvature_and_logits_and
     text = section(PAGE, "Layers, depth and logits of a packed objective")
     copy_linked(text, tmp_path)
     write_files(text, tmp_path)
-    said = run_commands(text, tmp_path)
+    said = run_commands(text, tmp_path) + run_commands("```sh\nsweep diagnose residual --full\n```", tmp_path)
     with LedgerReader(tmp_path / "results" / "residual" / "ledger.db") as ledger:
         lost = next(row for row in ledger.trials() if row.outcome == "diverged")
         readings = ledger.telemetry(lost.trial_id)
