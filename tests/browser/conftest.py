@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from orchestrator.pages.loopback import address_of, listening_socket
+from orchestrator.pages.report import REPORT
 from orchestrator.pages.server import PageServer
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -43,6 +44,15 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 @pytest.fixture
+def complaints(page: Page) -> list[str]:
+    """What the page says on the browser's console, and its errors."""
+    found: list[str] = []
+    page.on("console", lambda message: found.append(message.text))
+    page.on("pageerror", lambda error: found.append(str(error)))
+    return found
+
+
+@pytest.fixture
 def served() -> Callable[[Path, str], AbstractContextManager[str]]:
     """Serves the pages of the sweeps in a folder, and gives the address of the named one."""
     return _served
@@ -60,3 +70,26 @@ def _served(results: Path, name: str) -> Iterator[str]:
         finally:  # a test that fails must not leave a thread that the process waits for
             server.shutdown()
             thread.join()
+
+
+@pytest.fixture(params=["served", "file"])
+def shown(
+    request: pytest.FixtureRequest,
+    page: Page,
+    served: Callable[[Path, str], AbstractContextManager[str]],
+    complaints: list[str],
+) -> Iterator[Callable[[Path], Page]]:
+    """Shows the page of a sweep's folder, from its server and as a file: both draw and answer alike."""
+    with contextlib.ExitStack() as stack:
+
+        def show(folder: Path) -> Page:
+            if request.param == "file":
+                address = (folder / REPORT).absolute().as_uri()
+            else:
+                address = stack.enter_context(served(folder.parent, folder.name))
+            page.goto(address)
+            return page
+
+        yield show
+    # A server that computes other answers first says 503, and the page asks again.
+    assert [each for each in complaints if "status of 503" not in each] == []

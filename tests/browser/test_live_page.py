@@ -31,14 +31,6 @@ tracking: {enabled: false}
 """
 
 
-@pytest.fixture
-def complaints(page: Page) -> list[str]:
-    found: list[str] = []
-    page.on("console", lambda message: found.append(message.text))
-    page.on("pageerror", lambda error: found.append(str(error)))
-    return found
-
-
 def keep(page: Page, name: str) -> None:
     """A picture of the page goes to SCREENSHOTS, where that is set."""
     if folder := os.environ.get("SCREENSHOTS"):

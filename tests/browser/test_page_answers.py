@@ -18,7 +18,7 @@ from orchestrator.causes.remedies.request import RemedyRequest
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.edge_line import edge_lines
 from orchestrator.maps.table import read_table
-from orchestrator.pages.report import REPORT, export_all
+from orchestrator.pages.report import export_all
 
 Served = Callable[[Path, str], AbstractContextManager[str]]
 BODY = """
@@ -48,20 +48,10 @@ def sweeps(train, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture(params=["served", "file"])
-def asked(request: pytest.FixtureRequest, page: Page, sweeps: Path, served: Served):
-    """The page of the first of them, from its server and as a file: where both answer, they answer alike."""
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    if request.param == "file":
-        page.goto((sweeps / "asked" / REPORT).absolute().as_uri())
-        yield page
-    else:
-        with served(sweeps, "asked") as address:
-            page.goto(address)
-            yield page
-    assert complaints == []
+@pytest.fixture
+def asked(shown: Callable[[Path], Page], sweeps: Path) -> Page:
+    """The page of the first of them."""
+    return shown(sweeps / "asked")
 
 
 def test_an_unstable_cell_is_diagnosed_when_it_is_chosen(asked: Page) -> None:

@@ -70,21 +70,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return sweep_at(tmp_path_factory.mktemp("results"))
 
 
-@pytest.fixture(params=["served", "file"])
-def seen(request: pytest.FixtureRequest, page: Page, folder: Path, served: Served):
-    """The page from its server and as a file: both draw alike."""
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    if request.param == "file":
-        page.goto((folder / REPORT).absolute().as_uri())
-        yield page
-    else:
-        with served(folder.parent, "seen") as address:
-            page.goto(address)
-            yield page
-    # A server that computes other answers first says 503, and the page asks again.
-    assert [each for each in complaints if "status of 503" not in each] == []
+@pytest.fixture
+def seen(shown: Callable[[Path], Page], folder: Path) -> Page:
+    return shown(folder)
 
 
 def cell(page: Page, lr: str, beta1: str):
