@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +93,6 @@ class SharedRun(PackedRun):
         own, *others = self.launcher.environments(size)
         port = int(own["MASTER_PORT"])
         store = dist.TCPStore(own["MASTER_ADDR"], port, size, is_master=True, wait_for_workers=False)
-        store.set_timeout(timedelta(minutes=5))
         command = [*OWN_PYTHON, "-m", "orchestrator.worker.rank", command_settings(self.pack, self.plan)]
         threads = {"OMP_NUM_THREADS": str(self.pack.cpus)}
         for rank, variables in enumerate(others, 1):
