@@ -46,7 +46,7 @@ class Ranks:
         The weights are sent if they are new since the last call. Raises RankLost.
         """
         with _losses():
-            dist.scatter_object_list([None], [(part, is_new) for part in parts])
+            dist.scatter_object_list([None], [None, *((part, is_new) for part in parts[1:])])
             if is_new:
                 dist.broadcast(params_Kn, 0)
         loss_K, grad_Kn = differentiate(*parts[0])
@@ -62,11 +62,13 @@ class Ranks:
         while True:
             with _losses():
                 dist.scatter_object_list(received, None)
-            part, is_new = received[0]
-            if is_new:
-                dist.broadcast(params_Kn, 0)
-            for value in differentiate(*part):
-                dist.reduce(value.contiguous(), 0)
+                part, is_new = received[0]
+                if is_new:
+                    dist.broadcast(params_Kn, 0)
+            values = differentiate(*part)
+            with _losses():
+                for value in values:
+                    dist.reduce(value.contiguous(), 0)
 
     def close(self) -> None:
         """Disconnect from the others."""

@@ -95,7 +95,7 @@ class PlanAnswer(Answer):
             if isinstance(last, int) and isinstance(every, int) and trial.steps // every < last:
                 short[last, every, trial.steps] += 1
         for (last, every, steps), number in list(short.items())[:_STRUCTURES_SHOWN]:
-            have = f"{steps} steps have {steps // every} states, one every {every} (merge_every)"
+            have = f"{count(steps, 'step')} have {count(steps // every, 'state')}, one every {every} (merge_every)"
             yield f"merge:    merge_last = {last}, but {have}, in {count(number, 'trial')}"
 
     def _batch(self) -> Iterator[str]:

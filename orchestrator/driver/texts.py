@@ -47,7 +47,7 @@ def check_documents(sweep: Sweep) -> None:
         try:
             problem = problem_with_documents(text, recipe.separator)
         except ValueError as error:
-            raise InputError(Problem(f"sweep {sweep.name}", "text", str(error), "repair it, or name others")) from None
+            raise InputError(Problem(f"sweep {sweep.name}", "", str(error), "repair it, or name others")) from None
         if problem is not None:
             remedy = 'set separator, such as "\\n\\n" for paragraphs, or name more files'
-            raise InputError(Problem(f"sweep {sweep.name}", "text", problem, remedy))
+            raise InputError(Problem(f"sweep {sweep.name}", "", problem, remedy))

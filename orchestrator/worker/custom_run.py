@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +30,7 @@ from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render, tak
 from orchestrator.sweepfile.entries import are_rules, rules_of
 from orchestrator.worker.fork_server import FUNCTION
 from orchestrator.worker.launcher import CannotStart, Launcher
-from orchestrator.worker.own_verdict import Losses, aborted, own_verdict, question_of, signal_from_outside
+from orchestrator.worker.own_verdict import Losses, aborted, how_failed, own_verdict, question_of, signal_from_outside
 from orchestrator.worker.points import Curve, Process, Readings, Source, TrialFolder, WatchReadings
 from orchestrator.worker.recorded import recorded_firings, recorded_points, recorded_readings
 from orchestrator.worker.trainer_checkpoints import changed_at, ends_text, trainer_checkpoints
@@ -373,13 +372,11 @@ class CustomRun:
         code = codes[failed]
         assert code is not None
         who = f"rank {failed} " if self.launch.workers > 1 else "it "
-        if (outside := signal_from_outside(code)) is not None:
-            hint = " (is memory short?)" if outside == signal.SIGKILL else ""
-            cause = f"{who}was killed by {outside.name}{hint}"
+        lines = self._last_lines(failed)
+        cause = f"{who}{how_failed(code, lines)}"
+        if signal_from_outside(code) is not None:
             return self.report(started, Lost(self._with_output(cause, failed)))
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        last = "".join(f": {line.strip()}" for line in self._last_lines(failed)[-1:] if line.strip())
-        return self._failed(started, f"{who}{how}{last}{question_of(self._last_lines(failed))}", failed)
+        return self._failed(started, f"{cause}{question_of(lines)}", failed)
 
     def _own_verdict(self, codes: Sequence[int | None], rank: int, record: MemberRecord) -> str | None:
         has_diverged = judge(record, self.stopping).outcome == "diverged"

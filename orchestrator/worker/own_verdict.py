@@ -61,6 +61,14 @@ def signal_from_outside(code: int | None) -> signal.Signals | None:
     return signal.Signals(number) if number in _FROM_OUTSIDE else None
 
 
+def how_failed(code: int, lines: Sequence[str]) -> str:
+    """Say how a process with these last ``lines`` failed: by which signal, or with which exit code and last line."""
+    if (outside := signal_from_outside(code)) is not None:
+        return f"was killed by {outside.name}{' (is memory short?)' if outside == signal.SIGKILL else ''}"
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return how + "".join(f": {line.strip()}" for line in lines[-1:] if line.strip())
+
+
 def own_verdict(code: int | None, losses: Losses, lines: Sequence[str], pattern: str | None) -> str | None:
     """Return in words why a process that ended with ``code`` had diverged; None if neither words nor losses say so.
 

@@ -23,7 +23,7 @@ from orchestrator.detection.run_monitor import RunMonitor, is_audited
 from orchestrator.logs.point_maker import VALIDATION
 from orchestrator.worker.checkpoints import CheckpointWriter, from_bytes, random_states, set_random_states
 from orchestrator.worker.kept_states import StateKeeper
-from orchestrator.worker.machine import PlanChoice, choose_plan, plan_name, prepare_process, release_memory
+from orchestrator.worker.machine import PlanChoice, choose_plan, prepare_process, release_memory, set_plan
 from orchestrator.worker.members import (
     UPDATE_STEPS,
     MemberCurves,
@@ -108,6 +108,7 @@ class PackedRun:
     def report(self, started: float, ending: Ending | None = None, checkpoint: Checkpoint | None = None) -> Report:
         """Return everything since the last report."""
         traces, telemetry = self.curves.take()
+        risen, nonfinite = (self.monitor.num_risen, self.monitor.num_nonfinite) if ending is None else (0, 0)
         report = Report(
             pack_id=self.pack.pack_id,
             member_steps=self.member_steps,
@@ -121,11 +122,12 @@ class PackedRun:
             checkpoint=checkpoint,
             states=self.keeper.take(),
             at_a_time=self.at_a_time,
+            num_risen=risen,
+            num_nonfinite=nonfinite,
             peak_memory=peak_memory(),
         )
         self._finished, self.environment = [], {}
-        risen, nonfinite = (self.monitor.num_risen, self.monitor.num_nonfinite) if ending is None else (0, 0)
-        return replace(report, num_risen=risen, num_nonfinite=nonfinite)
+        return report
 
     def close(self) -> None:
         """Release the trainer; an error here changes no result."""
@@ -198,8 +200,7 @@ class PackedRun:
             reason = "as before it was interrupted"
             return PlanChoice(plan if width is None else plan.rounding.plan(width), reason)
         if width is not None:
-            plan = rounding.plan(width)
-            return PlanChoice(plan, f"{plan_name(plan)}, as resources.pack says")
+            return set_plan(rounding.plan(width))
         return choose_plan(objective, config, device, self.pack.cpus, num_members, rounding)
 
     def _resume(self, roster: Roster, state: Mapping[str, Any], skipped: Collection[int]) -> None:
@@ -302,7 +303,7 @@ class PackedRun:
         self._share_energy(is_due=bool((update.has_ended_K | is_complete_K).any()))
         is_plateaued_K = self._validate(members, is_complete_K, ~update.has_ended_K)
         # A lost member trains on until the update.
-        for k in np.flatnonzero(update.num_steps_K == num_steps).tolist():
+        for k in () if self.pack.keep is None else np.flatnonzero(update.num_steps_K == num_steps).tolist():
             ids, is_last = [self.trial_ids[member] for member in rows[k]], bool(is_complete_K[k] or is_plateaued_K[k])
             self.keeper.offer(self.trainer, k, ids, int(age_K[k]) + num_steps, is_last=is_last)
         for k in np.flatnonzero(update.has_ended_K).tolist():

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from orchestrator.base.packs import Checkpoint, Ending, Failed, Lost, Report, St
 from orchestrator.worker.launcher import Launcher
 from orchestrator.worker.machine import PlanChoice, set_plan
 from orchestrator.worker.members import Roster
-from orchestrator.worker.own_verdict import signal_from_outside
+from orchestrator.worker.own_verdict import how_failed, signal_from_outside
 from orchestrator.worker.packed_run import Pace, PackedRun
 from orchestrator.worker.points import Process
 from orchestrator.worker.rank import READY, command_settings, interface_to
@@ -48,11 +46,8 @@ class SharedRun(PackedRun):
                 continue
             process.read()
             lines = process.last_lines()[-_SHOWN_LINES:]
-            if (outside := signal_from_outside(code)) is not None:
-                hint = " (is memory short?)" if outside == signal.SIGKILL else ""
-                return Lost("\n".join([*lines, f"rank {rank} was killed by {outside.name}{hint}"]))
-            last = f": {lines[-1]}" if lines else ""
-            return Failed("\n".join([*lines, f"rank {rank} ended with exit code {code}{last}"]), self.waited)
+            text = "\n".join([*lines, f"rank {rank} {how_failed(code, lines)}"])
+            return Failed(text, self.waited) if signal_from_outside(code) is None else Lost(text)
         return Lost(f"another process of the trial cannot be reached: {error}")
 
     def report(self, started: float, ending: Ending | None = None, checkpoint: Checkpoint | None = None) -> Report:
@@ -98,7 +93,6 @@ class SharedRun(PackedRun):
         own, *others = self.launcher.environments(size)
         port = int(own["MASTER_PORT"])
         store = dist.TCPStore(own["MASTER_ADDR"], port, size, is_master=True, wait_for_workers=False)
-        store.set_timeout(timedelta(minutes=5))
         command = [*OWN_PYTHON, "-m", "orchestrator.worker.rank", command_settings(self.pack, self.plan)]
         threads = {"OMP_NUM_THREADS": str(self.pack.cpus)}
         for rank, variables in enumerate(others, 1):

@@ -1,13 +1,17 @@
 """Trials whose batches several processes share, each beside the same trial of one process."""
 
+import os
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import psutil
 import pytest
 from pack_cases import COLUMNS, interrupted, pack_with, whole
 
-from orchestrator.base.packs import Pack, StackedPack
+from orchestrator.base.packs import Failed, Lost, Pack, StackedPack
+from orchestrator.worker.packed_run import Pace
 from orchestrator.worker.run import run_pack
 
 LR = ({"lr": 0.003}, {"lr": 0.03})
@@ -63,3 +67,22 @@ def test_a_pack_goes_on_from_its_checkpoint_to_the_bit() -> None:
     expected = whole(list(run_pack(pack)))
     for trial_id, curves in expected[1].items():
         np.testing.assert_array_equal(found[1][trial_id], curves)
+
+
+@pytest.mark.parametrize(
+    ("number", "ending", "said"),
+    [
+        (signal.SIGKILL, Lost, "rank 2 was killed by SIGKILL (is memory short?)"),
+        (signal.SIGSEGV, Failed, "rank 2 was killed by SIGSEGV"),
+    ],
+)
+def test_how_a_process_ended_is_said(number: signal.Signals, ending: type, said: str) -> None:
+    reports = run_pack(replace(shared(4, LR[:1]), steps=10_000), pace=Pace(report_s=0.0))
+    next(reports)
+    ranks = [child for child in psutil.Process().children() if "orchestrator.worker.rank" in child.cmdline()]
+    (rank,) = [child for child in ranks if child.environ()["RANK"] == "2"]
+    os.kill(rank.pid, number)
+    *_, last = reports
+    assert isinstance(last.ending, ending)
+    assert last.error.splitlines()[-1] == said
+    assert not [child for child in ranks if child.is_running()]

@@ -44,7 +44,7 @@ def test_a_merge_of_more_states_than_the_steps_have_is_said(tmp_path: Path) -> N
     assert "merge_last = 100" in line
     assert "60 steps have 6 states" in line
     (line,) = said("fixed.merge_last=2", "fixed.merge_every=50")
-    assert "60 steps have 1 states" in line
+    assert "60 steps have 1 state," in line
     assert not said("fixed.merge_last=6")
     assert not said()
 
