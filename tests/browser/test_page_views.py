@@ -269,3 +269,16 @@ def test_two_ticked_sweeps_of_the_index_are_compared(page: Page, tmp_path: Path,
         expect(page.locator("#compare .answer")).to_contain_text("Of 36 trials", timeout=60_000)
         expect(page.locator("#compare img")).to_be_visible()
         assert page.locator("#compare img").evaluate("image => image.naturalWidth") > 100
+
+
+def test_many_cells_that_are_no_region_are_the_same_ones_in_the_address(seen: Page) -> None:
+    chosen = [(lr, beta1) for lr in ("0.1", "0.2", "0.8") for beta1 in ("0", "0.5", "0.9")]
+    for n, (lr, beta1) in enumerate(chosen):
+        cell(seen, lr, beta1).click(modifiers=["Shift"] if n else [])
+    expect(seen.locator("#cell h3")).to_have_text("9 cells compared")
+    address = seen.url
+    seen.goto("about:blank")
+    seen.goto(address)
+    expect(seen.locator("#cell h3")).to_have_text("9 cells compared")
+    for lr, beta1 in chosen:
+        expect(cell(seen, lr, beta1)).to_have_attribute("aria-pressed", "true")
