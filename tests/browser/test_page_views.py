@@ -282,3 +282,16 @@ def test_many_cells_that_are_no_region_are_the_same_ones_in_the_address(seen: Pa
     expect(seen.locator("#cell h3")).to_have_text("9 cells compared")
     for lr, beta1 in chosen:
         expect(cell(seen, lr, beta1)).to_have_attribute("aria-pressed", "true")
+
+
+def test_a_window_can_be_resized_after_the_last_cell_was_taken_away(page: Page, folder: Path) -> None:
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto((folder / REPORT).absolute().as_uri())
+    cell(page, "0.1", "0").click()
+    expect(page.locator("#cell svg.chart")).to_have_count(3)
+    cell(page, "0.1", "0").click(modifiers=["Shift"])
+    page.set_viewport_size({"width": 900, "height": 900})
+    page.wait_for_timeout(400)  # drawings follow the window a little later
+    expect(page.locator("#cell .empty")).to_be_visible()
+    assert complaints == []

@@ -20,12 +20,13 @@ async function curvesOf(members) {
 
 async function drawSelection() {
   const place = document.getElementById("cell");
+  const [turn, view] = [asked += 1, data];
   if (!selection.length) {
+    drawnLines = []; // else a resized window would draw them again
     place.replaceChildren(element("p", { class: "empty" }, "Choose a cell to see its seeds' curves; with Shift, several to compare, or drag over a region."));
     drawDiagnoses([]);
     return;
   }
-  const [turn, view] = [asked += 1, data];
   const chosen = selection.slice(0, MOST_CELLS).flatMap((c) => cells.members[c].map((i) => ({ c, i })));
   let curves;
   try {
