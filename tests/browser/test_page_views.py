@@ -295,3 +295,14 @@ def test_a_window_can_be_resized_after_the_last_cell_was_taken_away(page: Page, 
     page.wait_for_timeout(400)  # drawings follow the window a little later
     expect(page.locator("#cell .empty")).to_be_visible()
     assert complaints == []
+
+
+def test_a_loss_that_never_changes_has_a_line_whatever_scale_was_chosen(page: Page, folder: Path) -> None:
+    page.goto((folder / REPORT).absolute().as_uri())
+    places = page.evaluate(
+        """() => [0.3, 3].flatMap((value) => [undefined, "log", "linear"].map((scale) => {
+            const { canLog, toY } = heightsOf([value, value], 100, 0, scale);
+            return [canLog, toY(value)];
+        }))"""
+    )
+    assert places == [[False, 50]] * 6
