@@ -306,3 +306,16 @@ def test_a_loss_that_never_changes_has_a_line_whatever_scale_was_chosen(page: Pa
         }))"""
     )
     assert places == [[False, 50]] * 6
+
+
+def test_a_band_has_the_colour_of_its_cell_where_an_earlier_cell_has_none(page: Page, folder: Path) -> None:
+    page.goto((folder / REPORT).absolute().as_uri())
+    found, colour = page.evaluate(
+        """() => {
+            selection = [0, 1];
+            const line = { c: 1, k: 1, steps: Int32Array.of(0, 9), seen: Float32Array.of(1, 2) };
+            const [band] = bandsOf([line], { from: 0, to: 9, toX: (step) => step, toY: (value) => value, high: 9 });
+            return [band.getAttribute("fill"), strokeOf(1).stroke];
+        }"""
+    )
+    assert found == colour
