@@ -325,7 +325,10 @@ def test_the_command_of_a_cell_and_the_ids_of_its_seeds_can_be_copied(page: Page
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     with served(folder.parent, "seen") as address:
         page.goto(address)
-        for lr, words in (("0.1", "sweep locate seen --at lr=0.1 --at beta1=0"), ("0.8", "sweep diagnose seen --cell lr=0.8,beta1=0")):
+        for lr, words in (
+            ("0.1", "sweep locate seen --at lr=0.1 --at beta1=0"),
+            ("0.8", "sweep diagnose seen --cell lr=0.8,beta1=0"),
+        ):
             cell(page, lr, "0").click()
             expect(page.locator("#cell .command code")).to_have_text(words)
             for button in (page.locator("#cell .command button"), page.locator("#cell td.trial_id button").first):
