@@ -117,23 +117,28 @@ def dots(found: CellMap) -> np.ndarray:
     """The cells in the colours of the map of stable fractions, in rows from the top; what is not known has none."""
     colours, grid = fraction_colours(), found.is_grid
     width, height = (len(found.x_values), len(found.y_values)) if grid else _DOTS
+    columns = _places(found.x, found.x_values, width, grid)
+    rows = _places(found.y, found.y_values, height, grid)
+    size = 1 if grid else _DOT
     picture = np.zeros((height, width, 4), np.uint8)
     for (x, y), cell in found.cells.items():
         if cell.fraction_stable is None:
             continue
         fraction = fraction_shown(cell)
         colour = [round(255 * part) for part in to_rgba(BLANK if fraction is None else colours(fraction))]
-        if grid:
-            picture[height - 1 - found.y_values.index(y), found.x_values.index(x)] = colour
-            continue
-        column = _place(found.x, x, found.x_values, width - _DOT)
-        row = height - _DOT - (0 if found.y is None else _place(found.y, y, found.y_values, height - _DOT))
-        picture[row : row + _DOT, column : column + _DOT] = colour
+        row, column = height - size - rows[y], columns[x]
+        picture[row : row + size, column : column + size] = colour
     return picture
 
 
-def _place(axis: Axis, value: Any, values: tuple[Any, ...], size: int) -> int:
-    """Where a value lies between the lowest and the highest one, in dots."""
-    places = [axis_place(axis, each, values) for each in values]
+def _places(axis: Axis | None, values: tuple[Any, ...], size: int, is_grid: bool) -> dict[Any, int]:
+    """The first dot of each value: one after the other on a grid, else between the lowest and the highest value."""
+    if is_grid or axis is None:
+        return {value: place for place, value in enumerate(values)}
+    room = size - _DOT
+    places = [axis_place(axis, value, values) for value in values]
     low, high = min(places), max(places)
-    return round(size * (axis_place(axis, value, values) - low) / (high - low)) if high > low else size // 2
+    return {
+        value: round(room * (place - low) / (high - low)) if high > low else room // 2
+        for value, place in zip(values, places, strict=True)
+    }

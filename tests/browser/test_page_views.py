@@ -257,3 +257,69 @@ def test_two_ticked_sweeps_of_the_index_are_compared(page: Page, tmp_path: Path,
         expect(page.locator("#compare .answer")).to_contain_text("Of 36 trials", timeout=60_000)
         expect(page.locator("#compare img")).to_be_visible()
         assert page.locator("#compare img").evaluate("image => image.naturalWidth") > 100
+
+
+def test_many_cells_that_are_no_region_are_the_same_ones_in_the_address(seen: Page) -> None:
+    chosen = [(lr, beta1) for lr in ("0.1", "0.2", "0.8") for beta1 in ("0", "0.5", "0.9")]
+    for n, (lr, beta1) in enumerate(chosen):
+        cell(seen, lr, beta1).click(modifiers=["Shift"] if n else [])
+    expect(seen.locator("#cell h3")).to_have_text("9 cells compared")
+    address = seen.url
+    seen.goto("about:blank")
+    seen.goto(address)
+    expect(seen.locator("#cell h3")).to_have_text("9 cells compared")
+    for lr, beta1 in chosen:
+        expect(cell(seen, lr, beta1)).to_have_attribute("aria-pressed", "true")
+
+
+def test_a_window_can_be_resized_after_the_last_cell_was_taken_away(page: Page, folder: Path) -> None:
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto((folder / REPORT).absolute().as_uri())
+    cell(page, "0.1", "0").click()
+    expect(page.locator("#cell svg.chart")).to_have_count(3)
+    cell(page, "0.1", "0").click(modifiers=["Shift"])
+    page.set_viewport_size({"width": 900, "height": 900})
+    page.wait_for_timeout(400)  # drawings follow the window a little later
+    expect(page.locator("#cell .empty")).to_be_visible()
+    assert complaints == []
+
+
+def test_a_loss_that_never_changes_has_a_line_whatever_scale_was_chosen(page: Page, folder: Path) -> None:
+    page.goto((folder / REPORT).absolute().as_uri())
+    places = page.evaluate(
+        """() => [0.3, 3].flatMap((value) => [undefined, "log", "linear"].map((scale) => {
+            const { canLog, toY } = heightsOf([value, value], 100, 0, scale);
+            return [canLog, toY(value)];
+        }))"""
+    )
+    assert places == [[False, 50]] * 6
+
+
+def test_a_band_has_the_colour_of_its_cell_where_an_earlier_cell_has_none(page: Page, folder: Path) -> None:
+    page.goto((folder / REPORT).absolute().as_uri())
+    found, colour = page.evaluate(
+        """() => {
+            selection = [0, 1];
+            const line = { c: 1, k: 1, steps: Int32Array.of(0, 9), seen: Float32Array.of(1, 2) };
+            const [band] = bandsOf([line], { from: 0, to: 9, toX: (step) => step, toY: (value) => value, high: 9 });
+            return [band.getAttribute("fill"), strokeOf(1).stroke];
+        }"""
+    )
+    assert found == colour
+
+
+def test_the_command_of_a_cell_and_the_ids_of_its_seeds_can_be_copied(page: Page, folder: Path, served: Served) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    with served(folder.parent, "seen") as address:
+        page.goto(address)
+        for lr, words in (
+            ("0.1", "sweep locate seen --at lr=0.1 --at beta1=0"),
+            ("0.8", "sweep diagnose seen --cell lr=0.8,beta1=0"),
+        ):
+            cell(page, lr, "0").click()
+            expect(page.locator("#cell .command code")).to_have_text(words)
+            for button in (page.locator("#cell .command button"), page.locator("#cell td.trial_id button").first):
+                button.click()
+                expect(button).to_have_text("copied")
+                assert page.evaluate("navigator.clipboard.readText()") == button.get_attribute("data-copy")

@@ -1,7 +1,7 @@
 // --- the address: what is shown, by names, so that it holds when cells are added -------------------
 
 const OWN = { x: "x", y: "y", metric: "show", cell: "cell", part: "part", view: "view", from: "from", to: "to", steps: "steps", smooth: "smooth", seeds: "seeds", reading: "telemetry", other: "with" };
-const MOST_NAMED = 8; // cells in the address; of a larger region its corners. A slice has the name of its axis after "at.", a scale that of its curve after "scale."
+const MOST_NAMED = 8; // cells in the address; of a larger region its corners, if they say which cells it has. A slice has the name of its axis after "at.", a scale that of its curve after "scale."
 
 function addressOfView() {
   const words = new URLSearchParams();
@@ -11,11 +11,11 @@ function addressOfView() {
   choice.slices.forEach((slice, a) => {
     if (slice !== reductions[0]) words.set(`at.${data.axes[a].name}`, reductions.includes(slice) ? slice : data.axes[a].labels[slice]);
   });
-  if (selection.length <= MOST_NAMED) for (const c of selection) words.append(OWN.cell, cellName(c));
-  else {
-    words.set(OWN.from, cellName(selection[0]));
-    words.set(OWN.to, cellName(selection[selection.length - 1]));
-  }
+  const corners = selection.length > MOST_NAMED ? [selection[0], selection[selection.length - 1]] : [];
+  if (corners.length && String(regionOf(...corners)) === String(selection)) {
+    words.set(OWN.from, cellName(corners[0]));
+    words.set(OWN.to, cellName(corners[1]));
+  } else for (const c of selection) words.append(OWN.cell, cellName(c));
   if (choice.view !== "map") words.set(OWN.view, choice.view);
   if (zoom.steps !== null) words.set(OWN.steps, zoom.steps.join("-"));
   if (curveLook.smooth !== null) words.set(OWN.smooth, curveLook.smooth);

@@ -26,19 +26,16 @@ function charts(lines, names) {
 function chart(lines, name, title, { from, to, last, width, cursor, number, isLast }) {
   const figure = element("figure", {}, element("figcaption", {}, element("strong", {}, title)));
   const series = lines.filter(({ curve }) => curve[name]).map((line) => ({ ...line, ...pointsOf(line.curve, name) }));
-  let [low, high] = rangeOf(series);
-  if (!(low <= high)) {
+  const range = rangeOf(series);
+  if (!(range[0] <= range[1])) {
     figure.append(element("p", {}, !series.length ? "no curve" : zoom.steps ? "no finite value in these steps" : "no finite value"));
     return figure;
   }
-  const isLog = low > 0 && (scales[name] ?? (high / low > look.log_curves_from ? "log" : "linear")) === "log";
-  if (low > 0) figure.firstChild.append(" ", logSwitch(name, isLog));
-  if (high === low) [low, high] = [low - 0.5, high + 0.5];
   const height = HEIGHTS[name] ?? 150;
   const [bottom, right] = [height - (isLast ? BELOW_LAST : BELOW), width - 10];
-  const place = isLog ? Math.log10 : (v) => v;
+  const { low, high, canLog, isLog, toY } = heightsOf(range, bottom, TOP, scales[name]);
+  if (canLog) figure.firstChild.append(" ", logSwitch(name, isLog));
   const toX = (step) => LEFT + ((right - LEFT) * (step - from)) / (to - from);
-  const toY = (value) => bottom - ((bottom - TOP) * (place(Math.min(Math.max(value, low), high)) - place(low))) / (place(high) - place(low));
   const frame = { toX, toY, left: LEFT, right, top: TOP, bottom, high, from, to, shows: (first, end) => first <= to && end >= from };
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": chartWords(series, title, low, high, zoom.steps) });
   drawing.append(svg("clipPath", { id: `frame-${number}` }, svg("rect", { x: LEFT, y: 0, width: right - LEFT, height: bottom + 2 })));

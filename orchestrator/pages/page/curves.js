@@ -20,12 +20,13 @@ async function curvesOf(members) {
 
 async function drawSelection() {
   const place = document.getElementById("cell");
+  const [turn, view] = [asked += 1, data];
   if (!selection.length) {
+    drawnLines = []; // else a resized window would draw them again
     place.replaceChildren(element("p", { class: "empty" }, "Choose a cell to see its seeds' curves; with Shift, several to compare, or drag over a region."));
     drawDiagnoses([]);
     return;
   }
-  const [turn, view] = [asked += 1, data];
   const chosen = selection.slice(0, MOST_CELLS).flatMap((c) => cells.members[c].map((i) => ({ c, i })));
   let curves;
   try {
@@ -95,26 +96,16 @@ function regionWords() {
 
 // What a terminal says about this cell.
 function commandLine(c) {
-  const cell = data.axes.map((axis, a) => `${axis.name}=${axis.labels[cells.at[c][a]]}`).join(",");
-  const verb = cells.members[c].some(isUnstable) ? "diagnose" : "locate";
-  const words = verb === "diagnose" ? `sweep diagnose ${data.name} --cell ${cell}` : `sweep locate ${data.name} ${cell.split(",").map((each) => `--at ${each}`).join(" ")}`;
+  const places = data.axes.map((axis, a) => `${axis.name}=${axis.labels[cells.at[c][a]]}`);
+  const words = cells.members[c].some(isUnstable) ? `sweep diagnose ${data.name} --cell ${places.join(",")}`
+    : `sweep locate ${data.name} ${places.map((each) => `--at ${each}`).join(" ")}`;
   return element("p", { class: "command" }, element("code", {}, words), " ", element("button", { type: "button", class: "copy", "data-copy": words }, "copy"));
 }
 
 // Copies the id of a trial, for `sweep diagnose --trial`.
-function copyButton(i) {
-  const id = trials.trial_id[i];
-  const button = element("button", { type: "button", class: "copy", id: `copy-${id}`, "aria-label": `copy the id of seed ${trials.seed[i]}` }, "copy");
-  button.addEventListener("click", async () => {
-    try {
-      await navigator.clipboard.writeText(id);
-      button.textContent = "copied";
-    } catch {
-      getSelection().selectAllChildren(button.parentNode); // the reader copies it
-    }
-  });
-  return button;
-}
+const copyButton = (i) => element("button", {
+  type: "button", class: "copy", id: `copy-${trials.trial_id[i]}`, "data-copy": trials.trial_id[i], "aria-label": `copy the id of seed ${trials.seed[i]}`,
+}, "copy");
 
 // Switches the curves of one trial off and on.
 function lineSwitch({ i, k }) {

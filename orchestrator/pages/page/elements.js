@@ -52,14 +52,16 @@ function tickText(value) {
 
 const endsOf = (numbers) => [numbers.reduce((a, b) => Math.min(a, b)), numbers.reduce((a, b) => Math.max(a, b))];
 
-// From values to heights between two, on a log axis where they span much; what lies beyond ``numbers`` is at an end.
-function heightsOf(numbers, bottom, top) {
+// From values to heights between two, on the ``scale`` that was chosen or else a log axis where they span much; what lies
+// beyond ``numbers`` is at an end. A single value has no log axis: there may be no room for one around it.
+function heightsOf(numbers, bottom, top, scale) {
   let [low, high] = numbers.length ? endsOf(numbers) : [0, 1];
+  const canLog = low > 0 && high > low;
+  const isLog = canLog && (scale ? scale === "log" : high / low > look.log_curves_from);
   if (low === high) [low, high] = [low - 0.5, high + 0.5];
-  const isLog = low > 0 && high / low > look.log_curves_from;
   const place = isLog ? Math.log10 : (v) => v;
   const toY = (value) => bottom - ((bottom - top) * (place(Math.min(Math.max(value, low), high)) - place(low))) / (place(high) - place(low));
-  return { low, high, isLog, toY };
+  return { low, high, canLog, isLog, toY };
 }
 
 const [ASK_AGAIN_MS, TRIES] = [1500, 6]; // of a server that computes other answers first

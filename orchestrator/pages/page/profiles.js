@@ -84,7 +84,7 @@ function parallelView() {
     return { c, i, ys: [...ys, isLost ? top : toLoss(losses[n])] };
   }).filter(({ i }) => trials.has_result[i]);
   const pathOfTrial = ({ ys }) => ys.map((y, n) => `${n ? "L" : "M"}${toColumn(n).toFixed(1)} ${y.toFixed(1)}`).join("");
-  const opacity = Math.min(0.8, Math.max(0.06, 30 / Math.sqrt(Math.max(1, lines.length)) / 10 + 0.05));
+  const opacity = Math.min(0.8, 3 / Math.sqrt(Math.max(1, lines.length)) + 0.05);
   for (const [outcome, group] of byOutcome(lines)) {
     drawing.append(svg("path", { class: `through of-${outcome}`, d: group.map(pathOfTrial).join(""), "stroke-opacity": opacity.toFixed(2) }));
   }

@@ -63,7 +63,7 @@ const BAND_POINTS = 240;
 
 // Of each cell's seeds the middle one, in a band from the lowest to the highest; a seed that has ended counts no more.
 function bandsOf(series, frame) {
-  return [...new Set(series.map(({ c }) => c))].flatMap((c, n) => {
+  return [...new Set(series.map(({ c }) => c))].flatMap((c) => {
     const seeds = series.filter((line) => line.c === c);
     const size = Math.max(1, (frame.to - frame.from) / BAND_POINTS);
     const places = [];
@@ -73,7 +73,7 @@ function bandsOf(series, frame) {
     }
     const point = (end) => ({ step, [end]: value }) => `${frame.toX(step).toFixed(1)} ${frame.toY(value).toFixed(1)}`;
     const around = [...places.map(point("high")), ...places.map(point("low")).reverse()];
-    const { stroke, ...rest } = strokeOf(selection.length > 1 ? n : 0);
+    const { stroke, ...rest } = strokeOf(selection.length > 1 ? seeds[0].k : 0);
     const words = `${cellName(c)}: the middle of ${seeds.length} seeds, in a band from the lowest to the highest`;
     return [
       svg("path", { class: "seed-band", d: around.length ? `M${around.join("L")}Z` : "M0 0", fill: stroke }),

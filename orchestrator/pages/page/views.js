@@ -72,7 +72,7 @@ function plane(width, height, label) {
     svg("line", { class: "grid", x1: left, x2: width - right, y1: toY(place), y2: toY(place) }),
     svg("text", { x: left - 6, y: toY(place) + 4, "text-anchor": "end" }, text)));
   if (axisY) drawing.append(svg("text", { class: "axis", x: 4, y: 12 }, axisY.name));
-  return { drawing, behind, toX, toY, axisX, axisY, frame: { left, right: width - right, top, bottom: height - bottom } };
+  return { drawing, behind, toX, toY, axisX, axisY };
 }
 
 // The ticks that do not cover each other.
