@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from objectives.base import Objective, RankLost, TrainingConfig
+from objectives.base import RankLost
 from orchestrator.base.consumption import EnergyMeter
 from orchestrator.base.environment import OWN_PYTHON
 from orchestrator.base.packs import Checkpoint, Ending, Failed, Lost, Report, StackedPack
 from orchestrator.worker.launcher import Launcher
-from orchestrator.worker.machine import PlanChoice, set_plan
 from orchestrator.worker.members import Roster
 from orchestrator.worker.own_verdict import how_failed, signal_from_outside
 from orchestrator.worker.packed_run import Pace, PackedRun
@@ -71,17 +69,6 @@ class SharedRun(PackedRun):
         trainer.ranks = self._ranks = self._connect()
         self.environment = {**self.environment, "workers": str(self.pack.workers)}
         return roster
-
-    def _choose(
-        self,
-        objective: Objective,
-        config: TrainingConfig,
-        device: str,
-        num_members: int,
-        resumed: Mapping[str, Any] | None,
-    ) -> PlanChoice:
-        choice = super()._choose(objective, config, device, num_members, resumed)
-        return choice if resumed is not None else set_plan(choice.plan, self.pack.workers)
 
     def _connect(self) -> Any:
         """Start the other processes, and connect to them. Raises RankLost if one ends before it is ready."""
