@@ -40,8 +40,12 @@ class Averages:
         params_Kn: torch.Tensor,
     ) -> None:
         """Add to ``memory`` what it lacks. ``acting`` has interventions, from ``ages`` completed steps on."""
-        self._params_Kn, self._memory, self._ages = params_Kn, memory, list(ages)
+        self._params_Kn, self._memory = params_Kn, memory
         self._last, self._every = configs[0].merge_last, configs[0].merge_every
+        kept: dict[int, list[int]] = {}  # by step of the pack, modulo merge_every
+        for row, age in enumerate(ages if self._last is not None else ()):
+            kept.setdefault(-age % self._every, []).append(row)
+        self._kept_rows = {phase: torch.tensor(rows, device=params_Kn.device) for phase, rows in kept.items()}
         decays = [config.ema for config in configs]
         rows = [row for row, decay in enumerate(decays) if decay is not None]
         self._rows_R = torch.tensor(rows, dtype=torch.int64, device=params_Kn.device)
@@ -83,9 +87,9 @@ class Averages:
         if len(self._rows_R):
             self._add_to_ema()
         if self._last is not None:
-            ages = [age + num_steps for age in self._ages]
-            if rows := [row for row, age in enumerate(ages) if age % self._every == 0]:
-                self._keep(torch.tensor(rows, device=self._params_Kn.device), self._last)
+            rows_R = self._kept_rows.get(num_steps % self._every)
+            if rows_R is not None:
+                self._keep(rows_R, self._last)
 
     def losses(self, validate: Callable[[Sequence[int]], torch.Tensor], rows: Sequence[int]) -> dict[str, torch.Tensor]:
         """Return the losses that ``validate`` measures with averages in place of weights, for ``rows``; NaN without."""
@@ -121,10 +125,10 @@ class Averages:
         self._memory[_EMA_SHARE][rows_R] = share_R1
         self._memory[_EMA][rows_R] = ema_Rn + (self._params_Kn[rows_R] - ema_Rn) * (self._rest_R1 / share_R1)
 
-    def _keep(self, rows: torch.Tensor, last: int) -> None:
-        number_R = self._memory[_NUM_KEPT][rows]
-        self._memory[_KEPT][rows, number_R.long() % last] = self._params_Kn[rows]
-        self._memory[_NUM_KEPT][rows] = number_R + 1
+    def _keep(self, rows_R: torch.Tensor, last: int) -> None:
+        number_R = self._memory[_NUM_KEPT][rows_R]
+        self._memory[_KEPT][rows_R, number_R.long() % last] = self._params_Kn[rows_R]
+        self._memory[_NUM_KEPT][rows_R] = number_R + 1
 
     def _reserve(self, name: str, shape: Sequence[int]) -> None:
         if name not in self._memory:
