@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
 import torch
 
+from objectives.optimizers.packed_optimizer import Rows
 from objectives.training_config import TrainingConfig
 
 # Shapes: K members, R of them with an average, M states kept of each, n parameters per member.
@@ -48,7 +49,8 @@ class Averages:
         self._kept_rows = {phase: torch.tensor(rows, device=params_Kn.device) for phase, rows in kept.items()}
         decays = [config.ema for config in configs]
         rows = [row for row, decay in enumerate(decays) if decay is not None]
-        self._rows_R = torch.tensor(rows, dtype=torch.int64, device=params_Kn.device)
+        self._has_ema = bool(rows)
+        self._rows_R: Rows = slice(None) if len(rows) == len(configs) else torch.tensor(rows, device=params_Kn.device)
         self._decay_R1 = params_Kn.new_tensor([[decays[row]] for row in rows])
         self._rest_R1 = params_Kn.new_tensor([[1 - (decays[row] or 0.0)] for row in rows])
         self._due: dict[int, list[tuple[int, bool]]] = {}  # by step of the pack: rows, and whether they return
@@ -69,7 +71,7 @@ class Averages:
     @property
     def acts(self) -> bool:
         """Whether a member has an average, or will return to one."""
-        return bool(len(self._rows_R) or self._last is not None or self._due)
+        return self._has_ema or self._last is not None or bool(self._due)
 
     def before_step(self, num_steps: int) -> None:
         """Add the states of members that will return to a mean, and let those return that are due."""
@@ -84,7 +86,7 @@ class Averages:
 
     def after_step(self, num_steps: int) -> None:
         """Take up the weights after the pack's step; ``num_steps`` counts it."""
-        if len(self._rows_R):
+        if self._has_ema:
             self._add_to_ema()
         if self._last is not None:
             rows_R = self._kept_rows.get(num_steps % self._every)
@@ -111,7 +113,7 @@ class Averages:
             for state in range(self._last):  # in order, so that bits do not depend on the number of members
                 total_Kn += kept_KMn[:, state]
             means[MERGED_LOSS] = total_Kn / number_K1
-        if len(self._rows_R):
+        if self._has_ema:
             mean_Kn = torch.full_like(self._params_Kn, torch.nan)
             mean_Kn[self._rows_R] = self._memory[_EMA][self._rows_R]
             means[EMA_LOSS] = mean_Kn
