@@ -23,6 +23,7 @@ from objectives.models.data import BatchStream, Corpus, batch_origin, held_out_b
 from objectives.models.documents import contents, documents_of
 from objectives.models.facts.text import Recipe
 from objectives.models.files import Source, opened
+from objectives.models.made import _renamed
 from objectives.models.texts import StoredBytes, load_text
 
 CPU = torch.device("cpu")
@@ -274,3 +275,14 @@ def test_the_origin_of_a_batch_is_found_in_a_text_on_disk(tmp_path: Path, little
     for origin in origins:
         start = origin.offset + (20_000 if origin.file.endswith("gz") else 0)
         assert origin.excerpt == " ".join(CONTENT[start : start + 9].decode().split())
+
+
+def test_a_text_that_two_processes_make_at_once_is_that_of_the_first(tmp_path: Path) -> None:
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    for folder in (mine, theirs):
+        folder.mkdir()
+        (folder / "000.txt").write_text(folder.name)
+    _renamed(mine, theirs)
+    assert (theirs / "000.txt").read_text() == "theirs"
+    with pytest.raises(OSError, match="gone"):
+        _renamed(tmp_path / "gone", tmp_path / "new")
