@@ -48,3 +48,8 @@ class Ahead:
             self._values_SN, self._drawn_for, first = sent(torch.stack(drawn), self._device), list(cohorts), 0
             self._after_draw(cohorts)
         return first
+
+
+def steps_ahead(seed: int, step: int) -> torch.Tensor:
+    """Return a data step and the steps after it, int64 (N,)."""
+    return torch.arange(step, step + STEPS_PER_DRAW)

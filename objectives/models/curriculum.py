@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from objectives.base import GptConfig
-from objectives.models.ahead import STEPS_PER_DRAW, Ahead, Cohorts
+from objectives.models.ahead import Ahead, Cohorts, steps_ahead
 from objectives.models.facts.text import ORDERS
 
 # Shapes: T steps, K members, B sequences.
@@ -24,12 +24,13 @@ class Curriculum:
     the order goes on with the batches.
     """
 
-    def __init__(self, configs: Sequence[GptConfig], device: torch.device) -> None:
+    def __init__(self, configs: Sequence[GptConfig]) -> None:
         self.orders_documents = configs[0].curriculum in ORDERS
         self.orders_domains = configs[0].curriculum == "domains"
         self._is_reversed = configs[0].curriculum_reversed
         self._devices: dict[torch.device, _Windows] = {}
-        self._configs, self._device = configs, device
+        self._configs = configs
+        self._index: tuple[torch.Tensor | None, dict[torch.device, torch.Tensor]] = None, {}
 
     def placed(
         self, positions_TKB: torch.Tensor, num_starts: int, cohorts: Cohorts, cohort_of_member_K: torch.Tensor
@@ -48,6 +49,15 @@ class Curriculum:
         drawn_TKB = draw_TKB * share_TK1
         return drawn_TKB + (1 - share_TK1) if self._is_reversed else drawn_TKB
 
+    def index_on(self, device: torch.device, cohort_of_member_K: torch.Tensor) -> torch.Tensor:
+        """Return ``cohort_of_member_K`` on a device; it is kept, since the host waits for what comes from another."""
+        if self._index[0] is not cohort_of_member_K:
+            self._index = cohort_of_member_K, {}
+        known = self._index[1]
+        if device not in known:
+            known[device] = cohort_of_member_K.to(device)
+        return known[device]
+
     def _windows(self, device: torch.device) -> _Windows:
         """Return the windows on the device that reads the text, which for a text on disk is the host."""
         if device not in self._devices:
@@ -62,20 +72,14 @@ class _Windows:
         def tensor(values: list[float], dtype: torch.dtype) -> torch.Tensor:
             return torch.tensor(values, dtype=dtype, device=device)
 
-        self._device = device
         self._first_K = tensor([config.curriculum_from for config in configs], torch.float64)
         self._change_K = tensor([config.curriculum_to - config.curriculum_from for config in configs], torch.float64)
         self._steps_K = tensor([config.curriculum_steps for config in configs], torch.float64)
-        self._steps_ahead = Ahead(_steps_ahead, device)
+        self._steps_ahead = Ahead(steps_ahead, device)
 
     def at(self, cohorts: Cohorts, count: int, cohort_of_member_K: torch.Tensor) -> torch.Tensor:
         """Return the share of each member in ``count`` steps, int64 (T, K, 1)."""
-        step_TK = self._steps_ahead.take(cohorts, count)[:, cohort_of_member_K.to(self._device)]
+        step_TK = self._steps_ahead.take(cohorts, count)[:, cohort_of_member_K]
         done_TK = (step_TK / self._steps_K).clamp(max=1)
         share_TK = ((self._first_K + self._change_K * done_TK) * _PARTS).round().clamp(min=1)
         return share_TK.long()[..., None]
-
-
-def _steps_ahead(seed: int, step: int) -> torch.Tensor:
-    """Return a data step and the steps after it, (N,)."""
-    return torch.arange(step, step + STEPS_PER_DRAW, dtype=torch.float64)

@@ -89,7 +89,8 @@ class BatchStream:
         """Return what each member reads in ``count`` steps, (``count``, K, B, T + 1), by its ``curriculum``."""
         if curriculum is None:
             return self.batches(cohorts, count)[:, cohort_of_member_K]
-        positions_NKB = self._positions_ahead.take(cohorts, count)[:, cohort_of_member_K.to(self._reads_on)]
+        cohort_of_member_K = curriculum.index_on(self._reads_on, cohort_of_member_K)
+        positions_NKB = self._positions_ahead.take(cohorts, count)[:, cohort_of_member_K]
         num_starts = len(self._tokens) - self.context
         return self._read(curriculum.placed(positions_NKB, num_starts, cohorts, cohort_of_member_K))
 
@@ -255,7 +256,7 @@ def batch_origin(config: GptConfig, seed: int, step: int) -> list[SequenceOrigin
 def _domains_at(config: GptConfig, seed: int, step: int) -> list[int]:
     """Return the number of the domain of each sequence in a batch."""
     draw_11B = domain_draws(seed, step, config.batch_size)[None, None]
-    curriculum = Curriculum([config], draw_11B.device)
+    curriculum = Curriculum([config])
     if curriculum.orders_domains:
         draw_11B = curriculum.drawn(draw_11B, [(seed, step)], torch.zeros(1, dtype=torch.int64))
     return domain_of(draw_11B[0, 0], domain_bounds(config)).tolist()
@@ -273,7 +274,7 @@ def _origins(
     chunk, row = divmod(step, _POSITIONS_PER_CHUNK)
     num_starts = len(corpus.training) - config.context
     starts_11B = _positions_of_chunk(seed, chunk, num_starts, config.batch_size)[row, None, None]
-    curriculum = Curriculum([config], starts_11B.device)
+    curriculum = Curriculum([config])
     if curriculum.orders_documents:
         starts_11B = curriculum.placed(starts_11B, num_starts, [(seed, step)], torch.zeros(1, dtype=torch.int64))
     return [_origin(corpus, start, config.context + 1, is_corrupted) for start in starts_11B.flatten().tolist()]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from objectives.base import GptConfig
-from objectives.models.ahead import STEPS_PER_DRAW, Ahead, Cohorts
+from objectives.models.ahead import STEPS_PER_DRAW, Ahead, Cohorts, steps_ahead
 from objectives.models.curriculum import Curriculum
 from objectives.models.data import (
     BatchStream,
@@ -35,7 +35,7 @@ class Feed:
     def __init__(self, structure: GptConfig, device: torch.device) -> None:
         self._structure, self._device = structure, device
         self._streams: dict[tuple[str, ...], BatchStream] = {}  # by text, from when a member needs it
-        self._data_steps = Ahead(_steps_ahead, device)
+        self._data_steps = Ahead(steps_ahead, device)
         self._domain_draws = Ahead(self._draws_ahead, device)
         self.texts = structure.texts
 
@@ -43,9 +43,10 @@ class Feed:
         """Take the members and their numbers."""
         shares, bursts = [config.corrupted for config in configs], list(map(burst_of, configs))
         self._corruption = Corruption(shares, self._device, bursts)
-        self._shifts = [_NEVER if config.shift_at is None else config.shift_at for config in configs]
-        self._shift_K = torch.tensor(self._shifts, dtype=torch.int64, device=self._device)
-        curriculum = Curriculum(configs, self._device)
+        shifts = [_NEVER if config.shift_at is None else config.shift_at for config in configs]
+        self._first_shift = min(shifts)
+        self._shift_K = torch.tensor(shifts, dtype=torch.int64, device=self._device)
+        curriculum = Curriculum(configs)
         self._of_documents = curriculum if curriculum.orders_documents else None
         self._of_domains = curriculum if curriculum.orders_domains else None
         self._mixture = Mixture(configs, self._device, self._read_mixture)
@@ -66,7 +67,7 @@ class Feed:
         """Return the bytes of each member in the next ``count`` steps, (T, K, B, S); ``cohorts_at`` counts from now."""
         cohorts = cohorts_at(0)
         tokens_TKBS = self._of_all_domains(cohorts, count, cohort_of_member_K)
-        if max(step for _, step in cohorts_at(count - 1)) >= min(self._shifts):
+        if max(step for _, step in cohorts_at(count - 1)) >= self._first_shift:
             later_TKBS = self._read(self._structure.shift_text, cohorts, count, cohort_of_member_K)
             step_TK = self._data_steps.take(cohorts, count)[:, cohort_of_member_K]
             tokens_TKBS = torch.where((step_TK >= self._shift_K)[..., None, None], later_TKBS, tokens_TKBS)
@@ -143,8 +144,3 @@ class Feed:
         """Return the draws of a data step and the steps after it, (STEPS_PER_DRAW, B)."""
         steps = range(step, step + STEPS_PER_DRAW)
         return torch.stack([domain_draws(seed, later, self._structure.batch_size) for later in steps])
-
-
-def _steps_ahead(seed: int, step: int) -> torch.Tensor:
-    """Return a data step and the steps after it, int64 (N,)."""
-    return torch.arange(step, step + STEPS_PER_DRAW)

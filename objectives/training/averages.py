@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
 import torch
 
+from objectives.optimizers.packed_optimizer import Rows
 from objectives.training_config import TrainingConfig
 
 # Shapes: K members, R of them with an average, M states kept of each, n parameters per member.
@@ -40,11 +41,16 @@ class Averages:
         params_Kn: torch.Tensor,
     ) -> None:
         """Add to ``memory`` what it lacks. ``acting`` has interventions, from ``ages`` completed steps on."""
-        self._params_Kn, self._memory, self._ages = params_Kn, memory, list(ages)
+        self._params_Kn, self._memory = params_Kn, memory
         self._last, self._every = configs[0].merge_last, configs[0].merge_every
+        kept: dict[int, list[int]] = {}  # by step of the pack, modulo merge_every
+        for row, age in enumerate(ages if self._last is not None else ()):
+            kept.setdefault(-age % self._every, []).append(row)
+        self._kept_rows = {phase: torch.tensor(rows, device=params_Kn.device) for phase, rows in kept.items()}
         decays = [config.ema for config in configs]
         rows = [row for row, decay in enumerate(decays) if decay is not None]
-        self._rows_R = torch.tensor(rows, dtype=torch.int64, device=params_Kn.device)
+        self._has_ema = bool(rows)
+        self._rows_R: Rows = slice(None) if len(rows) == len(configs) else torch.tensor(rows, device=params_Kn.device)
         self._decay_R1 = params_Kn.new_tensor([[decays[row]] for row in rows])
         self._rest_R1 = params_Kn.new_tensor([[1 - (decays[row] or 0.0)] for row in rows])
         self._due: dict[int, list[tuple[int, bool]]] = {}  # by step of the pack: rows, and whether they return
@@ -65,7 +71,7 @@ class Averages:
     @property
     def acts(self) -> bool:
         """Whether a member has an average, or will return to one."""
-        return bool(len(self._rows_R) or self._last is not None or self._due)
+        return self._has_ema or self._last is not None or bool(self._due)
 
     def before_step(self, num_steps: int) -> None:
         """Add the states of members that will return to a mean, and let those return that are due."""
@@ -80,12 +86,12 @@ class Averages:
 
     def after_step(self, num_steps: int) -> None:
         """Take up the weights after the pack's step; ``num_steps`` counts it."""
-        if len(self._rows_R):
+        if self._has_ema:
             self._add_to_ema()
         if self._last is not None:
-            ages = [age + num_steps for age in self._ages]
-            if rows := [row for row, age in enumerate(ages) if age % self._every == 0]:
-                self._keep(torch.tensor(rows, device=self._params_Kn.device), self._last)
+            rows_R = self._kept_rows.get(num_steps % self._every)
+            if rows_R is not None:
+                self._keep(rows_R, self._last)
 
     def losses(self, validate: Callable[[Sequence[int]], torch.Tensor], rows: Sequence[int]) -> dict[str, torch.Tensor]:
         """Return the losses that ``validate`` measures with averages in place of weights, for ``rows``; NaN without."""
@@ -107,7 +113,7 @@ class Averages:
             for state in range(self._last):  # in order, so that bits do not depend on the number of members
                 total_Kn += kept_KMn[:, state]
             means[MERGED_LOSS] = total_Kn / number_K1
-        if len(self._rows_R):
+        if self._has_ema:
             mean_Kn = torch.full_like(self._params_Kn, torch.nan)
             mean_Kn[self._rows_R] = self._memory[_EMA][self._rows_R]
             means[EMA_LOSS] = mean_Kn
@@ -121,10 +127,10 @@ class Averages:
         self._memory[_EMA_SHARE][rows_R] = share_R1
         self._memory[_EMA][rows_R] = ema_Rn + (self._params_Kn[rows_R] - ema_Rn) * (self._rest_R1 / share_R1)
 
-    def _keep(self, rows: torch.Tensor, last: int) -> None:
-        number_R = self._memory[_NUM_KEPT][rows]
-        self._memory[_KEPT][rows, number_R.long() % last] = self._params_Kn[rows]
-        self._memory[_NUM_KEPT][rows] = number_R + 1
+    def _keep(self, rows_R: torch.Tensor, last: int) -> None:
+        number_R = self._memory[_NUM_KEPT][rows_R]
+        self._memory[_KEPT][rows_R, number_R.long() % last] = self._params_Kn[rows_R]
+        self._memory[_NUM_KEPT][rows_R] = number_R + 1
 
     def _reserve(self, name: str, shape: Sequence[int]) -> None:
         if name not in self._memory:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -134,9 +134,9 @@ _KINDS = ("flat", "per tensor")
 def _config(trial: TrialResult) -> GptConfig:
     config = OBJECTIVES[trial.objective].config_of(trial.config) if trial.objective in OBJECTIVES else None
     if not isinstance(config, GptConfig) or config.experts:
-        what = "routers of several trials send bytes to experts of their own" if config else "it has no held-out text"
-        what = what if isinstance(config, GptConfig) else "it has no held-out text"
-        message = f"{trial.objective} cannot be merged: {what}"
+        is_gpt = isinstance(config, GptConfig)
+        why = "routers of several trials send bytes to experts of their own" if is_gpt else "it has no held-out text"
+        message = f"{trial.objective} cannot be merged: {why}"
         raise InputError(Problem("sweep merge", "objective", message, "name a sweep of gpt without experts"))
     return config
 
@@ -166,11 +166,10 @@ def _common_start(folder: Path, trials: Sequence[TrialResult], configs: Sequence
 
     common = set.intersection(*(set(kept_steps(folder, trial.trial_id)) for trial in trials))
     for step in sorted(common, reverse=True):
-        states = [kept_weights(folder, trial.trial_id, step) for trial in trials]
-        if _are_equal(states):
-            return f"their common state of step {step:,}", states[0]
-    states = [_initial(config, trial) for config, trial in zip(configs, trials, strict=True)]
-    return ("their initial weights", states[0]) if _are_equal(states) else (None, None)
+        if state := _common(kept_weights(folder, trial.trial_id, step) for trial in trials):
+            return f"their common state of step {step:,}", state
+    state = _common(_initial(config, trial) for config, trial in zip(configs, trials, strict=True))
+    return (None, None) if state is None else ("their initial weights", state)
 
 
 def _initial(config: GptConfig, trial: TrialResult) -> Any:
@@ -183,10 +182,12 @@ def _initial(config: GptConfig, trial: TrialResult) -> Any:
         trainer.close()
 
 
-def _are_equal(states: Sequence[Any]) -> bool:
+def _common(states: Iterator[Any]) -> Any:
+    """The weights if all ``states`` are equal, else None; reads none after the first that differs."""
     import torch
 
-    return all(torch.equal(state[name], states[0][name]) for state in states for name in states[0])
+    first = next(states)
+    return first if all(torch.equal(state[name], first[name]) for state in states for name in first) else None
 
 
 def _lowest(measured: Sequence[Measured]) -> Measured:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.answers._merging import METHODS, Measured, PathLoss
+from orchestrator.answers._merging import METHODS, Measured, PathLoss, merged
 from orchestrator.answers._options import along_option
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.query import Query, Say, cell_conditions, option, silent
@@ -46,8 +46,6 @@ class MergeQuery(Query["SweepTable"]):
 
     def ask(self, subject: SweepTable, say: Say = silent) -> MergeAnswer:
         """Return the merge and its losses. Raises InputError."""
-        from orchestrator.answers._merging import merged
-
         trials = self._trials(subject)
         say(f"merging {count(len(trials), 'trial')}")
         found = merged(subject.ledger.path.parent, trials, _method(self.method), self.anyway)

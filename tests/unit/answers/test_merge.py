@@ -1,6 +1,7 @@
 """Merging the trials of a sweep that kept its states."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,13 @@ from pack_cases import SMALL
 from sweep_cases import sweep_with_keys
 
 from orchestrator import load
-from orchestrator.answers.merge import MergeAnswer
+from orchestrator.answers.merge import MergeAnswer, MergeQuery
 from orchestrator.base.errors import InputError
+from orchestrator.base.files import LEDGER
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.table import read_table
 
 LATER = [{"at": 6, "set": {"lr": "x0.5"}}]
 
@@ -124,3 +128,46 @@ def test_a_text_that_is_gone_is_named(results: Path, monkeypatch: pytest.MonkeyP
 def test_cells_are_named_one_by_one(results: Path) -> None:
     answer = asked(results, "rates", cells=("lr=0.003", "lr=0.03"), method="slerp", seed=1)
     assert [one.name for one in answer.trials] == ["lr=0.003 seed=1", "lr=0.03 seed=1"]
+
+
+def test_cells_of_several_seeds_are_merged_of_the_first_that_all_have(results: Path) -> None:
+    answer = asked(results, "rates", cells=("lr=0.003", "lr=0.03"))
+    assert [one.name for one in answer.trials] == ["lr=0.003 seed=0", "lr=0.03 seed=0"]
+
+
+def test_the_table_has_a_row_for_each_point_of_each_path(results: Path) -> None:
+    answer = asked(results, "rates")
+    frame = answer.frame()
+    assert frame["loss"].tolist() == [loss for path in answer.paths for loss in path.losses]
+    assert frame.groupby("first", sort=False)["share"].count().tolist() == [11, 11]
+
+
+def with_the_last_changed(results: Path, query: MergeQuery, **changes: Any) -> MergeAnswer:
+    """The answer for the rates where the last trial of seed 0 is another, and the others are stable."""
+    with LedgerReader(results / "rates" / LEDGER) as ledger:
+        table = read_table(ledger)
+        last = [trial for trial in table.trials if trial.seed == 0][-1]
+        own = {} if "objective" in changes else last.config
+        changed = replace(last, **{**changes, "config": {**own, **changes.get("config", {})}})
+        trials = [changed if one is last else replace(one, outcome="stable") for one in table.trials]
+        return query.ask(replace(table, trials=tuple(trials)))
+
+
+def test_only_stable_trials_are_merged_if_asked_for(results: Path) -> None:
+    for stable, number in ((True, 2), (False, 3)):
+        answer = with_the_last_changed(results, MergeQuery(stable=stable, seed=0), outcome="spiked")
+        assert len(answer.trials) == number
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": "command"}, "it has no held-out text"),
+        ({"objective": "function_fit", "config": {"steps": 9}}, "it has no held-out text"),
+        ({"config": {"experts": 2}}, "experts of their own"),
+        ({"config": {"text": ["tables"]}}, "validated on other text"),
+    ],
+)
+def test_trials_that_no_text_can_compare_are_refused(results: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        with_the_last_changed(results, MergeQuery(seed=0), **changes)

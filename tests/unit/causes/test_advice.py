@@ -28,6 +28,7 @@ from tiers import thinned
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP
+from orchestrator.base.intervals import fisher
 from orchestrator.base.space import Cell
 from orchestrator.causes.advice import Reason, advise, broken_step, check, reasons_not_finite
 from orchestrator.causes.evidence import Evidence
@@ -63,6 +64,16 @@ def test_advice_is_checked_against_the_nearest_cell_of_the_sweep() -> None:
     lines = said(case, "preconditioner_decay")
     assert lines[0].startswith("lower beta2: ")
     assert lines[1] == "  beta2 0.999 -> 0.99 at these settings: 3 of 3 seeds stable, final loss 2.6 -> 2.6"
+
+
+def test_of_words_which_have_no_order_the_stable_one_is_compared_with_the_trials_own_cell_alone() -> None:
+    case = calm("diverged", 300, {"precision": "float16"})
+    case = with_seeds(case, "spiked", range(1, 6))
+    case = with_seeds(case, "stable", range(6), precision="bfloat16")
+    for num_words, one_of in ((1, case), (2, with_seeds(case, "spiked", range(6), precision="float32"))):
+        (found,) = (one for one in advise(one_of.evidence(), "half_precision_overflow", NOWHERE) if one.stable)
+        assert found.move.direction == "switch"
+        assert found.p_value == pytest.approx(num_words * fisher(6, 6, 0, 6))
 
 
 def test_a_cell_that_learned_too_little_is_said_to_be_degraded_not_just_unstable() -> None:
@@ -304,7 +315,7 @@ def test_a_small_sweep_of_related_axes_has_the_values_that_the_trial_was_trained
         "name: tied\nobjective: quadratic\nsteps: 20\n"
         "axes:\n  lr: {values: [0.1, 0.2]}\n  curvature: {values: [1, 4]}\n  optimizer: {values: [sgd, adamw]}\n"
         "  beta2: {values: [0.9, 0.99], when: {optimizer: adamw}}\n"
-        "zip: [[lr, curvature]]\ntie: {lr: lr / curvature, warmup: curvature}\n"
+        "zip: [[lr, curvature]]\ntie: {lr: lr / curvature, warmup: curvature}\nkeep: {every: 5}\n"
     )
     sweep = sweep_of_text(body)
     (tmp_path / FROZEN_SWEEP).write_text(sweep.text)
@@ -315,6 +326,7 @@ def test_a_small_sweep_of_related_axes_has_the_values_that_the_trial_was_trained
     lower = sweep_of_text(small_sweep(tmp_path, row, "lower", "lr", [0.01]))
     assert [each.config["lr"] for each in lower.trials if each.seed == 0] == [0.05, 0.01]
     assert again.trials[0].config == trial.config
+    assert again.keep is None
 
 
 BROKEN = 150

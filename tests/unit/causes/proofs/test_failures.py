@@ -6,6 +6,7 @@ import pytest
 from diagnosis_cases import Case, calm, row_of
 from sweep_cases import ledger_at
 
+from orchestrator.causes.mechanisms.limits import JUMP_REACH
 from orchestrator.causes.mechanisms.removal import Removal
 from orchestrator.causes.proofs.training import Failures
 
@@ -31,11 +32,17 @@ def test_a_fork_fails_as_its_trial_did_or_worse(
         assert failures.failed(row_of(outcome, 0 if outcome != "stable" else None, **changes), REMOVAL) is has_failed
 
 
-@pytest.mark.parametrize(("shift", "has_failed"), [(100, False), (None, True)])
+@pytest.mark.parametrize(
+    ("outcome", "shift", "has_failed"),
+    [
+        ("diverged", 100, False), ("diverged", 100 - JUMP_REACH, False), ("diverged", 99 - JUMP_REACH, True),
+        ("diverged", None, True), ("spiked", 100, True),
+    ],
+)  # fmt: skip
 def test_a_fork_that_comes_back_from_a_change_of_the_text_is_not_lost_as_its_trial_was(
-    shift: int | None, has_failed: bool, tmp_path: Path
+    outcome: str, shift: int | None, has_failed: bool, tmp_path: Path
 ) -> None:
-    original = calm("diverged", 100, {"shift_at": shift})
+    original = calm(outcome, 100, {"shift_at": shift})
     with ledger_at(tmp_path) as trained:
         failures = Failures(trained, original.evidence())
         assert failures.failed(row_of("spiked", 100), REMOVAL) is has_failed

@@ -19,10 +19,12 @@ from pretend_device import DEVICE, on_host, pretended_device
 
 from objectives.base import GptConfig
 from objectives.models import texts
+from objectives.models.curriculum import Curriculum
 from objectives.models.data import BatchStream, Corpus, batch_origin, held_out_batches, load_corpus
 from objectives.models.documents import contents, documents_of
 from objectives.models.facts.text import Recipe
 from objectives.models.files import Source, opened
+from objectives.models.made import _renamed
 from objectives.models.texts import StoredBytes, load_text
 
 CPU = torch.device("cpu")
@@ -123,6 +125,21 @@ def test_places_in_a_text_on_disk_stay_where_it_is_read_and_no_batch_of_it_waits
         on_device = BatchStream(corpus, 2, 8, torch.device(DEVICE)).batch([(0, 3)])
         assert notes.take() == {}
     assert torch.equal(on_host(on_device), BatchStream(corpus, 2, 8, CPU).batch([(0, 3)]))
+
+
+def test_with_a_curriculum_a_text_on_disk_waits_for_the_device_once(tmp_path: Path) -> None:
+    (tmp_path / "text.bin").write_bytes(CONTENT)
+    stored = StoredBytes(tmp_path / "text.bin", 0, len(CONTENT))
+    own = {"curriculum": "length", "curriculum_from": 0.5, "curriculum_steps": 4}
+    curriculum = Curriculum([GptConfig(**{**SIZES, **own})] * 2)
+    with pretended_device() as notes:
+        index = torch.zeros(2, dtype=torch.int64).to(DEVICE)
+        stream = BatchStream(Corpus(stored, stored, "", ""), 2, 8, torch.device(DEVICE))
+        stream.batches_of([(0, 3)], 1, index, curriculum)
+        notes.take()
+        for step in (4, 5):
+            stream.batches_of([(0, step)], 1, index, curriculum)
+        assert notes.take() == {}
 
 
 def test_bytes_outside_a_part_are_not_read_from_the_other_part(tmp_path: Path, little_memory: None) -> None:
@@ -274,3 +291,14 @@ def test_the_origin_of_a_batch_is_found_in_a_text_on_disk(tmp_path: Path, little
     for origin in origins:
         start = origin.offset + (20_000 if origin.file.endswith("gz") else 0)
         assert origin.excerpt == " ".join(CONTENT[start : start + 9].decode().split())
+
+
+def test_a_text_that_two_processes_make_at_once_is_that_of_the_first(tmp_path: Path) -> None:
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    for folder in (mine, theirs):
+        folder.mkdir()
+        (folder / "000.txt").write_text(folder.name)
+    _renamed(mine, theirs)
+    assert (theirs / "000.txt").read_text() == "theirs"
+    with pytest.raises(OSError, match="gone"):
+        _renamed(tmp_path / "gone", tmp_path / "new")

@@ -21,6 +21,7 @@ GPT_KNOBS: Sequence[Mapping[str, Any]] = (
     {"burst_at": 6, "burst_length": 3},
     {"embedding_lr": 0.5, "embedding_grad": 0.5},
     {"mix_share": 0.5},
+    {"ema": 0.9},
 )
 GPT_MODELS: Sequence[Mapping[str, Any]] = (
     {"accumulate": 2},
@@ -29,6 +30,7 @@ GPT_MODELS: Sequence[Mapping[str, Any]] = (
     {"attention_softcap": 1.0, "logit_softcap": 1.0, "recompute": True, "tie_embeddings": True},
     {"parametrisation": "mup", "base_width": 4},
     {"experts": 4, "top_k": 2, "balance": "loss_free", "capacity": 1.0, "router_noise": 0.1, "router_z_loss": 0.1},
+    {"ema": 0.9, "merge_last": 2, "merge_every": 3},
 )
 
 
