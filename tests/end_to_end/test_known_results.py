@@ -95,8 +95,9 @@ def regrets(ledger: LedgerReader, key: str) -> dict[float, dict[int, float]]:
     for row in ledger.trials():
         batch_size, half_life = row.cell["batch_size"], row.cell["beta2_half_life"]
         beta2 = round(0.5 ** (32 * batch_size / half_life), 9)  # the context is 32
-        assert row.validation_loss is not None
-        losses.setdefault((batch_size, half_life, beta2), []).append(row.validation_loss)
+        lost = row.outcome == "diverged"  # it stops before its validation
+        assert lost or row.validation_loss is not None
+        losses.setdefault((batch_size, half_life, beta2), []).append(math.inf if lost else row.validation_loss)
     middle = {cell: median(found) for cell, found in losses.items()}
     lowest = {size: min(loss for (other, *_), loss in middle.items() if other == size) for size, *_ in middle}
     found: dict[float, dict[int, float]] = {}
