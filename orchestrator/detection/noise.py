@@ -13,7 +13,7 @@ _TO_DEVIATION = 1.4826  # from the median absolute deviation to the standard dev
 # high as the upper tenth of the noise. That is 3.3 deviations of normal noise and rarely decides.
 UPPER_TAIL, TAIL_FACTOR = 0.9, 2.6
 _LOWER_TAIL = 0.2  # if half of the losses are on the upper level, the lower ones show its height
-_MOST_PRINTED, _FEWEST = 8, 10  # times that a logger may print one loss; different losses that show it
+_MOST_PRINTED = 8  # times that a logger may print one loss
 _LARGEST_RATIO = 50.0  # logarithm of the largest factor that noise is given
 
 
@@ -83,7 +83,7 @@ def noise_of_start(accepted: Sequence[float], losses: Sequence[float], rules: St
 
 
 def _bends(losses: Sequence[float]) -> Iterator[float]:
-    logs = [math.log(loss) for loss in _printed_once(losses)]
+    logs = [math.log(loss) for loss in losses if loss > 0]
     return (before - 2 * here + after for before, here, after in zip(logs, logs[1:], logs[2:], strict=False))
 
 
@@ -91,4 +91,4 @@ def _printed_once(accepted: Sequence[float]) -> list[float]:
     """Return the losses above zero, one that is printed several times as one, unless the loss stands still."""
     losses = [loss for loss in accepted if loss > 0]
     once = [loss for loss, _ in itertools.groupby(losses)]
-    return once if len(once) >= max(_FEWEST, len(losses) / _MOST_PRINTED) else losses
+    return once if len(once) * _MOST_PRINTED >= len(losses) else losses
