@@ -129,6 +129,10 @@ READ: dict[str, Lines] = {
         + json.dumps({"epoch": 1, "update": 0.1, "loss": str(x), "num_updates": str(t + 1), "gnorm": f"{n:.3f}"})
         + "\n" + at_end(t, '2021-01-01 | INFO | valid | {"epoch": 1, "valid_loss": "2.5", "valid_num_updates": "9"}\n')
     ),
+    "fairseq, with its epochs": lambda t, x, n, v: (
+        f"2021-01-01 | INFO | train_inner | epoch 001:    {t + 1} / 120 loss={x}, ppl=40.2, num_updates={t + 1}, gnorm={n:.3f}\n"
+        + at_end(t, f"2021-01-01 | INFO | train | epoch 001 | loss 4.2 | ppl 40.2 | num_updates {t + 1}\n")
+    ),
     "DeepSpeed": lambda t, x, n, v: (
         f"[2023-05-01 12:00:00,123] [INFO] [logging.py:96:log_dist] [Rank 0] step={t + 1}, skipped=0, lr=[0.0001, 0.0001]\n"
         f"steps: {t + 1} loss: {x} iter time (s): 0.123 samples/sec: 64.000\n"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from orchestrator.render.blocks import Block, Line, Table
 
 if TYPE_CHECKING:
-    from orchestrator.detection.episodes import Episode
+    from orchestrator.detection.excursions import Episode
     from orchestrator.maps.replay import Replayed, ReplayedTrial
 
 EPISODES_SHOWN = 3

@@ -22,7 +22,7 @@ from orchestrator.causes.remedies.remedy import Remedy
 from orchestrator.causes.remedies.saved import SavedRuns
 from orchestrator.causes.remedies.snippets import snippet_of
 from orchestrator.causes.series import Series, series
-from orchestrator.detection.episodes import Episode
+from orchestrator.detection.excursions import Episode
 from orchestrator.maps.replay import Replayed
 
 Shape = Literal["one jump", "single jumps", "jumps", "rise", "slow rise", "start", "not finite", "stall"]

@@ -17,7 +17,8 @@ import numpy as np
 
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.counters import Counts
-from orchestrator.detection.episodes import Episode, Episodes
+from orchestrator.detection.episodes import Episodes
+from orchestrator.detection.excursions import Episode
 from orchestrator.detection.handled import ROLLED_BACK, Undone, Zeros
 from orchestrator.detection.on_trend import Run, may_stay, take
 from orchestrator.detection.trend import RECENT, Progress, Trend, Window
@@ -121,6 +122,8 @@ class _Member:
             verdicts.guard_undone(self.undone, step)
         if is_seen and is_finite:
             self.zeros.follow(loss, norm, step, self.level.median() if self.num_seen else math.nan)
+            if self.zeros.num:
+                verdicts.guard_zeros(self.zeros, step, self.num_steps + 1)
             self._judge(loss, step)
         self.num_steps += 1
         return verdicts.lost is not None
@@ -177,7 +180,7 @@ class _Member:
             trend.accept(loss)
             self.progress.follow(loss)
             if was_early and not trend.is_early:
-                episodes.weigh_start()
+                episodes.weigh_start(latest)
         episodes.settle(latest, verdicts.is_far or verdicts.is_sunk, step, self.num_seen)
         if episodes.current is not None and step - self.left_step >= APART and episodes.is_spike():
             self.left_step = step

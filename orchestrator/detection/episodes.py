@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from copy import copy
+from dataclasses import asdict
 from typing import Any
 
 from orchestrator.detection.config import StoppingConfig, rise_of
-from orchestrator.detection.trend import TINY, Progress, Trend, middle
+from orchestrator.detection.excursions import CLEAR, Episode, Excursion, strength_at_start, weakened
+from orchestrator.detection.noise import middle
+from orchestrator.detection.recurring import FIRST, SHORT, scheduled, strength_of_mode
+from orchestrator.detection.trend import TINY, Progress, Trend
 
 _EARLY_RISE = 1.0  # rise that leaves the trend of a start-up, as a fraction of it
 _MASS_LIMIT = 1000.0  # cap on one loss, in units of the rise
@@ -26,93 +29,22 @@ _ODD_MEMORY, _ODD_COMMON, _ODD_FACTOR, _ODD_MORE = 200, 0.005, 2.0, 100.0
 _LOW_MODE, _JUMP_MODE, _JUMP_MEMORY = 0.04, 0.15, 50
 _SHIFT_SHARE = 0.2  # a level shift gives up less than this share of what was learned
 MOST_EPISODES = 1000  # kept in the record
-# An episode is clear if its strength is at least CLEAR, else faint. That of a start-up blow-up is the largest.
-CLEAR, _STRONGEST = 12.0, 1000.0
 # Heavy tails bring stronger episodes the longer a log is. Where so many are faint, a clear one is this many times as
 # strong as all of them; where so many excursions were no episodes, it is as strong as each of them.
 _FAINT_COMMON, _ABOVE_FAINT = 5, 1.5
-_SHARE = 0.1  # of what was learned, below which the strength shrinks with it
 # An excursion is on a schedule, such as a new target network, and has no strength, if each of the last four times at
 # one interval brought one too, and there were at most twice as many in all. Shorter intervals are met by chance.
 _BEATS, _MOST_BETWEEN, _SHORTEST_BEAT, _ONSETS = 4, 8, 30, 32
-
-
-@dataclass(slots=True)
-class Episode:
-    """A period of ``num_steps`` steps off the trend; ``recovery_step`` is None while it lasts.
-
-    ``level`` is the level of the trend before it. A jump counts only in a regime of jumps. ``strength`` is its height
-    in deviations of the noise, times the root of its length, up to 1000.
-    """
-
-    onset_step: int
-    peak_step: int
-    peak_loss: float
-    num_steps: int = 0
-    recovery_step: int | None = None
-    level: float = math.nan
-    is_jump: bool = False
-    strength: float = _STRONGEST
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether it counts, else it is faint."""
-        return self.strength >= CLEAR
-
-
-@dataclass(slots=True)
-class Excursion:
-    """Losses off the trend, which may become an episode."""
-
-    onset: int
-    level: float
-    is_early: bool
-    is_start_up: bool  # begun before the run had learned anything: counts only as a blow-up
-    peak: float = -math.inf
-    peak_step: int = -1
-    highest: float = 0.0  # in rises that leave the trend
-    age: int = 0
-    num_off: int = 0
-    mass: float = 0.0
-    calm: int = 0
-    calm_since: int = -1
-    tallest_of_three: float = -math.inf  # highest median of three losses
-    is_scheduled: bool = False
-    noise: float = 0.0  # of the trend before it, as a share of the level
-    learned: float = 0.0  # by how much the loss had fallen before it
-
-    def strength(self, rounding: float) -> float:
-        """Return its height in deviations of the noise, times the root of its length.
-
-        A height is the logarithm of a factor of the level. Of a height below a tenth of what was learned only that
-        share counts. ``rounding`` is half of the last printed digit.
-        """
-        if self.is_early:
-            return _STRONGEST
-        if self.is_scheduled:
-            return 0.0
-        share = (self.peak - self.level) / max(_SHARE * self.learned, TINY)
-        return strength_of(self.peak, self.level, max(self.noise, TINY), rounding, self.num_off * min(1.0, share) ** 2)
-
-    def as_episode(self, recovery_step: int | None, rounding: float) -> Episode:
-        """Return its record."""
-        strength = self.strength(rounding)
-        return Episode(self.onset, self.peak_step, self.peak, self.num_off, recovery_step, self.level, False, strength)
-
-
-def strength_of(peak: float, level: float, noise: float, rounding: float, num: float) -> float:
-    """Return the height in deviations of the ``noise``, a share of the level, times the root of ``num`` losses."""
-    level = max(level, rounding, TINY)
-    height = math.log(max(peak, level) / level) / max(noise, rounding / level, TINY)
-    return min(height * math.sqrt(num), _STRONGEST)
+_RECURRING = ("_begun", "_num", "_num_short", "_first_at", "_num_seen")
 
 
 class Episodes:
     """The episodes of one run, and excursions too short or too low for one."""
 
     __slots__ = (
-        "_in_regime", "_jump_rate", "_low_rate", "_odd", "_odd_mass", "_odd_rate", "_onsets", "_progress", "_recent",
-        "_rise", "_rules", "_trend", "closed", "current", "faint", "num_closed", "num_off",
+        "_begun", "_first_at", "_in_regime", "_jump_rate", "_low_rate", "_num", "_num_seen", "_num_short", "_odd",
+        "_odd_mass", "_odd_rate", "_onsets", "_progress", "_recent", "_rise", "_rules", "_trend", "closed", "current",
+        "faint", "num_closed", "num_off",
     )  # fmt: skip
 
     def __init__(self, rules: StoppingConfig, trend: Trend, progress: Progress) -> None:
@@ -129,6 +61,9 @@ class Episodes:
         self._recent: list[tuple[int, Episode, bool]] = []
         self._in_regime = False
         self._onsets: list[int] = []  # of the latest excursions, as numbers of losses
+        # Excursions beyond the start, the short ones, the losses at the last of the first few, and all losses.
+        self._num = self._num_short = self._first_at = self._num_seen = 0
+        self._begun: dict[int, int] = {}  # the number of losses at the onset of each of the first excursions
 
     def excess(self, loss: float) -> float:
         """Return the height of ``loss`` above the trend, in rises that leave it: off the trend above 1."""
@@ -155,12 +90,17 @@ class Episodes:
             self.pass_over(1, num_seen)
             return
         self._forget(1)
+        self._num_seen = num_seen
         if self.current is None:
+            if len(self._begun) < 2 * MOST_EPISODES:
+                self._begun[step] = num_seen
             is_early = self._trend.is_early
             level = self._trend.early_level() if is_early else self._trend.level
             is_start_up = is_early and not self._progress.has_learned(level, self._rules.stall_drop)
             self.current = Excursion(step, level, is_early, is_start_up)
-            if not is_early:
+            if is_early:
+                self.current.first = self._progress.initial
+            else:
                 self.current.is_scheduled = self._is_on_the_beat(num_seen)
                 self.current.noise = self._trend.relative_noise()
                 self.current.learned = self._progress.learned_late
@@ -183,12 +123,15 @@ class Episodes:
         is_over = this.calm >= self._rules.recovery_steps
         if is_over and is_high and self.is_spike():
             this.calm_since, is_over = step, False
+        if is_over and self._has_shifted(this, middle(sorted(latest[-self._rules.recovery_steps :]))):
+            this.calm_since, is_over = step, False
         if is_over or (this.num_off < self._rules.spike_steps and this.calm >= _AFTER_ONE):
             self._end(this, this.calm_since, num_seen)
 
     def pass_over(self, num: int, num_seen: int) -> None:
         """Follow ``num`` losses on the trend, outside an excursion, to the loss number ``num_seen``."""
         self._forget(num)
+        self._num_seen = num_seen
         if self._recent and num_seen - self._recent[-1][0] > _REGIME_LOSSES:
             self._recent, self._in_regime = [], False
 
@@ -223,43 +166,59 @@ class Episodes:
         if abs(newer - older) > 0.5 * self._progress.rise_at(newer) * abs(newer):
             return
         height = this.tallest_of_three - this.level
-        learned = self._progress.initial - min(self._progress.best, self._progress.initial)
         doubled = self._rules.lost_rise * self._progress.rise_at(this.level) * abs(this.level)
-        if newer - this.level >= _SHIFT_SHARE * learned or (height >= doubled and newer - this.level >= doubled / 2):
+        is_too_much = newer - this.level >= _SHIFT_SHARE * self._learned
+        if is_too_much or (height >= doubled and newer - this.level >= doubled / 2):
             return  # too much was given up to call this the new normal
-        if newer - this.level >= 0.5 * height and height < _SHIFT_SHARE * learned:
+        if self._has_shifted(this, newer):
             self.current = None
         else:
             self._end(this, step, num_seen)
         self._trend.rebase(latest)
 
-    def weigh_start(self) -> None:
+    @property
+    def _learned(self) -> float:
+        return self._progress.initial - min(self._progress.best, self._progress.initial)
+
+    def _has_shifted(self, this: Excursion, level: float) -> bool:
+        """Return whether an excursion that has come to a ``level`` about as high as it rose is a shift of the level."""
+        height = this.tallest_of_three - this.level
+        return level - this.level >= 0.5 * height and height < _SHIFT_SHARE * self._learned
+
+    def weigh_start(self, latest: Sequence[float]) -> None:
         """Take the strength of episodes at the start from the noise of the first ``min_history`` losses, now known."""
         early, self.closed = self.closed, []
         self.num_closed = self.num_off = 0
-        noise, rounding = self._trend.relative_noise(), self._trend.rounding
+        noise, rounding = self._trend.noise_of_start(latest), self._trend.rounding
+        if self.current is not None:
+            self.current.noise = noise
         for one in early:
-            one.strength = strength_of(one.peak_loss, one.level, noise, rounding, one.num_steps)
+            level = min(one.level, self._progress.initial)
+            one.strength = strength_at_start(one.peak_loss, level, noise, rounding, one.num_steps)
             self._add(one)
+        if early and not any(one.peak_loss > self._progress.blow_up_line() for one in self.closed):
+            self._progress.take_blow_up_back()
 
     def open_episode(self) -> Episode | None:
         """Return the record of the current excursion if it counts as an episode."""
         return self.current.as_episode(None, self._trend.rounding) if self.current and self.is_spike() else None
 
     def clear_and_faint(self) -> tuple[list[Episode], list[Episode]]:
-        """Return all episodes so far, with the current one, by whether they stand out of the others."""
+        """Return all episodes so far, with the current one, by whether they stand out of what recurs."""
         this = self.open_episode()
         episodes = [*self.closed, *self.faint, *([] if this is None else [this])]
+        episodes.sort(key=lambda episode: episode.onset_step)
         weak = [episode.strength for episode in episodes if not episode.is_clear]
         least = _ABOVE_FAINT * max(weak) if len(weak) >= _FAINT_COMMON else 0.0
         least = max(least, *self._odd) if len(self._odd) >= _FAINT_COMMON else least
-        episodes = [
-            replace(episode, strength=episode.strength * CLEAR / least)
-            if CLEAR <= episode.strength < least
-            else episode
-            for episode in sorted(episodes, key=lambda episode: episode.onset_step)
-        ]
-        return [one for one in episodes if one.is_clear], [one for one in episodes if not one.is_clear]
+        strengths = [*self._odd, *(episode.strength for episode in episodes)]
+        least = max(least, strength_of_mode(strengths, self._first_at, self._num, self._num_short, self._num_seen))
+        clear = [episode for episode in episodes if episode.strength >= max(CLEAR, least)]
+        begun = [self._begun[episode.onset_step] for episode in clear if episode.onset_step in self._begun]
+        on_schedule = scheduled(sorted(begun))
+        clear = [episode for episode in clear if self._begun.get(episode.onset_step) not in on_schedule]
+        faint = [weakened(episode, least) for episode in episodes if episode not in clear]
+        return clear, faint
 
     def is_spike(self) -> bool:
         """Return whether the current excursion counts as an episode."""
@@ -297,9 +256,12 @@ class Episodes:
         is_spike = self.is_spike()
         self.current = None
         episode = this.as_episode(recovery_step, self._trend.rounding)
+        if not this.is_early:
+            self._num, self._num_short = self._num + 1, self._num_short + (this.num_off <= SHORT)
+            self._first_at = num_seen if self._num <= FIRST else self._first_at
         if is_spike:
             self._add(episode)
-            if this.is_early and this.peak > self._progress.blow_up_line():
+            if this.is_early and this.peak > self._progress.blow_up_line() and episode.is_clear:
                 self._progress.start_again()
         elif not this.is_start_up:
             if not this.is_early and len(self._odd) < MOST_EPISODES:
@@ -355,6 +317,7 @@ class Episodes:
             "in_regime": self._in_regime,
             "onsets": self._onsets.copy(),
             "odd_strengths": self._odd.copy(),
+            "recurring": {name: copy(getattr(self, name)) for name in _RECURRING},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -368,3 +331,5 @@ class Episodes:
         self._in_regime = state["in_regime"]
         self._onsets = list(state.get("onsets", ()))
         self._odd = list(state.get("odd_strengths", ()))
+        for name, value in state.get("recurring", {}).items():
+            setattr(self, name, copy(value))

@@ -14,6 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from orchestrator.detection.config import StoppingConfig, falls_over_decades, rise_of
 from orchestrator.detection.episodes import Episodes
+from orchestrator.detection.noise import noise_ratio, noise_spread
 from orchestrator.detection.trend import (
     DECADES,
     DECADES_RISE,
@@ -25,8 +26,6 @@ from orchestrator.detection.trend import (
     Progress,
     Trend,
     has_fallen_over_decades,
-    noise_ratio,
-    noise_spread,
 )
 from orchestrator.detection.verdicts import Verdicts
 

@@ -12,7 +12,8 @@ from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.vocabulary import ENOUGH_LOSSES, Outcome
 from orchestrator.detection.config import StoppingConfig, falls_over_decades
 from orchestrator.detection.detector import MemberRecord
-from orchestrator.detection.episodes import JUMP_STEPS, Episode
+from orchestrator.detection.episodes import JUMP_STEPS
+from orchestrator.detection.excursions import Episode
 from orchestrator.detection.slow import RungProgress
 from orchestrator.detection.validations import Validations
 from orchestrator.detection.verdicts import LEARNED
@@ -79,7 +80,8 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
         losses = "1 loss is" if record.num_steps == 1 else f"{record.num_steps} losses are"
         return verdict("unknown", None, f"{losses} too few to judge")
     if record.is_signed:
-        return verdict("unknown", None, "the loss went below zero: only values that are not finite are judged")
+        why = "its first loss is exactly 0" if record.initial_loss == 0 else "the loss went below zero"
+        return verdict("unknown", None, f"{why}: only values that are not finite are judged")
     if record.has_grown:
         return verdict("unknown", None, "the loss grew from a low start and settled: no past to compare it with")
     if record.zero_since_step is not None and not falls_over_decades(config):

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from orchestrator.base.words import format_seconds
 from orchestrator.detection.detector import APART, MemberRecord
-from orchestrator.detection.episodes import Episode
+from orchestrator.detection.excursions import Episode
 from orchestrator.detection.run_monitor import NOTE
 
 AlarmKind = Literal["spike", "lost", "warning", "stalled", "nan"]

@@ -5,14 +5,22 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
 from orchestrator.detection.config import StoppingConfig, falls_over_decades, rise_of
-
-_TO_DEVIATION = 1.4826  # from the median absolute deviation to the standard deviation of a normal distribution
+from orchestrator.detection.noise import (
+    TAIL_FACTOR,
+    UPPER_TAIL,
+    middle,
+    noise,
+    noise_of_start,
+    noise_ratio,
+    noise_spread,
+    relative_noise,
+)
 
 
 @dataclass(slots=True)
@@ -40,57 +48,22 @@ class Window:
         return middle(self.ordered)
 
 
-def middle(ordered: Sequence[float]) -> float:
-    """Return the median of sorted numbers."""
-    size = len(ordered)
-    if size % 2:
-        return ordered[size // 2]
-    below, above = ordered[size // 2 - 1], ordered[size // 2]
-    return below if below == above else below / 2 + above / 2  # their sum may overflow
-
-
-def deviation(ordered: Sequence[float]) -> float:
-    """Return the scaled median absolute deviation of sorted numbers, a robust standard deviation."""
-    center = middle(ordered)
-    return _TO_DEVIATION * middle(sorted([abs(value - center) for value in ordered]))
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the number below which a ``share`` of sorted numbers lies."""
-    return ordered[int(share * (len(ordered) - 1))]
-
-
 def decimals(loss: float) -> int:
     """Return how many digits after the point ``loss`` has as it is printed."""
     _, digits, exponent = Decimal(repr(loss)).normalize().as_tuple()
     return max(0, -exponent) if isinstance(exponent, int) and digits != (0,) else 0
 
 
-def noise(steps: Iterable[float], share: float) -> tuple[float, float]:
-    """Return robust deviation, and the quantile below which a ``share`` lies, of a series' noise without slow rises.
-
-    ``steps`` are the differences of successive numbers, whose deviation is root two times the noise.
-    """
-    steps = sorted(map(abs, steps))
-    if not steps:
-        return 0.0, 0.0
-    return _TO_DEVIATION * middle(steps) / math.sqrt(2), quantile(steps, share)
-
-
 RECENT = 10  # losses in a reported level: enough to average out an odd batch
+_SETTLED = 2  # windows of losses after which the noise is measured on a whole one
 LOCAL = 8  # accepted losses in the local level: they follow a descent; one odd loss does not move their median
 EARLY = 3  # losses in the trend of a start-up, where each is far below the one before
-# A second measure of the noise, for losses with two levels, whose deviation collapses: a spike must be 2.6 times as
-# high as the upper tenth of the noise. That is 3.3 deviations of normal noise and rarely decides.
-UPPER_TAIL, TAIL_FACTOR = 0.9, 2.6
-_LOWER_TAIL = 0.2  # if half of the losses are on the upper level, the lower ones show its height
 # The share of what was learned that a rise must reach to be an event.
 LEAST_SHARE = 0.03
 TINY = 1e-300  # smallest rise, for a loss that is exactly zero
 # A loss below this share of the first one has fallen over decades, whatever its objective: its noise is proportional to
 # its level, and it must rise by as many levels as a squared error.
 DECADES, DECADES_RISE = 0.01, 2.0
-_LARGEST_RATIO = 50.0  # logarithm of the largest factor that noise is given
 # Digits after the point that a log is taken to have at least, and from which on its rounding is no noise.
 FEWEST_DIGITS, MANY_DIGITS = 2, 8
 
@@ -150,8 +123,11 @@ class Trend:
 
     @property
     def is_full(self) -> bool:
-        """Whether its windows are full, and the noise can be measured."""
-        return len(self.residuals) == self.accepted.size == len(self.accepted.values) and not self.is_early
+        """Whether its windows are full, and the noise is measured on all of them."""
+        size = self.accepted.size
+        return len(self.residuals) == size == len(self.accepted.values) and self.num_accepted >= max(
+            self._rules.min_history, _SETTLED * size
+        )
 
     @property
     def is_early(self) -> bool:
@@ -180,7 +156,11 @@ class Trend:
 
     def relative_noise(self) -> float:
         """Return the deviation of the noise as a share of the level."""
-        return _relative_noise(self.accepted.values, self._rules)
+        return relative_noise(self.accepted.values, self._rules)
+
+    def noise_of_start(self, losses: Sequence[float]) -> float:
+        """Return the same at the start, of whose ``losses`` some are on the trend."""
+        return noise_of_start(self.accepted.values, losses, self._rules)
 
     def _noise(self, top: float) -> float:
         if has_fallen_over_decades(self.level, top, self._rules):
@@ -188,7 +168,8 @@ class Trend:
                 self._ratio = noise_ratio(self.accepted.values, self._rules)
             return self._ratio * self.level
         if self._spread is None:
-            self._spread = noise_spread(self.residuals, self._rules)
+            num = max(self._rules.min_history, self.num_accepted // _SETTLED)
+            self._spread = noise_spread(self.residuals, self._rules, num)
         return self._spread
 
     def least_rise(self, learned: float, top: float) -> float:
@@ -218,28 +199,6 @@ class Trend:
     def _measure(self) -> None:
         self.level = min(self.local.median(), self.accepted.median())
         self._spread = self._ratio = None
-
-
-def noise_spread(residuals: Sequence[float], rules: StoppingConfig) -> float:
-    """Return the rise that is beyond the noise of ``residuals``."""
-    ordered = sorted(residuals)
-    # Noise with two levels may have its middle far above the lower of the two medians.
-    center = middle(ordered)
-    tail = max(quantile(ordered, UPPER_TAIL) - min(center, 0.0), center - quantile(ordered, _LOWER_TAIL))
-    return max(rules.spike_sigma * deviation(ordered), TAIL_FACTOR * tail)
-
-
-def noise_ratio(accepted: Sequence[float], rules: StoppingConfig) -> float:
-    """Return the same for noise that is proportional to the level of the ``accepted`` losses, relative to it."""
-    return math.expm1(min(rules.spike_sigma * _relative_noise(accepted, rules), _LARGEST_RATIO))
-
-
-def _relative_noise(accepted: Sequence[float], rules: StoppingConfig) -> float:
-    """Return the deviation of the logarithms of the ``accepted`` losses."""
-    losses = [loss for loss in accepted if loss > 0]
-    logs = (math.log(after / before) for before, after in itertools.pairwise(losses) if after / before > 0)
-    spread, tail = noise(logs, UPPER_TAIL)
-    return max(spread, TAIL_FACTOR * tail / math.sqrt(2) / rules.spike_sigma)
 
 
 def has_fallen_over_decades(level: float, top: float, rules: StoppingConfig) -> bool:
@@ -331,6 +290,11 @@ class Progress:
     def start_again(self) -> None:
         """Note the end of a start-up blow-up: what was learned counts from the level a window of losses later."""
         self.blew_up, self._steps_to_start = True, self._rules.window
+
+    def take_blow_up_back(self) -> None:
+        """Note that a start-up blow-up was noise, as is known once the noise is."""
+        self.blew_up, self._steps_to_start, self.start = False, 0, self.initial
+        self._measure()
 
     def noise_at_best(self) -> float:
         """Return the rise above the best level that is beyond the noise there."""

@@ -11,8 +11,9 @@ import numpy as np
 
 from orchestrator.detection.config import LOG_GRADIENT_PATIENCE, StoppingConfig, falls_over_decades
 from orchestrator.detection.episodes import Episodes
-from orchestrator.detection.handled import Undone
-from orchestrator.detection.trend import RECENT, Progress, middle
+from orchestrator.detection.handled import Undone, Zeros
+from orchestrator.detection.noise import middle
+from orchestrator.detection.trend import RECENT, Progress
 
 Lost = Literal["not_finite", "far", "no_progress"]
 
@@ -146,6 +147,12 @@ class Verdicts:
             self._lose("not_finite", step, step, "the loss is not finite")
             self.is_finite, self.not_finite_step = False, step
 
+    def guard_zeros(self, zeros: Zeros, step: int, num_steps: int) -> None:
+        """Judge whether losses of exactly 0 stand for ones that are not finite, for longer than the patience."""
+        are_enough = zeros.num >= self.patience_after(num_steps - zeros.num) and not zeros.has_norm
+        if are_enough and zeros.are_told(self._progress.initial) and not falls_over_decades(self._rules):
+            self._lose("no_progress", step, zeros.since, f"{zeros.num} losses in a row were exactly 0")
+
     def guard_undone(self, undone: Undone, step: int) -> None:
         """Judge whether a run trains no more, as each of its steps is skipped or rolled back."""
         reason, since = undone.verdict(step)
@@ -162,11 +169,12 @@ class Verdicts:
         ``level`` is the median of the last ten losses, ``num_steps`` the number of steps before this one, ``passed``
         the share of all steps that is over, 0 if unknown.
         """
-        self.is_signed = self.is_signed or loss < 0
+        # Nor has a loss that begins at exactly 0 a level to compare with.
+        self.is_signed = self.is_signed or loss < 0 or (loss > 0 and self._progress.initial == 0)
         self._compare(loss, level, step)
         self._since_best.follow(level, step, self._progress)
         self._judge_far(level, step, num_steps, num_seen, passed)
-        if self._progress.came_back and passed >= _THIRD and self._has_frozen():
+        if self._progress.came_back and passed >= _THIRD and self._has_frozen() and not self.is_signed:
             self._lose("no_progress", step, step, "it stayed flat for a third of its steps")
         if num_seen <= self._rules.stall_steps:
             self._has_fallen = self._has_fallen or loss < self._progress.initial

@@ -311,7 +311,7 @@ def _read(text: str) -> _Read:
     loss = next((pair for pair in pairs if may_be_loss(pair.name, None)), None)
     if loss is None:
         return _Read(text, row, None)
-    before = re.findall(r"[a-z]+", text[: loss.start].lower())
+    before = re.findall(r"[a-z]+(?:_[a-z]+)*", text[: loss.start].lower())
     words = tuple([word for word in before if word not in _IGNORED][-_NUM_WORDS:])
     has_step = any(name in row for name in STEP_NAMES)
     kind = (loss.name, words, tuple(row), frozenset(row))

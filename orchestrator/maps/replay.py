@@ -17,7 +17,7 @@ from orchestrator.base.vocabulary import CUSTOM_KINDS, PRUNED
 from orchestrator.base.words import plural
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
-from orchestrator.detection.episodes import Episode
+from orchestrator.detection.excursions import Episode
 from orchestrator.detection.outcomes import ENOUGH_LOSSES, judge, member_result
 from orchestrator.detection.partial_sums import TrialMonitor, is_partial_sum
 from orchestrator.detection.run_monitor import JUDGED, RunMonitor
@@ -113,8 +113,9 @@ def _finite(value: Any) -> Any:
 def replay_logs(logs: Sequence[Log], config: StoppingConfig, wants_norm_rises: bool | None = None) -> list[Replayed]:
     """The detector's result on each complete log; ``wants_norm_rises`` goes to ``NormRises``.
 
-    The partial lines of a log that resumes at a later step are left out.
+    The partial lines of a log that resumes at a later step are left out, and zeros before a descent.
     """
+    logs = [_after(log, num, "are exactly 0 and not judged") if (num := _num_zeros(log)) else log for log in logs]
     logs = [_after(log, num) if _is_resumed(log) and (num := _num_partial(log)) else log for log in logs]
     curves = [
         Curve(
@@ -152,16 +153,27 @@ def _num_partial(log: Log) -> int:
     return 0
 
 
+def _num_zeros(log: Log) -> int:
+    """How many first losses are exactly 0, as before anything was measured, if what follows is a descent."""
+    loss_N = log.loss_N
+    num = int((loss_N[: _MOST_PARTIAL + 1] == 0).argmin()) if len(loss_N) > _MOST_PARTIAL + 2 * ENOUGH_LOSSES else 0
+    if not num or loss_N[:num].any():
+        return 0
+    rest_N = loss_N[num:]
+    return num if np.median(rest_N[-ENOUGH_LOSSES:]) < np.median(rest_N[:ENOUGH_LOSSES]) else 0
+
+
 def _may_be_parts(log: Log, num: int) -> bool:
     """Whether the first losses may be means over one step or more of the interval of the log, if it has steps."""
     every = math.inf if log.columns.step is None else float(log.step_N[num] - log.step_N[num - 1])
     return bool(log.loss_N[num] <= _MOST_PART * every * log.loss_N[num - 1])
 
 
-def _after(log: Log, num: int) -> Log:
-    """The log without its ``num`` partial lines."""
-    why = "are not judged: all that follow are twice as high"
-    notes = (*log.notes, f"it resumes at step {log.step_N[0]:,}; its first {num} losses {why}")
+def _after(log: Log, num: int, why: str | None = None) -> Log:
+    """The log without its ``num`` first lines, which are partial ones or else say ``why`` not."""
+    resumes = f"it resumes at step {log.step_N[0]:,}; "
+    partial = "are not judged: all that follow are twice as high"
+    notes = (*log.notes, f"{resumes if why is None else ''}its first {num} losses {why or partial}")
     norm_N = None if log.grad_norm_N is None else log.grad_norm_N[num:]
     lr_N = None if log.lr_N is None else log.lr_N[num:]
     return replace(log, step_N=log.step_N[num:], loss_N=log.loss_N[num:], grad_norm_N=norm_N, lr_N=lr_N, notes=notes)

@@ -14,7 +14,7 @@ import numpy as np
 from orchestrator.base.consumption import peak_device_memory, peak_memory
 from orchestrator.detection.counters import Counts
 from orchestrator.detection.detector import MemberRecord
-from orchestrator.detection.episodes import Episode
+from orchestrator.detection.excursions import Episode
 from orchestrator.detection.warning.alarms import AlarmState
 from orchestrator.detection.warning.risk import (
     COLUMNS,

@@ -9,7 +9,8 @@ from sweep_cases import learning
 
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord, SpikeDetector
-from orchestrator.detection.episodes import CLEAR, Episode, Episodes
+from orchestrator.detection.episodes import Episodes
+from orchestrator.detection.excursions import CLEAR, Episode
 from orchestrator.detection.outcomes import judge
 from orchestrator.detection.trend import Progress, Trend, decimals
 from orchestrator.logs.columns import Columns
@@ -331,8 +332,8 @@ def test_an_episode_among_many_faint_ones_must_stand_out_of_them(num_faint: int,
     """Whether they came before it or come later: heavy tails bring a tall one at any time."""
     trend = Trend(CONFIG)
     episodes = Episodes(CONFIG, trend, Progress(CONFIG, trend))
-    for at, strength in enumerate([15.0, 18.0, 1000.0]):
-        episodes.closed.append(Episode(100 * at, 100 * at, 9.0, strength=strength))
+    for at, strength in ((0, 15.0), (130, 18.0), (200, 1000.0)):
+        episodes.closed.append(Episode(at, at, 9.0, strength=strength))
     for at in range(num_faint):
         episodes.faint.append(Episode(50 + 100 * at, 50 + 100 * at, 9.0, strength=11.0))
     clear, faint = episodes.clear_and_faint()

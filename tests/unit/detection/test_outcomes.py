@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from orchestrator.base.vocabulary import OUTCOMES
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord, SpikeDetector
-from orchestrator.detection.episodes import Episode
+from orchestrator.detection.excursions import Episode
 from orchestrator.detection.outcomes import judge, member_result
 from orchestrator.detection.verdicts import Lost
 
