@@ -70,7 +70,7 @@ def test_without_readings_the_calm_rate_is_below_one_that_the_sweep_shows_to_be_
     assert removal.may_remain == may_remain
 
 
-@pytest.mark.parametrize(("own", "chosen"), [(0.5, 50.0), (None, 100.0), (0.0, None)])
+@pytest.mark.parametrize(("own", "chosen"), [(0.5, 50.0), (None, 100.0), (0.0, 1.0)])
 def test_layers_that_stand_still_get_the_learning_rate_at_which_they_move_as_the_others(
     own: float | None, chosen: float | None
 ) -> None:
