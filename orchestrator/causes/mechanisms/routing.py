@@ -15,10 +15,11 @@ from orchestrator.causes.mechanisms.mechanism import (
     mechanism,
     scaled,
 )
-from orchestrator.causes.mechanisms.removal import Removal, from_the_start, held
+from orchestrator.causes.mechanisms.removal import Removal, from_the_start
 from orchestrator.detection.collapse import MOST_GINI, ROUTER_COLUMNS
 
 _ROUTER = "router"  # the objective whose scores alone are trained
+_FULL_BALANCE = 1.0  # weight of Switch's loss; all routers of moe_balance are even at it
 
 
 def _of_scores(setting: str, *factors: float) -> Values:
@@ -42,7 +43,7 @@ def _of_scores(setting: str, *factors: float) -> Values:
         Move("b", "raise", "lets scores of experts decay faster than they grow", _of_scores("b", 2, 4)),
         Move("a", "lower", "lets scores of chosen experts grow less", _of_scores("a", 0.5, 0.25)),
     ),
-    removal=lambda evidence, began: _still(evidence, began),
+    removal=lambda evidence, began: _even(evidence, began),
 )
 def router_collapse(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Loads of experts far from even, or dead experts, throughout the end of the run and from before its onset.
@@ -72,8 +73,10 @@ def router_collapse(evidence: Evidence, finding: MakeFinding) -> Finding:
     return finding("supported", f"the router sends {' and '.join(found)}", numbers, since)
 
 
-def _still(evidence: Evidence, began: int | None) -> Removal | None:
-    """Freeze the router; in the objective of scores alone, let the use of an expert add nothing to its score."""
-    if evidence.trial.objective == _ROUTER:
-        return from_the_start("a", lambda _: 0.0)(evidence, began)
-    return held(freeze="router")(evidence, began)
+def _even(evidence: Evidence, began: int | None) -> Removal | None:
+    """Switch's loss at full weight; in the objective of scores alone, the use of an expert adds nothing to its score.
+
+    A frozen router may send all tokens to a few experts, too.
+    """
+    setting, value = ("a", 0.0) if evidence.trial.objective == _ROUTER else ("balance_weight", _FULL_BALANCE)
+    return from_the_start(setting, lambda _: value)(evidence, began)

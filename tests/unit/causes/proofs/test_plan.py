@@ -136,11 +136,11 @@ def test_only_the_router_is_open_in_a_run_whose_loss_was_calm() -> None:
     assert [finding.mechanism for finding in plan.untried] == ["router_collapse"]
 
 
-def test_the_router_of_a_model_is_frozen_before_it_collapses() -> None:
+def test_the_loads_of_a_model_are_balanced_from_the_start() -> None:
     case = diagnosis_cases.calm("stable", None, collapsed_step=100)
     removal = MECHANISMS["router_collapse"].removal(case.evidence(), 100)
     assert removal is not None
-    assert (removal.step, removal.entries) == (90, ({"at": 0, "freeze": "router"},))
+    assert (removal.step, removal.entries) == (0, ({"at": 0, "set": {"balance_weight": 1.0}},))
 
 
 def test_interventions_that_mean_the_same_have_one_key() -> None:
