@@ -70,6 +70,7 @@ CONFIRMED = {
     "absorption": "absorption",
     "half_precision": "half_precision_overflow",
     "frozen_embedding": "layers_out_of_step",
+    "sharpening": "sharpening",
 }
 
 
