@@ -56,19 +56,21 @@ class Total:
     @property
     def num_judged(self) -> int:
         """Cells with a named cause that forks confirm, refute or leave open; chance failures have no cause."""
-        return sum(cell.standing in ("confirmed", "refuted", "open") for cell in self.cells)
+        return sum(cell.standing not in ("chance", "unnamed") for cell in self.cells)
 
 
 def standing(answer: Mapping[str, Any]) -> Standing:
     """What the forks of one trial say of the cause that its evidence names."""
     named = answer["named"]
-    if answer["confirmed"]:
-        return "confirmed" if named in answer["confirmed"] else "another"
-    if answer["is_chance"]:
-        return "chance"
     if named is None:
         return "unnamed"
-    return "refuted" if named in answer["refuted"] else "open"
+    if named in answer["confirmed"]:
+        return "confirmed"
+    if named in answer["refuted"]:
+        return "refuted"
+    if answer["confirmed"]:
+        return "another"
+    return "chance" if answer["is_chance"] else "open"
 
 
 def read_sweep(folder: Path) -> Total:
