@@ -143,6 +143,18 @@ def _are_alike(
     return len(found) > 1 and same_curve(*curves_of(trained, found[0], trained, found[1]))
 
 
+def outlasting(onsets: Sequence[int | None], step: int) -> float:
+    """The step that forks must outlast after others left their trend at ``onsets``, all forked at ``step``.
+
+    A run that goes on for as long again may fail later for another reason. The exact test holds for each time from the
+    last onset on. Without end if one of the others kept to its trend.
+    """
+    known = [onset for onset in onsets if onset is not None]
+    if not known or len(known) < len(onsets):
+        return math.inf
+    return max(known) + max(max(known) - step, AFTERMATH)
+
+
 class Failures:
     """Whether forks failed as the trial did: left their trend, or stalled.
 
@@ -170,16 +182,9 @@ class Failures:
         return any(first <= onset <= last for onset in self._onsets(row))
 
     def until(self, controls: Sequence[TrialResult], removal: Removal) -> float:
-        """When forks without the mechanism are over it: some time after the last ``controls`` failed by it.
-
-        A run that survives so long may fail later for another reason. The exact test holds for each time from the last
-        of the controls on. Without end if a control did not leave its trend.
-        """
+        """The last step at which a fork without the mechanism fails by it, given forks with it."""
         onsets = [[onset for onset in self._onsets(row) if onset >= removal.step] for row in controls]
-        if not all(onsets) or not onsets:
-            return math.inf
-        last = max(map(min, onsets))
-        return last + max(last - removal.step, AFTERMATH)
+        return outlasting([min(each, default=None) for each in onsets], removal.step)
 
     def _onsets(self, row: TrialResult) -> list[int]:
         own = gather(row, self._trained.trace(row.trial_id), {}).onset

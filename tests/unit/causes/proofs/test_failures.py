@@ -3,13 +3,15 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from diagnosis_cases import Case, calm, row_of
 from sweep_cases import ledger_at
 
+from orchestrator.base.intervals import fisher
 from orchestrator.causes.mechanisms.limits import JUMP_REACH
 from orchestrator.causes.mechanisms.removal import Removal
-from orchestrator.causes.proofs.training import AFTERMATH, Failures
+from orchestrator.causes.proofs.training import AFTERMATH, Failures, outlasting
 
 REMOVAL = Removal(90, ())
 COLLAPSED = {"collapsed_step": 40}
@@ -70,3 +72,16 @@ def test_a_fork_must_outlast_those_with_the_mechanism_by_as_long_again_and_may_f
         if until < math.inf:
             assert failures.failed(row_of("spiked", int(until)), removal, until)
             assert not failures.failed(row_of("spiked", int(until) + 1), removal, until)
+
+
+@pytest.mark.parametrize("mean", [5, 50, 300, 1000])
+def test_forks_that_are_all_alike_confirm_a_cause_in_at_most_one_of_twenty_runs(mean: float) -> None:
+    """Onsets 1,000 steps long, exponential after the fork: whatever time the last of the controls sets."""
+    onset_RN = np.random.default_rng(0).exponential(mean, (2000, 12)).astype(int)
+    num_confirmed = 0
+    for onset_N in onset_RN.tolist():
+        controls = [onset if onset < 1000 else None for onset in onset_N[:6]]
+        until = min(outlasting(controls, 0), 999)
+        spiked, control_spiked = sum(onset <= until for onset in onset_N[6:]), 6 - controls.count(None)
+        num_confirmed += fisher(6 - spiked, 6, 6 - control_spiked, 6) <= 0.05
+    assert num_confirmed <= 0.05 * 2000
