@@ -69,6 +69,8 @@ CONFIRMED = {
     "poisoned_batch": "bad_batch",
     "absorption": "absorption",
     "half_precision": "half_precision_overflow",
+    "frozen_embedding": "layers_out_of_step",
+    "sharpening": "sharpening",
 }
 
 

@@ -33,6 +33,7 @@ PLANTED = {
     "half_precision": "half_precision_overflow",
     "router_collapse": "router_collapse",
     "absorption": "absorption",
+    "frozen_embedding": "layers_out_of_step",
 }
 
 

@@ -15,9 +15,11 @@ from orchestrator.causes.mechanisms.mechanism import (
     mechanism,
     scaled,
 )
+from orchestrator.causes.mechanisms.removal import Removal, from_the_start
 from orchestrator.detection.collapse import MOST_GINI, ROUTER_COLUMNS
 
 _ROUTER = "router"  # the objective whose scores alone are trained
+_FULL_BALANCE = 1.0  # weight of Switch's loss; all routers of moe_balance are even at it
 
 
 def _of_scores(setting: str, *factors: float) -> Values:
@@ -41,6 +43,7 @@ def _of_scores(setting: str, *factors: float) -> Values:
         Move("b", "raise", "lets scores of experts decay faster than they grow", _of_scores("b", 2, 4)),
         Move("a", "lower", "lets scores of chosen experts grow less", _of_scores("a", 0.5, 0.25)),
     ),
+    removal=lambda evidence, began: _even(evidence, began),
 )
 def router_collapse(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Loads of experts far from even, or dead experts, throughout the end of the run and from before its onset.
@@ -68,3 +71,12 @@ def router_collapse(evidence: Evidence, finding: MakeFinding) -> Finding:
     if num_dead:
         found.append(f"hardly any {'' if found else 'token '}to {count(num_dead, 'expert')}")
     return finding("supported", f"the router sends {' and '.join(found)}", numbers, since)
+
+
+def _even(evidence: Evidence, began: int | None) -> Removal | None:
+    """Switch's loss at full weight; in the objective of scores alone, the use of an expert adds nothing to its score.
+
+    A frozen router may send all tokens to a few experts, too.
+    """
+    setting, value = ("a", 0.0) if evidence.trial.objective == _ROUTER else ("balance_weight", _FULL_BALANCE)
+    return from_the_start(setting, lambda _: value)(evidence, began)

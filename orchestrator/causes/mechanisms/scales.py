@@ -223,15 +223,18 @@ def _moves(evidence: Evidence, groups: Sequence[str]) -> tuple[str, dict[str, fl
 
 
 def _in_step(evidence: Evidence, began: int | None) -> Removal | None:
-    """Let the shallowest layers move as the others do, by their own learning rate; None if they did not move at all."""
+    """Let the shallowest layers move as the others do, by their own learning rate: the others' own one if it was 0.
+
+    None if there is no such rate, or if they did not move at another.
+    """
     groups = [group for group in evidence.layer_groups if group in evidence.groups("update_to_weight")]
     if len(groups) < 2:
         return None
     shallow, levels, middle = _moves(evidence, groups)
     own = evidence.number(f"{shallow}_lr")
-    if not own or levels[shallow] <= 0:
+    if own is None or (own > 0 and levels[shallow] <= 0):
         return None
-    faster = float(f"{own * middle / levels[shallow]:.3g}")
+    faster = float(f"{own * middle / levels[shallow]:.3g}") if own else 1.0
     return from_the_start(f"{shallow}_lr", lambda _: faster)(evidence, began)
 
 

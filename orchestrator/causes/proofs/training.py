@@ -28,6 +28,8 @@ from orchestrator.driver.runner import run_sweep
 from orchestrator.executors import Executor
 from orchestrator.ledger.reader import LedgerReader
 
+AFTERMATH = 100  # fewest steps after the last failure with a mechanism in which forks without it must not fail
+
 
 def proofs_folder(folder: Path, trial_id: str) -> Path:
     """The folder of the forks about the causes of a trial of the sweep in ``folder``."""
@@ -141,8 +143,20 @@ def _are_alike(
     return len(found) > 1 and same_curve(*curves_of(trained, found[0], trained, found[1]))
 
 
+def outlasting(onsets: Sequence[int | None], step: int) -> float:
+    """The step that forks must outlast after others left their trend at ``onsets``, all forked at ``step``.
+
+    A run that goes on for as long again may fail later for another reason. The exact test holds for each time from the
+    last onset on. Without end if one of the others kept to its trend.
+    """
+    known = [onset for onset in onsets if onset is not None]
+    if not known or len(known) < len(onsets):
+        return math.inf
+    return max(known) + max(max(known) - step, AFTERMATH)
+
+
 class Failures:
-    """Whether forks failed as the trial did: left their trend in the rest of the run, or stalled.
+    """Whether forks failed as the trial did: left their trend, or stalled.
 
     A fork of a trial without an onset, such as one whose router collapsed, fails if it is not stable. If the text
     changes at the onset, every fork leaves its trend there, and one of a trial that was lost fails if it is lost, too.
@@ -154,20 +168,27 @@ class Failures:
         is_shifted = shift is not None and self._onset is not None and abs(shift - self._onset) <= JUMP_REACH
         self._may_come_back = is_shifted and evidence.outcome == "diverged"
 
-    def failed(self, row: TrialResult, removal: Removal) -> bool:
-        """Whether a fork failed; if a batch is the mechanism, at that batch."""
+    def failed(self, row: TrialResult, removal: Removal, until: float = math.inf) -> bool:
+        """Whether a fork failed by the step ``until``; if a batch is the mechanism, at that batch."""
         if self._onset is None:
             return row.ending != "stable"
         if row.outcome in ("stable", "stalled"):
             return row.outcome == "stalled"
         if self._may_come_back:
             return row.outcome != "spiked"
-        first, last = removal.step, math.inf
+        first, last = removal.step, until
         if removal.keeps is not None:
             first, last = removal.keeps - BATCH_LEAD, removal.keeps + BATCH_LEAD
-        onsets = [onset for onset, _ in row.episodes]
+        return any(first <= onset <= last for onset in self._onsets(row))
+
+    def until(self, controls: Sequence[TrialResult], removal: Removal) -> float:
+        """The last step at which a fork without the mechanism fails by it, given forks with it."""
+        onsets = [[onset for onset in self._onsets(row) if onset >= removal.step] for row in controls]
+        return outlasting([min(each, default=None) for each in onsets], removal.step)
+
+    def _onsets(self, row: TrialResult) -> list[int]:
         own = gather(row, self._trained.trace(row.trial_id), {}).onset
-        return any(first <= onset <= last for onset in (*onsets, own) if onset is not None)
+        return [onset for onset in (*(first for first, _ in row.episodes), own) if onset is not None]
 
 
 def _proof(
@@ -179,22 +200,21 @@ def _proof(
 ) -> Proof:
     """The proof about one mechanism, by at most so many forks of each kind."""
 
-    def counted(forks: Sequence[ProofFork]) -> tuple[int, int]:
-        found = [rows[key] for key in keys_of(forks, diagnosis) if key in rows and rows[key].is_judged][:most]
-        return len(found), sum(fails.failed(row, experiment.removal) for row in found)
+    def judged_forks(forks: Sequence[ProofFork]) -> list[TrialResult]:
+        return [rows[key] for key in keys_of(forks, diagnosis) if key in rows and rows[key].is_judged][:most]
 
-    tried, spiked = counted(experiment.without)
-    control_tried, control_spiked = counted(experiment.controls)
+    without, controls, removal = judged_forks(experiment.without), judged_forks(experiment.controls), experiment.removal
+    until = fails.until(controls, removal)
     return Proof(
         name=experiment.mechanism,
         fork=experiment.name,
-        step=experiment.removal.step,
+        step=removal.step,
         evidence=experiment.finding.verdict,
-        tried=tried,
-        spiked=spiked,
-        control_tried=control_tried,
-        control_spiked=control_spiked,
-        changes_rate=experiment.removal.changes_rate,
-        keeps_batch=experiment.removal.keeps is not None,
-        may_remain=experiment.removal.may_remain,
+        tried=len(without),
+        spiked=sum(fails.failed(row, removal, until) for row in without),
+        control_tried=len(controls),
+        control_spiked=sum(fails.failed(row, removal) for row in controls),
+        changes_rate=removal.changes_rate,
+        keeps_batch=removal.keeps is not None,
+        may_remain=removal.may_remain,
     )

@@ -9,6 +9,7 @@ from sweep_cases import sweep_of
 
 from orchestrator.base.files import LEDGER
 from orchestrator.causes.diagnosis import diagnose, explain, rank
+from orchestrator.causes.proofs.training import plan_for, read_proofs, train_proofs
 from orchestrator.causes.remedies.request import RemedyRequest
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
@@ -63,3 +64,14 @@ def test_one_remedy_saves_it(folder: Path) -> None:
     assert best.remedy.moves(found.trial.config) == {("b", "raise")}
     assert saved[best.name] == best.tried
     assert saved["clip 0.01"] == 0
+
+
+def test_forks_confirm_it_by_scores_that_do_not_grow_with_use(folder: Path) -> None:
+    with LedgerReader(folder / LEDGER) as ledger:
+        found = diagnose(read_table(ledger))
+        assert found is not None
+        plan = plan_for(folder, found, 4)
+        train_proofs(folder, found, plan, InlineExecutor, [])
+        proofs = read_proofs(ledger, found, plan)
+    assert proofs.confirmed == ("router_collapse",)
+    assert (proofs.num_missing, proofs.control_repeats) == (0, True)

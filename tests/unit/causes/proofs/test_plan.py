@@ -70,7 +70,7 @@ def test_without_readings_the_calm_rate_is_below_one_that_the_sweep_shows_to_be_
     assert removal.may_remain == may_remain
 
 
-@pytest.mark.parametrize(("own", "chosen"), [(0.5, 50.0), (None, 100.0), (0.0, None)])
+@pytest.mark.parametrize(("own", "chosen"), [(0.5, 50.0), (None, 100.0), (0.0, 1.0)])
 def test_layers_that_stand_still_get_the_learning_rate_at_which_they_move_as_the_others(
     own: float | None, chosen: float | None
 ) -> None:
@@ -134,6 +134,13 @@ def test_only_the_router_is_open_in_a_run_whose_loss_was_calm() -> None:
     plan = plan_of(diagnosis, OBJECTIVES["gpt"], 2)
     assert plan.experiments == ()
     assert [finding.mechanism for finding in plan.untried] == ["router_collapse"]
+
+
+def test_the_loads_of_a_model_are_balanced_from_the_start() -> None:
+    case = diagnosis_cases.calm("stable", None, collapsed_step=100)
+    removal = MECHANISMS["router_collapse"].removal(case.evidence(), 100)
+    assert removal is not None
+    assert (removal.step, removal.entries) == (0, ({"at": 0, "set": {"balance_weight": 1.0}},))
 
 
 def test_interventions_that_mean_the_same_have_one_key() -> None:
