@@ -17,6 +17,7 @@ from orchestrator.api.sweep_files import overrides, read_sweep
 from orchestrator.base.environment import check_installed
 from orchestrator.base.errors import EXIT_INTERRUPTED, EXIT_OK, InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER, check_in_place
+from orchestrator.base.space import is_number
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.words import count, counts_line, length_text
 from orchestrator.driver.executor_choice import AUTO, chosen_executor
@@ -28,6 +29,8 @@ from orchestrator.executors import INLINE, Executor
 from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axes import led
+from orchestrator.maps.edges import STABLE
+from orchestrator.maps.regions import steepest_axis
 from orchestrator.maps.table import length_notes, read_table, repeated_runs, repeats_text
 from orchestrator.mirrors.notifier import Message, News, NotDelivered, Notifier, Sender
 from orchestrator.pages.export_process import ExportProcess
@@ -260,8 +263,19 @@ def refining_lines(
 
     ``options`` are as in ``run_lines``. Raises SweepError.
     """
-    sweep = refining_sweep(folder, along, num_more, factor, changes, allow_import)
+    sweep = refining_sweep(folder, along or _steepest(folder), num_more, factor, changes, allow_import)
     return (yield from run_lines(sweep, folder.parent, executor, allow_import=allow_import, within=factor, **options))
+
+
+def _steepest(folder: Path) -> str | None:
+    """Return the axis of numbers that moves stability most on a grid; None without one, and after a search."""
+    if load_sections(folder / FROZEN_SWEEP).search is not None:
+        return None
+    with LedgerReader(folder / LEDGER) as ledger:
+        table = read_table(ledger)
+    words = [axis.name for axis in table.axes if not all(map(is_number, axis.values))]
+    sides = {cell: STABLE.of_state(state) for cell, state in table.states().items()}
+    return steepest_axis(sides, table.axes, words) if table.is_grid else None
 
 
 def _edge(folder: Path, within: float) -> str:

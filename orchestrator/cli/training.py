@@ -94,7 +94,9 @@ def run_command(
     trials: Annotated[
         int | None, _refine(min=1, max=100_000, help="train at most this many more trials; 64 by default")
     ] = None,
-    along: Annotated[str | None, _refine(metavar="AXIS", help="the axis of the edge; the first by default")] = None,
+    along: Annotated[
+        str | None, _refine(metavar="AXIS", help="the axis of the edge; the one of sweep boundary by default")
+    ] = None,
     results: ResultsOption = RESULTS,
     executor: Annotated[str, _where(help="ray, slurm, inline (in this process), or auto: inline or ray")] = "ray",
     address: Annotated[str | None, _where(help="a running Ray cluster; a private one otherwise")] = None,

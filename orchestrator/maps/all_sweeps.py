@@ -14,6 +14,7 @@ from orchestrator.base.query import hidden, reported
 from orchestrator.ledger.facts import IMPORTED_FACT
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cells import stable_share
+from orchestrator.maps.edges import Edge, Row
 from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.table import SweepTable, read_table
 from orchestrator.sweepfile.strict_yaml import question_of
@@ -107,14 +108,28 @@ def listed_sweep(folder: Path) -> tuple[ListedSweep, SweepTable | None]:
 
 
 def _edge(table: SweepTable) -> EdgeRange | None:
-    """The range of a grid's edge; None without an edge, without rows, and where it has no place on its axis."""
+    """The range of a grid's edge; None without an edge, without rows, and where it has no place on its axis.
+
+    Rows with one edge tell it, or else the edges of the largest stable region: those of islands do not count.
+    """
     if not table.is_grid:
         return None
     try:
         stability = GridMap(table).steepest
-        rows = [row.edges for row in stability.rows()]
-        clear = [edges for edges in rows if len(edges) == 1] or rows  # a row with an island has three
-        places = [edge.at for edges in clear for edge in edges if edge.at is not None]
+        rows = stability.rows()
+        clear = [row.edges for row in rows if len(row.edges) == 1]  # a row with an island has three
+        edges = clear or [_of_largest_region(stability, row) for row in rows]
+        places = [edge.at for of_row in edges for edge in of_row if edge.at is not None]
     except InputError:
         return None
     return EdgeRange(stability.along.name, min(places), max(places)) if places else None
+
+
+def _of_largest_region(stability: GridMap, row: Row) -> list[Edge]:
+    """The edges of a ``row`` whose stable side is a part of the largest stable region."""
+    axis, kept = stability.along.name, []
+    for edge in row.edges:
+        beside = row.setting.moved(axis, edge.low if edge.is_stable_below else edge.high)
+        if not stability.islands(cell for cell in stability.states if beside.items() <= cell.items()):
+            kept.append(edge)
+    return kept

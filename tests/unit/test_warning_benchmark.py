@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import warning as benchmark
+from benchmarks import warning_fresh
 from benchmarks.warning import REFERENCE, SCORES, SWEEPS, Run, across, by_forwards, fit, soon, thinned
 from benchmarks.warning_scores import cusum, deviations, kurtosis
 from orchestrator.detection.warning.alarms import UnstableSpan
@@ -139,3 +140,25 @@ def test_a_run_is_left_out_with_its_setting() -> None:
     folds = {benchmark.SPLITS["setting"](one) for one in RUNS}
     assert len(folds) > 1
     assert benchmark.SPLITS["setting"](RUNS[0]) == benchmark.SPLITS["setting"](replace(RUNS[0], num_steps=1))
+
+
+def test_a_sweep_that_ran_again_replaces_its_rows() -> None:
+    old = table_rows(REFERENCE / "fresh.csv")
+    new = {column: "7" for column in old[0]} | {"sweep": "warning_quadratic"}
+    rows = warning_fresh.merged(REFERENCE / "fresh.csv", [new])
+    assert rows == [*(row for row in old if row["sweep"] != new["sweep"]), new]
+
+
+def test_the_committed_runs_have_the_counts_of_their_sweeps() -> None:
+    sweeps = {row["sweep"]: row for row in table_rows(REFERENCE / "fresh.csv")}
+    runs = table_rows(REFERENCE / "fresh_runs.csv")
+    for name in {row["sweep"] for row in runs}:
+        own = [row for row in runs if row["sweep"] == name]
+        assert len(own) == int(sweeps[name]["runs"])
+        assert sorted({row["seed"] for row in own}) == sweeps[name]["seeds"].split()
+        for column in ("onsets", "onsets_warned_by_20", "onsets_warned", "false_alarms"):
+            assert sum(int(row[column]) for row in own) == int(sweeps[name][column])
+
+
+def table_rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))

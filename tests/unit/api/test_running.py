@@ -10,7 +10,9 @@ from sweep_cases import QUADRATIC
 
 import orchestrator
 from orchestrator.base.errors import InputError
+from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.executors.inline import InlineExecutor
+from orchestrator.sweepfile.spec import load_sections
 
 pytestmark = pytest.mark.usefixtures("without_files")
 SMALL = {
@@ -93,6 +95,14 @@ def test_a_refinement_ends_with_the_edge_in_one_sentence(command_line) -> None:
     at, low, high = map(float, found.groups())
     assert 1 <= at <= 10, "two of two are stable at 1, none at 10"
     assert 0.1 < low <= at <= high < 100, "two runs leave the interval some room beyond them"
+
+
+def test_a_refinement_lies_along_the_axis_that_moves_stability_most(command_line) -> None:
+    axes = {"beta1": {"values": [0.0, 0.3]}, "lr": {"log": [0.01, 100.0], "num": 3}}
+    orchestrator.run({**SMALL, "axes": axes}, executor="inline")
+    code, _ = command_line("run", "small", "--refine", "--trials", "1", "--executor", "inline")
+    search = load_sections(Path("results/small") / FROZEN_SWEEP).search
+    assert (code, search.along if search else None) == (0, "lr")
 
 
 def test_a_refinement_of_too_few_trials_says_that_the_edge_is_not_known(command_line) -> None:

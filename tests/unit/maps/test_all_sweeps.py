@@ -49,6 +49,14 @@ def test_the_edges_of_an_island_are_left_out_where_other_rows_have_one_edge(tmp_
     assert found.edge.text == "lr 0.0316"
 
 
+def test_the_edges_of_an_island_are_left_out_where_no_row_has_one_edge(tmp_path: Path) -> None:
+    sweep = sweep_of("axes: {lr: {log: [1e-3, 10], num: 5}}\n")
+    with ledger_at(tmp_path / "case") as ledger:
+        map_ledger(ledger, sweep, ["stable"] * 2 + ["diverged", "stable", "diverged"])
+    (found,) = all_sweeps(tmp_path)
+    assert found.edge == EdgeRange("lr", pytest.approx(10**-1.5), pytest.approx(10**-1.5))
+
+
 def test_trials_that_learned_too_little_are_counted_apart_from_stable_ones(tmp_path: Path) -> None:
     sweep = sweep_of(AXES)
     num = len(sweep.trials)

@@ -32,8 +32,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
     ("spread", "num_axes", "num_trials", "num_edges"),
     [
         ("search", 1, 32, 100),
+        ("search", 1, 64, 60),
+        ("search", 1, 128, 60),
         ("search", 2, 32, 12),
         ("search", 2, 64, 12),
+        ("search", 2, 128, 4),
         ("sobol", 1, 32, 100),
         ("sobol", 1, 128, 100),
     ],
