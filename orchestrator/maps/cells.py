@@ -99,7 +99,8 @@ def _majority(labels: Sequence[str]) -> str | None:
 def _median_of(name: str, trials: Sequence[TrialResult], measured: Measured) -> float | None:
     """The median of a metric over the trials that have it, or None."""
     if len(trials) == 1 and name not in measured:  # as in most of many cells
-        return getattr(trials[0], name, None)
+        value: float | None = getattr(trials[0], name, None)
+        return value
     if name in measured:
         values = [measured[name].get(trial.trial_id) for trial in trials]
     else:
