@@ -29,16 +29,18 @@ class ImportanceQuery(Query["SweepTable"]):
 
     section: ClassVar[str] = "Which axis matters"
 
+    is_on_page: bool = False  # no option
+
     def ask(self, subject: SweepTable, say: Say = silent) -> ImportanceAnswer:
         """Return the share of each axis."""
         from orchestrator.maps.importance import importance
 
-        return ImportanceAnswer(importance(subject))
+        return ImportanceAnswer(importance(subject, self.is_on_page))
 
     @classmethod
     def on_page(cls, subject: SweepTable) -> ImportanceQuery | None:
         """Return the question, unless the libraries that compute the answer are missing."""
-        return cls() if all(map(is_installed, _LIBRARIES)) else None
+        return cls(is_on_page=True) if all(map(is_installed, _LIBRARIES)) else None
 
 
 @dataclass(frozen=True, slots=True)

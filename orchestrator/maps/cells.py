@@ -98,12 +98,15 @@ def _majority(labels: Sequence[str]) -> str | None:
 
 def _median_of(name: str, trials: Sequence[TrialResult], measured: Measured) -> float | None:
     """The median of a metric over the trials that have it, or None."""
+    if len(trials) == 1 and name not in measured:  # as in most of many cells
+        value: float | None = getattr(trials[0], name, None)
+        return value
     if name in measured:
         values = [measured[name].get(trial.trial_id) for trial in trials]
     else:
         values = [getattr(trial, name, None) for trial in trials]
     known = [value for value in values if value is not None]
-    if len(known) < 2:  # as in most of many cells
+    if len(known) < 2:
         return known[0] if known else None
     return median(known)
 

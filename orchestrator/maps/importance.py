@@ -24,6 +24,7 @@ _SURFACE = "surface"  # of P(stable), fitted to the trials
 _BEST = 0.1  # share of the trials whose losses count as good
 _POINTS = 1024  # that are shuffled
 _FEWEST = 5  # trials that PED-ANOVA compares with all
+_MOST_ON_PAGE = 1000  # trials of a grid
 
 # Shares by target and evaluator: of each axis, or None where nothing moves the target.
 Shares = Mapping[str, Mapping[str, Mapping[str, float] | None]]
@@ -54,10 +55,11 @@ class Importance:
         return self.measure.name
 
 
-def importance(table: SweepTable) -> Importance:
+def importance(table: SweepTable, is_on_page: bool = False) -> Importance:
     """The importance of each axis of two values or more.
 
-    Raises InputError for a sweep without such an axis, or without two trials of known outcome.
+    A page has other use for a surface of scattered cells alone, so that a large grid has none there: the fit takes
+    seconds. Raises InputError for a sweep without an axis of two values, or without two trials of known outcome.
     """
     name = table.name
     trials = [run for run in table.runs if run.outcome in OUTCOMES]
@@ -84,7 +86,10 @@ def importance(table: SweepTable) -> Importance:
     no_surface: str | None = "all trials are on one side of the edge"
     if 0 < num_inside < num:
         of_stability = importances(parameters, rows, unstable, (num_inside - 0.5) / num)
-        on_surface, no_surface = surface_shares(table)
+        if is_on_page and table.is_grid and num > _MOST_ON_PAGE:
+            no_surface = f"`sweep importance {name}` fits it to more than {_MOST_ON_PAGE:,} trials"
+        else:
+            on_surface, no_surface = surface_shares(table)
     return Importance(
         sweep=name,
         axes=tuple(axis.name for axis in axes),

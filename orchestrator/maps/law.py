@@ -11,7 +11,7 @@ is one outcome, the interval between two of them, since the same run is no new e
 
 Axes of arrays: N runs, R sizes (rows), K size axes, G groups, B bends, D coefficients (the constant, the
 exponents, bends, effects of groups), M points of a grid of log rates, J steps at which runs are judged, V distinct log
-rates, S draws from the posterior.
+rates, H hypotheses, S draws from the posterior.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
-from scipy.special import gammaln, log_expit, log_ndtr, logsumexp
-from scipy.stats import chi2, halfnorm, norm, qmc
+from scipy.special import log_expit, log_ndtr, logsumexp
+from scipy.stats import halfnorm, norm
 
+from orchestrator.maps.law_posterior import GRID_STEP, PROPOSALS, SEED, Posterior
 from orchestrator.maps.target import Target
 
 # Priors, in natural logarithms. The theories of exponents are 0, -1/2 and -1; the mean is the one in the middle.
@@ -41,17 +42,14 @@ _WIDTH_MEDIAN, _WIDTH_SD = 0.1, 0.9  # of the transition from stable to unstable
 _QUANTILES = np.array([0.05, 0.2, 0.4, 0.6, 0.8, 0.925, 0.985])
 _SHARES = np.array([0.1, 0.2, 0.2, 0.2, 0.175, 0.075, 0.05])
 _NO_SCATTER = 1e-3  # of a law of one size, which is asked for that size only
-_GRID_STEP, _GRID_MARGIN = 0.03, 4.0
-_CURVATURE_SPAN = 0.12  # a bracket's likelihood is flat inside, so curvature is read over a span
-_NEWTON_STEPS, _PROPOSALS, _DRAWS = 30, 256, 4000
-_DEGREES, _WIDER = 5.0, 1.2  # Student's t around the mode, from which coefficients are proposed
+_GRID_MARGIN = 4.0
+_DRAWS = 4000
 _SHARED = 0.5  # of the variance between sizes, where sizes make groups
 _MOST_GROUPS = 12  # more are told apart well enough by single sizes
 _UNLIKELY = 12.0  # log likelihood below the best one at which a hypothesis is not looked at
 _LEAST_DROP = 1e-12  # of the edge between two steps, so that no outcome is impossible
 _LOST = -600.0  # a log likelihood below it has no digits left once it is smoothed
 LARGEST = 1e15  # size, and its inverse the smallest, so that no rate overflows
-SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +138,7 @@ def fit_edges_over_time(
     np.add.at(count_RVJ, (row_N.ravel(), place_N, num_stable_N), 1)
     hypotheses = []
     for width, share in zip(_WIDTH_MEDIAN * np.exp(_WIDTH_SD * norm.ppf(_QUANTILES)), _SHARES, strict=True):
-        width = max(float(width), _GRID_STEP)
+        width = max(float(width), GRID_STEP)
         for coefficients, log_share, shift_J in _hypotheses_of_time(log_step_J, prior):
             distance_VMJ = (grid_M[:, None] + shift_J - rate_V[:, None, None]) / width
             log_VMJ = _log_p_of_last_stable(distance_VMJ)
@@ -251,31 +249,34 @@ def _fit(
     design_RD = np.column_stack([_features(size_RK - origin_K, bends), group_RG])
     bend_B = np.zeros(len(bends))
     mean_D = np.array([(grid_M[0] + grid_M[-1]) / 2, *prior.mean_K, *bend_B, *np.zeros(num_groups)])
-    start_D, parts = mean_D, []
     scatters, scatter_shares = halfnorm.ppf(_QUANTILES) * _SCATTER_SCALE, _SHARES
     if not size_RK.shape[1]:
         scatters, scatter_shares = np.array([_NO_SCATTER]), np.ones(1)
     own = 1 - _SHARED if num_groups else 1.0
-    kernels = [_kernel(grid_M, scatter * own**0.5) for scatter in scatters]
-    for each in hypotheses:
-        top_R = each.log_RM.max(axis=1, keepdims=True)
-        shape_RM = np.exp(each.log_RM - top_R)
-        for scatter, kernel_MM, share in zip(scatters, kernels, scatter_shares, strict=True):
-            smooth_RM = np.log(np.maximum(shape_RM @ kernel_MM, 1e-300))
-            smooth_RM = np.where(smooth_RM < _LOST, each.log_RM - top_R, smooth_RM) + top_R
-            sd_G = np.full(num_groups, scatter * _SHARED**0.5)
-            precision_D = np.array([_CONSTANT_SD, *prior.sd_K, *(bend_B + _BEND_SD), *sd_G]) ** -2.0
-            posterior = _Posterior(design_RD, grid_M, smooth_RM, mean_D, precision_D)
-            start_D = posterior.mode(start_D)
-            sample_SD, log_weight_S = posterior.sample(start_D)
-            parts.append((sample_SD, log_weight_S + each.log_share + np.log(share), scatter, each))
-    sample_SD = np.concatenate([part[0] for part in parts])
-    weight_S = np.exp(np.concatenate([part[1] for part in parts]) - logsumexp([logsumexp(part[1]) for part in parts]))
+    log_HRM = np.array([each.log_RM for each in hypotheses])
+    top_HR1 = log_HRM.max(axis=2, keepdims=True)
+    log_HRM -= top_HR1
+    shape_HRM = np.exp(log_HRM)
+    log_share_H1 = np.array([each.log_share for each in hypotheses])[:, None]
+    mode_HD, samples, log_weights = np.tile(mean_D, (len(hypotheses), 1)), [], []
+    for scatter, share in zip(scatters, scatter_shares, strict=True):
+        smooth_HRM = np.log(np.maximum(shape_HRM @ _kernel(grid_M, scatter * own**0.5), 1e-300))
+        smooth_HRM = np.where(smooth_HRM < _LOST, log_HRM, smooth_HRM) + top_HR1
+        sd_G = np.full(num_groups, scatter * _SHARED**0.5)
+        precision_D = np.array([_CONSTANT_SD, *prior.sd_K, *(bend_B + _BEND_SD), *sd_G]) ** -2.0
+        posterior = Posterior(design_RD, grid_M, smooth_HRM, mean_D, precision_D)
+        mode_HD = posterior.modes(mode_HD)
+        sample_HSD, log_weight_HS = posterior.sample(mode_HD)
+        samples.append(sample_HSD)
+        log_weights.append(log_weight_HS + log_share_H1 + np.log(share))
+    sample_SD = np.stack(samples, axis=1).reshape(-1, len(mean_D))
+    log_weight_S = np.stack(log_weights, axis=1).ravel()
+    weight_S = np.exp(log_weight_S - logsumexp(log_weight_S))
     chosen_S = np.searchsorted(np.cumsum(weight_S), (np.arange(_DRAWS) + 0.5) / _DRAWS * weight_S.sum())
     chosen_S = np.minimum(chosen_S, len(weight_S) - 1)
-    part_S = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])[chosen_S]
+    hypothesis_S, scatter_S, _ = np.unravel_index(chosen_S, (len(hypotheses), len(scatters), PROPOSALS))
     num_linear = 1 + size_RK.shape[1]
-    of_time_S2 = np.array([part[3].of_time for part in parts])[part_S]
+    of_time_S2 = np.array([each.of_time for each in hypotheses])[hypothesis_S]
     of_sizes_SD = sample_SD[chosen_S]
     return Law(
         origin_K,
@@ -288,70 +289,9 @@ def _fit(
                 of_time_S2[:, 1:],
             ]
         ),
-        np.array([part[2] for part in parts])[part_S],
-        np.array([part[3].width for part in parts])[part_S],
+        scatters[scatter_S],
+        np.array([each.width for each in hypotheses])[hypothesis_S],
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Posterior:
-    """The coefficients given scatter and width: a table of the log likelihood of each row over its log rate."""
-
-    design_RD: np.ndarray
-    grid_M: np.ndarray
-    log_RM: np.ndarray
-    mean_D: np.ndarray
-    precision_D: np.ndarray
-
-    def log_density(self, coefficient_SD: np.ndarray) -> np.ndarray:
-        rate_SR = coefficient_SD @ self.design_RD.T
-        place_SR = (rate_SR - self.grid_M[0]) / _GRID_STEP
-        index_SR = np.clip(place_SR.astype(int), 0, len(self.grid_M) - 2)
-        row_R = np.arange(len(self.log_RM))
-        below_SR, above_SR = self.log_RM[row_R, index_SR], self.log_RM[row_R, index_SR + 1]
-        log_S = (below_SR + (place_SR - index_SR) * (above_SR - below_SR)).sum(axis=1)
-        log_S = log_S + 0.5 * np.log(self.precision_D).sum()
-        return np.asarray(log_S - 0.5 * (self.precision_D * (coefficient_SD - self.mean_D) ** 2).sum(axis=1))
-
-    def slopes(self, coefficient_D: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the gradient of the log density, and the negative of its second derivative."""
-        span = round(_CURVATURE_SPAN / _GRID_STEP)
-        place_R = np.rint((self.design_RD @ coefficient_D - self.grid_M[0]) / _GRID_STEP).astype(int)
-        place_R = np.clip(place_R, span, len(self.grid_M) - 1 - span)
-        row_R = np.arange(len(self.log_RM))
-        low_R, mid_R, high_R = (self.log_RM[row_R, place_R + shift] for shift in (-span, 0, span))
-        slope_R = (high_R - low_R) / (2 * _CURVATURE_SPAN)
-        curvature_R = np.maximum((2 * mid_R - low_R - high_R) / _CURVATURE_SPAN**2, 1e-6)
-        gradient_D = self.design_RD.T @ slope_R - self.precision_D * (coefficient_D - self.mean_D)
-        hessian_DD = (self.design_RD.T * curvature_R) @ self.design_RD + np.diag(self.precision_D)
-        return gradient_D, hessian_DD
-
-    def mode(self, start_D: np.ndarray) -> np.ndarray:
-        """Climb by Newton's steps, halved until they rise; the density is log-concave."""
-        here_D, value = start_D, self.log_density(start_D[None])[0]
-        for _ in range(_NEWTON_STEPS):
-            gradient_D, hessian_DD = self.slopes(here_D)
-            step_D = np.linalg.solve(hessian_DD, gradient_D)
-            tried_SD = here_D + step_D * 0.5 ** np.arange(8)[:, None]
-            values_S = self.log_density(tried_SD)
-            best = int(np.argmax(values_S))
-            if values_S[best] <= value + 1e-3:
-                break
-            here_D, value = tried_SD[best], values_S[best]
-        return np.asarray(here_D)
-
-    def sample(self, mode_D: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return coefficients proposed around the mode, and their log weights, whose sum is the log evidence."""
-        num = len(mode_D)
-        _, hessian_DD = self.slopes(mode_D)
-        root_DD = _WIDER * np.linalg.cholesky(np.linalg.inv(hessian_DD))
-        base_SD = _student_draws(num)
-        sample_SD = mode_D + base_SD @ root_DD.T
-        log_proposal_S = -0.5 * (_DEGREES + num) * np.log1p((base_SD**2).sum(axis=1) / _DEGREES)
-        log_proposal_S += gammaln((_DEGREES + num) / 2) - gammaln(_DEGREES / 2) - num / 2 * np.log(_DEGREES / 2)
-        log_proposal_S -= np.log(np.diag(root_DD)).sum()
-        log_weight_S = self.log_density(sample_SD) - log_proposal_S - np.log(len(sample_SD))
-        return sample_SD, log_weight_S
 
 
 def _features(size_RK: np.ndarray, bends: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -371,21 +311,13 @@ def _groups(shared_RK: np.ndarray) -> np.ndarray:
 
 def _grid(log_rate: np.ndarray) -> np.ndarray:
     low, high = float(log_rate.min()) - _GRID_MARGIN, float(log_rate.max()) + _GRID_MARGIN
-    return low + _GRID_STEP * np.arange(round((high - low) / _GRID_STEP) + 1)
+    return low + GRID_STEP * np.arange(round((high - low) / GRID_STEP) + 1)
 
 
 def _kernel(grid_M: np.ndarray, scatter: float) -> np.ndarray:
     """Smooths a function on the grid by a normal density. What it would take from beyond the grid is left out."""
     kernel_MM = np.exp(-0.5 * ((grid_M[:, None] - grid_M) / scatter) ** 2)
     return np.asarray(kernel_MM / kernel_MM.sum(axis=0))
-
-
-@cache
-def _student_draws(num: int) -> np.ndarray:
-    """Draws from Student's t in ``num`` dimensions, the same in each fit, so that answers repeat."""
-    uniform_SD = qmc.Sobol(num + 1, seed=SEED).random(_PROPOSALS)
-    scale_S = np.sqrt(chi2.ppf(uniform_SD[:, -1], _DEGREES) / _DEGREES)
-    return np.asarray(norm.ppf(uniform_SD[:, :-1]) / scale_S[:, None])
 
 
 @cache

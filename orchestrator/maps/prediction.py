@@ -168,10 +168,12 @@ def usual_form(ladder: Ladder, at: Mapping[str, float], assumed: Sequence[str], 
     is_beyond = [_is_beyond(ladder, name, at[name]) for name in ladder.names]
     may_bend = [len(ladder.values(name)) >= _BENDS_FROM for name in ladder.names]
     places = range(len(ladder.names))
+    assumed_places = tuple(ladder.names.index(name) for name in assumed)
     return Form(
-        usual_prior(len(ladder.names), [ladder.names.index(name) for name in assumed], assume),
+        usual_prior(len(ladder.names), assumed_places, assume),
         tuple(i for i in places if is_beyond[i]),
         tuple(i for i in places if may_bend[i] and not is_beyond[i]),
+        assumed_places,
     )
 
 

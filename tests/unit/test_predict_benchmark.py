@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import predict
+from orchestrator.maps.optimum import Optimum
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,16 @@ def test_the_largest_width_is_predicted_and_naive_rules_stand_next_to_it(table: 
     assert max(law) < 1.4 < min(copied) < min(constant)
     assert all(row.regret is not None and row.regret < 0.05 for row in rows)
     assert len(predict.report(rows)) == 7
+
+
+def test_the_luck_of_one_run_is_no_regret_on_a_smooth_curve() -> None:
+    rates = tuple(np.linspace(-2, 2, 15))
+    costs = [2 + 0.01 * rate**2 for rate in rates]
+    lucky = Optimum(-1, 1, 0, rates, (*costs[:10], costs[10] - 0.02, *costs[11:]))
+    assert lucky.regret(0.0) == pytest.approx(0.02 - 0.01 * rates[10] ** 2)
+    assert predict.smooth_regret(lucky, 0.0) < 0.003
+    assert predict.smooth_regret(lucky, -2.0) > 0.03
+    assert predict.smooth_regret(lucky, 3.0) is None
 
 
 def test_an_exponent_that_too_few_sizes_show_is_assumed_unless_it_is_free(table: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of, trial_row
 
-from orchestrator.answers.importance import ImportanceAnswer
+from orchestrator.answers.importance import ImportanceAnswer, ImportanceQuery
 from orchestrator.base.errors import InputError
 from orchestrator.base.measure import FINAL_LOSS
 from orchestrator.maps.importance import importance, loss_ranks, surface_shares
@@ -123,6 +123,20 @@ def test_where_there_is_no_surface_the_reason_is_said(tmp_path: Path, axes: str,
     assert found.shares["stability"]["surface"] is None
     assert found.no_surface == reason
     assert f"surface: none, since {reason}" in ImportanceAnswer(found).lines()
+
+
+@pytest.mark.parametrize(("body", "has_surface"), [(GRID, False), (SCATTERED, True)], ids=["grid", "scattered"])
+def test_a_page_leaves_the_surface_of_a_large_grid_to_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, has_surface: bool
+) -> None:
+    monkeypatch.setattr("orchestrator.maps.importance._MOST_ON_PAGE", 20)
+    with ledger_at(tmp_path) as ledger:
+        fill(ledger, body)
+        table = read_table(ledger)
+        asked, on_page = ImportanceQuery().ask(table).result, ImportanceQuery.on_page(table).ask(table).result
+    assert asked.shares["stability"]["surface"] is not None
+    assert (on_page.shares["stability"]["surface"] is not None) is has_surface
+    assert on_page.shares["loss"] == asked.shares["loss"]
 
 
 @pytest.mark.slow

@@ -124,6 +124,19 @@ def test_an_assumed_exponent_and_far_lift_the_refusals() -> None:
     assert far.edge.high / far.edge.low > near.edge.high / near.edge.low
 
 
+def test_an_assumption_about_the_edge_says_that_the_best_rate_falls_faster() -> None:
+    found = predict(table_of([16, 24, 32]), {"width": 64}, assume=-1)
+    edge, best = found.exponents["width"], found.best_exponents["width"]
+    assert best.is_assumed
+    assert best.at < edge.at == pytest.approx(-1, abs=0.01)
+    assert best.low < -1.375 < best.high
+
+
+def test_where_the_edge_is_assumed_not_to_move_the_best_rate_does_not() -> None:
+    found = predict(table_of([16, 24, 32], lambda width: 0.02), {"width": 64}, assume=0)
+    assert found.best_exponents["width"].at == pytest.approx(0, abs=0.01)
+
+
 @pytest.mark.parametrize("edge", [1e-5, 1.0])
 def test_outcomes_that_are_all_alike_are_refused(edge: float) -> None:
     with pytest.raises(InputError, match="beyond the axis"):
