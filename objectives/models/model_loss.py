@@ -28,8 +28,16 @@ Documents = Callable[[], Iterable[bytes]]  # to be read as often as needed
 
 def reference_config() -> GptConfig:
     """Return the model and its training: a default `gpt` near its best learning rate, with a longer context."""
-    numbers = {"lr": 1e-2, "beta2": 0.95, "warmup": STEPS // 20, "clip": 1.0}
-    return GptConfig(steps=STEPS, batch_size=_BATCH, context=_CONTEXT, schedule="linear", **numbers)
+    return GptConfig(
+        steps=STEPS,
+        batch_size=_BATCH,
+        context=_CONTEXT,
+        lr=1e-2,
+        beta2=0.95,
+        warmup=STEPS // 20,
+        clip=1.0,
+        schedule="linear",
+    )
 
 
 class _Reference(PackedTrainer[GptConfig]):
