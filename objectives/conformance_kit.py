@@ -40,7 +40,10 @@ COMMON_VALUES: Mapping[str, Sequence[Any]] = {
     ],
     "control": [
         (),
-        (Rule(on="step", above=3, do=({"lr": "x0.5"},), every=1),),
+        (
+            Rule(on="step", above=3, do=({"lr": "x0.5"},), every=1),
+            Rule(on="step", above=4, do=({"mean": 2, "apart": 2},), every=1),
+        ),
         (Rule(on="grad_norm", above=0, do=({"lr": "x0.1"}, {"skip": 2}), every=1, after=8, at_most=2, lasts=1),),
     ],
     **{name: values for facts in OPTIMIZERS.values() for name, values in facts.examples.items()},

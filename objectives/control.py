@@ -11,11 +11,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_serializer, model_validator
 
-from objectives.entries import HELD, Intervention, Number, change_in_words, factor_of, length_in_words
+from objectives.entries import HELD, Intervention, Number, factor_of
 from objectives.held import Holding, check_entries
 from objectives.interventions import problem_with_value
 
@@ -43,11 +44,13 @@ QUANTILE, BY_GAIN = "clip_to_quantile", "lr_by_gain"
 _MEASURED: Mapping[str, str] = {QUANTILE: "clip", BY_GAIN: "lr"}
 _PLACEHOLDERS: Mapping[str, float] = {"clip": 1.0, "lr": 1.0}  # for numbers that are not measured yet
 # Keys of an entry, apart from fields. ``weight_decay`` is one only next to ``group``.
-OF_ENTRIES = ("reset", "rescale", "skip", "data", "moments", "group", "precision", *HELD)
+OF_ENTRIES = ("reset", "rescale", "skip", "mean", "apart", "data", "moments", "group", "precision", *HELD)
 # Changes of a training loop of the user's own; built-in objectives have the field ``rollback``.
 BACK, STOP = "back", "stop"
 _OF_LOOPS = (BACK, STOP)
 _MOST_FIRINGS = 1000
+_OF_MEANS = ("mean", "apart")
+_LATE = 2**40  # a step with every state before it
 NO_RULES = "none"  # the text for an empty list
 
 Change = Mapping[str, Any]
@@ -107,7 +110,7 @@ class Rule(BaseModel):
                 "calm returns to the first of several changes, and it has one: remove calm, or add changes"
             )
         for number in range(1, len(self.do) + 1):
-            self.did(number, 0, _PLACEHOLDERS)
+            self.did(number, _some_step(self._change(number)), _PLACEHOLDERS)
         return self
 
     @model_serializer
@@ -126,6 +129,11 @@ class Rule(BaseModel):
         fields = _all_fields(change, measured)
         length: dict[str, Any] = {"over": self.over, "lasts": self.lasts} if fields else {}
         length |= {"lasts": self.lasts} if _lasting(change) else {}
+        if "mean" in change:
+            states = self.states(number, at)
+            mean = {"mean": len(states)} if states else {}
+            change = {**{key: value for key, value in change.items() if states or key not in _OF_MEANS}, **mean}
+            length |= {"until": states[-1]} if states else {}
         return {"at": at, **_entry(at, change, fields, **length), **_kept(change, *_OF_LOOPS)}
 
     def number(self, past: Sequence[int], step: int) -> int:
@@ -143,6 +151,34 @@ class Rule(BaseModel):
         quantile = self._change(number).get(QUANTILE)
         return None if quantile is None else float(quantile)
 
+    def states(self, number: int, at: int) -> range:
+        """Return the steps of the states whose mean the firing ``number`` sets before the step ``at``; two at least.
+
+        These are the last multiples of ``apart`` that were followed by ``apart`` steps: what spoils the weights of a
+        state is in the readings by then. Empty without a mean, or while there are fewer than two.
+        """
+        change = self._change(number)
+        if "mean" not in change:
+            return range(0)
+        apart = change.get("apart", 10)
+        last = (at // apart - 1) * apart
+        states = range(max(last - (change["mean"] - 1) * apart, self._first_state(change)), last + 1, apart)
+        return states if len(states) > 1 else range(0)
+
+    def waits_for_states(self, number: int, at: int) -> bool:
+        """Return whether the firing ``number`` sets a mean of states of which there are too few before ``at``."""
+        return "mean" in self._change(number) and not self.states(number, at)
+
+    def _first_state(self, change: Change) -> int:
+        """Return the first state that a firing may need, which is not the initial weights."""
+        apart = change.get("apart", 10)
+        return max(apart, ((self.after + 1) // apart - change["mean"]) * apart)
+
+    @property
+    def first_states(self) -> list[int]:
+        """The steps of the first states that its changes may need."""
+        return [self._first_state(change) for change in self.do if "mean" in change]
+
     def asks_gain(self, number: int) -> bool:
         """Return whether the firing ``number`` sets the learning rate by the gain."""
         return BY_GAIN in self._change(number)
@@ -152,7 +188,7 @@ class Rule(BaseModel):
         return [key for key in _OF_LOOPS if key in self._change(number)]
 
 
-def _sets(change: Change) -> dict[str, Number]:
+def fields_of(change: Change) -> dict[str, Number]:
     """Return the fields that a change sets to written values."""
     others = (*_MEASURED, *_entry_keys(change), *_OF_LOOPS)
     return {name: value for name, value in change.items() if name not in others}
@@ -176,7 +212,12 @@ def _entry(at: int, change: Change, fields: Mapping[str, Number], **length: Any)
 
 def _all_fields(change: Change, measured: Mapping[str, float]) -> dict[str, Number]:
     """Return the fields that a change sets, with ``measured`` numbers for the measured ones."""
-    return {**_sets(change), **{field: measured[field] for key, field in _MEASURED.items() if key in change}}
+    return {**fields_of(change), **{field: measured[field] for key, field in _MEASURED.items() if key in change}}
+
+
+def _some_step(change: Change) -> int:
+    """Return a step at which an entry has a meaning: a mean has states before it."""
+    return _LATE if "mean" in change else 0
 
 
 def _canonical(change: Change) -> dict[str, Any]:
@@ -191,10 +232,12 @@ def _canonical(change: Change) -> dict[str, Any]:
             raise ValueError(f"{key} = {change[key]!r:.40} is not true: leave it out to switch it off")
     if type(back := change.get(BACK, 1)) is not int or back < 1:
         raise ValueError(f"{BACK} = {back!r:.40} is not a positive number of steps")
+    if "apart" in change and "mean" not in change:
+        raise ValueError("apart says how far the states of a mean are apart: give it mean too")
     for key, field in _MEASURED.items():
         if key in change and field in change:
             raise ValueError(f"{field} and {key} set the same field: keep one of the two")
-    entry = _entry(0, change, _all_fields(change, _PLACEHOLDERS))
+    entry = _entry(_some_step(change), change, _all_fields(change, _PLACEHOLDERS))
     measured = {**({QUANTILE: float(quantile)} if QUANTILE in change else {}), **_kept(change, BY_GAIN)}
     own = {name: value for name, value in entry.get("set", {}).items() if name in change}
     return {**own, **_kept(entry, *_entry_keys(change)), **_kept(change, *_OF_LOOPS), **measured}
@@ -229,8 +272,39 @@ def may_set(rules: Iterable[Rule]) -> list[Mapping[str, Number]]:
 
 
 def first_reading(rules: Sequence[Rule]) -> float:
-    """Return the first step that any of the rules reads; infinite without rules."""
-    return min((rule.after for rule in rules), default=math.inf)
+    """Return the first step that any of the rules reads, or keeps the weights of; infinite without rules."""
+    return min((step for rule in rules for step in (rule.after, *rule.first_states)), default=math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptStates:
+    """The states that the rules of a member may need: ``number`` multiples of ``apart``, from the step ``first`` on."""
+
+    apart: int
+    number: int
+    first: int
+
+    def keeps(self, step: int) -> bool:
+        """Return whether the weights before ``step`` are kept."""
+        return step >= self.first and step % self.apart == 0
+
+    def place(self, step: int) -> int:
+        """Return where the state of ``step`` is, among as many as are kept."""
+        return step // self.apart % self.number
+
+
+def kept_states(rules: Sequence[Rule]) -> KeptStates | None:
+    """Return which states rules may need, or None. Raises ValueError for states at several distances."""
+    means = [change for rule in rules for change in rule.do if "mean" in change]
+    if not means:
+        return None
+    distances = sorted({change.get("apart", 10) for change in means})
+    if len(distances) > 1:
+        known = " and ".join(map(str, distances))
+        raise ValueError(f"control has means of states {known} steps apart: choose one distance for all rules")
+    first = min(step for rule in rules for step in rule.first_states)
+    # The newest state is not yet good when a rule fires.
+    return KeptStates(distances[0], max(change["mean"] for change in means) + 1, first)
 
 
 def with_fired(config: Config, fired: Sequence[Mapping[str, Any]]) -> Config:
@@ -278,6 +352,7 @@ def check_rules(config: Controlled) -> None:
                 message = str(error).replace(f"{entry} have", "it has").replace(entry, "it")
                 message = message.replace("interventions make", "it makes")
                 raise ValueError(f"{here}, change {firing}: {message}") from None
+    kept_states(config.control)
     _check_nulls(config)
     _check_extremes(config)
 
@@ -291,7 +366,7 @@ def _check_nulls(config: Controlled) -> None:
     all_sets = _all_sets(config)
     for number, rule in enumerate(config.control, 1):
         for change in rule.do:
-            for name, value in _sets(change).items():
+            for name, value in fields_of(change).items():
                 is_null = getattr(config, name) is None or any(fields.get(name, 0) is None for fields in all_sets)
                 if is_null and (factor_of(value) is not None or rule.over):
                     kind = "a ramp" if rule.over else "a factor"
@@ -321,38 +396,3 @@ def _product(powers: Sequence[tuple[int, float]]) -> float:
         return math.prod(factor**number for number, factor in powers)
     except OverflowError:
         return math.inf
-
-
-def policy_in_words(rules: Sequence[Mapping[str, Any]], *, wants_details: bool = True) -> str:
-    """Return a short text for a policy as plain data, e.g. ``curvature > 1: lr x0.5``; ``none`` without rules."""
-    return " + ".join(_rule_in_words(rule, wants_details) for rule in rules) or NO_RULES
-
-
-def _rule_in_words(rule: Mapping[str, Any], wants_details: bool) -> str:
-    if rule.get("name"):
-        return str(rule["name"])
-    changes = rule["do"] if isinstance(rule["do"], list | tuple) else [rule["do"]]
-    text = f"{rule['on']} > {rule['above']:g}: {', then '.join(map(_change_in_words, changes))}"
-    if not wants_details:
-        return text
-    details = [length_in_words(rule).strip()]
-    details += [f"{rule['readings']} readings"] if rule.get("readings", 1) > 1 else []
-    details += [f"every {rule['every']}"] if "every" in rule else []
-    details += [f"after {rule['after']}"] if rule.get("after") else []
-    details += [f"{rule['at_most']} times"] if rule.get("at_most", 1) > 1 else []
-    details += [f"cool down {rule['cool_down']}"] if rule.get("cool_down") else []
-    details += [f"calm {rule['calm']}"] if rule.get("calm") else []
-    return ", ".join([text, *filter(None, details)])
-
-
-def _change_in_words(change: Mapping[str, Any]) -> str:
-    words = change_in_words({"set": _sets(change), **_kept(change, *_entry_keys(change), *_OF_LOOPS)})
-    quantile = f"clip to quantile {change[QUANTILE]:g}" if QUANTILE in change else ""
-    return " + ".join(filter(None, [words, quantile, "lr by gain" if BY_GAIN in change else ""]))
-
-
-def firing_in_words(fired: Mapping[str, Any]) -> str:
-    """Return what a rule did, when and why: ``lr x0.5 at 106 (curvature 1.3 > 1 at step 105)``."""
-    did = fired["did"]
-    why = f"{fired['on']} {fired['value']:.3g} > {fired['above']:g} at step {fired['step']}"
-    return f"{change_in_words(did)} at {did['at']}{length_in_words(did)} ({why})"

@@ -39,7 +39,8 @@ class Intervention(BaseModel):
     rescale: float | None = Field(None, gt=0, description="factor on the second moment")
     skip: int = Field(0, ge=0, description="batches to leave out")
     mean: int | None = Field(None, ge=2, description="states of the member whose mean replaces its weights")
-    apart: int = Field(10, ge=1, description="steps from one of these states to the next; the last one is at `at`")
+    apart: int = Field(10, ge=1, description="steps from one of these states to the next")
+    until: int | None = Field(None, ge=0, description="step of the last of these states; null for `at`")
     data: int | Literal["same"] = Field(
         0, description="other, or the number of another stream of batches; same for the last batch again"
     )
@@ -87,6 +88,8 @@ class Intervention(BaseModel):
             raise ValueError(f"{here} changes nothing: give it {known}, {', '.join(HELD)}")
         if self.begins < 0:
             raise ValueError(f"{here} has no {self.mean} states {self.apart} steps apart: choose a later step")
+        if self.until is not None and (self.mean is None or self.until > self.at):
+            raise ValueError(f"{here} has until: that is for its mean, whose states are not after {self.at}")
         if self.apart != 10 and self.mean is None:
             raise ValueError(f"{here} says how far states are apart: that is for its mean")
         if self.moments != "go_on" and self.freeze is None:
@@ -109,7 +112,12 @@ class Intervention(BaseModel):
     @property
     def begins(self) -> int:
         """The first step at which a member with it differs from one without: that of the first state of its mean."""
-        return self.at if self.mean is None else self.at - (self.mean - 1) * self.apart
+        return self.at if self.mean is None else self.ends - (self.mean - 1) * self.apart
+
+    @property
+    def ends(self) -> int:
+        """The step of the last state of its mean."""
+        return self.at if self.until is None else self.until
 
     def share(self, step: int) -> float:
         """Return the share of its change in force at ``step``, from 0 to 1."""
@@ -176,7 +184,8 @@ def change_in_words(entry: Mapping[str, Any], number_text: Callable[[Number], st
     if entry.get("skip"):
         words.append(f"skip {entry['skip']}")
     if entry.get("mean"):
-        words.append(f"mean of {entry['mean']} states {entry.get('apart', 10)} apart")
+        until = "" if entry.get("until") is None else f" up to {entry['until']}"
+        words.append(f"mean of {entry['mean']} states {entry.get('apart', 10)} apart{until}")
     words += _held_in_words(entry, text)
     if entry.get("precision"):
         words.append(f"precision {entry['precision']}")

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from objectives.action import Action, Kind
-from objectives.control import BACK, LEAST_HISTORY, QUANTILE, STOP, WINDOW, Rule, firing_in_words, with_fired
+from objectives.control import BACK, LEAST_HISTORY, QUANTILE, STOP, WINDOW, Rule, with_fired
 from objectives.interventions import in_force
 from objectives.loop_config import OF_TELEMETRY, SIGNALS, checked
 from objectives.rule_clocks import RuleClocks
+from objectives.rule_words import firing_in_words
 
 Firing = dict[str, Any]
 Newest = Callable[[int], int | None]  # the step of the newest snapshot up to a step, or None

@@ -100,6 +100,15 @@ def forward(structure: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, kn
 
 
 @torch.no_grad()
+def byte_losses(structure: GptConfig, weights: Weights, tokens_KBS: torch.Tensor) -> torch.Tensor:
+    """Return the cross-entropy of every byte but the first of each sequence, (K, B, T), without a softcap."""
+    logits_KNV, _ = _logits(structure, weights, tokens_KBS[..., :-1], NEUTRAL, _attention_of(structure))
+    targets_KBT = tokens_KBS[..., 1:]
+    losses = F.cross_entropy(logits_KNV.reshape(-1, NUM_BYTES), targets_KBT.reshape(-1), reduction="none")
+    return losses.view(targets_KBT.shape)
+
+
+@torch.no_grad()
 def routings_of(
     structure: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL
 ) -> list[Routing]:

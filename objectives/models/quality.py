@@ -1,7 +1,9 @@
-"""How typical a document is of its text: by compression ratio, by unigram perplexity and by the loss of its bytes."""
+"""How typical a document is of its text: by compression ratio, unigram perplexity, and losses of its bytes."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -10,6 +12,7 @@ import numpy as np
 
 from objectives.models.facts.text import Quality
 from objectives.models.noise import mixed
+from objectives.models.text_cache import hold, new_file, text_cache
 from objectives.models.words import words_of
 
 # Shapes: D documents, W words, N bytes.
@@ -107,6 +110,28 @@ def _mean_loss(triple_N: np.ndarray, triples: np.ndarray, pairs: np.ndarray, sin
     return float(-(count * np.log(chance)).sum() / len(triple_N))
 
 
+def stored_model_loss(documents: Documents) -> np.ndarray:
+    """Return each document's loss by a small trained transformer, from the cache where it has that of equal documents.
+
+    Training takes seconds, so all texts with these documents, wherever they are, share one file.
+    """
+    from objectives.models.model_loss import model_loss, reference_config  # with torch, which the other scores need not
+
+    digest = hashlib.sha256(reference_config().model_dump_json().encode())
+    for content in documents():
+        digest.update(len(content).to_bytes(8, "little"))
+        digest.update(content)
+    path = text_cache() / f"{digest.hexdigest()[:32]}.npy"
+    if hold(path):
+        with contextlib.suppress(OSError, ValueError):  # a damaged file is written anew
+            stored: np.ndarray = np.load(path)
+            return stored
+    loss_D = model_loss(documents)
+    with contextlib.suppress(OSError, ValueError), new_file(path) as file:  # without a cache it costs time alone
+        np.save(file, loss_D)
+    return loss_D
+
+
 def untypical(score_D: np.ndarray, size_D: np.ndarray) -> np.ndarray:
     """Return how far a document's score is from the median of documents of similar length, over their deviation.
 
@@ -124,4 +149,5 @@ def untypical(score_D: np.ndarray, size_D: np.ndarray) -> np.ndarray:
 SCORES: Mapping[Quality, Callable[[Documents], np.ndarray]] = {
     "compression": compression_ratio,
     "perplexity": unigram_perplexity,
+    "model": stored_model_loss,
 }

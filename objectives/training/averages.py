@@ -1,14 +1,13 @@
-"""Averages of a member's weights while it trains: an exponential one, a mean of states, and returns to such a mean.
+"""Averages of a member's weights while it trains: an exponential one, and a mean of states.
 
 - ``ema``: the debiased exponential average of the weights after each step. With decay d the weights after step t of T
   have the share (1 - d) d^(T - t) / (1 - d^T) (as Adam's moments; Polyak averaging with a finite memory).
 - ``merge_last``: the states after every ``merge_every`` steps, the last so many of them, for their mean (Izmailov et
   al., arXiv 1803.05407; Li et al., arXiv 2505.12082).
-- An intervention with ``mean: k`` replaces the weights by the mean of k states of the member, ``apart`` steps from each
-  other, the last of them the weights at its step. States of the optimizer stay (PMA-init of arXiv 2505.12082).
 
-The first two do not touch training. A mean of states with shares c equals training whose update i is multiplied by
-w_i = sum over j >= i of c_j (arXiv 2507.17634), so a constant rate with an average stands for a decaying rate.
+Neither touches training; returns to a mean do (objectives/training/restarts.py). A mean of states with shares c equals
+training whose update i is multiplied by w_i = sum over j >= i of c_j (arXiv 2507.17634), so a constant rate with an
+average stands for a decaying rate.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 import torch
 
 from objectives.optimizers.packed_optimizer import Rows
+from objectives.training.restarts import Restarts
 from objectives.training_config import TrainingConfig
 
 # Shapes: K members, R of them with an average, M states kept of each, n parameters per member.
 
 _EMA, _EMA_SHARE = "ema", "ema_share"
 _KEPT, _NUM_KEPT = "kept", "num_kept"
-_SUM, _NUM_SUMMED = "restart_sum", "num_summed"
 MERGED_LOSS, EMA_LOSS = "merged_loss", "ema_loss"
 Memory = MutableMapping[str, torch.Tensor]
 
@@ -53,36 +52,22 @@ class Averages:
         self._rows_R: Rows = slice(None) if len(rows) == len(configs) else torch.tensor(rows, device=params_Kn.device)
         self._decay_R1 = params_Kn.new_tensor([[decays[row]] for row in rows])
         self._rest_R1 = params_Kn.new_tensor([[1 - (decays[row] or 0.0)] for row in rows])
-        self._due: dict[int, list[tuple[int, bool]]] = {}  # by step of the pack: rows, and whether they return
-        for row, config in enumerate(acting):
-            for entry in config.interventions:
-                for step in range(entry.begins, entry.at + 1, entry.apart) if entry.mean is not None else ():
-                    self._due.setdefault(step - ages[row], []).append((row, step == entry.at))
+        self._restarts = Restarts(configs, acting, ages, memory, params_Kn)
         if rows:
             self._reserve(_EMA, params_Kn.shape)
             self._reserve(_EMA_SHARE, (len(params_Kn), 1))
         if self._last is not None:
             self._reserve(_KEPT, (len(params_Kn), self._last, params_Kn.shape[1]))
             self._reserve(_NUM_KEPT, (len(params_Kn),))
-        if self._due:
-            self._reserve(_SUM, params_Kn.shape)
-            self._reserve(_NUM_SUMMED, (len(params_Kn), 1))
 
     @property
     def acts(self) -> bool:
         """Whether a member has an average, or will return to one."""
-        return self._has_ema or self._last is not None or bool(self._due)
+        return self._has_ema or self._last is not None or self._restarts.acts
 
     def before_step(self, num_steps: int) -> None:
-        """Add the states of members that will return to a mean, and let those return that are due."""
-        for row, returns in self._due.get(num_steps, ()):
-            total_n, number = self._memory[_SUM][row], self._memory[_NUM_SUMMED][row]
-            total_n += self._params_Kn[row]
-            number += 1
-            if returns:
-                self._params_Kn[row] = total_n / number
-                total_n.zero_()
-                number.zero_()
+        """Let members return to a mean that are due."""
+        self._restarts.before_step(num_steps)
 
     def after_step(self, num_steps: int) -> None:
         """Take up the weights after the pack's step; ``num_steps`` counts it."""

@@ -211,8 +211,10 @@ class Controller:
         return list(dict.fromkeys(rows))
 
     def _entry(self, n: int, at: int, gains: Sequence[float]) -> dict[str, Any] | None:
-        """Return the pair's change, or None if a quantile has too few norms or the gain is unknown."""
+        """Return the pair's change, or None if there are too few norms or states for it, or the gain is unknown."""
         rule, number, row = self._rule(n), self._number(n, at - 1), int(self._row_N[n])
+        if rule.waits_for_states(number, at):
+            return None
         measured = {}
         if (share := rule.asks_quantile(number)) is not None:
             assert self._recent is not None

@@ -133,11 +133,13 @@ _KINDS = ("flat", "per tensor")
 
 def _config(trial: TrialResult) -> GptConfig:
     config = OBJECTIVES[trial.objective].config_of(trial.config) if trial.objective in OBJECTIVES else None
-    if not isinstance(config, GptConfig) or config.experts:
-        is_gpt = isinstance(config, GptConfig)
-        why = "routers of several trials send bytes to experts of their own" if is_gpt else "it has no held-out text"
-        message = f"{trial.objective} cannot be merged: {why}"
-        raise InputError(Problem("sweep merge", "objective", message, "name a sweep of gpt without experts"))
+    if not isinstance(config, GptConfig):
+        message = f"{trial.objective} cannot be merged: it has no held-out text"
+        raise InputError(Problem("sweep merge", "objective", message, "name a sweep of gpt"))
+    # Experts of trials with a common past correspond by their numbers, as all other weights do.
+    if config.experts and config.balance == "loss_free":
+        message = "the biases that balance = loss_free gives to routers are not among the weights that are kept"
+        raise InputError(Problem("sweep merge", "balance", message, "balance them by aux"))
     return config
 
 

@@ -248,8 +248,8 @@ def is_policy(values: Sequence[Any]) -> bool:
 def entries_in_words(values: Sequence[Mapping[str, Any]], *, wants_details: bool = True) -> str:
     """Interventions or rules of control in words, ``none`` for an empty list."""
     # Their models are slow to import, and most sweeps have neither.
-    from objectives.control import policy_in_words
     from objectives.entries import changes_in_words
+    from objectives.rule_words import policy_in_words
 
     return policy_in_words(values, wants_details=wants_details) if is_policy(values) else changes_in_words(values)
 

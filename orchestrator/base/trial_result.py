@@ -13,8 +13,8 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
-from objectives.control import firing_in_words
 from objectives.entries import change_in_words
+from objectives.rule_words import firing_in_words
 from orchestrator.base.space import Cell, trial_name
 from orchestrator.base.vocabulary import (
     COLLAPSED,

@@ -392,8 +392,8 @@ def test_names_for_the_training_loops_of_others() -> None:
 
 def test_names_of_rules_and_of_what_a_loop_does_with_them() -> None:
     assert [*Intervention.model_fields] == [
-        "at", "set", "over", "lasts", "reset", "rescale", "skip", "mean", "apart", "data", "freeze", "moments", "group",
-        "weight_decay", "norm", "optimizer", "attention", "precision",
+        "at", "set", "over", "lasts", "reset", "rescale", "skip", "mean", "apart", "until", "data", "freeze", "moments",
+        "group", "weight_decay", "norm", "optimizer", "attention", "precision",
     ]  # fmt: skip
     assert [*Rule.model_fields] == [
         "name", "on", "above", "readings", "do", "every", "after", "at_most", "cool_down", "over", "lasts", "calm",

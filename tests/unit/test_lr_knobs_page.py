@@ -42,6 +42,7 @@ OTHER_BASE = {
     "warmup_shape": {"warmup"},
     "init_deviation": {"init"},
     "beta2_half_life": {"batch_size"},
+    "curriculum": {"batch_size"},
     "norm_place": {"norm"},
     "norm_lr": {"norm"},
 }

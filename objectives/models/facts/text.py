@@ -15,7 +15,7 @@ HELD_OUT = 0.1  # of the bytes, the last ones
 LEAST_DOCUMENTS = 10  # for noise, copies, deduplication, a filter or an order
 NoiseKind = Literal["shuffled", "foreign", "markup", "repeated"]
 Dedup = Literal["exact", "near"]
-Quality = Literal["compression", "perplexity"]
+Quality = Literal["compression", "perplexity", "model"]
 Order = Literal["compression", "loss", "noise"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 
@@ -97,7 +97,8 @@ class TextConfig(TrainingConfig):
     quality: Quality | None = structural(
         None,
         "kind",
-        "drop the documents whose compression ratio or unigram perplexity is least typical; null for none",
+        "drop the documents whose compression ratio, unigram perplexity or loss by a small trained model is least"
+        " typical; null for none",
         off=True,
     )
     quality_keep: float = structural(

@@ -23,11 +23,12 @@ LATER = [{"at": 6, "set": {"lr": "x0.5"}}]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Trials of three learning rates and two seeds, forks of one trial, and two widths."""
+    """Trials of three learning rates and two seeds, forks of one trial, of one with experts, and two widths."""
     folder = tmp_path_factory.mktemp("results")
     axes: dict[str, dict[str, Any]] = {
         "rates": {"lr": {"values": [0.003, 0.01, 0.03]}},
         "forks": {"interventions": {"values": [[], LATER]}},
+        "experts": {"interventions": {"values": [[], [{"at": 6, "data": 1}]]}},
         "widths": {"width": {"values": [8, 16]}},
         "unkept": {"lr": {"values": [0.003, 0.01]}},
     }
@@ -35,6 +36,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fixed = {key: value for key, value in SMALL["gpt"].items() if key not in own}
         keep = {} if name == "unkept" else {"keep": {"every": 3, "last": 5}}
         fixed |= {} if "lr" in own else {"lr": 0.01}
+        fixed |= {"experts": 4, "top_k": 2, "balance": "aux"} if name == "experts" else {}
         sweep = sweep_with_keys(
             name=name, objective="gpt", steps=9, seeds=[0, 1], axes=own, fixed=fixed,
             tracking={"enabled": False}, **keep,
@@ -65,6 +67,19 @@ def test_forks_are_merged_from_the_last_state_that_they_share(results: Path) -> 
     answer = asked(results, "forks", along="interventions", method="slerp")
     assert answer.common_start == "their common state of step 6"
     assert [one.name for one in answer.candidates] == ["slerp flat", "slerp per tensor"]
+
+
+def test_experts_of_trials_with_a_common_past_are_merged_by_their_numbers(results: Path) -> None:
+    answer = asked(results, "experts", along="interventions")
+    assert answer.common_start == "their common state of step 6"
+    with LedgerReader(results / "experts" / LEDGER) as ledger:
+        known = {trial.name: trial.validation_loss for trial in ledger.trials()}
+    for one in answer.trials:
+        assert one.choosing_loss is not None
+        assert one.held_out_loss is not None
+        assert (one.choosing_loss + one.held_out_loss) / 2 == pytest.approx(known[one.name], rel=1e-6)
+    with pytest.raises(InputError, match="have no common past"):
+        asked(results, "experts", cells=("interventions=none",))
 
 
 def test_a_path_runs_from_one_trial_to_the_next_and_has_a_barrier(results: Path) -> None:
@@ -164,7 +179,7 @@ def test_only_stable_trials_are_merged_if_asked_for(results: Path) -> None:
     [
         ({"objective": "command"}, "it has no held-out text"),
         ({"objective": "function_fit", "config": {"steps": 9}}, "it has no held-out text"),
-        ({"config": {"experts": 2}}, "experts of their own"),
+        ({"config": {"experts": 2, "balance": "loss_free"}}, "not among the weights that are kept"),
         ({"config": {"text": ["tables"]}}, "validated on other text"),
     ],
 )

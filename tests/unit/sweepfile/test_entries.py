@@ -11,8 +11,9 @@ from sweep_cases import ids
 from sweep_cases import sweep_with_keys as sweep_of
 
 from objectives.base import QuadraticConfig
-from objectives.control import SIGNALS, Rule, firing_in_words, policy_in_words
+from objectives.control import SIGNALS, Rule
 from objectives.entries import changes_in_words
+from objectives.rule_words import firing_in_words, policy_in_words
 from orchestrator.base.errors import InputError
 from orchestrator.base.query import cell_conditions
 from orchestrator.base.space import Axis, Trial, canonical_text, format_value, to_hashable, to_plain

@@ -15,7 +15,8 @@ from objectives.models.quality import compression_ratio, unigram_perplexity, unt
 from objectives.models.recipes import lowest
 
 PAGE = (Path(__file__).parents[4] / "docs" / "knobs.md").read_text()
-STATED = re.findall(r"^\| (\w+) \| (0\.\d+), (0\.\d+) \| (0\.\d+), (0\.\d+) \|$", PAGE, re.MULTILINE)
+PAIR = r" \| (0\.\d+), (0\.\d+)"
+STATED = re.findall(rf"^\| (\w+){PAIR * len(get_args(Quality))} \|$", PAGE, re.MULTILINE)
 DOCUMENTS = [b"the cat sat on the mat", b"", b"The dog (the big one) sat", b"zz zz zz", b"\n"]
 
 

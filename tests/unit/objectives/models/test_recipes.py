@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from sweep_cases import sweep_of
 
 from objectives.base import GptConfig
-from objectives.models import texts
+from objectives.models import model_loss, texts
 from objectives.models.data import batch_origin, batch_text, load_corpus
 from objectives.models.facts.text import NoiseKind, Quality, Recipe
 from objectives.models.noise import noisy
@@ -30,6 +30,11 @@ LINES = [
     b"number %d has words %s and %s\n" % (n, b"a" * (n % 7 + 1), b"xyz"[n % 3 : n % 3 + 1] * (n % 11 + 2))
     for n in range(1000)
 ]
+
+
+@pytest.fixture(autouse=True)
+def short_training_of_what_scores_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_loss, "STEPS", 3)
 
 
 @pytest.fixture
@@ -138,7 +143,7 @@ def test_copies_of_noise_are_equal_and_exact_deduplication_takes_them_out(text: 
     assert trained_on(found) == trained_on(load_text(text, by(**noise)))
 
 
-@pytest.mark.parametrize("quality", ["compression", "perplexity"])
+@pytest.mark.parametrize("quality", get_args(Quality))
 def test_a_filter_keeps_its_share_in_the_order_of_the_text(text: tuple[str], quality: str) -> None:
     plain = lines_of(load_text(text, Recipe()))
     kept = [lines_of(load_text(text, by(quality=quality, quality_keep=keep))) for keep in (0.5, 0.8)]
@@ -154,7 +159,7 @@ def test_every_recipe_is_the_same_in_memory_on_disk_and_from_the_cache(
 ) -> None:
     recipes = [
         by(noise_share=0.3, noise_kind="markup", duplicated_share=0.1, duplicated_times=3, dedup=dedup, quality=quality)
-        for dedup, quality in ((None, None), ("exact", "perplexity"), ("near", "compression"))
+        for dedup, quality in ((None, None), ("exact", "perplexity"), ("near", "compression"), (None, "model"))
     ]
     first, again = ([load_text(text, recipe) for recipe in recipes] for _ in range(2))
     monkeypatch.setattr(texts, "MOST_IN_MEMORY", 5000)

@@ -160,8 +160,28 @@ def test_members_that_will_return_to_a_mean_train_as_alone_and_resume() -> None:
     assert_the_same(whole([*kept, *worker.run_pack(rest)]), expected)
 
 
+def test_returns_whose_states_overlap_have_a_sum_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [{"at": 12, "mean": 3, "apart": 4}, {"at": 16, "mean": 3, "apart": 3, "until": 13}]
+    trainer = in_float64(20, lr=1e-2, interventions=entries)
+    inner, came, left = trainer._averages.before_step, [], []
+
+    def before_step(num_steps: int) -> None:
+        came.append(weights_of(trainer)[0])
+        inner(num_steps)
+        left.append(weights_of(trainer)[0])
+
+    monkeypatch.setattr(trainer._averages, "before_step", before_step)
+    for _ in range(17):
+        trainer.step()
+    torch.testing.assert_close(left[12], (left[4] + left[8] + came[12]) / 3, rtol=0, atol=1e-15)
+    torch.testing.assert_close(left[16], (left[7] + left[10] + left[13]) / 3, rtol=0, atol=1e-15)
+    assert [step for step in range(17) if not torch.equal(came[step], left[step])] == [12, 16]
+
+
 def test_a_mean_needs_states_before_its_step() -> None:
     with pytest.raises(ValueError, match="choose a later step"):
         OBJECTIVES["gpt"].config_of({"steps": 40, "interventions": [{"at": 5, "mean": 3, "apart": 4}]})
     with pytest.raises(ValueError, match="that is for its mean"):
         OBJECTIVES["gpt"].config_of({"steps": 40, "interventions": [{"at": 5, "skip": 3, "apart": 4}]})
+    with pytest.raises(ValueError, match="whose states are not after 30"):
+        OBJECTIVES["gpt"].config_of({"steps": 40, "interventions": [{"at": 30, "mean": 2, "until": 31}]})

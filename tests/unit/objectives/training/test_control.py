@@ -16,6 +16,7 @@ from objectives.base import OBJECTIVES, FunctionFitConfig, GptConfig, RowSpec, T
 from objectives.optimizers.facts import OPTIMIZERS
 from objectives.training.controller import Controller
 from objectives.training.packed import PackedTrainer
+from orchestrator.worker.members import first_difference
 
 Rules = Sequence[Mapping[str, Any]]
 STEPS = 60
@@ -34,6 +35,9 @@ KINDS: dict[str, Rules] = {
         {**HALVE, "on": "step", "above": 11, "do": [{"skip": 2}, {"reset": "second_moment"}, {"rescale": 4.0}]},
     ],
     "zclip": [{**HALVE, "on": "step", "above": 20, "do": {"zclip": 0.5, "weight_decay": 0.5}, "lasts": 8}],
+    "mean": [
+        {**HALVE, "on": "step", "above": 13, "do": [{"mean": 3, "apart": 4}, {"mean": 2, "apart": 4, "lr": "x0.5"}]},
+    ],
     "two rules": [
         {**HALVE, "on": "curvature", "above": 0.006, "every": 4, "at_most": 2},
         {**HALVE, "on": "step", "above": 0, "do": {"reset": "moments"}, "after": 24, "at_most": 1},
@@ -69,7 +73,7 @@ def without_rules() -> dict[str, torch.Tensor]:
 
 
 # One kind of each form; all of them are in the packs below.
-@pytest.mark.parametrize("kind", thinned(KINDS, lambda kind: kind in ("grad norm", "graded", "two rules")))
+@pytest.mark.parametrize("kind", thinned(KINDS, lambda kind: kind in ("grad norm", "graded", "mean", "two rules")))
 def test_training_with_rules_is_training_with_the_same_interventions_written_by_hand(kind: str) -> None:
     own = config(KINDS[kind])
     trainer = pack([own], [1])
@@ -116,6 +120,63 @@ def test_a_member_that_rolls_back_keeps_what_its_rules_did() -> None:
     assert found["rolled_back"].nonzero()[:, 0].tolist() == [31]
     assert [one["step"] for one in trainer.fired(0)] == [26, 32, 38]
     assert_same(found, curves(pack([by_hand(own, trainer.fired(0))], [0]), STEPS))
+
+
+def test_a_mean_has_the_states_that_a_rollback_left() -> None:
+    blow = ({"at": 30, "set": {"lr": 1e300}, "lasts": 1},)
+    mean = {"on": "step", "above": 0, "after": 36, "do": {"mean": 4, "apart": 3}}
+    own = config([mean], rollback=2, rollback_every=5, interventions=blow)
+    trainer = pack([own], [0])
+    found = curves(trainer, STEPS)
+    assert found["rolled_back"].nonzero()[:, 0].tolist() == [31]
+    assert [one["did"] for one in trainer.fired(0)] == [{"at": 37, "mean": 4, "apart": 3, "until": 33}]
+    assert_same(found, curves(pack([by_hand(own, trainer.fired(0))], [0]), STEPS))
+
+
+def test_a_rule_returns_to_the_mean_of_states_that_are_old_enough_to_be_known_as_good() -> None:
+    states = []
+    trainer = pack([config([{"on": "step", "above": 0, "after": 30, "do": {"mean": 3, "apart": 5}}])], [0])
+    for _ in range(31):
+        states.append(trainer.state_dict()["params"][0])
+        trainer.step()
+    (fired,) = trainer.fired(0)
+    assert fired["did"] == {"at": 31, "mean": 3, "apart": 5, "until": 25}
+    trainer._begin_step()
+    expected = (states[15] + states[20] + states[25]) / 3
+    torch.testing.assert_close(trainer.state_dict()["params"][0], expected, rtol=0, atol=1e-15)
+
+
+def test_a_rule_with_a_mean_waits_until_there_are_two_states() -> None:
+    trainer = pack([config([{"on": "step", "above": 0, "every": 1, "at_most": 9, "do": {"mean": 5}}])], [0])
+    curves(trainer, 45)
+    ends = [(one["did"]["at"], one["did"]["mean"], one["did"]["until"]) for one in trainer.fired(0)]
+    assert ends == [(at, 2, 20) for at in range(30, 39)]
+
+
+def test_members_part_before_the_first_state_that_a_rule_may_need() -> None:
+    late = {"on": "step", "above": 0, "after": 40, "do": {"mean": 3, "apart": 5}}
+    configs = [config(), config([late]), config([{"on": "step", "above": 0, "after": 44, "do": {"skip": 1}}])]
+    assert first_difference(configs) == 25
+    shared = pack([configs[1]], [0])
+    before = curves(shared, 25)
+    shared.arrange([RowSpec(own, 0, 0) for own in configs])
+    after = curves(shared, STEPS - 25)
+    for k, own in enumerate(configs):
+        assert_same(joined(of_member(before, 0), of_member(after, k)), curves(pack([own], [0]), STEPS))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ([{"apart": 5}], "give it mean too"),
+        ([{"mean": 3, "apart": 5}, {"mean": 3}], "5 and 10 steps apart: choose one distance"),
+        ([{"mean": 1}], "greater than or equal to 2"),
+        ([{"mean": 3, "until": 20}], "no such field"),
+    ],
+)
+def test_a_mean_of_a_rule_that_has_no_meaning_is_refused(changes: list[Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        config([{"on": "step", "above": 0, "at_most": 2, "do": changes}])
 
 
 ALL_KINDS = [config(), *map(config, KINDS.values())]
