@@ -1,5 +1,6 @@
 """Fixtures that many tests share."""
 
+import gc
 import itertools
 import os
 import signal
@@ -8,9 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import scipy.linalg  # noqa: F401 - its own library of linear algebra
 import torch
 from hypothesis import settings
 from sweep_cases import QUADRATIC
+from threadpoolctl import threadpool_limits
 from tiers import ALL_EXAMPLES
 
 from objectives.native.cache import kernel_folder
@@ -39,6 +42,9 @@ def pytest_configure() -> None:
     """Undo what a shell and nohup do to jobs in the background, which the processes of tests would inherit."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # Threads of small matrices wait for each other on a busy machine, where they took half of the processors' time.
+    threadpool_limits(limits=1, user_api="blas")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes
 
 
 def pytest_sessionstart() -> None:
@@ -48,10 +54,25 @@ def pytest_sessionstart() -> None:
         built(name, kernel_folder(), real)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Nothing that is collected becomes garbage, and to look for that took a fifth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/services" in item.path.as_posix():
             item.add_marker(pytest.mark.services)
+        runs_by_default = getattr(getattr(item, "cls", None), "runs_by_default", None)
+        arguments = item.callspec.params if hasattr(item, "callspec") else {}
+        if runs_by_default is not None and not runs_by_default(arguments):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -12,6 +12,7 @@ from scipy.special import expit
 
 from orchestrator.maps.edges import Interval
 from orchestrator.maps.law import fit_edges, prior_draw
+from orchestrator.surface.gaussian import one_thread
 
 _NEAREST = 4  # the largest proxy is this much smaller than the target
 _RATIO = 2
@@ -37,7 +38,8 @@ class PlannedLadder:
 
 def plan_ladder(target: Mapping[str, int], num_trials: int) -> PlannedLadder | None:
     """Return the ladder with the narrowest interval at ``target``; None if no size is small enough."""
-    ladders = [_planned(values, target, num_trials) for num in _NUM_VALUES if (values := _values(target, num))]
+    with one_thread():
+        ladders = [_planned(values, target, num_trials) for num in _NUM_VALUES if (values := _values(target, num))]
     known = [ladder for ladder in ladders if ladder is not None]
     return min(known, key=lambda ladder: ladder.width.at) if known else None
 

@@ -15,9 +15,8 @@ import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import softmax
-from threadpoolctl import threadpool_limits
 
-from orchestrator.surface.gaussian import Correlations, Field, Layout, Shape
+from orchestrator.surface.gaussian import Correlations, Field, Layout, Shape, one_thread
 from orchestrator.surface.posterior import Counts, Mode, blocks, evidence_gradient, find_mode, matched
 from orchestrator.surface.surface import JITTER, RESOLUTION, Fit, Jump, Surface
 
@@ -197,15 +196,14 @@ def fit_surface(
     many cells, then by more and more.
     """
     cells = _Cells.of(points_ND, stable_N, trials_N)
-    # Small matrices: several threads gain nothing, and wait for each other where trainers take the processors.
-    with threadpool_limits(limits=1, user_api="blas"):
+    with one_thread():
         return _fitted(cells, layout, resolution, has_one_edge)
 
 
 def refitted(surface: Surface, points_ND: np.ndarray, stable_N: np.ndarray, trials_N: np.ndarray) -> Surface:
     """Fit the likeliest field of ``surface`` to other outcomes, without asking which fields these make likely."""
     cells, (best,) = _Cells.of(points_ND, stable_N, trials_N), surface.best.fits
-    with threadpool_limits(limits=1, user_api="blas"):
+    with one_thread():
         fit = _fit(cells.lifted(best.jump), best.field, best.jump, np.zeros(len(cells.points_KD)))
     return Surface(surface.layout, np.ones(1), (fit,))
 

@@ -5,9 +5,13 @@ Letters of shapes: N points, M points, D columns of a point, C of them numeric.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 _MIDDLE = 0.5
 _CATEGORY_CORRELATION = 0.5  # of two categories at the same point
@@ -15,6 +19,18 @@ _CATEGORY_CORRELATION = 0.5  # of two categories at the same point
 # without an axis along.
 _EDGE_CONSTANT, _PLAIN_CONSTANT = 4.0, 0.25
 _ROOT_FIVE = 5**0.5
+
+
+@cache
+def _linear_algebra() -> ThreadpoolController:
+    return ThreadpoolController()  # looks for the libraries, which takes a millisecond
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with small matrices in one thread: several gain nothing, and wait for each other on a busy machine."""
+    with _linear_algebra().limit(limits=1, user_api="blas"):
+        yield
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit, logit, ndtr, ndtri
 
-from orchestrator.surface.gaussian import Field, Layout
+from orchestrator.surface.gaussian import Field, Layout, one_thread
 
 CONFIDENCE = 1.96  # standard deviations around the mean that hold 95 % of a normal distribution
 RESOLUTION = 1 / 32  # smallest distance along the axis that a fit resolves, as a fraction of the axis
@@ -180,7 +180,8 @@ class Surface:
 
     def latent(self, points_MD: np.ndarray, has_covariance: bool = False) -> Latent:
         """Return the posterior at points, ``has_covariance`` if points' covariance with each other is needed too."""
-        return Latent(self.weight_P, tuple(fit.latent(points_MD, has_covariance) for fit in self.fits))
+        with one_thread():
+            return Latent(self.weight_P, tuple(fit.latent(points_MD, has_covariance) for fit in self.fits))
 
     def covariance(self, some: Latent, others: Latent) -> np.ndarray:
         """Return the posterior covariance of points with others, (M, M). Raises ValueError for more than one fit."""

@@ -1,6 +1,7 @@
 """What every objective promises; the suite is objectives/conformance.py."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiers import thinned
@@ -15,18 +16,41 @@ ROUTER_FIELDS = ("balance_weight", "router_z_loss", "router_noise", "router_lr",
 OPTIMIZER_FIELDS = {
     name for facts in OPTIMIZERS.values() if facts.name != "adamw" for name in facts.fields.model_fields
 }
+NUM_TURNS = 5  # classes with a ``turn``: together they have every optimizer
 # Precisions, and sizes of packs: the smallest, an odd one and the largest by default.
 READINGS = [(precision, sizes) for precision in ("float32", "bfloat16", "float16") for sizes in ((2, 5), (3, 8))]
+# The training loop is one for all objectives: TestGpt tests it by default, and each other objective a part.
+FEWER = {"size": [2, 31], "index": [[1, 3]], "rows": [[3, 0]], "schedule": ["constant", "wsd"]}
+STARTS = [("adamw", "random"), ("sgd", "data")]
 
 
-def optimizers_fields_are_slow(self: ObjectiveConformance, metafunc: pytest.Metafunc) -> None:
-    """By default TestGpt tests every field of every optimizer; the others test them among the slow tests."""
-    if "field" in metafunc.fixturenames:
-        fields = sorted(self.objective.per_member_fields | set(self.values))
-        metafunc.parametrize("field", thinned(fields, lambda field: field not in OPTIMIZER_FIELDS))
+class SomeByDefault:
+    """What an objective tests by default; the rest is among the slow tests."""
+
+    turn: int | None = None  # which optimizers; None for all besides, and each third optimizer
+
+    @classmethod
+    def runs_by_default(cls, arguments: dict[str, Any]) -> bool:
+        """Whether a test with these arguments does."""
+        if "number" in arguments:
+            return arguments["number"] % (3 if cls.turn is None else NUM_TURNS) == (cls.turn or 0)
+        if cls.turn is None:
+            return True
+        if "start" in arguments:
+            return (arguments["optimizer"], arguments["start"]) in STARTS
+        return all(value in FEWER.get(name, [value]) for name, value in arguments.items())
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "field" in metafunc.fixturenames:
+            fields = sorted(self.objective.per_member_fields | set(self.values))
+            metafunc.parametrize("field", thinned(fields, self.has_by_default))
+
+    def has_by_default(self, field: str) -> bool:
+        """By default only fields that no other objective has."""
+        return field not in TestGpt.objective.per_member_fields
 
 
-class TestGpt(ObjectiveConformance):
+class TestGpt(SomeByDefault, ObjectiveConformance):
     objective = OBJECTIVES["gpt"]
     small = {
         "width": 8,
@@ -91,7 +115,12 @@ class TestGpt(ObjectiveConformance):
         "loss_scale_growth": {"precision": "float16", "loss_scale": 2.0**18},
     }
 
-    @pytest.mark.parametrize(("precision", "sizes"), thinned(READINGS, lambda case: case[1] == (2, 5)), ids=str)
+    def has_by_default(self, field: str) -> bool:
+        return field not in OPTIMIZER_FIELDS  # TestFunctionFit has those
+
+    @pytest.mark.parametrize(
+        ("precision", "sizes"), thinned(READINGS, lambda case: case[1] == (2, 5) and case[0] != "bfloat16"), ids=str
+    )
     def test_readings_of_micro_batches_and_of_every_precision_are_the_same_alone(
         self, precision: str, sizes: tuple[int, ...]
     ) -> None:
@@ -101,13 +130,10 @@ class TestGpt(ObjectiveConformance):
 class TestGptWithNativeKernels(TestGpt):
     kernels = "native"
 
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """What no kernel computes is trained as by TestGpt, so it is slow; and so are the fields of optimizers."""
-        if "field" in metafunc.fixturenames:
-            fields = sorted(self.objective.per_member_fields | set(self.values))
-            metafunc.parametrize("field", thinned(fields, self.is_by_default))
+    turn = 0
 
-    def is_by_default(self, field: str) -> bool:
+    def has_by_default(self, field: str) -> bool:
+        """What no kernel computes is trained as by TestGpt."""
         changes = [self.needs_of(field) | {field: value} for value in self.values_of(field)]
         acts_in_kernels = any(self.config_of(change).has_native_kernels for change in changes)
         return acts_in_kernels and field not in OPTIMIZER_FIELDS
@@ -164,14 +190,17 @@ class TestGptOfExperts(ObjectiveConformance):
         self.assert_same_readings_alone([2, 3, 5, 8], {"precision": precision, "accumulate": 4, "batch_size": 8})
 
 
-class TestFunctionFit(ObjectiveConformance):
+class TestFunctionFit(SomeByDefault, ObjectiveConformance):
+    turn = 1
     objective = OBJECTIVES["function_fit"]
     small = {"width": 8, "num_points": 20}
-    pytest_generate_tests = optimizers_fields_are_slow
+
+    def has_by_default(self, field: str) -> bool:
+        return field in OPTIMIZER_FIELDS or super().has_by_default(field)
 
 
-class TestQuadratic(ObjectiveConformance):
-    pytest_generate_tests = optimizers_fields_are_slow
+class TestQuadratic(SomeByDefault, ObjectiveConformance):
+    turn = 2
     objective = OBJECTIVES["quadratic"]
     small = {"noise": 0.1}
     values = {"curvature": [0.5, 1.0, 4.0], "noise": [0.0, 0.1, 1.0]}
@@ -179,8 +208,8 @@ class TestQuadratic(ObjectiveConformance):
     idle = ("muon_momentum",)  # it has no matrix
 
 
-class TestSuperquadratic(ObjectiveConformance):
-    pytest_generate_tests = optimizers_fields_are_slow
+class TestSuperquadratic(SomeByDefault, ObjectiveConformance):
+    turn = 3
     objective = OBJECTIVES["quadratic"]
     small = {"noise": 0.1, "power": 3.0}
     values = TestQuadratic.values
@@ -188,8 +217,8 @@ class TestSuperquadratic(ObjectiveConformance):
     idle = TestQuadratic.idle
 
 
-class TestRouter(ObjectiveConformance):
-    pytest_generate_tests = optimizers_fields_are_slow
+class TestRouter(SomeByDefault, ObjectiveConformance):
+    turn = 4
     objective = OBJECTIVES["router"]
     small = {"optimizer": "adamw", "batch_size": 4, "experts": 3, "spread": 0.3}
     values = {

@@ -76,6 +76,7 @@ def test_the_commands_of_the_control_page_work_on_its_example(tmp_path: Path) ->
     assert "its rules did: " in printed
 
 
+@pytest.mark.slow
 def test_the_loop_of_the_control_page_is_saved_by_its_rule(tmp_path: Path) -> None:
     loop = section(PAGE, "In a training loop of your own")
     write_files(loop, tmp_path)

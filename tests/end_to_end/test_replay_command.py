@@ -88,12 +88,14 @@ def test_logs_that_other_tools_wrote_are_judged_in_one_go(tmp_path: Path) -> Non
         (b'{"log_history": [{"step": 1', "is not JSON"),
     ],
 )
-def test_what_is_no_log_ends_with_two_and_says_what_to_do(tmp_path: Path, content: bytes | None, message: str) -> None:
+def test_what_is_no_log_ends_with_two_and_says_what_to_do(
+    tmp_path: Path, command_line, monkeypatch, content: bytes | None, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     if content is not None:
         (tmp_path / "run.log").write_bytes(content)
-    done = sweep(tmp_path, "replay", "run.log")
-    assert done.returncode == 2
-    output = done.stdout + done.stderr
+    code, output = command_line("replay", "run.log")
+    assert code == 2
     assert f"error: run.log: {message}" in output
     assert "remedy: " in output
     assert "Traceback" not in output

@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_gpu_benchmark_without_a_gpu_says_so_in_one_line() -> None:
     command = [sys.executable, "benchmarks/gpu.py"]
     hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}

@@ -30,6 +30,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_largest_width_is_predicted_and_naive_rules_stand_next_to_it(table: Path, tmp_path: Path) -> None:
     ladder = predict.imported(table, tmp_path)
     assert len(ladder.sizes) == 8
@@ -52,6 +53,7 @@ def test_the_luck_of_one_run_is_no_regret_on_a_smooth_curve() -> None:
     assert predict.smooth_regret(lucky, 3.0) is None
 
 
+@pytest.mark.slow
 def test_an_exponent_that_too_few_sizes_show_is_assumed_unless_it_is_free(table: Path, tmp_path: Path) -> None:
     ladder = predict.imported(table, tmp_path)
     few = replace(ladder, sizes=tuple(size for size in ladder.sizes if size.setting["width"] > 64))
@@ -61,6 +63,7 @@ def test_an_exponent_that_too_few_sizes_show_is_assumed_unless_it_is_free(table:
     assert whole[0] == whole[1]
 
 
+@pytest.mark.slow
 def test_each_grid_is_predicted_from_all_others(table: Path, tmp_path: Path) -> None:
     ladder = predict.imported(table, tmp_path)
     rows = predict.each_grid(ladder)

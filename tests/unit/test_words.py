@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,14 @@ def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
                 yield first.value
 
 
+@cache
+def trees() -> list[ast.Module]:
+    return [ast.parse(path.read_text()) for path in SOURCES]
+
+
 def texts_of_code(kind: str) -> list[str]:
     texts = []
-    for path in SOURCES:
-        tree = ast.parse(path.read_text())
+    for tree in trees():
         own = list(docstrings(tree))
         if kind == "docstrings":
             texts += [str(node.value) for node in own]

@@ -105,6 +105,7 @@ def test_a_break_far_earlier_than_on_the_ladder_voids_the_prediction(tmp_path: P
     assert "breaks at step" in answer.confirmation.reasons[0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_files")
 def test_an_initial_loss_far_off_the_ladder_voids_the_prediction_without_a_whole_run(tmp_path: Path) -> None:
     late = [*[2.0] * 60, *[2.0 * 1.3 ** min(i, 20) for i in range(60)]]
@@ -185,6 +186,8 @@ def test_the_advice_names_the_cost_and_its_command_runs(folder: Path) -> None:
     assert load(folder).predict(at=TARGET).confirmation is not None
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_pictures")
 @pytest.mark.parametrize("is_command", [True, False])
 def test_the_sweeps_at_the_target_are_mirrored_and_reported_at_their_end(tmp_path: Path, is_command: bool) -> None:
     folder = ladder_without_files(tmp_path, tracking={"to": ["tensorboard"]})

@@ -1,5 +1,6 @@
 """Commands in a process of their own: what they import, what a shell completes, and what another process answers."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,32 +9,32 @@ from pathlib import Path
 
 import pytest
 from sweep_cases import QUADRATIC, ledger_at, map_ledger, record, sweep_of
+from tiers import thinned
 
 ROOT = Path(__file__).parents[3]
 
 
+QUICK = [["--help"], ["plan", "sweeps/beta2_eps.yaml", "--results", "EMPTY"], ["objectives"]]
+
+
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        ["plan", "sweeps/beta2_eps.yaml", "--results", "EMPTY"],
-        ["objectives"],
-        ["replay", "LOG", "--no-figures"],
-    ],
-    ids=lambda arguments: arguments[0],
-)
-def test_quick_commands_import_no_heavy_library(tmp_path: Path, arguments: list[str]) -> None:
+    ("commands", "heavy"),
+    [(QUICK, {"torch", "ray", "mlflow", "pandas", "matplotlib", "numpy"}),
+     ([["replay", "LOG", "--no-figures"]], {"torch", "ray", "mlflow", "pandas", "matplotlib"})],
+    ids=["without a ledger", "replay"],
+)  # fmt: skip
+def test_quick_commands_import_no_heavy_library(tmp_path: Path, commands: list[list[str]], heavy: set[str]) -> None:
     log = tmp_path / "run.csv"
     log.write_text("step,loss\n0,2.0\n1,1.5\n")
     paths = {"LOG": str(log), "EMPTY": str(tmp_path / "results")}
-    arguments = [paths.get(argument, argument) for argument in arguments]
-    heavy = {"torch", "ray", "mlflow", "pandas", "matplotlib"} | ({"numpy"} if arguments[0] != "replay" else set())
+    lines = [[paths.get(argument, argument) for argument in arguments] for arguments in commands]
     code = (
-        "import sys; from orchestrator.cli import app; app(sys.argv[1:], standalone_mode=False);"
-        f"loaded = {heavy} & set(sys.modules);"
-        "print(loaded); sys.exit(len(loaded))"
+        "import json, sys\nfrom orchestrator.cli import app\nfor line in json.loads(sys.argv[1]):\n"
+        f"    app(line, standalone_mode=False)\n    print(line, found := {heavy} & set(sys.modules))\n"
+        "    assert not found"
     )
-    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-c", code, json.dumps(lines)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-500:] + done.stderr[-2000:]
 
 
@@ -51,7 +52,11 @@ def test_the_status_of_a_grid_loads_nothing_that_fits_surfaces(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("address", "words"), [("127.0.0.1:1", "nothing answers at 127.0.0.1:1"), ("nowhere", "is not HOST:PORT")]
+    ("address", "words"),
+    thinned(
+        [("127.0.0.1:1", "nothing answers at 127.0.0.1:1"), ("nowhere", "is not HOST:PORT")],
+        lambda case: case[0] == "nowhere",
+    ),
 )
 def test_an_address_without_a_cluster_ends_with_exit_code_2_and_a_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: Callable[..., tuple[int, str]], address, words
@@ -77,7 +82,7 @@ ASKED = {
 CODE = "import sys; from orchestrator.cli import main; sys.argv[0] = 'sweep'; main()"
 
 
-@pytest.mark.parametrize("shell", ASKED)
+@pytest.mark.parametrize("shell", thinned(ASKED, "bash".__eq__))
 def test_a_shell_gets_the_names_of_sweeps(shell: str, tmp_path: Path) -> None:
     for name in ("fit", "other"):
         with ledger_at(tmp_path / "results" / name) as ledger:

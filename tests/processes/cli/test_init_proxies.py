@@ -16,6 +16,12 @@ from orchestrator.cli.app import app
 TRAINER = "python train.py --lr={lr} --width={width} --depth={depth} --steps={steps} --seed={seed}"
 
 
+@pytest.fixture(autouse=True)
+def few_laws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How wide an interval will be is told from three laws, where a command draws more."""
+    monkeypatch.setattr("orchestrator.maps.planned_ladder._DRAWS", 3)
+
+
 def init(folder: Path, *arguments: str) -> tuple[dict, str]:
     """The file that the command writes, and what it says."""
     done = CliRunner().invoke(app, ["init", "proxies", *arguments, "--output", str(folder / "proxies.yaml")])

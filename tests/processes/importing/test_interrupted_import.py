@@ -1,11 +1,13 @@
 """An import that is killed, or that fills the disk, leaves the results as they were."""
 
+import itertools
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tiers import thinned
 
 from orchestrator.base.files import LEDGER
 from orchestrator.importing.collecting import collect, record
@@ -38,7 +40,9 @@ columns = {"step": "step", "loss": "loss"} if kind == "curve" else {"outcome": "
 options = import_options(axis=["lr"], **columns)
 collecting.record(folder, "made", collecting.collect([table], options, folder), replaces=True)
 """
-FAULTS = [("finish", 1), ("finish", 150), ("replace", 1), ("full", 4096), ("full", 65536), ("full", 131072)]
+KILLED = [("finish", 1), ("finish", 150), ("replace", 1), ("full", 4096), ("full", 65536), ("full", 131072)]
+FAULTS = [(*fault, is_there) for fault in KILLED for is_there in (False, True)]
+BY_DEFAULT = {("finish", 150, True), ("replace", 1, False), ("full", 65536, False), ("full", 131072, True)}
 
 
 def table(path: Path, loss: float) -> Path:
@@ -51,9 +55,8 @@ def losses(folder: Path) -> list[float | None]:
         return [trial.final_loss for trial in ledger.trials()]
 
 
-@pytest.mark.parametrize("is_there", [False, True])
-@pytest.mark.parametrize(("kind", "number"), FAULTS)
-def test_an_interrupted_import_changes_nothing(tmp_path: Path, is_there: bool, kind: str, number: int) -> None:
+@pytest.mark.parametrize(("kind", "number", "is_there"), thinned(FAULTS, BY_DEFAULT.__contains__))
+def test_an_interrupted_import_changes_nothing(tmp_path: Path, kind: str, number: int, is_there: bool) -> None:
     folder, new = tmp_path / "made", table(tmp_path / "new.csv", 7.5)
     if is_there:
         record(folder, "made", collect([str(table(tmp_path / "old.csv", 2.5))], OPTIONS, tmp_path), replaces=False)
@@ -83,9 +86,8 @@ def test_an_empty_ledger_of_an_earlier_version_is_filled(tmp_path: Path) -> None
     assert len(losses(tmp_path / "made")) == 300
 
 
-@pytest.mark.parametrize("is_there", [False, True])
-@pytest.mark.parametrize("number", [1, 3])
-def test_an_import_of_curves_that_is_killed_changes_nothing(tmp_path: Path, is_there: bool, number: int) -> None:
+@pytest.mark.parametrize(("number", "is_there"), thinned(itertools.product((1, 3), (False, True)), (3, True).__eq__))
+def test_an_import_of_curves_that_is_killed_changes_nothing(tmp_path: Path, number: int, is_there: bool) -> None:
     folder, curves = tmp_path / "made", tmp_path / "curves.csv"
     curves.write_text("lr,step,loss\n" + "".join(f"{run},{i},{9 - run}\n" for i in range(100) for run in range(4)))
     if is_there:

@@ -53,6 +53,7 @@ list(importing.import_results(["table.csv"], "made", import_options(axis=["lr"],
 """
 
 
+@pytest.mark.slow
 def test_what_was_read_of_a_table_is_gone_when_it_is_read_again_for_the_exports(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("lr,loss\n" + "".join(f"{lr},2\n" for lr in range(1, 9)))
     done = subprocess.run([sys.executable, "-c", RUNS_AT_EXPORT], cwd=tmp_path, capture_output=True, text=True)
@@ -86,6 +87,7 @@ def collected(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     return subprocess.run([sys.executable, "-c", COLLECTED, *arguments], cwd=folder, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_the_memory_of_an_import_hardly_grows_with_the_length_of_a_table(tmp_path: Path) -> None:
     few, many = (
         int(collected(tmp_path, str(long_table(tmp_path / f"{num_steps}.csv", num_steps))).stdout)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from custom_cases import sweep_in
+from tiers import one_of
 
 from orchestrator.base.files import LEDGER
 from orchestrator.driver.runner import run_sweep
@@ -49,7 +50,7 @@ def judged_again(folder: Path, stopping: str) -> tuple[dict[str, dict], dict[str
         return rows, {trial.trial_id: trial for trial in replay_sweep(ledger, sweep.stopping)}
 
 
-@pytest.mark.parametrize("stopping", ["early_stop: true", "early_stop: false", "audit: 1.0"])
+@pytest.mark.parametrize("stopping", one_of(3, ["early_stop: true", "early_stop: false", "audit: 1.0"]))
 def test_a_sweep_over_a_script_that_is_judged_again_as_it_was_comes_out_as_it_was(
     tmp_path: Path, stopping: str
 ) -> None:

@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.slow
 def test_configurations_are_read_without_torch_and_training_brings_it() -> None:
     code = (
         "import sys; from objectives.base import OBJECTIVES, ExecutionPlan;"

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from local_server import wait_for
 from sweep_cases import ledger_at, record, sweep_of
+from tiers import thinned
 
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.pages.loopback import address_of, listening_socket
@@ -90,7 +91,7 @@ def test_a_page_ends_when_its_run_is_killed(results: Path, start: Callable[..., 
     assert not server.is_running()
 
 
-@pytest.mark.parametrize(("arguments", "ending"), [(["case"], "/case/"), ([], "/")])
+@pytest.mark.parametrize(("arguments", "ending"), thinned([(["case"], "/case/"), ([], "/")], lambda case: case[0]))
 def test_sweep_page_says_its_address_and_ends_well_by_ctrl_c(
     results: Path, start: Callable[..., subprocess.Popen[str]], arguments: list[str], ending: str
 ) -> None:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
 from orchestrator.answers._tracked import tracked_answers
@@ -23,6 +24,7 @@ print(*sorted(new & {"matplotlib", "pandas", "scipy", "sklearn", "optuna", "pyar
 """
 
 
+@pytest.mark.slow
 def test_after_the_imports_ahead_the_files_need_no_heavy_library_more(tmp_path: Path) -> None:
     with ledger_at(tmp_path / "grid") as ledger:
         record(ledger, sweep_of(GRID), ["stable", "diverged"] * 4)
@@ -31,6 +33,7 @@ def test_after_the_imports_ahead_the_files_need_no_heavy_library_more(tmp_path: 
     assert (tmp_path / "grid" / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_the_process_writes_what_this_one_would(tmp_path: Path) -> None:
     with ledger_at(tmp_path / "grid") as ledger:
         record(ledger, sweep_of(GRID), ["stable", "diverged"] * 4)

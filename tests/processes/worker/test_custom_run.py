@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from custom_cases import SWEEP, TRAIN, only_pack, reports_of, sweep_in, trained
+from tiers import one_of
 
 from orchestrator.base.packs import Failed, Lost, Paused, RungThreshold
 from orchestrator.base.processes import is_alive
@@ -226,7 +227,7 @@ def test_each_trial_has_a_folder_and_a_file_with_all_its_values(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("metrics", "write"),
-    [
+    one_of(2, [
         ("{file: '{folder}/log.csv'}", 'w = open(f + "/log.csv", "w")\nw.write("step,loss,grad_norm\\n")\n'
          'say = lambda s, l, n: (w.write(f"{s},{l},{n}\\n"), w.flush())'),
         ("{file: '{folder}/*.jsonl', loss: train/loss}", 'import json\nw = open(f + "/m.jsonl", "w")\n'
@@ -237,7 +238,7 @@ def test_each_trial_has_a_folder_and_a_file_with_all_its_values(tmp_path: Path) 
         ("{}", 'import json\nsay = lambda s, l, n: print(json.dumps({"step": s, "loss": l, "grad_norm": n}))'),
         ("{file: '{folder}/events*'}", 'from tensorboardX import SummaryWriter\nw = SummaryWriter(f)\n'
          'say = lambda s, l, n: (w.add_scalar("loss", l, s), w.add_scalar("grad_norm", n, s), w.flush())'),
-    ],
+    ]),
     ids=["csv", "jsonl", "pattern", "pairs", "json", "tensorboard"],
 )  # fmt: skip
 def test_losses_are_read_in_whatever_way_a_script_says_them(tmp_path: Path, metrics: str, write: str) -> None:

@@ -215,6 +215,7 @@ print(losses([4]) == losses([0, 1, 2, 3, 4]) == losses([2, 3, 4]))
 """
 
 
+@pytest.mark.slow
 def test_a_member_of_any_size_trains_alike_whoever_shares_its_pack() -> None:
     """In a process of its own: the setting counts from the first product on."""
     done = subprocess.run([sys.executable, "-c", ODD], capture_output=True, text=True)

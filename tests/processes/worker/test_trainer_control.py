@@ -43,6 +43,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SimpleNamespace]
     return {row.cell["control"][0]["name"] if row.cell["control"] else "none": row for row in found}
 
 
+@pytest.mark.slow
 def test_a_rule_saves_a_small_gpt_that_is_lost_without_it(rows: dict[str, SimpleNamespace]) -> None:
     assert {name: row.outcome for name, row in rows.items()} == {
         "none": "diverged", "half from the start": "stable", "halve": "stable",
@@ -53,6 +54,7 @@ def test_a_rule_saves_a_small_gpt_that_is_lost_without_it(rows: dict[str, Simple
     assert rows["none"].fired == ()
 
 
+@pytest.mark.slow
 def test_what_fired_is_in_the_ledger_in_the_rows_and_in_the_log(rows: dict[str, SimpleNamespace]) -> None:
     row = rows["halve"]
     first = row.fired[0]

@@ -118,6 +118,7 @@ def test_modules_to_preload_are_imported_once_and_the_functions_own_in_each_fork
     assert (tmp_path / "own").read_text() == "xxxx"
 
 
+@pytest.mark.slow
 def test_where_a_module_has_started_a_thread_each_trial_is_a_program_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "threaded.py").write_text(
         'import threading, time\nopen("library", "a").write("x")\n'
@@ -129,6 +130,7 @@ def test_where_a_module_has_started_a_thread_each_trial_is_a_program_of_its_own(
     assert (tmp_path / "library").read_text() == "x" * 5
 
 
+@pytest.mark.slow
 def test_a_script_with_arguments_can_be_preloaded_too(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import sys\nimport torch\nx = torch.tensor(1.0)\nfor step in range(int(sys.argv[2])):\n"

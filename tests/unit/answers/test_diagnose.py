@@ -157,6 +157,7 @@ def test_the_picture_has_five_curves_with_the_onset_and_the_cause_and_a_closer_l
     assert panels[1].get_xlim() == (130, 309)
 
 
+@pytest.mark.slow
 def test_the_same_diagnosis_gives_the_same_bytes() -> None:
     found = rank(epsilon_floor().without_telemetry().evidence(), "cost_$x_{$ \n", "it was asked for")
     assert diagnosis_figure("svg", found) == diagnosis_figure("svg", found)

@@ -103,6 +103,7 @@ def imported(folder: Path, width: int, name: str) -> None:
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.slow
 def test_sweeps_of_one_size_each_pool_from_the_command_and_from_python(tmp_path: Path) -> None:
     for width in (16, 32, 64):
         imported(tmp_path, width, f"w{width}")

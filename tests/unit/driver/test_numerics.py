@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from sweep_cases import QUADRATIC, sweep_of
+from tiers import one_of
 
 from objectives.base import Rounding
 from orchestrator.answers.plan import PlanQuery
@@ -72,7 +73,7 @@ def trained(folder: Path, sweep: Sweep) -> tuple[dict, set[str]]:
     return results, {environment["way"].partition(",")[0] for environment in environments}
 
 
-@pytest.mark.parametrize("body", [BODY, BODY + EAGER], ids=["native", "eager"])
+@pytest.mark.parametrize("body", one_of(2, [BODY, BODY + EAGER]), ids=["native", "eager"])
 def test_one_sweep_in_many_folders_is_the_same_to_the_bit_whatever_the_clock_and_the_cache_say(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from driver_cases import Observer
 from sweep_cases import numbers, search_with, sweep_with
+from tiers import one_of
 
 from orchestrator.base.files import LEDGER
 from orchestrator.executors.inline import InlineExecutor
@@ -36,7 +37,7 @@ def test_a_search_trains_as_many_trials_as_it_may_and_then_nothing(train, rows) 
     assert train(search_with()).trained == 0
 
 
-@pytest.mark.parametrize("stop", [1, 5, 10, 20])
+@pytest.mark.parametrize("stop", one_of(2, [1, 5, 10, 20]))
 def test_a_search_that_was_stopped_goes_on_as_if_it_had_not(train, rows, stop: int) -> None:
     train(search_with("name=calm"))
     assert train(search_with(), observers=[stop_at(stop)]).exit_code == 128 + signal.SIGTERM

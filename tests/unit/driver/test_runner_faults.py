@@ -1,10 +1,12 @@
 """What the loop does when things fail at any of its steps; no process is harmed."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sweep_cases import numbers, search_with, sweep_with
+from tiers import thinned
 
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import CHECKPOINTS, LEDGER
@@ -20,11 +22,11 @@ SWEEPS = {
     "search": lambda name: search_with(f"name={name}", "search.trials=16"),
 }
 WRITES = ("plan", "propose", "release_abandoned", "start_pack", "record", "end_pack")
+FAULTS = list(itertools.product(WRITES, (True, False), SWEEPS))
+BY_DEFAULT = set(zip(WRITES, itertools.cycle((True, False)), ("grid", "search", "search", "grid", "search", "grid")))
 
 
-@pytest.mark.parametrize("is_after", [pytest.param(False, marks=pytest.mark.slow), True], ids=["before", "after"])
-@pytest.mark.parametrize("method", WRITES)
-@pytest.mark.parametrize("kind", ["grid", "search"])
+@pytest.mark.parametrize(("method", "is_after", "kind"), thinned(FAULTS, BY_DEFAULT.__contains__))
 def test_a_run_that_ends_at_any_write_to_the_ledger_is_completed_by_the_next(
     train, rows, tmp_path: Path, monkeypatch, method: str, is_after: bool, kind: str
 ) -> None:

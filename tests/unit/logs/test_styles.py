@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_styles import LOSSES, NUM_STEPS, READ, Lines, batch, text_of
-from tiers import examples
+from tiers import examples, one_of
 
 from orchestrator.base.errors import InputError
 from orchestrator.logs.columns import Columns, MetricsConfig
@@ -71,7 +71,7 @@ def test_a_style_is_read_at_the_first_try_live_and_whole_alike(file_of, style: s
     assert style not in EVERY_THIRD or log.step_N[-1] == 3 * (NUM_STEPS - 1)
 
 
-@pytest.mark.parametrize("style", READ)
+@pytest.mark.parametrize("style", one_of(5, READ))
 def test_runs_appended_to_one_file_are_runs_and_their_restart_is_no_spike(file_of, style: str) -> None:
     text = text_of(READ[style])
     twice = file_of(f"{text}\n{text}")
@@ -297,7 +297,7 @@ def test_a_log_gives_the_same_points_as_a_whole_and_in_any_pieces(
     assert repr([point.grad_norm for point in points]) == repr(norms)
 
 
-@pytest.mark.parametrize("style", READ)
+@pytest.mark.parametrize("style", one_of(5, READ))
 def test_lines_of_a_known_shape_are_read_as_if_each_were_searched(style: str, monkeypatch) -> None:
     text = text_of(READ[style]) * 2
     monkeypatch.setattr("orchestrator.logs.line_formats.Text._NUM_UNFILTERED", 10)  # after which lines count together

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_styles import READ, text_of
 from sweep_cases import learning
+from tiers import one_of
 
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.logs.columns import Columns, MetricsConfig
@@ -47,7 +48,7 @@ def assert_is_replay(run: FollowedRun, path: Path) -> None:
     assert run.result("a log").outcome == replayed.result.outcome
 
 
-@pytest.mark.parametrize("style", READ)
+@pytest.mark.parametrize("style", one_of(5, READ))
 @settings(max_examples=3)
 @given(cuts=st.lists(st.integers(1, 20_000), max_size=12))
 def test_a_log_of_any_style_in_any_parts_comes_to_what_a_replay_says(style, cuts, tmp_path_factory) -> None:

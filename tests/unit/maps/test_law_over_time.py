@@ -56,6 +56,7 @@ def coverage(num_sizes: int, num: int) -> float:
     return held / told
 
 
+@pytest.mark.slow
 def test_the_interval_holds_most_truths() -> None:
     assert coverage(1, 5) >= 0.6
 
@@ -67,6 +68,7 @@ def test_the_interval_of_95_percent_holds_90_to_99_percent_of_300_truths(num_siz
     assert 0.9 <= coverage(num_sizes, 300) <= 0.99
 
 
+@pytest.mark.slow
 def test_outcomes_of_one_length_are_those_of_a_law_without_steps() -> None:
     rng = np.random.default_rng(0)
     log_rate_N = np.tile(np.arange(-5.0, 0.0, 0.4), 3)

@@ -48,6 +48,7 @@ def test_a_loss_that_shows_no_best_rate_has_none(costs: list[float | None]) -> N
     assert fitted_optimum(RATES, costs, HERE) is None
 
 
+@pytest.mark.slow
 def test_the_interval_at_twice_the_size_holds_the_best_rate_of_synthetic_sweeps() -> None:
     """40 to 160 runs scattered over three octaves of size, their loss twice as steep above the best rate as below."""
     inside = []

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import learning, ledger_at, noise, record, sweep_of, trial_row
+from tiers import one_of
 
 from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult
@@ -214,7 +215,7 @@ def test_a_finished_sweep_is_what_its_curves_say(trained) -> None:
 CHANGED = ("stopping.patience=5", "stopping.patience=2000", "stopping.stall_drop=0.999", "stopping.min_history=60")
 
 
-@pytest.mark.parametrize("change", CHANGED)
+@pytest.mark.parametrize("change", one_of(2, CHANGED))
 def test_a_sweep_that_was_never_stopped_replays_as_it_would_have_trained(trained, change: str) -> None:
     rows = rows_of(trained(change, "stopping.audit=0"))
     trials = replayed(trained("stopping.early_stop=false", "stopping.audit=0"), change)
@@ -223,7 +224,7 @@ def test_a_sweep_that_was_never_stopped_replays_as_it_would_have_trained(trained
     }
 
 
-@pytest.mark.parametrize("change", [*CHANGED, "stopping.early_stop=false"])
+@pytest.mark.parametrize("change", one_of(2, [*CHANGED, "stopping.early_stop=false"]))
 def test_what_is_told_of_a_sweep_that_was_stopped_is_true_or_unknown(trained, change: str) -> None:
     before, trials = rows_of(trained()), replayed(trained(), change)
     stopped = rows_of(trained(*dict.fromkeys((change, "stopping.audit=0"))))

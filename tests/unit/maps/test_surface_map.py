@@ -114,6 +114,7 @@ def test_after_a_search_only_its_evenly_spread_cells_say_whether_a_row_has_one_e
         assert not surface_map(read_table(ledger)).surface.has_one_edge
 
 
+@pytest.mark.slow
 def test_the_edge_lies_along_the_axis_of_the_search_unless_another_is_named(tmp_path: Path) -> None:
     sets = ("axes.lr={log: [0.001, 1.0]}", "axes.beta1={linear: [0.0, 0.9]}")
     search = search_with(*sets, "search={method: edge, along: beta1, trials: 32}")
@@ -182,6 +183,7 @@ def test_few_trials_are_refused_and_have_no_surface_in_the_picture(tmp_path: Pat
         assert surface_mesh(read_table(ledger), cell_map(read_table(ledger), "lr", "beta1")) is None
 
 
+@pytest.mark.slow
 def test_the_surface_of_a_picture_is_that_of_the_answers(tmp_path: Path) -> None:
     with LedgerReader(ledger_of(sweep_of(RANGES), tmp_path / "case")) as ledger:
         table = read_table(ledger)

@@ -2,6 +2,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
 from sweep_cases import finished, ledger_at, map_ledger, record, sweep_of
 
 from orchestrator.answers.audit import AuditAnswer
@@ -112,6 +113,7 @@ def test_exports_of_one_ledger_are_the_same_bytes(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in export_all(tmp_path)} == before
 
 
+@pytest.mark.slow
 def test_picture_answers_and_trackers_share_one_fit_of_scattered_cells(tmp_path: Path, monkeypatch) -> None:
     fits = []
     monkeypatch.setattr(fitting, "fit_surface", lambda *given: fits.append(given) or fit_surface(*given))

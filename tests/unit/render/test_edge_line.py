@@ -39,6 +39,12 @@ def lines_of(folder: Path, body: str, label=label, **options) -> EdgeLines:
         return edge_lines(read_table(ledger), **options)
 
 
+@pytest.fixture(scope="module")
+def fit(tmp_path_factory: pytest.TempPathFactory) -> EdgeLines:
+    """The edge of few scattered cells."""
+    return lines_of(tmp_path_factory.mktemp("fit"), RANGES.replace("num: 80", "num: 24"))
+
+
 def legend(figure: Figure) -> list[str]:
     return [text.get_text() for box in figure.legends for text in box.get_texts()]
 
@@ -59,15 +65,15 @@ def test_a_picture_is_png_svg_or_pdf(tmp_path: Path) -> None:
         edge_picture("gif", found)
 
 
-def test_title_axes_and_legend_say_what_is_drawn(tmp_path: Path) -> None:
+def test_title_axes_and_legend_say_what_is_drawn(tmp_path: Path, fit: EdgeLines) -> None:
     figure = edge_picture.figure(lines_of(tmp_path / "grid", FACETS))
     (axes,) = figure.axes
     assert figure.get_suptitle() == "case: edge along lr against beta1"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("beta1", "edge along lr (log scale), stable below")
     names = ["optimizer = sgd", "optimizer = adamw", "optimizer = lion"]
     assert legend(figure) == [*names, "between two neighbours, one stable and one not"]
-    figure = edge_picture.figure(lines_of(tmp_path / "fit", RANGES))
-    assert figure.get_suptitle() == "case: edge along lr against beta1; a fit to 80 trials in 80 cells"
+    figure = edge_picture.figure(fit)
+    assert figure.get_suptitle() == "case: edge along lr against beta1; a fit to 24 trials in 24 cells"
     assert legend(figure) == [BAND_LABEL]
 
 
@@ -84,16 +90,15 @@ def test_bars_of_a_grid_stand_beside_each_other_and_reach_over_their_brackets(tm
     assert np.allclose(np.diff(places)[:2], 0.06), "three lines in three fifths of the distance of values"
 
 
-def test_a_curve_is_the_fitted_edge_within_its_band(tmp_path: Path) -> None:
-    found = lines_of(tmp_path, RANGES)
-    (axes,) = edge_picture.figure(found).axes
+def test_a_curve_is_the_fitted_edge_within_its_band(fit: EdgeLines) -> None:
+    (axes,) = edge_picture.figure(fit).axes
     curve = next(line for line in axes.lines if len(line.get_xdata()) > 2)
     assert [tuple(point) for point in curve.get_xydata()] == [
-        (row.setting["beta1"], pytest.approx(np.log10(edge.at))) for row, edge in found.lines[0].edges
+        (row.setting["beta1"], pytest.approx(np.log10(edge.at))) for row, edge in fit.lines[0].edges
     ]
     (band,) = axes.collections
     outline = band.get_paths()[0].vertices[:, 1]
-    for _, edge in found.lines[0].edges:
+    for _, edge in fit.lines[0].edges:
         for end in (edge.low, edge.high):
             assert np.isclose(outline, np.log10(end)).any()
 

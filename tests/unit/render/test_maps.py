@@ -49,7 +49,7 @@ MAGIC = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
 @pytest.mark.parametrize(
     ("shape", "file_format"),
-    thinned(itertools.product(SHAPES, MAGIC), lambda case: case[0] == "one row" or case[1] == "svg"),
+    thinned(itertools.product(SHAPES, MAGIC), lambda case: (case[0] == "one row") != (case[1] == "svg")),
 )
 def test_maps_of_every_shape_are_drawn(tmp_path: Path, shape: str, file_format: str) -> None:
     body, labels = SHAPES[shape]
@@ -64,7 +64,7 @@ def test_a_map_of_a_thousand_cells_is_drawn(tmp_path: Path) -> None:
         assert heatmap("png", cell_map(read_table(ledger))).startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("file_format", ["png", "svg", "pdf"])
+@pytest.mark.parametrize("file_format", thinned(["png", "svg", "pdf"], "svg".__eq__))
 def test_the_same_results_give_the_same_bytes(tmp_path: Path, file_format: str) -> None:
     body = SHAPES["words"][0] + "\n"
     pictures = {heatmap(file_format, map_of(tmp_path / str(i), body)) for i in range(2)}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiers import thinned
 
 from orchestrator.base.space import Axis, grid_cells
 from orchestrator.search import edge
@@ -100,18 +101,18 @@ def test_another_seed_gives_another_design() -> None:
     assert search(seed=1).propose([], 12) != search(seed=2).propose([], 12)
 
 
-def test_in_batches_the_trials_do_not_depend_on_timing_nor_on_room() -> None:
+@pytest.mark.parametrize(("room", "at_once"), thinned([(1, 1), (3, 2), (7, 5)], lambda case: case == (3, 2)))
+def test_in_batches_the_trials_do_not_depend_on_timing_nor_on_room(room: int, at_once: int) -> None:
     def in_batches() -> InBatches:
         return InBatches(search(trials=32), 4)
 
     whole = searched(in_batches())
-    for room, at_once in ((1, 1), (3, 2), (7, 5)):
-        ledger, engine = Ledger(), in_batches()
-        while (proposals := engine.propose(ledger.known(), room)) is not None:
-            ledger.plan(proposals)
-            ledger.train(at_once)
-            engine = in_batches()  # a restart at any moment
-        assert (ledger.cells, ledger.outcomes) == (whole.cells, whole.outcomes)
+    ledger, engine = Ledger(), in_batches()
+    while (proposals := engine.propose(ledger.known(), room)) is not None:
+        ledger.plan(proposals)
+        ledger.train(at_once)
+        engine = in_batches()  # a restart at any moment
+    assert (ledger.cells, ledger.outcomes) == (whole.cells, whole.outcomes)
 
 
 def test_room_and_budget_are_never_exceeded_and_seeds_neither() -> None:
@@ -201,6 +202,7 @@ def test_integers_stay_integers() -> None:
     assert len(set(values)) == len(values)
 
 
+@pytest.mark.slow
 def test_it_ends_once_every_row_is_precise() -> None:
     def sharp(cell: Mapping[str, Any], seed: int) -> str:
         return outcome_of(cell, 0)
@@ -293,6 +295,7 @@ def test_an_outcome_takes_at_most_what_a_surely_known_latent_value_would() -> No
     assert (expected_share(np.zeros(3), variance, np.zeros(3)) * variance < 1).all()
 
 
+@pytest.mark.slow
 def test_of_many_cells_fields_are_compared_anew_only_after_a_quarter_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """To compare the fields of a thousand cells takes seconds, in which no result is recorded."""
     monkeypatch.setattr(edge, "_MOST_ANEW", 16)

@@ -13,7 +13,7 @@ from orchestrator.surface import fitting
 from orchestrator.surface.fitting import fit_surface, refitted
 from orchestrator.surface.gaussian import Field, Layout, Shape
 from orchestrator.surface.posterior import Counts, evidence_gradient, find_mode, matched
-from orchestrator.surface.surface import Surface
+from orchestrator.surface.surface import Fit, Surface
 
 ALONG_Y = Layout((False, False), along=1)
 PLAIN = Layout((False, False))
@@ -56,16 +56,27 @@ def test_counts_give_the_posterior_of_repeated_rows(layout) -> None:
     np.testing.assert_allclose(repeated.sd_M, counted.sd_M, rtol=1e-2, atol=0.05)
 
 
-def test_a_fit_has_one_thread_so_that_it_waits_for_no_trainer(monkeypatch) -> None:
-    counts = []
+def test_a_fit_and_its_reading_have_one_thread_so_that_they_wait_for_no_trainer(monkeypatch) -> None:
+    counts, explained = [], Fit.latent
+
+    def counted() -> None:
+        counts.append([one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"])
 
     def watched(*arguments):
-        counts.append([one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"])
+        counted()
         return find_mode(*arguments)
 
+    def read(*arguments):
+        counted()
+        return explained(*arguments)
+
     monkeypatch.setattr(fitting, "find_mode", watched)
+    monkeypatch.setattr(Fit, "latent", read)
     with threadpool_limits(2, "blas"):
-        fitted()
+        surface = fitted()
+        before = len(counts)
+        surface.latent(np.zeros((3, 2)))
+        assert len(counts) == before + len(surface.fits)
         after = [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
     assert {num for each in counts for num in each} == {1}
     assert set(after) == {2}

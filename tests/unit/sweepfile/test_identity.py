@@ -5,6 +5,7 @@ import pytest
 from field_cases import VALUES, needs_of
 from pack_cases import SMALL
 from sweep_cases import BASE, ids, refusal, sweep_of
+from tiers import one_of
 
 from objectives.base import OBJECTIVES, ExecutionPlan, GptConfig, Objective, QuadraticConfig, TrainingConfig
 from objectives.fields import acting, condition_of, inert_fields, is_feature, per_member, when
@@ -80,7 +81,7 @@ def changes(config_class: type[TrainingConfig], names: set[str]) -> dict[str, ob
     return {name: tuple(value) if isinstance(value, list) else value for name, value in others.items()}
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", one_of(3, OPTIMIZERS))
 @pytest.mark.parametrize("name", ["quadratic", "gpt"])
 def test_training_is_the_same_bit_for_bit_whatever_the_settings_are_that_do_not_act(name: str, optimizer: str) -> None:
     objective = OBJECTIVES[name]

@@ -109,6 +109,7 @@ def test_an_interrupted_refinement_goes_on_with_what_is_left_of_it(train, rows, 
     assert len(rows("coarse")) == 50
 
 
+@pytest.mark.slow
 def test_another_refinement_than_the_interrupted_one_is_as_large_as_it_says(train, rows, tmp_path) -> None:
     train(sweep_of("", BODY))
     train(refine(tmp_path / "coarse", 20, 1.01, "budget.trials=44"))

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pack_cases import pack_with
+from tiers import one_of
 
 from objectives.base import OBJECTIVES, Objective
 from orchestrator.base.packs import Pack, Telemetry, Trace
@@ -105,7 +106,7 @@ def test_readings_of_different_rows_and_names_come_over_together() -> None:
     assert readings_of_row(readings, 1) == []
 
 
-@pytest.mark.parametrize("objective", ["gpt", "function_fit", "quadratic"])
+@pytest.mark.parametrize("objective", one_of(3, ["gpt", "function_fit", "quadratic"]))
 def test_a_trial_is_read_alike_whoever_shares_its_pack_and_whenever_it_joins(objective: str) -> None:
     changes = [{"lr": 1e-3}, {"lr": 1e-2}, {"lr": 3e-2}, {"lr": 1e-2, "clip": 1e-2}]
     pack = replace(pack_with(objective, changes, 2, [0, 1, 2, 3]), telemetry=READ)

@@ -21,6 +21,7 @@ def steps(trainer: PackedTrainer, num_steps: int) -> Iterator[dict[str, torch.Te
     return (trainer.step() for _ in range(num_steps))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it loads its code generator
 def test_a_machine_without_a_compiler_says_so_and_does_not_train_eager(monkeypatch, tmp_path) -> None:
     from torch._inductor import config

@@ -193,6 +193,7 @@ def test_twice_the_batch_is_tried_where_there_is_more_of_it(lost: Callable[..., 
     assert twice.final_loss is not None
 
 
+@pytest.mark.slow
 def test_a_run_on_the_whole_batch_has_no_more_of_it(lost: Callable[..., Path]) -> None:
     folder = lost()
     found = find_remedies(folder, None, {}, RemedyRequest(at=("0",), replicates=1, pairs=False))

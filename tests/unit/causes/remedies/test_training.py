@@ -283,6 +283,7 @@ def test_the_same_question_trains_nothing_twice_and_one_about_a_trial_finds_the_
     assert sum(trained) == 0
 
 
+@pytest.mark.slow
 def test_the_command_line_and_python_give_the_same_answer(region: Path, command_line: Callable, tmp_path: Path) -> None:
     arguments = ["region", "--results", str(tmp_path), "--replicates", "2", "--try", "lr=x0.5,x0.01"]
     code, printed = command_line("remedies", *arguments, "--json", str(tmp_path / "answer.json"))
@@ -353,6 +354,7 @@ def test_what_no_cell_can_answer_is_refused_before_anything_trains(
     assert not (region / "remedies").exists()
 
 
+@pytest.mark.slow
 def test_a_stopped_question_says_so_and_leaves_the_last_picture(
     region: Path, command_line: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
+from tiers import one_of
 
 from benchmarks.warning_fit import fitted, models_as_text, risk_at_edge
 from orchestrator.detection.warning.alarms import alarms
@@ -171,7 +172,7 @@ def test_each_feature_has_its_own_name_and_words() -> None:
     assert len({feature.name for feature in FEATURES}) == len({feature.phrase for feature in FEATURES}) == len(FEATURES)
 
 
-@pytest.mark.parametrize("every", [5, 25, None])
+@pytest.mark.parametrize("every", one_of(3, [5, 25, None]))
 def test_the_risk_while_a_run_trains_is_that_of_its_whole_curve(every: int | None) -> None:
     whole, model = telemetry(), model_for(every)
     risk_N = model.risks(features(whole))

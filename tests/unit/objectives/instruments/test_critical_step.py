@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from pack_cases import trainer_of
+from tiers import one_of
 
 from objectives.base import OBJECTIVES, FunctionFitConfig, GptConfig, QuadraticConfig, RouterConfig, RowSpec
 from objectives.instruments.critical_step import PASSES, PASSES_AT_FIRST, critical_steps
@@ -70,7 +71,7 @@ def ratio(readings: dict[str, torch.Tensor]) -> float:
     return float(readings["lambda_crit"][0] / readings["curvature_threshold"][0])
 
 
-@pytest.mark.parametrize(("beta1", "share"), [(0.0, 0.9), (0.0, 0.99), (0.9, 0.9999), (0.9, 1.0)])
+@pytest.mark.parametrize(("beta1", "share"), one_of(4, [(0.0, 0.9), (0.0, 0.99), (0.9, 0.9999), (0.9, 1.0)]))
 def test_on_the_quadratic_it_reaches_one_at_the_known_edge(beta1: float, share: float) -> None:
     """The edge of gradient descent with averaged momentum: lr = 2 (1 + beta1) / ((1 - beta1) curvature).
 
@@ -103,6 +104,7 @@ def test_it_equals_the_second_order_formula_on_a_quadratic() -> None:
     assert 0 < sum(map(math.isnan, found)) < 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "steps"),
     [

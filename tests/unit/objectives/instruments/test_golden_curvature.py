@@ -45,7 +45,7 @@ def largest_stable_lr(eps: float, **common) -> float:
     ("optimizer", "beta1", "expected"),
     [
         ("sgd", 0.0, 2),
-        ("adamw", 0.9, 38),
+        pytest.param("adamw", 0.9, 38, marks=pytest.mark.slow),
         pytest.param("sgd", 0.5, 6, marks=pytest.mark.slow),
         pytest.param("sgd", 0.9, 38, marks=pytest.mark.slow),
         pytest.param("sgd", 0.95, 78, marks=pytest.mark.slow),

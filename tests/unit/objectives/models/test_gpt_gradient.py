@@ -9,7 +9,7 @@ from gpt_cases import COMPILED_SHAPE as SHAPE
 from gpt_cases import DENSE, INITS, KNOBS, LLAMA, assert_compiled_is_eager
 from gpt_cases import SEEDS as SEEDS_OF_KNOBS
 from pack_cases import trainer_of
-from tiers import thinned
+from tiers import one_of, thinned
 
 from objectives.base import ExecutionPlan, GptConfig
 from objectives.models.gpt import GptTrainer
@@ -75,7 +75,7 @@ NORMS += [
 NORMS += DENSE
 
 
-@pytest.mark.parametrize("model", NORMS, ids=lambda model: " ".join(map(str, model.values())))
+@pytest.mark.parametrize("model", one_of(2, NORMS), ids=lambda model: " ".join(map(str, model.values())))
 def test_every_knob_by_hand_is_that_of_autograd_with_norms_and_without(text, model: dict) -> None:
     configs = [GptConfig(text=text, lr=1e-2, **(SHAPE | model | knobs)) for knobs in KNOBS]
     trainer = trainer_of("gpt", configs, list(SEEDS_OF_KNOBS))
@@ -140,6 +140,7 @@ def test_a_z_loss_of_zero_stays_out_of_a_loss_whose_log_z_has_no_square(text) ->
     assert torch.isfinite(by_autograd[[0, 2]]).all()
 
 
+@pytest.mark.slow
 def test_nothing_of_a_gradient_waits_for_the_garbage_collector(text) -> None:
     trainer = trained(text)
     gc.collect()
@@ -157,6 +158,7 @@ def test_nothing_of_a_gradient_waits_for_the_garbage_collector(text) -> None:
         gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model", thinned([{}, {"norm": None, "init": "fan_in"}, LLAMA], lambda model: model is LLAMA), ids=str
 )

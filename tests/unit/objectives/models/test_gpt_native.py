@@ -7,6 +7,7 @@ import pytest
 import torch
 from gpt_cases import DENSE, KNOBS, LLAMA, SEEDS
 from pack_cases import trainer_of
+from tiers import thinned
 
 from objectives.base import ExecutionPlan, GptConfig, RowSpec
 from objectives.models.gpt import GptTrainer
@@ -52,7 +53,9 @@ STRUCTURES += [LLAMA | {"tie_embeddings": True, "qk_norm": True, "norm_place": "
 LONG = {"steps": 10, "width": 8, "heads": 2, "context": 300, "batch_size": 2, "depth": 1}
 
 
-@pytest.mark.parametrize("shape", [ODD, EVEN, LONG], ids=["odd", "even", "long"])
+@pytest.mark.parametrize(
+    "shape", thinned([ODD, EVEN, LONG], lambda shape: shape is not EVEN), ids=["odd", "even", "long"]
+)
 @pytest.mark.parametrize("structure", STRUCTURES, ids=str)
 def test_in_double_precision_it_agrees_with_the_passes_by_hand_to_the_last_digits(text, structure, shape) -> None:
     trainer = pack_of(text, shape, **structure)
@@ -93,7 +96,7 @@ def test_a_members_bits_are_the_same_in_every_pack_and_on_every_number_of_thread
         assert torch.equal(alone[1][0], whole[1][k])
 
 
-@pytest.mark.parametrize("shape", [ODD, EVEN, LONG], ids=["odd", "even", "long"])
+@pytest.mark.parametrize("shape", thinned([ODD, EVEN, LONG], lambda shape: shape is ODD), ids=["odd", "even", "long"])
 @pytest.mark.parametrize("structure", STRUCTURES[::3], ids=str)
 def test_readings_of_a_pass_forward_are_those_by_torch(text, structure, shape) -> None:
     trainer = pack_of(text, shape, **structure)

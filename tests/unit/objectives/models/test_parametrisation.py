@@ -11,6 +11,7 @@ from gpt_cases import is_transposed, name_in_pack, plain_model
 from pack_cases import trainer_of
 from pydantic import ValidationError
 from sweep_cases import sweep_of
+from tiers import one_of
 from torch import nn
 
 from objectives.base import GptConfig, QuadraticConfig
@@ -141,7 +142,15 @@ def test_a_member_trains_as_with_torchs_parameter_groups(text, kind: dict) -> No
 
 @pytest.mark.parametrize(
     "kind",
-    [MUP, COMPLETEP | {"depth": 4}, {"position": None, "tie_embeddings": True}, {"preset": "gpt2", "qk_clip": 0.02}],
+    one_of(
+        4,
+        [
+            MUP,
+            COMPLETEP | {"depth": 4},
+            {"position": None, "tie_embeddings": True},
+            {"preset": "gpt2", "qk_clip": 0.02},
+        ],
+    ),
     ids=str,
 )
 def test_members_share_a_pack_resume_fork_and_change_in_mid_run_to_the_bit(text, kind: dict, tmp_path: Path) -> None:

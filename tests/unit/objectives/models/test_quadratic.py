@@ -20,7 +20,7 @@ def curves(members: list[dict], num_steps: int, metric: str = "loss", **common) 
     ("optimizer", "beta1"),
     thinned(
         itertools.product(["adamw", "sgd"], [0.0, 0.5, 0.9, 0.95]),
-        lambda case: case in (("adamw", 0.9), ("sgd", 0.5)),
+        lambda case: case == ("sgd", 0.5),
     ),
 )
 def test_the_edge_of_stability_is_where_theory_puts_it(optimizer: str, beta1: float) -> None:

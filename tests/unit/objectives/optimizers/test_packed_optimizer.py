@@ -3,6 +3,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from tiers import one_of
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, PolynomialLR, SequentialLR
 
 from objectives.base import TrainingConfig
@@ -356,7 +357,7 @@ def test_holding_nobody_changes_nothing() -> None:
 # All of it at once.
 
 
-@pytest.mark.parametrize(("kind", "start"), [("decoupled", "data"), ("coupled", "first_gradient")])
+@pytest.mark.parametrize(("kind", "start"), one_of(2, [("decoupled", "data"), ("coupled", "first_gradient")]))
 def test_a_step_that_is_captured_for_compilation_is_the_eager_one(monkeypatch, kind: str, start: str) -> None:
     """All of torch.compile but the code generator."""
     torch_compile = torch.compile

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from rule_cases import EVERYONE, KINDS, STEPS, Members, take_due_hessians
-from tiers import thinned
+from tiers import one_of, thinned
 
 # Packs train in float32; float64 is for remedies of the number format.
 DTYPES = pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_a_member_alone_has_the_bits_that_it_has_in_a_pack(kind, dtype) -> None:
             assert torch.equal(state, together.states[name][rows]), name
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", one_of(3, KINDS))
 def test_members_of_different_ages_are_each_at_their_own_step(kind) -> None:
     """What comes now and then, such as a reset or a Hessian, comes by a member's own age."""
     own, before, after = Members(kind), [0, 1, 2], [2, 3, 1, 4]
@@ -87,7 +87,7 @@ def test_an_optimizer_that_was_saved_goes_on_bit_for_bit(kind, dtype, stop, tmp_
         assert torch.equal(own.train(resumed, range(stop, STEPS)).params_Kn, expected.params_Kn)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", one_of(3, KINDS))
 def test_a_member_that_is_held_goes_on_as_if_the_step_had_not_been_taken(kind) -> None:
     own = Members(kind, torch.float32, warmup=0)
     straight, held, loss = own.packed(), own.packed(), torch.ones(len(EVERYONE))

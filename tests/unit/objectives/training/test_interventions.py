@@ -10,6 +10,7 @@ import torch
 from by_hand_cases import SIZE, Hand, by_hand, with_interventions
 from curve_cases import assert_resumes, assert_same, curves, joined, of_member, trained_as_alone
 from pack_cases import trainer_of
+from tiers import one_of
 
 from objectives.base import FunctionFitConfig, GptConfig, QuadraticConfig, RowSpec, TrainingConfig, data_seed, data_step
 from objectives.interventions import in_force
@@ -79,12 +80,12 @@ def test_every_kind_of_intervention_changes_training_from_its_step_on(kind: str)
     assert len(differs) > 15
 
 
-@pytest.mark.parametrize("stop", [0, 11, 12, 13, 15, 16, 20, 21, 22, 39])
+@pytest.mark.parametrize("stop", one_of(4, [0, 11, 12, 13, 15, 16, 20, 21, 22, 39]))
 def test_a_pack_goes_on_from_a_checkpoint_to_the_bit(stop: int, tmp_path: Path) -> None:
     assert_resumes(pack, ALL_KINDS, [0] * len(ALL_KINDS), stop, STEPS, tmp_path)
 
 
-@pytest.mark.parametrize("fork", [0, 5, 12])
+@pytest.mark.parametrize("fork", one_of(3, [0, 5, 12]))
 def test_a_fork_equals_the_run_that_had_the_interventions_from_the_start(fork: int) -> None:
     later = [config(entries) for kind, entries in KINDS.items() if kind != "all at once"]
     trainer = pack([config()], [1])
@@ -277,7 +278,7 @@ def test_factors_of_layer_groups_change_in_mid_run_for_their_member_alone() -> N
     trained_as_alone(partial(trainer_of, "gpt"), configs, [0, 0, 0], 20)
 
 
-@pytest.mark.parametrize("stop", [9, 10, 12, 25])
+@pytest.mark.parametrize("stop", one_of(4, [9, 10, 12, 25]))
 def test_an_optimizer_of_a_library_takes_numbers_and_a_new_start_and_resumes(stop: int, tmp_path: Path) -> None:
     entries = ({"at": 10, "set": {"lr": "x0.5", "beta1": 0.5, "eps": 1e-3}, "over": 4}, {"at": 20, "reset": "moments"})
     own = config(entries, optimizer="torch.optim.AdamW", warmup=0, schedule="constant")
