@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, TextIO, get_args
 
 from orchestrator.base.files import LEDGER
 from orchestrator.causes.proofs.training import stored_proofs
@@ -117,7 +117,7 @@ def write(cells: Iterable[CellCause], file: TextIO) -> None:
 def summary(totals: Mapping[str, Total]) -> Iterator[str]:
     """Lines with the number of cells of each standing, for each sweep."""
     for name, total in totals.items():
-        counts = ", ".join(f"{total.of(each)} {each}" for each in Standing.__args__ if total.of(each))
+        counts = ", ".join(f"{total.of(each)} {each}" for each in get_args(Standing) if total.of(each))
         share = f", {total.of('confirmed') / total.num_judged:.0%} of the named confirmed" if total.num_judged else ""
         yield f"{name}: {len(total.cells)} of {total.num_unstable} unstable cells forked: {counts or 'none'}{share}"
 

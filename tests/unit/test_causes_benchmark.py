@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.causes import CellCause, Total, standing, summary
+from benchmarks.causes import CellCause, Standing, Total, standing, summary
 
 
 def answer(
@@ -31,8 +31,8 @@ def test_a_cell_has_the_standing_of_the_cause_that_its_evidence_names(stored: di
 
 
 def test_the_share_of_confirmed_causes_leaves_chance_failures_out() -> None:
-    facts = {"sweep": "s", "trial_id": "0", "outcome": "spiked", "onset_step": 1, "named": "n"}
-    standings = ("confirmed", "confirmed", "confirmed", "refuted", "chance", "another")
+    facts: dict[str, Any] = {"sweep": "s", "trial_id": "0", "outcome": "spiked", "onset_step": 1, "named": "n"}
+    standings: tuple[Standing, ...] = ("confirmed", "confirmed", "confirmed", "refuted", "chance", "another")
     cells = [CellCause(**facts, cell=str(i), standing=s, confirmed="", refuted="") for i, s in enumerate(standings)]
     total = Total(9, cells)
     assert (total.num_judged, total.of("confirmed")) == (5, 3)
