@@ -127,7 +127,8 @@ def _edge(table: SweepTable) -> EdgeRange | None:
 
 def _of_largest_region(stability: GridMap, row: Row) -> list[Edge]:
     """The edges of a ``row`` whose stable side is a part of the largest stable region."""
-    axis, kept = stability.along.name, []
+    axis = stability.along.name
+    kept: list[Edge] = []
     for edge in row.edges:
         beside = row.setting.moved(axis, edge.low if edge.is_stable_below else edge.high)
         if not stability.islands(cell for cell in stability.states if beside.items() <= cell.items()):
