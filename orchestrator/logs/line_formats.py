@@ -107,8 +107,12 @@ def _longest_word(name: str) -> bytes:
 def _with_words(lines: Sequence[bytes], words: Collection[bytes]) -> Iterator[bytes]:
     """Yield lines with one of ``words``, since searching for names costs more than everything else."""
     lower = b"\n".join(lines).lower()
+    lower_lines = lower.split(b"\n")
+    if b"loss" in words and all([b"loss" in lower_line for lower_line in lower_lines]):
+        yield from lines
+        return
     words = [word for word in words if word in lower]
-    for line, lower_line in zip(lines, lower.split(b"\n"), strict=False):  # splitting nothing gives one empty line
+    for line, lower_line in zip(lines, lower_lines, strict=False):  # splitting nothing gives one empty line
         for word in words:
             if word in lower_line:
                 yield line
@@ -121,10 +125,13 @@ _DIGITS = b"0123456789"
 def _with_numbers(lines: Sequence[bytes]) -> Sequence[bytes]:
     """Return the lines that may contain a number."""
     text = b"\n".join(lines)
-    may_name_number = _may_name_number(text)
-    if not may_name_number and text.translate(None, _DIGITS) == text:
+    without_digits = text.translate(None, _DIGITS)
+    if _may_name_number(text):
+        return [x for x in lines if x.translate(None, _DIGITS) != x or _may_name_number(x)]
+    if without_digits == text:
         return ()
-    return [x for x in lines if x.translate(None, _DIGITS) != x or (may_name_number and _may_name_number(x))]
+    pairs = zip(lines, without_digits.split(b"\n"), strict=True)
+    return [line for line, rest in pairs if len(line) != len(rest)]
 
 
 def _may_name_number(text: bytes) -> bool:
