@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from orchestrator.pages.watch_page import WatchedRun, WatchPage
 
 _POLL_S = 2.0  # seconds between two looks at the log
+_QUIET_S = 10.0  # after which the last step of an event file is taken as complete
 _COMMAND_S = 60.0  # for which the watch waits for a command before it goes on without it
 _STANDARD_ERROR = 2
 _MOST_SHOWN = 100  # alarms on the page
@@ -258,6 +259,8 @@ class _Watch:
             yield from self._take(points)
         if self.log.is_over:
             yield from self._take(self.log.finish())
+        elif not self.log.has_grown and self.clock.now() - self._grown_at >= _QUIET_S:
+            yield from self._take(self.log.release())
         self._grown_at = self.clock.now() if self.log.has_grown else self._grown_at
         self.reporter.at(self.clock.now(), self.run.last_step)
 

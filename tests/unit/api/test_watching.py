@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from event_cases import event_file, scalar
 from sweep_cases import learning, ledger_at, record, sweep_of
 
 from orchestrator.api import watching
@@ -181,6 +182,12 @@ def test_a_log_that_stands_still_is_an_alarm_and_ctrl_c_ends_the_watch_with_what
     assert found.alarms == [("stalled", 99)]
     assert found.code == EXIT_INTERRUPTED
     assert found.of("end")[0]["why"] == "interrupted"
+
+
+def test_the_last_step_of_an_event_file_is_judged_soon_after_its_run_has_died(watched, tmp_path: Path) -> None:
+    content = event_file(*(scalar(step, "loss", 2.5 if step < 299 else math.nan) for step in range(300)))
+    found = watched([lambda: (tmp_path / "train.log").write_bytes(content), *[""] * 3])
+    assert found.alarms == [("nan", 299), ("lost", 299)]
 
 
 def test_a_log_without_losses_says_why(watched) -> None:
