@@ -329,11 +329,15 @@ class _Watch:
 
     @property
     def _may_be_last(self) -> bool:
-        """Whether only a line after the last step could follow, which trainers that count from 0 rarely write."""
+        """Whether only a line after the last step could follow, which trainers that count from 0 rarely write.
+
+        A log that begins later may be of such a one.
+        """
         steps, last, every = self.options.steps, self.run.last_step, self.run.every
         if steps is None or last is None or every is None:
             return False
-        return self.run.first_step == 0 and last + every >= steps
+        first = self.run.first_step or 0
+        return (first == 0 or first > every) and last + every >= steps
 
     @property
     def _patience_s(self) -> float:

@@ -105,6 +105,12 @@ def test_a_run_that_logs_each_tenth_step_is_complete_after_its_last_line(watched
     assert (found.code, found.of("end")[0]["why"], found.alarms) == (EXIT_OK, "the run is complete", [])
 
 
+def test_a_run_whose_log_was_rotated_before_the_watch_is_complete_after_its_last_line(watched) -> None:
+    before, after = lines(learning(1000)[400:700], 400), lines(learning(1000)[700:], 700)
+    found = watched([after, *[""] * 20], before=before, steps=1000, every_s=20.0)
+    assert (found.code, found.of("end")[0]["why"]) == (EXIT_OK, "the run is complete")
+
+
 def test_a_last_line_that_may_come_is_waited_for(watched) -> None:
     text = "".join(f"step {step} loss 3.0\n" for step in range(0, 2000, 500))
     found = watched([text, *[""] * 3, "step 2000 loss 3.0\n", *[""] * 100], steps=2000, every_s=60.0)
