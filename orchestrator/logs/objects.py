@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from orchestrator.logs.columns import may_be_loss
 from orchestrator.logs.lines import MAX_NAME, Reader, Row, Rows, texts_of
 from orchestrator.logs.series import SeriesOfText, row_of_object
 
 _NUMBERS = frozenset((float, int))
-_SCAN = json.JSONDecoder().scan_once  # what json.loads calls, which costs as much again around it
+# What json.loads calls, which costs as much again around it.
+_SCAN: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
 
 
 class JsonLines(Reader):
