@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from orchestrator.pages.watch_page import WatchedRun, WatchPage
 
 _POLL_S = 2.0  # seconds between two looks at the log
+_QUIET_S = 10.0  # after which the last step of an event file is taken as complete
 _COMMAND_S = 60.0  # for which the watch waits for a command before it goes on without it
 _STANDARD_ERROR = 2
 _MOST_SHOWN = 100  # alarms on the page
@@ -258,6 +259,8 @@ class _Watch:
             yield from self._take(points)
         if self.log.is_over:
             yield from self._take(self.log.finish())
+        elif not self.log.has_grown and self.clock.now() - self._grown_at >= _QUIET_S:
+            yield from self._take(self.log.release())
         self._grown_at = self.clock.now() if self.log.has_grown else self._grown_at
         self.reporter.at(self.clock.now(), self.run.last_step)
 
@@ -326,11 +329,15 @@ class _Watch:
 
     @property
     def _may_be_last(self) -> bool:
-        """Whether only a line after the last step could follow, which trainers that count from 0 rarely write."""
+        """Whether only a line after the last step could follow, which trainers that count from 0 rarely write.
+
+        A log that begins later may be of such a one.
+        """
         steps, last, every = self.options.steps, self.run.last_step, self.run.every
         if steps is None or last is None or every is None:
             return False
-        return self.run.first_step == 0 and last + every >= steps
+        first = self.run.first_step or 0
+        return (first == 0 or first > every) and last + every >= steps
 
     @property
     def _patience_s(self) -> float:

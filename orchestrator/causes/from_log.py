@@ -123,6 +123,8 @@ def explain_log(judged: Replayed, runs: SavedRuns | None = None) -> LogExplanati
         return None
     tallest = max(record.episodes, key=lambda each: each.peak_loss, default=None)
     lost = result.outcome == "diverged"
+    if not record.is_finite and tallest is not None and tallest.recovery_step is not None:
+        tallest = None  # over before the loss was not finite
     episode = next((each for each in record.episodes if each.onset_step == result.onset_step), tallest)
     onset = result.onset_step if lost or episode is None else episode.onset_step
     case = _Case(judged, onset, episode, runs)

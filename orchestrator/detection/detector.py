@@ -93,7 +93,7 @@ class _Member:
 
     __slots__ = (
         "all_steps", "episodes", "first_step", "latest", "left_step", "level", "num_seen", "num_steps", "progress",
-        "trend", "undone", "verdicts", "zeros",
+        "together", "trend", "undone", "verdicts", "zeros",
     )  # fmt: skip
 
     def __init__(self, rules: StoppingConfig, all_steps: float) -> None:
@@ -108,6 +108,7 @@ class _Member:
         self.episodes = Episodes(rules, self.trend, self.progress)
         self.verdicts = Verdicts(rules, self.progress, self.episodes)
         self.zeros, self.undone = Zeros(), Undone()
+        self.together = _FEWEST_TOGETHER  # losses that are tried next
 
     def update(self, loss: float, norm: float | None, step: int, undone: int) -> bool:
         """Judge one step, and how it was undone, if it was. Return whether the run is lost."""
@@ -136,13 +137,12 @@ class _Member:
         is_plain_N &= True if norm_N is None else np.isfinite(norm_N)
         others = [*np.flatnonzero(~is_plain_N).tolist(), len(losses)]
         at = other = 0
-        size = _FEWEST_TOGETHER
         while at < len(losses):
             while others[other] < at:
                 other += 1
-            end = min(at + size, others[other])
+            end = min(at + self.together, others[other])
             num = self._take(loss_N[at:end], step_N[at:end]) if end - at >= _FEWEST_TOGETHER else 0
-            size = min(2 * size, _MOST_TOGETHER) if at + num == end else _FEWEST_TOGETHER
+            self.together = min(2 * self.together, _MOST_TOGETHER) if at + num == end else _FEWEST_TOGETHER
             at += num
             if at < end or not num:
                 for i in range(at, min(at + _ALONE, len(losses))):

@@ -27,7 +27,7 @@ from orchestrator.detection.trend import (
     Trend,
     has_fallen_over_decades,
 )
-from orchestrator.detection.verdicts import Verdicts
+from orchestrator.detection.verdicts import LEARNED, RISEN_SHARE, Verdicts
 
 # Shapes: N losses, M with those in a window before them.
 
@@ -75,7 +75,8 @@ def take(run: Run, recent: list[float], loss_N: np.ndarray, step_N: np.ndarray, 
         level_N1 = np.minimum(_medians(accepted_M[window - LOCAL :], LOCAL), _medians(accepted_M, window))
         levels = _levels(run, loss_N, _medians(accepted_M[window - RECENT + 1 :], RECENT))
         recent_N = _medians(np.concatenate([recent[1:], loss_N]), RECENT)
-        is_high_N = ~((recent_N <= levels.half_way_N) & (recent_N <= progress.initial))
+        is_low_N = (recent_N <= levels.half_way_N) & (recent_N <= progress.initial)
+        is_high_N = ~(is_low_N | _have_nothing_to_lose(run, recent_N, levels.best_N))
         num = min(_first(is_high_N), _first_with_more_digits(trend, loss_N))
         residual_M = np.concatenate([trend.residuals, loss_N - level_N1[:-1]])
         num = _num_on_trend(run, accepted_M, residual_M, level_N1, levels.late_N, num)
@@ -88,7 +89,7 @@ def take(run: Run, recent: list[float], loss_N: np.ndarray, step_N: np.ndarray, 
         episodes.pass_over(num, num_seen + num)
         verdicts.pass_over(
             loss_N[:num], recent_N[:num], step_N[:num], levels.best_N[:num], levels.learned_N[:num],
-            levels.half_way_N[:num],
+            levels.half_way_N[:num], (~is_low_N & _have_risen(run, recent_N, levels.best_N))[:num],
         )  # fmt: skip
     return num
 
@@ -118,6 +119,21 @@ def _levels(run: Run, loss_N: np.ndarray, level_N: np.ndarray) -> _Levels:
     nums = np.diff([0, *(at for at, _ in changes), len(loss_N)])
     best_N, learned_N, late_N, half_way_N = np.repeat(np.array(rows), nums, axis=0).T
     return _Levels(best_N, learned_N, late_N, half_way_N, changes)
+
+
+def _have_nothing_to_lose(run: Run, recent_N: np.ndarray, best_N: np.ndarray) -> np.ndarray:
+    """Return where a run has learned too little to lose it, and is not far above its initial loss."""
+    rules, initial = run.trend.rules, run.progress.initial
+    has_learned_N = initial - np.minimum(best_N, initial) > LEARNED * abs(initial)
+    is_near_N = recent_N <= initial + rules.lost_fraction * abs(initial)
+    return ~has_learned_N & is_near_N & (best_N < np.inf) & (not falls_over_decades(rules))
+
+
+def _have_risen(run: Run, recent_N: np.ndarray, best_N: np.ndarray) -> np.ndarray:
+    """Return where a run has given up much of what it learned, as little as that may be."""
+    start = run.progress.start
+    share_N = np.where(best_N < start, (recent_N - best_N) / (start - best_N), 0.0)
+    return (share_N > RISEN_SHARE) & (not run.verdicts.is_signed)
 
 
 def _first(is_it_N: np.ndarray) -> int:

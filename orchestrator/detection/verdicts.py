@@ -37,7 +37,7 @@ _SUNK_RISE, _SUNK_RISE_AFTER_BLOW_UP = 2.0, 0.5
 # A run is back only at half of the height at which it counts as high.
 _BACK = 0.5
 # A slow rise is reported if it gave up this share of what was learned for so many losses.
-_RISEN_SHARE, _RISEN_LOSSES = 0.25, 50
+RISEN_SHARE, _RISEN_LOSSES = 0.25, 50
 _NOISE_OF_LEVEL = 0.4  # noise of a median of ten losses, relative to a single one
 # A run has got worse if it gave up this share of what was learned, and was above its best, by more than _AT_BEST of
 # that, for a third of its losses.
@@ -197,17 +197,24 @@ class Verdicts:
         best_N: np.ndarray,
         learned_N: np.ndarray,
         half_way_N: np.ndarray,
+        is_risen_N: np.ndarray,
     ) -> None:
-        """Judge several finite losses at once whose levels are not high, with what was learned at each."""
+        """Judge several finite losses at once whose levels are not high, with what was learned at each.
+
+        ``is_risen_N`` says where a share of it was given up all the same, as by a run that learned next to nothing.
+        """
         if self._num_changes != self._progress.num_changes:
             self._measure()
         is_up_N = loss_N > half_way_N
-        rises = np.flatnonzero(is_up_N & ~np.append(self.is_up, is_up_N[:-1]))
-        if len(rises):
+        if len(rises := np.flatnonzero(is_up_N & ~np.append(self.is_up, is_up_N[:-1]))):
             self.up_since = int(step_N[rises[-1]])
-        self.is_up = bool(is_up_N[-1])
+        if len(rises := np.flatnonzero(is_risen_N & ~np.append(self._risen_losses > 0, is_risen_N[:-1]))):
+            self.risen_since = int(step_N[rises[-1]])
+        last_low = np.flatnonzero(~is_risen_N)[-1:].tolist()
+        num_risen = len(is_risen_N) - 1 - last_low[0] if last_low else self._risen_losses + len(is_risen_N)
+        self.is_up, self._risen_losses = bool(is_up_N[-1]), num_risen
         self.is_far = self.is_sunk = self.has_grown = False
-        self.broken_gradients = self._high_losses = self._risen_losses = 0
+        self.broken_gradients = self._high_losses = 0
         self._since_best.follow_all(level_N, step_N, best_N, learned_N)
 
     def is_still_high(self, latest: Sequence[float]) -> bool:
@@ -242,7 +249,7 @@ class Verdicts:
     def risen_share(self, level: float) -> float | None:
         """Return the share of what was learned that a run at ``level`` has given up, or None if it is not reported."""
         share = self._share_given_up(level)
-        if self._risen_losses < _RISEN_LOSSES or share <= _RISEN_SHARE:
+        if self._risen_losses < _RISEN_LOSSES or share <= RISEN_SHARE:
             return None
         return share if level - self._progress.best > self.noise_of_level() else None
 
@@ -307,7 +314,7 @@ class Verdicts:
             self._high_losses = 0
             self.has_grown = False
         share = self._share_given_up(level)
-        self._risen_losses = self._risen_losses + 1 if share > _RISEN_SHARE else 0
+        self._risen_losses = self._risen_losses + 1 if share > RISEN_SHARE else 0
         if self._risen_losses == 1:
             self.risen_since = step
 

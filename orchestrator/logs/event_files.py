@@ -57,6 +57,10 @@ class Events:
         if self._buffer:
             self.num_odd += 1
             self._buffer.clear()
+        yield from self.release()
+
+    def release(self) -> Iterator[dict[str, float]]:
+        """Yield the row of the last step, of which more scalars may come."""
         row, self._row, self._step = self._row, {}, None
         if row:
             yield row

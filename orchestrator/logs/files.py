@@ -25,6 +25,7 @@ from orchestrator.logs.line_formats import Csv, JsonLines, Mixed, delimiter_of, 
 from orchestrator.logs.lines import MAX_LINE_BYTES, Lines, Reader, json_numbers, without_colours
 from orchestrator.logs.series import row_of_object
 from orchestrator.logs.tables import Log, Table, make_log, make_logs
+from orchestrator.logs.wandb_files import SUFFIX, WandbLines, is_wandb_file, without_doubles
 
 MAX_BYTES = 1024**3
 _BLOCK = 1024**2  # bytes split into lines at a time
@@ -40,9 +41,10 @@ def find_logs(path: Path) -> list[Path]:
         raise InputError(Problem(str(path), "", "no such file or folder", "give a log, a folder, or a sweep's name"))
     if not path.is_dir():
         return [path]
-    logs = [p for p in sorted(path.rglob("*")) if p.is_file() and _may_be_log(p.relative_to(path))]
+    found = [p for p in sorted(path.rglob("*")) if p.is_file() and _may_be_log(p.relative_to(path))]
+    logs = without_doubles(found)
     if not logs:
-        kinds = ", ".join(_LOG_SUFFIXES)
+        kinds = ", ".join((*_LOG_SUFFIXES, SUFFIX))
         raise InputError(Problem(str(path), "", "holds no logs", f"looked for {kinds} and TensorBoard event files"))
     return logs
 
@@ -50,7 +52,7 @@ def find_logs(path: Path) -> list[Path]:
 def _may_be_log(path: Path) -> bool:
     if any(part.startswith(".") for part in path.parts):
         return False
-    return "tfevents" in path.name or path.suffix.lower() in _LOG_SUFFIXES
+    return "tfevents" in path.name or path.suffix.lower() in (*_LOG_SUFFIXES, SUFFIX)
 
 
 def read_log(path: Path, wanted: Columns, metrics: MetricsConfig | None = None) -> Log:
@@ -86,6 +88,9 @@ def _read_table(path: Path, wanted: Columns, metrics: MetricsConfig) -> Table:
         file.seek(0)
         if is_event_file(head) or metrics.format == "tensorboard":
             return _read_events(file, size)
+        if is_wandb_file(head):
+            parts = map(WandbLines().feed, iter(partial(file.read, _BLOCK), b""))
+            return _table_of(parts, Lines(JsonLines()))
         encoding = check_is_text(str(path), head)
         if metrics.pattern is not None or metrics.format != "auto":
             is_loss = partial(may_be_loss, wanted=wanted.loss)
@@ -100,8 +105,8 @@ def check_is_text(name: str, head: bytes) -> str:
     """Return the encoding of a text that begins with ``head``. Raises InputError, with its ``name``, for others."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16"  # written by a redirect on Windows
-    if b"\0" in head[:_HEAD] and not is_event_file(head):
-        problem = Problem(name, "", "is a binary file, not a log", "of binary files, TensorBoard event files are read")
+    if b"\0" in head[:_HEAD] and not is_event_file(head) and not is_wandb_file(head):
+        problem = Problem(name, "", "is a binary file, not a log", "of binary files, TensorBoard's and W&B's are read")
         raise InputError(problem)
     return "utf-8-sig"
 

@@ -18,6 +18,7 @@ from orchestrator.logs.files import HEAD_BYTES, FileTail, check_is_text, find_lo
 from orchestrator.logs.point_maker import Point
 from orchestrator.logs.streams import MetricStream
 from orchestrator.logs.tables import Log
+from orchestrator.logs.wandb_files import WandbLines, is_wandb_file
 
 PIPE = "-"  # the path that stands for standard input
 _PART = 1024**2  # bytes of a pipe read at a time
@@ -36,6 +37,10 @@ class FollowedLog(ABC):
     @abstractmethod
     def read(self) -> Iterator[list[Point]]:
         """Yield the new points in parts. A step that is not above the one before it is where the run went back to."""
+
+    def release(self) -> list[Point]:
+        """Return the points that were held back until more of their step is there."""
+        return []
 
     def finish(self) -> list[Point]:
         """Return the points that were held back until the end."""
@@ -63,22 +68,30 @@ class StreamedLog(FollowedLog):
     def __init__(self, name: str, next_part: Callable[[], bytes | None], metrics: MetricsConfig) -> None:
         super().__init__(name)
         self._next_part, self._stream = next_part, MetricStream(metrics, goes_back=True)
-        self._decoder: codecs.IncrementalDecoder | None = None  # of UTF-16
+        self._decode: Callable[[bytes], str | bytes] | None = None  # from UTF-16, or files of Weights & Biases
 
     def read(self) -> Iterator[list[Point]]:
         """Yield the points of each new part."""
         self.has_grown = False
         while content := self._next_part():
             self.has_grown = True
-            points = self._stream.feed(self._in_utf_8(content))
+            points = self._stream.feed(self._text(content))
             self._stream.taken_readings()  # which would grow
             yield points
         self.is_over = content is None
 
-    def _in_utf_8(self, content: bytes) -> bytes:
+    def _text(self, content: bytes) -> bytes:
+        """Return content as text in UTF-8."""
         if content.startswith(_UTF_16):
-            self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
-        return content if self._decoder is None else self._decoder.decode(content).encode()
+            self._decode = codecs.getincrementaldecoder("utf-16")("replace").decode
+        elif is_wandb_file(content):
+            self._decode = WandbLines().feed
+        text = content if self._decode is None else self._decode(content)
+        return text.encode() if isinstance(text, str) else text
+
+    def release(self) -> list[Point]:
+        """Return the points that were held back until more of their step is there."""
+        return self._stream.release()
 
     def finish(self) -> list[Point]:
         """Return the points that were held back until the end."""

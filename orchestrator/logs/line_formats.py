@@ -6,14 +6,14 @@ Growing and complete logs use the same readers.
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from orchestrator.logs.columns import MetricsConfig, may_be_loss, plain_name
+from orchestrator.logs.columns import MetricsConfig, plain_name
 from orchestrator.logs.lines import MAX_NAME, Reader, Row, Rows, number_of, text_of, text_pairs, texts_of
+from orchestrator.logs.objects import JsonLines, ObjectsAlike, object_in, row_of
 from orchestrator.logs.pattern import Pattern, compiled_pattern
-from orchestrator.logs.series import SeriesOfText, row_of_object
+from orchestrator.logs.series import SeriesOfText
 from orchestrator.logs.shapes import shapes_of
 
 # Lines of Python that no log has, and those that look like one, soon after such lines.
@@ -71,7 +71,7 @@ class Text(Reader):
         at, shapes = 0, shapes_of(wanted)
         alike = Rows((), [])
         while at < len(wanted):
-            rows = self._series.rows_alike(wanted, shapes, at)
+            rows = self._rows_alike(wanted, shapes, at)
             if rows is None:
                 row = self._row(wanted[at])
                 rows = Rows(tuple(row), [list(row.values())] if row else [])
@@ -82,6 +82,10 @@ class Text(Reader):
                 yield alike
                 alike = rows
         yield alike
+
+    def _rows_alike(self, lines: Sequence[bytes], shapes: Sequence[bytes], at: int) -> Rows | None:
+        """Return the rows of the lines from ``at`` that can be read together, or None."""
+        return self._series.rows_alike(lines, shapes, at)
 
     def _is_source(self, line: bytes) -> bool:
         """Whether a line at the start of a log is of the script itself, which some scripts print before they train."""
@@ -103,8 +107,12 @@ def _longest_word(name: str) -> bytes:
 def _with_words(lines: Sequence[bytes], words: Collection[bytes]) -> Iterator[bytes]:
     """Yield lines with one of ``words``, since searching for names costs more than everything else."""
     lower = b"\n".join(lines).lower()
+    lower_lines = lower.split(b"\n")
+    if b"loss" in words and all([b"loss" in lower_line for lower_line in lower_lines]):
+        yield from lines
+        return
     words = [word for word in words if word in lower]
-    for line, lower_line in zip(lines, lower.split(b"\n"), strict=False):  # splitting nothing gives one empty line
+    for line, lower_line in zip(lines, lower_lines, strict=False):  # splitting nothing gives one empty line
         for word in words:
             if word in lower_line:
                 yield line
@@ -117,10 +125,13 @@ _DIGITS = b"0123456789"
 def _with_numbers(lines: Sequence[bytes]) -> Sequence[bytes]:
     """Return the lines that may contain a number."""
     text = b"\n".join(lines)
-    may_name_number = _may_name_number(text)
-    if not may_name_number and text.translate(None, _DIGITS) == text:
+    without_digits = text.translate(None, _DIGITS)
+    if _may_name_number(text):
+        return [x for x in lines if x.translate(None, _DIGITS) != x or _may_name_number(x)]
+    if without_digits == text:
         return ()
-    return [x for x in lines if x.translate(None, _DIGITS) != x or (may_name_number and _may_name_number(x))]
+    pairs = zip(lines, without_digits.split(b"\n"), strict=True)
+    return [line for line, rest in pairs if len(line) != len(rest)]
 
 
 def _may_name_number(text: bytes) -> bool:
@@ -129,48 +140,21 @@ def _may_name_number(text: bytes) -> bool:
     return b"nan" in lower or lower.count(b"inf") > lower.count(b"info")
 
 
-class JsonLines(Reader):
-    """Reads one JSON object per line; other lines are ignored."""
-
-    def __init__(self) -> None:
-        self._series = SeriesOfText()
-
-    def rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
-        """Yield the rows of nonempty lines."""
-        for text in texts_of(lines):
-            values = _json_object(text)
-            if values is None:
-                self.num_odd += bool(text.strip())
-            elif row := _row_of(values, text, self._series):
-                yield row
-
-
-def _json_object(text: str) -> dict | None:
-    if not text.lstrip().startswith("{"):
-        return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _row_of(values: dict, text: str, series: SeriesOfText) -> Row:
-    """Return the numbers of an object, or of the message in it if losses come in messages, as loggers write them."""
-    row = row_of_object(values)
-    series.is_of_objects = series.is_of_objects or any(may_be_loss(name, None) for name in row)
-    if series.is_of_objects or "loss" not in text.lower() or any("loss" in name.lower() for name in row):
-        return row
-    said = series.row(text)
-    return said if any(may_be_loss(name, None) for name in said) else row
-
-
 class Mixed(Text):
     """Reads lines of text with JSON objects among them."""
 
+    def __init__(self, given: Iterable[str] = ()) -> None:
+        super().__init__(given)
+        self._alike = ObjectsAlike(self._series)
+
+    def _rows_alike(self, lines: Sequence[bytes], shapes: Sequence[bytes], at: int) -> Rows | None:
+        if lines[at].startswith(b"{"):
+            return self._alike.rows(lines[i].decode(errors="replace") for i in range(at, len(lines)))
+        return super()._rows_alike(lines, shapes, at)
+
     def _row(self, line: bytes) -> Row:
-        values = _json_object(line.decode(errors="replace")) if b"{" in line else None
-        return super()._row(line) if values is None else _row_of(values, text_of(line), self._series)
+        values = object_in(line.decode(errors="replace")) if b"{" in line else None
+        return super()._row(line) if values is None else row_of(values, text_of(line), self._series)
 
 
 class Auto(Reader):

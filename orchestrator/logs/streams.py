@@ -82,6 +82,11 @@ class MetricStream:
         points = [point for part in self._last_parts() for point in self._maker.take_part(part)]
         return points + self._maker.finish()
 
+    def release(self) -> list[Point]:
+        """Return the points of event records that wait for more of their step; lines wait on for their end."""
+        rows = () if self._events is None else self._events.release()
+        return [point for row in rows for point in self._maker.take_part(row)]
+
     def _parts(self, content: bytes) -> Iterable[Row | Rows]:
         if self._head is not None:
             self._head += content

@@ -66,7 +66,7 @@ class WatchPage(LoopbackServer):
 
 def _page(name: str, now: str) -> str:
     style = _part("page.css") + _part("watch.css")
-    head = f'<meta charset="utf-8"><title>{escape(name)}</title><style>{style}</style>'
+    head = f'<meta charset="utf-8"><link rel=icon href="data:,"><title>{escape(name)}</title><style>{style}</style>'
     body = f"<h1>{escape(name)}</h1><p id=state></p><main>{now}</main><script>{_part('watch.js')}</script>"
     return f"<!doctype html><html lang=en><head>{head}</head><body>{body}</body></html>"
 

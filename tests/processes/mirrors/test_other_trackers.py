@@ -1,6 +1,7 @@
 """Weights & Biases and TensorBoard as their users meet them; `make test-trackers` installs both."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -16,6 +17,8 @@ from orchestrator.base.files import LEDGER
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.logs.columns import Columns
+from orchestrator.logs.files import find_logs, read_log
 from orchestrator.maps.table import read_table
 from orchestrator.mirrors.mirror import Mirror
 from orchestrator.mirrors.records import log_columns, running_record
@@ -150,6 +153,20 @@ def test_a_run_of_the_users_own_in_this_process_goes_on(folder: Path, tmp_path: 
     wandb.teardown()  # which waits until the file is written
     [path] = tmp_path.glob("wandb/offline-run-*-own/*.wandb")
     assert read_run(path)["history"][0][1]["loss"] == 1.0
+
+
+def test_a_run_of_the_users_own_is_read_from_the_file_that_it_left(tmp_path: Path) -> None:
+    import wandb
+
+    losses = [2 + 8 / (1 + step) if step != 70 else math.nan for step in range(100)]
+    with wandb.init(mode="offline", dir=str(tmp_path), settings=wandb.Settings(silent=True)) as run:
+        for step, loss in enumerate(losses):
+            run.log({"train/loss": loss, "optim/grad_norm": 1.5, "lr": 3e-4}, step=3 * step)
+    (path,) = find_logs(tmp_path)
+    log = read_log(path, Columns())
+    assert log.step_N.tolist() == [3 * step for step in range(100)]
+    assert repr(log.loss_N.tolist()) == repr(losses)
+    assert (log.columns.loss, log.columns.step) == ("train/loss", "_step")
 
 
 def test_a_server_that_cannot_be_reached_is_one_tracking_error(folder, monkeypatch, capfd) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from event_cases import event_file, scalar
 from sweep_cases import learning, ledger_at, record, sweep_of
 
 from orchestrator.api import watching
@@ -104,6 +105,12 @@ def test_a_run_that_logs_each_tenth_step_is_complete_after_its_last_line(watched
     assert (found.code, found.of("end")[0]["why"], found.alarms) == (EXIT_OK, "the run is complete", [])
 
 
+def test_a_run_whose_log_was_rotated_before_the_watch_is_complete_after_its_last_line(watched) -> None:
+    before, after = lines(learning(1000)[400:700], 400), lines(learning(1000)[700:], 700)
+    found = watched([after, *[""] * 20], before=before, steps=1000, every_s=20.0)
+    assert (found.code, found.of("end")[0]["why"]) == (EXIT_OK, "the run is complete")
+
+
 def test_a_last_line_that_may_come_is_waited_for(watched) -> None:
     text = "".join(f"step {step} loss 3.0\n" for step in range(0, 2000, 500))
     found = watched([text, *[""] * 3, "step 2000 loss 3.0\n", *[""] * 100], steps=2000, every_s=60.0)
@@ -181,6 +188,12 @@ def test_a_log_that_stands_still_is_an_alarm_and_ctrl_c_ends_the_watch_with_what
     assert found.alarms == [("stalled", 99)]
     assert found.code == EXIT_INTERRUPTED
     assert found.of("end")[0]["why"] == "interrupted"
+
+
+def test_the_last_step_of_an_event_file_is_judged_soon_after_its_run_has_died(watched, tmp_path: Path) -> None:
+    content = event_file(*(scalar(step, "loss", 2.5 if step < 299 else math.nan) for step in range(300)))
+    found = watched([lambda: (tmp_path / "train.log").write_bytes(content), *[""] * 3])
+    assert found.alarms == [("nan", 299), ("lost", 299)]
 
 
 def test_a_log_without_losses_says_why(watched) -> None:

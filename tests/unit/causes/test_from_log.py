@@ -111,6 +111,13 @@ def test_a_loss_that_is_not_finite_at_once_is_a_number_out_of_range() -> None:
     assert all(action.from_step is not None for action in why.actions), "it does not come back without help"
 
 
+def test_a_spike_that_was_over_says_nothing_of_a_loss_that_is_not_finite_later() -> None:
+    losses = learning(NUM, changes=[(600, 660, 4.0)])
+    losses[1700:] = math.nan
+    why = explained(losses)
+    assert (why.onset_step, why.shape) == (1700, "not finite")
+
+
 def test_a_lost_run_goes_back_to_where_such_runs_of_a_sweep_were_saved() -> None:
     why = explained(learning(NUM, changes=[(1200, NUM, 6.0)]), runs=RUNS)
     assert (why.actions[0].from_step, why.actions[0].what) == (

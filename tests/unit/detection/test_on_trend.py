@@ -108,7 +108,8 @@ def test_many_losses_judged_together_leave_the_same_state_as_one_by_one(seed: in
     assert_same_at_each_part(seed, 3000)
 
 
-def test_most_losses_of_a_calm_run_are_judged_together(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("learned", [8.0, 0.0, 0.2])
+def test_most_losses_of_a_calm_run_are_judged_together(monkeypatch: pytest.MonkeyPatch, learned: float) -> None:
     random, alone = np.random.default_rng(0), list[int]()
     update = _Member.update
 
@@ -118,7 +119,7 @@ def test_most_losses_of_a_calm_run_are_judged_together(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(_Member, "update", counted)
     detector = SpikeDetector(1, StoppingConfig(early_stop=False))
-    detector.follow(2 + 8 * np.exp(-np.arange(3000) / 1000) + random.normal(0, 0.05, 3000))
+    detector.follow(2 + learned * np.exp(-np.arange(3000) / 1000) + random.normal(0, 0.05, 3000))
     assert detector.record().num_steps == 3000
     assert len(alone) < 300
 

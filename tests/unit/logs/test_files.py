@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from event_cases import event_file, scalar
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tiers import examples
@@ -495,20 +496,6 @@ def test_of_an_event_file_that_was_cut_off_everything_before_is_read(tmp_path: P
         np.testing.assert_array_equal(log.grad_norm_N[:-1], whole.grad_norm_N[: num - 1])  # the last may be lost
     assert 5 < min(lengths) < max(lengths) < 60
     assert log.notes == ("not understood: 1 lines or records",)
-
-
-def event_file(*records: bytes) -> bytes:
-    """A version and records in their frames; checksums are left out."""
-    version = next((DATA / "tensorboard").iterdir()).read_bytes()
-    version = version[: 12 + version[0] + 4]
-    return version + b"".join(len(r).to_bytes(8, "little") + bytes(4) + r + bytes(4) for r in records)
-
-
-def scalar(step: int, tag: str, value: float) -> bytes:
-    from tensorboardX.proto.event_pb2 import Event
-    from tensorboardX.proto.summary_pb2 import Summary
-
-    return Event(step=step, summary=Summary(value=[Summary.Value(tag=tag, simple_value=value)])).SerializeToString()
 
 
 def test_of_an_event_file_a_damaged_record_is_left_out_and_counted(log_of) -> None:

@@ -168,7 +168,7 @@ def test_a_log_in_utf_16_is_read_as_it_grows(encoding: str, tmp_path: Path) -> N
     ("content", "message", "remedy"),
     [
         (None, "no such file or folder", "touch "),
-        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is a binary file, not a log", "TensorBoard event files"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is a binary file, not a log", "TensorBoard's and W&B's"),
     ],
 )
 def test_what_cannot_be_followed_is_refused_with_a_remedy(tmp_path: Path, content, message: str, remedy: str) -> None:

@@ -1,6 +1,8 @@
 """Lines that are read together give the points that they give one by one."""
 
 import itertools
+import json
+import math
 import random
 from collections.abc import Callable, Sequence
 
@@ -75,6 +77,16 @@ def objects(number: int, chance: random.Random) -> str:
     return f'{{{split}"step": {number}, "loss": {chance.uniform(1, 2)}, "grad_norm": {chance.random()}}}'
 
 
+def objects_of_all_kinds(number: int, chance: random.Random) -> str:
+    values = {"step": number, "loss": chance.uniform(1, 2)}
+    return (
+        json.dumps(values | {"lr": 0.001 * (number % 3 > 0)}),
+        json.dumps(values | {"time": "2026-11-26 09:00:00", "norms": {"grad": chance.random()}}),
+        f"evaluation took {number} s",
+        json.dumps(values | {"grad_norm": chance.choice([1, 2.5, math.nan])}),
+    )[number % 97 % 4]
+
+
 def without_steps(number: int, chance: random.Random) -> str:
     return f"loss {chance.uniform(1, 2):.3f} lr {1e-4 * (1 + number % 7):.2e}"
 
@@ -89,8 +101,8 @@ def without_norm_at_times(number: int, chance: random.Random) -> str:
 
 
 LOGS = [
-    objects, with_a_bar, of_a_process_with_units, plain, with_epochs, with_nan, rolled_back, printed_twice, with_others,
-    of_processes, with_a_counter, without_steps, other_kind_later, without_norm_at_times,
+    objects, objects_of_all_kinds, with_a_bar, of_a_process_with_units, plain, with_epochs, with_nan, rolled_back,
+    printed_twice, with_others, of_processes, with_a_counter, without_steps, other_kind_later, without_norm_at_times,
 ]  # fmt: skip
 
 
