@@ -35,6 +35,7 @@ def test_quick_commands_import_no_heavy_library(tmp_path: Path, arguments: list[
     )
     done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-500:] + done.stderr[-2000:]
+    assert ("within a factor of" in done.stdout) == (arguments[0] == "plan"), "a process of its own measures the speed"
 
 
 def test_the_status_of_a_grid_loads_nothing_that_fits_surfaces(tmp_path: Path) -> None:
