@@ -1,7 +1,9 @@
 # Two targets do everything on a machine with Python 3.11 to 3.13, make and git: `make run`, `make test`.
 PYTHON ?= python3
 VENV := .venv
+comma := ,
 BIN := $(VENV)/bin
+RUN_READY := $(VENV)/.ready-to-run
 READY := $(VENV)/.ready
 
 # Where this is set, each worker of pytest and each process of a test compiles all modules again.
@@ -29,7 +31,7 @@ help:
 	@echo "make docs       build the documentation as a site, build/site/index.html"
 	@echo "make lint       check style and types"
 
-run: $(READY)
+run: $(RUN_READY)
 	$(BIN)/sweep run sweeps/beta2_eps.yaml
 	$(BIN)/sweep export heatmap beta2_eps
 	@echo "the stability map:  results/beta2_eps/heatmap.png"
@@ -128,10 +130,22 @@ lint: $(READY)
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
 
-# The build tools are pinned by the same file as everything else.
+# `make run` installs what trains, `make test` and all others the rest. The build tools are pinned by the same file as
+# everything else. uv is faster where it is there; it does not read the settings of pip, which goes on where it fails.
+# For a run modules are compiled when they are imported first, since few are.
+define set_up
+$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Python 3.11 to 3.13 is needed; say make PYTHON=python3.12")'
+@echo "setting up $(VENV); the first time takes some minutes"
+$(PYTHON) -m venv $(VENV)
+{ command -v uv > /dev/null && \
+	uv pip install --python $(BIN)/python --constraint constraints.txt --build-constraint constraints.txt --editable '$(1)'; } || \
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check $(2) --editable '$(1)'
+endef
+
+$(RUN_READY): pyproject.toml constraints.txt
+	$(call set_up,.[run],--no-compile)
+	@touch $@
+
 $(READY): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Python 3.11 to 3.13 is needed; say make PYTHON=python3.12")'
-	@echo "setting up $(VENV); the first time takes some minutes"
-	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --editable '.[test,lint]'
-	@touch $(READY)
+	$(call set_up,.[test$(comma)lint])
+	@touch $(RUN_READY) $@

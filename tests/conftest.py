@@ -22,6 +22,7 @@ from orchestrator import cli
 from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.watch import TRIAL_VARIABLE
+from orchestrator.driver import timing
 from orchestrator.driver.progress import Summary
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
@@ -81,6 +82,7 @@ def users_cache_untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SWEEP_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(measure, "__defaults__", ("default", 0.01))
+        patch.setattr(timing, "calibrate", lambda *_: None)  # a plan that is asked for in this process
         yield
 
 

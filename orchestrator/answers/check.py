@@ -21,6 +21,7 @@ from orchestrator.render.blocks import Block, Line, Table
 
 if TYPE_CHECKING:
     from orchestrator.base.packs import Trace
+    from orchestrator.driver.timing import TrialTime
     from orchestrator.sweepfile.spec import Sweep
 
 _SHOWN = 3  # first and last points
@@ -50,7 +51,7 @@ _FACTS: Mapping[str, str] = {
 class CheckQuery(Query["tuple[Sweep, Path]"]):
     """Check what is read of a custom trainer's output, from one trial that runs for a moment.
 
-    Nothing is stored. For example `sweep check mine.yaml --losses 50`.
+    Only its speed is kept, for `plan`. For example `sweep check mine.yaml --losses 50`.
     """
 
     panel: ClassVar[str] = "train"
@@ -66,6 +67,7 @@ class CheckQuery(Query["tuple[Sweep, Path]"]):
         from orchestrator.base.processes import inherited
         from orchestrator.driver.packing import pack_of
         from orchestrator.driver.planning import check_runnable
+        from orchestrator.driver.timing import keep_trial_time
         from orchestrator.sweepfile.custom_trainer import CustomTrainer
         from orchestrator.worker.custom_run import CustomRun
         from orchestrator.worker.launcher import close_server
@@ -107,7 +109,7 @@ class CheckQuery(Query["tuple[Sweep, Path]"]):
         elapsed = time.monotonic() - began
         points, also = _points(traces), _last(readings)
         facts = _facts(own.section.command or (), sweep)
-        return CheckAnswer(
+        answer = CheckAnswer(
             sweep.name,
             error,
             note,
@@ -122,6 +124,9 @@ class CheckQuery(Query["tuple[Sweep, Path]"]):
             seen,
             own.section.metrics.score is not None,
         )
+        if len(points) > 1:
+            keep_trial_time(own, answer.time)
+        return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,18 +285,27 @@ class CheckAnswer(Answer):
         )
         return Table(("step", "loss", "gradient norm"), tuple(rows), indent=1)
 
+    @property
+    def time(self) -> TrialTime:
+        """How long a trial takes, from when steps were read.
+
+        What came before the first report, imports and data, is paid once a trial. A script that ended before a second
+        report shows only how long it took.
+        """
+        from orchestrator.driver.timing import TrialTime
+
+        (first_s, first), (last_s, last) = self.seen[0], self.seen[-1]
+        per_step_s = (last_s - first_s) / (last - first) if last > first else last_s / (last + 1)
+        return TrialTime(last_s - (last + 1) * per_step_s, per_step_s)
+
     def _time(self) -> str:
         """How long a whole trial and the sweep would take, from when steps were read."""
         from orchestrator.base.words import format_seconds
         from orchestrator.driver.packing import planned_workers
 
         sweep = self.file
-        (first_s, first), (last_s, last) = self.seen[0], self.seen[-1]
-        # What came before the first report, imports and data, is paid once a trial. A script that ended before a
-        # second report shows only how long it took.
-        per_step_s = (last_s - first_s) / (last - first) if last > first else last_s / (last + 1)
-        rest = 0.0 if self.has_ended else max(0.0, sweep.trials[0].steps - last - 1)
-        trial_s = last_s + rest * per_step_s
+        (last_s, last), steps = self.seen[-1], sweep.trials[0].steps
+        trial_s = last_s if self.has_ended else self.time.of(max(steps, int(last) + 1))
         at_a_time = min(planned_workers(sweep), len(sweep.trials))
         one = f"{trial_s:.1f} s" if trial_s < 60 else format_seconds(trial_s)
         whole = format_seconds(len(sweep.trials) * trial_s / at_a_time)

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from orchestrator.sweepfile.spec import Sweep
 
 _STRUCTURES_SHOWN = 4
+_UNKNOWN_TIME = "known once the first pack has been timed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanQuery(Query["tuple[Sweep, Path]"]):
     """Show what `run` would train: cells, packs, existing results, estimated time.
 
-    For example `sweep plan mine.yaml --set resources.pack=8`.
+    A speed that is unknown is measured in about two seconds, once on a machine. For example `sweep plan mine.yaml --set
+    resources.pack=8`.
     """
 
     panel: ClassVar[str] = "train"
@@ -35,7 +37,7 @@ class PlanQuery(Query["tuple[Sweep, Path]"]):
         """Return the plan of a sweep whose results would be in a folder."""
         from orchestrator.driver.planning import plan_of
 
-        return PlanAnswer(plan_of(*subject), subject[0])
+        return PlanAnswer(plan_of(*subject, measures=True), subject[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +146,17 @@ class PlanAnswer(Answer):
         from orchestrator.sweepfile.custom_trainer import CustomTrainer
 
         plan, speed = self.result, self.result.member_steps_per_second
+        is_custom = isinstance(self.file.objective, CustomTrainer)
         if not plan.to_train:
             return "none, there is nothing to train"
-        if speed is None and isinstance(self.file.objective, CustomTrainer):
-            return "`sweep check FILE` estimates it from one trial"
-        if speed is None or plan.seconds is None:
-            return "known once the first pack has been timed"
+        if plan.seconds is None:
+            return "`sweep check FILE` estimates it from one trial" if is_custom else _UNKNOWN_TIME
+        about = f"{'at most ' if plan.is_bound else ''}about {format_seconds(plan.seconds)} without early ends"
+        off = "" if plan.seconds_within is None else f", within a factor of {plan.seconds_within:.1f}"
+        if speed is None:
+            return f"{about}{off}, as `sweep check` measured one trial"
         how = "as in the last run" if plan.has_run else "measured with one alone"
-        rate = f"{speed:,.0f} member-steps/s a worker, {how}"
-        return f"about {format_seconds(plan.seconds)} without early ends ({rate})"
+        return f"{about}{off} ({speed:,.0f} member-steps/s a worker, {how})"
 
 
 def _relation(axis: Axis) -> str:

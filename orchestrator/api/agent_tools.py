@@ -7,25 +7,24 @@ folder where the server was started, and no option that names another file is of
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from inspect import cleandoc
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin
 
 from orchestrator import answers
+from orchestrator.api.agent_tool import Reply, Tool, check_names, log_below, schema_of_object
+from orchestrator.api.agent_watch import watch_tool
 from orchestrator.api.asking import subject_of
 from orchestrator.base.environment import OWN_PYTHON
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.files import FROZEN_SWEEP, sweep_names
+from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.base.query import Query
-from orchestrator.base.words import listed
 from orchestrator.ledger.reader import origin_notes
 from orchestrator.render.answer import Answer, to_json
 
@@ -38,7 +37,6 @@ _LEFT_OUT = {
     "config", "log", "figures", "no_figures", "executor", "allow_import", "confirm", "watch", "beside", "pattern",
 }  # fmt: skip
 _MOST_CHARACTERS = 200_000  # of an answer
-_MOST_ITEMS, _LONGEST = 64, 2000  # of an argument
 _MOST_TRIALS, _MOST_MINUTES = 10_000, 7 * 24 * 60
 _GRACE_S = 60.0
 _SUBJECT: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -48,63 +46,10 @@ _SUBJECT: Mapping[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """A tool: its ``schema`` is the JSON Schema of its arguments, which ``call`` takes after they were checked."""
-
-    name: str
-    description: str
-    schema: Mapping[str, Any]
-    call: Callable[[Mapping[str, Any]], Reply]
-    is_read_only: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer as text, and as data unless there is too much."""
-
-    text: str
-    data: Any = None
-
-
 def tools_of(results: Path, *, allows_run: bool) -> dict[str, Tool]:
     """Return the tools by name; ``allows_run`` adds the ones that train."""
-    found = [_question(name, results) for name in READ_ONLY]
+    found = [*(_question(name, results) for name in READ_ONLY), watch_tool(results)]
     return {tool.name: tool for tool in [*found, *(_training_tools(results) if allows_run else [])]}
-
-
-def called(tools: Mapping[str, Tool], name: str, arguments: Mapping[str, Any]) -> Reply:
-    """Call a tool. Raises SweepError, also for an unknown tool and for arguments that do not fit its schema."""
-    if name not in tools:
-        raise InputError(Problem("tool", name[:_LONGEST], "is not known", f"choose {', '.join(tools)}"))
-    schema = tools[name].schema
-    if missing := [key for key in schema["required"] if key not in arguments]:
-        raise InputError(Problem(name, ", ".join(missing), "is missing", "give it"))
-    for key, value in arguments.items():
-        if key not in schema["properties"]:
-            remedy = f"arguments: {', '.join(schema['properties'])}"
-            raise InputError(Problem(name, str(key)[:_LONGEST], "is not an argument", remedy))
-        if problem := _problem_of(value, schema["properties"][key]):
-            raise InputError(Problem(name, key, problem, "see the tool's schema"))
-    return tools[name].call(arguments)
-
-
-def _problem_of(value: Any, schema: Mapping[str, Any]) -> str:
-    """Why a value does not fit the schema of its argument; empty if it does."""
-    kind = schema["type"]
-    if kind == "array":
-        if not isinstance(value, list) or len(value) > _MOST_ITEMS:
-            return f"is not a list of at most {_MOST_ITEMS} entries"
-        return next(filter(None, (_problem_of(each, schema["items"]) for each in value)), "")
-    if kind == "string":
-        return "" if isinstance(value, str) and len(value) <= _LONGEST and "\0" not in value else "is not a short text"
-    if kind == "boolean":
-        return "" if isinstance(value, bool) else "is not true or false"
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or (kind == "integer" and not isinstance(value, int)):
-        return f"is not a finite {'whole ' if kind == 'integer' else ''}number"
-    low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
-    return "" if low <= value <= high else f"is not from {low:g} to {high:g}"
 
 
 # --- questions ---------------------------------------------------------------------------------------
@@ -128,11 +73,7 @@ def _question(name: str, results: Path) -> Tool:
         values = {key: value for key, value in arguments.items() if key in options}
         return _asked(kind.from_texts(values), arguments, results)
 
-    return Tool(name, cleandoc(kind.__doc__ or ""), _object(properties, required), call)
-
-
-def _object(properties: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return Tool(name, cleandoc(kind.__doc__ or ""), schema_of_object(properties, required), call)
 
 
 def _schema_of(kind: Any) -> dict[str, Any]:
@@ -150,31 +91,13 @@ def _schema_of(kind: Any) -> dict[str, Any]:
 def _asked(query: Query[Any], arguments: Mapping[str, Any], results: Path) -> Reply:
     given = {**arguments, "results": results}
     if query.subject == "logs":
-        given["paths"] = [str(_log(text)) for text in arguments["paths"]]
+        given["paths"] = [str(log_below(text)) for text in arguments["paths"]]
     elif query.subject in _SUBJECT:
-        _check_names([arguments["name"]] if query.subject == "sweep" else arguments["names"], results)
+        check_names([arguments["name"]] if query.subject == "sweep" else arguments["names"], results)
     with ExitStack() as stack:
         subject, folders = subject_of(query, given, stack)
         answer = query.ask(subject)
         return _reply(answer, [] if query.says_origin else origin_notes(*folders))
-
-
-def _check_names(names: Iterable[str], results: Path) -> None:
-    """Raise InputError for a name that is not there; a sweep is asked for by no other, so no path leads out."""
-    there = sweep_names(results)
-    for name in names:
-        if name not in there:
-            known = f"sweeps: {listed(there, _MOST_ITEMS)}" if there else "there are none yet"
-            raise InputError(Problem("name", name, "is not a sweep", known))
-
-
-def _log(text: str) -> Path:
-    """A log below the folder of the server, without links that lead out. Raises InputError."""
-    root = Path.cwd().resolve()
-    path = (root / text).resolve()
-    if not path.is_relative_to(root) or not path.exists():
-        raise InputError(Problem("paths", text, "is not a log below the server's folder", f"it is {root}"))
-    return path
 
 
 def _reply(answer: Answer, notes: Iterable[str] = ()) -> Reply:
@@ -215,7 +138,7 @@ def _training_tools(results: Path) -> list[Tool]:
         return _command(command, results, minutes)
 
     def remedy(arguments: Mapping[str, Any]) -> Reply:
-        _check_names([arguments["name"]], results)
+        check_names([arguments["name"]], results)
         command = ["remedy", arguments["name"], f"--trial={arguments['trial']}"]
         return _command([*command, f"--replicates={arguments['replicates']}"], results, arguments["minutes"])
 
@@ -227,18 +150,18 @@ def _training_tools(results: Path) -> list[Tool]:
         "minutes": _MINUTES,
     }
     return [
-        Tool("plan", "Say what a sweep would train, and for how long.", _object(_OF_FILE, ["name"]), plan),
+        Tool("plan", "Say what a sweep would train, and for how long.", schema_of_object(_OF_FILE, ["name"]), plan),
         Tool(
             "run",
             "Train the missing trials of a sweep within a budget. The same call with a larger budget continues.",
-            _object(budgeted, ["name", "trials", "minutes"]),
+            schema_of_object(budgeted, ["name", "trials", "minutes"]),
             run,
             is_read_only=False,
         ),
         Tool(
             "remedy",
             "Fork a trial and find what would have saved it, within a budget; the same call continues.",
-            _object(of_trial, ["name", "trial", "replicates", "minutes"]),
+            schema_of_object(of_trial, ["name", "trial", "replicates", "minutes"]),
             remedy,
             is_read_only=False,
         ),

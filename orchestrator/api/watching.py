@@ -69,6 +69,7 @@ class WatchOptions:
     json_file: Path | None = None
     page: bool = False
     results: Path = Path("results")
+    hear: Callable[[str, dict[str, Any]], None] | None = None  # takes what a line of JSON has, as it comes
 
 
 def kinds_of(text: str, option: str) -> tuple[str, ...]:
@@ -122,7 +123,9 @@ class _Outlet:
             self._json.close()
 
     def write(self, kind: str, values: dict[str, Any]) -> None:
-        """Append a JSON line."""
+        """Append a JSON line, and let the listener hear it."""
+        if self.options.hear is not None:
+            self.options.hear(kind, values)
         if self._json is None:
             return
         with storage_errors(Path(self._json.name)):

@@ -37,6 +37,7 @@ from orchestrator.driver.packing import (
     with_numerics,
 )
 from orchestrator.driver.texts import check_documents
+from orchestrator.driver.timing import measure_structures, planned_time
 from orchestrator.ledger.facts import (
     INTENSITY_FACT,
     NUMERICS_FACT,
@@ -65,9 +66,10 @@ class Plan:
     """What a sweep would train.
 
     ``existing`` counts its trials in the ledger by status, ``packs`` are the members of each pack, the largest first,
-    and ``seconds`` the time at the measured speed if no run ends early, None if unknown. ``choices`` say how
-    packs of each structure run, None if that is not measured yet. ``num_removed`` trials of the ledger are no longer in
-    the sweep; ``has_run`` says whether its last run measured the speed.
+    and ``seconds`` the time at the measured speed if no run ends early, None if unknown; it may be off by the factor
+    ``seconds_within``, or is too long if it ``is_bound``. ``choices`` say how packs of each structure run, None if that
+    is not measured yet. ``num_removed`` trials of the ledger are no longer in the sweep; ``has_run`` says whether its
+    last run measured the speed.
     """
 
     sweep: str
@@ -83,15 +85,20 @@ class Plan:
     member_steps: int
     member_steps_per_second: float | None
     seconds: float | None
+    seconds_within: float | None
     choices: tuple[PlanChoice | None, ...] = hidden()
     missing: tuple[Trial, ...] = hidden()
     num_removed: int = hidden()
     has_run: bool = hidden()
+    is_bound: bool = hidden()
     note: str | None = hidden()
 
 
-def plan_of(sweep: Sweep, results: Path) -> Plan:
-    """Return the plan of ``sweep``. Raises InputError for a sweep that cannot run here."""
+def plan_of(sweep: Sweep, results: Path, *, measures: bool = False) -> Plan:
+    """Return the plan of ``sweep``; it ``measures`` a speed that is unknown, in a process of its own.
+
+    Raises InputError for a sweep that cannot run here.
+    """
     check_runnable(sweep, results / sweep.name)
     statuses: dict[str, tuple[str, int]] = {}
     speed = None
@@ -104,13 +111,12 @@ def plan_of(sweep: Sweep, results: Path) -> Plan:
     trials = _trials(sweep, path)
     missing = missing_trials(trials, statuses)
     workers = planned_workers(sweep)
+    if measures and speed is None:
+        measure_structures(sweep, missing)
     packs = make_packs(sweep, missing, workers)
     choices = tuple(_known_choices(sweep, missing))
-    has_run = speed is not None
-    if speed is None and (speed := _speed(choices)) is not None:
-        speed /= sweep.telemetry.time_factor
     num_steps = sum(trial.steps for trial in missing) + max(0, (sweep.max_trials or 0) - len(trials)) * sweep.steps
-    seconds = None if speed is None or not packs else num_steps / (speed * min(workers, len(packs)))
+    time = planned_time(sweep, missing, num_steps, max(1, min(workers, len(packs))), speed)
     return Plan(
         sweep=sweep.name,
         objective=sweep.objective.name,
@@ -123,12 +129,14 @@ def plan_of(sweep: Sweep, results: Path) -> Plan:
         packs=sorted((len(pack.members) for pack in packs), reverse=True),
         workers=workers,
         member_steps=num_steps,
-        member_steps_per_second=speed,
-        seconds=seconds if missing else 0.0,
+        member_steps_per_second=time.member_steps_per_second,
+        seconds=time.seconds,
+        seconds_within=time.within,
         choices=choices,
         missing=tuple(missing),
         num_removed=len(statuses.keys() - {trial.trial_id for trial in trials}),
-        has_run=has_run,
+        has_run=speed is not None,
+        is_bound=time.is_bound,
         note=compile_note(sweep),
     )
 
@@ -140,13 +148,6 @@ def _trials(sweep: Sweep, path: Path) -> Sequence[Trial]:
     with LedgerReader(path) as ledger:
         rows = ledger.trials(removed=True)
     return [trial for row in rows if (trial := sweep.trial_like(row)) is not None] or sweep.trials
-
-
-def _speed(choices: Sequence[PlanChoice | None]) -> float | None:
-    """Member-steps per second of a worker, averaged over structures with these ``choices``; None if not measured."""
-    known = [speed for choice in choices if choice is not None and (speed := choice.member_steps_per_second)]
-    # Structures differ in speed, and have about equal numbers of trials.
-    return len(known) / sum(1 / speed for speed in known) if known and len(known) == len(choices) else None
 
 
 def _known_choices(sweep: Sweep, missing: Sequence[Trial]) -> list[PlanChoice | None]:

@@ -34,8 +34,8 @@ from orchestrator.sweepfile.strict_yaml import question_of
 # One script, in this order.
 _SCRIPTS = (
     "tabs.js", "elements.js", "cells.js", "grid.js", "map.js", "zoom.js", "smooth.js", "marks.js", "chart.js",
-    "readings.js", "diagnosis.js", "curves.js", "pictures.js", "edge.js", "views.js", "profiles.js", "hover.js",
-    "downloads.js", "address.js", "controls.js",
+    "readings.js", "diagnosis.js", "curves.js", "pictures.js", "edge.js", "views.js", "profiles.js", "keyboard.js",
+    "hover.js", "downloads.js", "address.js", "controls.js",
 )  # fmt: skip
 _LIVE_SCRIPTS = ("changes.js", "compare.js", "live.js")  # of a page that is served, after those
 

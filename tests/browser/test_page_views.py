@@ -9,65 +9,24 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
-from sweep_cases import finished, ledger_at, sweep_of
+from viewed_cases import viewed_sweep
 
-from orchestrator.base.files import FROZEN_SWEEP, LEDGER
-from orchestrator.base.packs import Completed, Report
-from orchestrator.driver.packing import make_packs
-from orchestrator.driver.planning import driver_facts
+from orchestrator.base.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
-from orchestrator.pages.report import REPORT, export_all
+from orchestrator.pages.report import REPORT
 
 Served = Callable[[Path, str], AbstractContextManager[str]]
-BODY = "seeds: [0, 1, 2]\naxes: {lr: {values: [0.1, 0.2, 0.4, 0.8]}, beta1: {values: [0.0, 0.5, 0.9]}}\n"
-STEPS = 400
 PIECES = "all => all.map((each) => each.getAttribute('d').match(/M/g).length)"  # of each path
 CROSSES = "all => all.map((each) => each.getAttribute('d').match(/l/g)?.length ?? 0)"
 CURSORS = "all => all.map((each) => [each.getAttribute('x1'), each.getAttribute('visibility')])"
-FIRST_BAD = {0.0: 0.8, 0.5: 0.8, 0.9: 0.4}  # the lowest learning rate that diverges, by momentum
-
-
-def curve(seed: int, is_bad: bool) -> dict[str, np.ndarray]:
-    steps = np.arange(STEPS)
-    losses = 2 + 3 * np.exp(-steps / 60) + 0.1 * np.random.default_rng(seed).standard_normal(STEPS)
-    if is_bad:
-        losses[300:] *= np.exp((steps[300:] - 300) / 8)
-    rates = np.minimum(1, (steps + 1) / 40) * (1 + np.cos(np.pi * steps / STEPS)) / 2
-    return {"step": steps, "loss": losses, "grad_norm": losses / 3, "lr": rates}
-
-
-def sweep_at(results: Path) -> Path:
-    """A sweep with noisy curves, some of which diverge, and with a learning rate that rises and falls."""
-    folder = results / "seen"
-    folder.mkdir()
-    sweep = sweep_of(BODY, f"name: seen\nobjective: quadratic\nsteps: {STEPS}\n")
-    with ledger_at(folder) as ledger:
-        ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
-        for pack in make_packs(sweep, sweep.trials, 1):
-            ledger.start_pack(pack, "test")
-            named = {trial.trial_id: trial for trial in sweep.trials}
-            curves, done = {}, []
-            for trial_id in pack.trial_ids:
-                trial = named[trial_id]
-                is_bad = trial.cell["lr"] >= FIRST_BAD[trial.cell["beta1"]]
-                curves[trial_id] = curve(trial.seed, is_bad)
-                changes = {"steps_done": STEPS, "final_loss": 900.0 if is_bad else 2 + trial.cell["lr"]}
-                if is_bad:
-                    changes |= {"onset_step": 300, "episodes": ((300, None),), "verdict_step": 350}
-                done.append(finished(trial_id, "diverged" if is_bad else "stable", **changes))
-            ledger.record(Report(pack.pack_id, STEPS, 0, 1.0, curves, tuple(done), Completed()))
-    (folder / FROZEN_SWEEP).write_text(sweep.text)
-    export_all(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return sweep_at(tmp_path_factory.mktemp("results"))
+    return viewed_sweep(tmp_path_factory.mktemp("results"))
 
 
 @pytest.fixture
@@ -241,10 +200,10 @@ def test_curves_are_kept_as_png_svg_and_csv(seen: Page, folder: Path) -> None:
 
 
 def test_two_ticked_sweeps_of_the_index_are_compared(page: Page, tmp_path: Path, served: Served) -> None:
-    sweep_at(tmp_path)
+    viewed_sweep(tmp_path)
     for name in ("other", "third"):
         (tmp_path / "again").mkdir()
-        sweep_at(tmp_path / "again").rename(tmp_path / name)
+        viewed_sweep(tmp_path / "again").rename(tmp_path / name)
         (tmp_path / "again").rmdir()
     with served(tmp_path, "seen") as address:
         page.goto(address.removesuffix("seen/"))

@@ -152,27 +152,26 @@ function moveFocus(event) {
 function pointMap(map, scale) {
   const width = widthOfViews();
   const { drawing, toX, toY, axisX, axisY } = plane(width, heightOfViews(width), "stability map");
+  const places = [];
   for (const [key, c] of map) {
     const [column, row] = key.split(",").map(Number);
     const [x, y] = [toX(axisX.positions[column]), axisY ? toY(axisY.positions[row]) : toY(0)];
     const { paint, ink } = painted(c, scale);
     const point = svg("circle", {
-      cx: x, cy: y, r: 9, fill: paint, tabindex: 0, role: "button",
+      cx: x, cy: y, r: 9, fill: paint, tabindex: -1, role: "button",
       "aria-label": cellWords(c), "aria-pressed": String(selection.includes(c)),
     });
     point.dataset.cell = cellName(c);
     point.dataset.number = c;
     if (isRecommended(c)) point.classList.add("recommended");
     point.addEventListener("click", (event) => select(c, event.shiftKey));
-    point.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" || event.key === " ") { event.preventDefault(); select(c, event.shiftKey); }
-    });
+    places.push({ c, x, y, point });
     drawing.append(point);
     const mark = svg("text", { x, y: y + 4, "text-anchor": "middle", "pointer-events": "none", "aria-hidden": "true" }, lookOf(c).sign);
     mark.style.fill = ink;
     drawing.append(mark);
   }
-  return drawing;
+  return withStops(drawing, places);
 }
 
 function drawKey(states, hasEdge, hasRise, words, scale) {

@@ -59,7 +59,7 @@ function linesView() {
     return element("li", {}, swatch, `${axisY.name} ${axisY.heads[row]}`);
   }) : [];
   key.push(element("li", {}, "✕ over the edge; at the top: beyond the losses of stable cells, or without one"));
-  return [`${title} over ${axisX.name}${axisY ? `, by ${axisY.name}` : ""}`, drawing, key, nearestOf(points)];
+  return [`${title} over ${axisX.name}${axisY ? `, by ${axisY.name}` : ""}`, withStops(drawing, stopsOf(points)), key, nearestOf(points)];
 }
 
 const ROOM_FOR_DIVERGED = 34;
@@ -108,6 +108,9 @@ function parallelView() {
     }
     return best;
   };
-  return ["every trial through its values to its final loss", drawing, outcomeKey(byOutcome(lines).map(([outcome]) => outcome)), near];
+  // Up and down by the loss, to the sides from cell to cell as the sweep has them.
+  const places = stopsOf(lines.map(({ c, ys }) => ({ c, x: c, y: ys[ys.length - 1] })), () => ({}));
+  for (const stop of places) stop.draw = () => svg("path", { class: "ring", d: lines.filter(({ c }) => c === stop.c).map(pathOfTrial).join("") });
+  return ["every trial through its values to its final loss", withStops(drawing, places), outcomeKey(byOutcome(lines).map(([outcome]) => outcome)), near];
 }
 

@@ -34,7 +34,9 @@ function drawView() {
   const [title, drawing, key, near] = (canView(choice.view) ? makers[choice.view] : scatterView)();
   nearest = near ?? null;
   document.getElementById("map-title").textContent = title;
+  const hadFocus = document.activeElement.closest("#map .stop") !== null;
   document.getElementById("map").replaceChildren(drawing);
+  if (hadFocus) document.querySelector("#map .stop")?.focus({ preventScroll: true });
   document.getElementById("key").replaceChildren(...key);
 }
 
@@ -112,11 +114,13 @@ function nearestOf(points, reach = 22) {
 
 // A ring around each chosen cell's points.
 function rings(points) {
-  return selection.map((c) => points.filter((point) => point.c === c)).filter((group) => group.length).map((group) => {
-    const [xs, ys] = [group.map(({ x }) => x), group.map(({ y }) => y)];
-    const [left, top] = [Math.min(...xs) - 9, Math.min(...ys) - 9];
-    return svg("rect", { class: "chosen", x: left, y: top, width: Math.max(...xs) + 9 - left, height: Math.max(...ys) + 9 - top, rx: 9 });
-  });
+  return selection.map((c) => points.filter((point) => point.c === c)).filter((group) => group.length).map((group) => ringAround(group, "chosen"));
+}
+
+function ringAround(points, name) {
+  const [[left, right], [top, bottom]] = [endsOf(points.map(({ x }) => x)), endsOf(points.map(({ y }) => y))];
+  const room = name === "chosen" ? 9 : 13; // what is in focus has its ring outside
+  return svg("rect", { class: name, x: left - room, y: top - room, width: right - left + 2 * room, height: bottom - top + 2 * room, rx: room });
 }
 
 function scatterView() {
@@ -138,7 +142,7 @@ function scatterView() {
   drawing.append(...rings(points));
   const key = outcomeKey(byOutcome(points).map(([outcome]) => outcome));
   if (surface.length) key.push(element("li", {}, "behind: fitted probability of stable, with a line at one half"));
-  return ["every trial by its outcome", drawing, key, nearestOf(points)];
+  return ["every trial by its outcome", withStops(drawing, stopsOf(points)), key, nearestOf(points)];
 }
 
 // The fitted surface over the first two axes, if it came with the answers, and its line at one half.

@@ -248,6 +248,9 @@ def test_check_estimates_the_time_from_steps_and_not_from_the_start(tmp_path: Pa
     assert code == 0
     assert took, said
     assert 4 < float(took[1]) < 10, "a second of start and four of steps, on a machine that may be busy"
+    CliRunner().invoke(app, ["plan", str(tmp_path / "mine.yaml"), "--json", str(tmp_path / "plan.json")])
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert plan["seconds"] == pytest.approx(3 * float(took[1]), rel=0.1)
 
 
 def test_plan_says_what_estimates_the_time_of_a_script(tmp_path: Path) -> None:

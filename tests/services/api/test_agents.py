@@ -1,5 +1,6 @@
 """`sweep mcp` over a real pipe, with the client of the package `mcp`."""
 
+import base64
 import os
 import sys
 from pathlib import Path
@@ -51,6 +52,12 @@ def test_an_agent_reads_and_is_refused_what_it_must_not_do(folder: Path) -> None
                 ("status", {"name": "../case"}),
                 ("status", {"name": {"a": 1}}),
                 ("replay", {"paths": ["/etc/passwd"]}),
+                ("watch", {"path": "/etc/passwd"}),
+                ("watch", {"path": "-"}),
+                ("watch", {"path": "train.log", "run": "touch gone"}),
+                ("watch", {"path": "train.log", "seconds": 1e300}),
+                ("status", {"name": "x" * 1_000_000}),
+                ("__class__", {}),
                 ("run", {"name": "case", "trials": 9, "minutes": 1}),
             ):
                 refused = await client.call_tool(name, arguments)
@@ -60,6 +67,69 @@ def test_an_agent_reads_and_is_refused_what_it_must_not_do(folder: Path) -> None
             assert not again.is_error, "a refusal ends nothing"
 
     anyio.run(ask)
+
+
+def test_an_agent_reads_files_and_maps_as_resources_and_nothing_else(folder: Path) -> None:
+    import anyio
+    from mcp.shared.exceptions import MCPError
+
+    async def read() -> None:
+        async with served(folder) as client:
+            listed = {each.uri: each.mime_type for each in (await client.list_resources()).resources}
+            assert listed == {
+                "sweep://case/sweep.yaml": "application/yaml",
+                "sweep://case/map.txt": "text/plain",
+                "sweep://case/map.png": "image/png",
+            }
+            templates = (await client.list_resource_templates()).resource_templates
+            assert [each.uri_template for each in templates] == [uri.replace("case", "{name}") for uri in listed]
+            (file,) = (await client.read_resource("sweep://case/sweep.yaml")).contents
+            assert file.text == (folder / "results" / "case" / FROZEN_SWEEP).read_text()
+            (drawing,) = (await client.read_resource("sweep://case/map.txt")).contents
+            assert "X diverged" in drawing.text
+            (picture,) = (await client.read_resource("sweep://case/map.png")).contents
+            assert base64.b64decode(picture.blob).startswith(b"\x89PNG")
+            for address in (
+                "sweep://../case/map.txt",
+                "sweep://..%2Fcase/map.txt",
+                "file:///etc/passwd",
+                "sweep://case/x",
+            ):
+                with pytest.raises(MCPError, match="error: "):
+                    await client.read_resource(address)
+            assert (await client.read_resource("sweep://case/map.txt")).contents, "a refusal ends nothing"
+
+    anyio.run(read)
+
+
+def test_an_agent_watches_a_log_while_it_asks_other_things(folder: Path) -> None:
+    import anyio
+
+    log = folder / "train.log"
+    log.write_text("".join(f"step {n} loss {3 - n / 200}\n" for n in range(300)))
+
+    async def watch() -> None:
+        async with served(folder) as client, anyio.create_task_group() as tasks:
+            found = []
+
+            async def follow() -> None:
+                arguments = {"path": "train.log", "seconds": 60, "exit_on": ["nan"]}
+                found.append(await client.call_tool("watch", arguments))
+
+            tasks.start_soon(follow)
+            await anyio.sleep(3)
+            status = await client.call_tool("status", {"name": "case"})
+            assert not status.is_error
+            assert not found, "the watch goes on"
+            with log.open("a") as file:
+                file.writelines(f"step {n} loss nan\n" for n in range(300, 340))
+            with anyio.fail_after(40):
+                while not found:
+                    await anyio.sleep(0.2)
+            assert not found[0].is_error
+            assert found[0].structured_content["alarms"][0]["kind"] == "nan"
+
+    anyio.run(watch)
 
 
 def test_with_leave_an_agent_trains_within_its_budget(folder: Path) -> None:
