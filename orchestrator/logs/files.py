@@ -32,6 +32,7 @@ _BLOCK = 1024**2  # bytes split into lines at a time
 _MAX_DIGITS = 16  # of a step
 _HEAD = 64 * 1024  # bytes that show whether it is text
 HEAD_BYTES = 2 * MAX_LINE_BYTES  # two lines identify a table
+_NUM_TELLING = 20  # lines, of which one after the first is an object where the log is of objects
 _LOG_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".log", ".txt", ".out", ".err")
 
 
@@ -125,10 +126,15 @@ def _reader(path: Path, head: str, wanted: Columns) -> Reader | None:
     lines = re.split(r"[\r\n]+", text)
     if text.startswith(("{", "[")):
         try:
-            if isinstance(json.loads(lines[0]), dict):
-                return JsonLines() if any(line.strip() for line in lines[1:]) else None
+            first, end = json.JSONDecoder().raw_decode(text)
         except (ValueError, RecursionError):
-            pass
+            first, end = None, 0
+        rest = text[end:].lstrip()
+        if isinstance(first, dict) and rest and "\n" not in text[:end]:
+            are_objects = any(re.match(r'\s*\{\s*"', line) for line in lines[1:_NUM_TELLING])
+            return JsonLines() if are_objects else Mixed(wanted.given)
+        if isinstance(first, dict) and rest and path.suffix.lower() != ".json":
+            return Mixed(wanted.given)  # a configuration on many lines
         if path.suffix.lower() == ".json" or re.match(r'[\[{]\s*["\[{]', text):
             return None
     delimiter = delimiter_of([line for line in lines if line.strip() and not line.startswith("#")][:2])

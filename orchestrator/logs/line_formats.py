@@ -14,15 +14,9 @@ from orchestrator.logs.lines import MAX_NAME, Reader, Row, Rows, number_of, text
 from orchestrator.logs.objects import JsonLines, ObjectsAlike, object_in, row_of
 from orchestrator.logs.pattern import Pattern, compiled_pattern
 from orchestrator.logs.series import SeriesOfText
+from orchestrator.logs.settings import Settings
 from orchestrator.logs.shapes import shapes_of
-
-# Lines of Python that no log has, and those that look like one, soon after such lines.
-_STATEMENT = re.compile(
-    rb"\s*(?:(?:def|class|for|if|elif|while|with) .*:\s*(?:#.*)?$|(?:import|from) \w[\w.]*(?: import .*)?$|return\b.*$|"
-    rb"@\w|(?:else|try):\s*$|print0?\()"
-)
-_ASSIGNMENT = re.compile(rb"\s*(?:self\.)?\w+(?:: ?[\w.\[\]]+)? [-+*/]?= |\s*\w+ *: *\w+ *= ")
-_SOURCE_WITHIN = 30  # lines
+from orchestrator.logs.source_code import SourceCode
 
 
 class Text(Reader):
@@ -37,20 +31,28 @@ class Text(Reader):
         self._words = {*self._WORDS, *map(_longest_word, given)}
         self._num_read = 0
         self._series = SeriesOfText()
-        self._lines_since_code = _SOURCE_WITHIN
+        self._source = SourceCode()
+        self._settings = Settings(given)
 
     def num_left_out(self) -> int:
         """Return the number of lines with a loss that are not part of the training series."""
-        return self._series.num_left_out
+        return self._series.num_left_out + self._settings.num_left_out
 
     def question(self, loss: str) -> str | None:
         """Return what the user must be asked about the lines so far with the column ``loss``, or None."""
         return self._series.question(loss)
 
+    def finish(self) -> Iterable[Row]:
+        """Return the rows of lines that were held back."""
+        return self._rows(self._settings.finish())
+
     def rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
         """Yield the rows of nonempty lines."""
-        if self._num_read < self._NUM_UNFILTERED:
-            lines = [line for line in lines if not self._is_source(line)]
+        if self._num_read < self._NUM_UNFILTERED or self._source.is_near:
+            lines = [line for line in lines if not self._source.holds(line)]
+        yield from self._rows(self._settings.without(lines))
+
+    def _rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
         lines = _with_numbers(lines)
         first = lines[: self._NUM_UNFILTERED - self._num_read]
         self._num_read += len(first)
@@ -64,10 +66,11 @@ class Text(Reader):
 
     def parts(self, lines: Sequence[bytes]) -> Iterator[Row | Rows]:
         """Yield the rows of nonempty lines, successive lines of one form together."""
-        if self._num_read < self._NUM_UNFILTERED:
+        if self._num_read < self._NUM_UNFILTERED or self._source.is_near:
             yield from self.rows(lines)
             return
-        wanted = [line[: self._MAX_BYTES] for line in _with_words(_with_numbers(lines), self._words)]
+        lines = _with_numbers(self._settings.without(lines))
+        wanted = [line[: self._MAX_BYTES] for line in _with_words(lines, self._words)]
         at, shapes = 0, shapes_of(wanted)
         alike = Rows((), [])
         while at < len(wanted):
@@ -86,14 +89,6 @@ class Text(Reader):
     def _rows_alike(self, lines: Sequence[bytes], shapes: Sequence[bytes], at: int) -> Rows | None:
         """Return the rows of the lines from ``at`` that can be read together, or None."""
         return self._series.rows_alike(lines, shapes, at)
-
-    def _is_source(self, line: bytes) -> bool:
-        """Whether a line at the start of a log is of the script itself, which some scripts print before they train."""
-        if _STATEMENT.match(line):
-            self._lines_since_code = 0
-            return True
-        self._lines_since_code += 1
-        return self._lines_since_code <= _SOURCE_WITHIN and _ASSIGNMENT.match(line) is not None
 
     def _row(self, line: bytes) -> Row:
         return self._series.row_of_line(line[: self._MAX_BYTES])
@@ -188,9 +183,8 @@ class Auto(Reader):
 
     def finish(self) -> Iterable[Row]:
         """Return the rows of lines that were held back."""
-        if self._chosen is not None:
-            return self._chosen.finish()
-        return () if self._first is None else self._choose([self._first])
+        rows = self._choose([self._first]) if self._chosen is None and self._first is not None else ()
+        return [*rows, *(self._chosen or self._mixed).finish()]
 
     def _read(self, line: bytes) -> Iterable[Row]:
         if line.startswith(b"#") or not line.strip():

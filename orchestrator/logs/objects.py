@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.logs.columns import may_be_loss
 from orchestrator.logs.lines import MAX_NAME, Reader, Row, Rows, texts_of
 from orchestrator.logs.series import SeriesOfText, row_of_object
+from orchestrator.logs.settings import Settings
 
 _NUMBERS = frozenset((float, int))
 # What json.loads calls, which costs as much again around it.
@@ -21,16 +22,28 @@ class JsonLines(Reader):
     def __init__(self) -> None:
         self._series = SeriesOfText()
         self._alike = ObjectsAlike(self._series)
+        self._settings = Settings()
+
+    def num_left_out(self) -> int:
+        """Return the number of lines with a loss that are not part of the training series."""
+        return self._settings.num_left_out
+
+    def finish(self) -> Iterable[Row]:
+        """Return the rows of lines that were held back."""
+        return self._rows(self._settings.finish())
 
     def rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
         """Yield the rows of nonempty lines."""
+        return self._rows(self._settings.without(lines))
+
+    def _rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
         for text in texts_of(lines):
             if row := self._row(text):
                 yield row
 
     def parts(self, lines: Sequence[bytes]) -> Iterator[Row | Rows]:
         """Yield the rows of nonempty lines, those of successive objects with the same names together."""
-        texts, at = texts_of(lines), 0
+        texts, at = texts_of(self._settings.without(lines)), 0
         while at < len(texts):
             rows = self._alike.rows(texts[i] for i in range(at, len(texts)))
             at += 1 if rows is None else len(rows.values)

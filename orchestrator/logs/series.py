@@ -167,7 +167,7 @@ class SeriesOfText:
         """Return names and numbers of one line, empty if the line does not count."""
         if text.startswith(_SUMMARY):
             return {}
-        read = _read(in_usual_order(text))
+        read = read_line(in_usual_order(text))
         return read.row if read.form is None else self._counted(read.text, read.row, read.form)
 
     def row_of_line(self, line: bytes) -> Mapping[str, float]:
@@ -305,7 +305,8 @@ class _Read(NamedTuple):
     form: Form | None
 
 
-def _read(text: str) -> _Read:
+def read_line(text: str) -> _Read:
+    """Return a line with its numbers, and its form if it has a loss."""
     pairs = list(text_pairs(text))
     row = _numbered(text, pairs)
     loss = next((pair for pair in pairs if may_be_loss(pair.name, None)), None)
@@ -335,7 +336,7 @@ def _shape(line: bytes, text: str) -> Shape | None:
     if any("," in text[slice(*pair.span)] for pair in pairs):
         return None
     places = {name: (slice(*pair.span), pair.factor) for name, pair in _named(pairs).items()}
-    read, checks = _read(text), []
+    read, checks = read_line(text), []
     for counter, names in named_counters(text, _start_of_loss(text, pairs)):
         checks.append((slice(*counter.span(1)), slice(*counter.span(2))))
         for name, group in names:

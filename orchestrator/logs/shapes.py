@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+ZEROS = bytes.maketrans(b"123456789", b"000000000")  # makes lines equal that differ in their digits alone
 _PLAIN = re.compile(rb"[\t -z|}~]{1,1000}")  # without JSON
 MAX_SHAPES = 2000  # that are remembered
 
@@ -50,7 +50,7 @@ class Shape:
 
 def shapes_of(lines: Sequence[bytes]) -> list[bytes]:
     """Return the shape of each line, which has 0 in place of each digit."""
-    return b"\n".join(lines).translate(_ZEROS).split(b"\n") if lines else []
+    return b"\n".join(lines).translate(ZEROS).split(b"\n") if lines else []
 
 
 def may_have_shape(line: bytes) -> bool:

@@ -12,6 +12,7 @@ from orchestrator.logs.columns import EPOCH, find_name
 
 Cells = Mapping[str, tuple[np.ndarray, np.ndarray]]  # rows and values of each column
 
+_MAX_AT_ONE = 5  # losses with one step; of more it is a setting
 _FEWEST_BACK = 2  # steps that do not increase where several processes print
 _ALIKE_STEPS, _WITHIN = 0.8, 0.5  # shares of the steps that each process printed, and of ways back within the run
 
@@ -27,6 +28,8 @@ def steps_of(cells: Cells, step: str | None, loss_rows: np.ndarray) -> tuple[np.
     step_N[last < 0] = values[0]  # losses before the first named step
     if not (np.abs(step_N) < 2**53).all() or (step_N != np.round(step_N)).any():
         return numbered, f"{step} is not an integer everywhere: points are numbered from 0"
+    if len(step_N) > _MAX_AT_ONE and (step_N == step_N[0]).all():
+        return numbered, f"{step} is the same everywhere: points are numbered from 0"
     return step_N.astype(np.int64), ""
 
 
