@@ -213,7 +213,7 @@ def number_text(value: float, digits: int) -> str:
     """``value`` with ``digits`` significant digits; of 1 - value where it is just below 1, e.g. 0.999968."""
     if _NEAR_ONE <= value < 1:
         places = min(digits - 1 - math.floor(math.log10(1 - value)), _MOST_PLACES)
-        return f"{value:.{places}f}".rstrip("0")
+        return min(f"{value:.{places}f}".rstrip("0"), repr(value), key=len)  # no digits that it does not have
     # Python pads exponents, as in 1e-08.
     return re.sub(r"e([+-])0+", r"e\1", f"{value:.{digits}g}")
 

@@ -61,11 +61,19 @@ def together(axes: Mapping[str, Axis], names: Iterable[str | None]) -> set[str]:
 
 def value_labels(values: Sequence[Any], digits: int = _DIGITS) -> list[str]:
     """A text for each value, different for different values: numbers have ``digits`` digits, or more if needed."""
+    # The digits of 1 - value matter only where all values are below 1, as of a decay.
+    is_beyond = any(isinstance(value, int | float) and value >= 1 for value in values)
     for num in range(digits, _MOST_DIGITS + 1):
-        labels = [number_text(value, num) if isinstance(value, float) else format_value(value) for value in values]
+        labels = [_label(value, num, is_beyond) for value in values]
         if len(set(labels)) == len(set(values)):
             return labels
     return [repr(value) for value in values]
+
+
+def _label(value: Any, num_digits: int, is_beyond: bool) -> str:
+    if not isinstance(value, float):
+        return format_value(value)
+    return number_text(float(f"{value:.{num_digits}g}") if is_beyond else value, num_digits)
 
 
 def value_label(axis: Axis, value: Any) -> str:

@@ -101,3 +101,12 @@ def test_a_short_number_of_a_heatmap_finds_its_cell() -> None:
     values = tuple(Axis("lr", "log", (), (1e-4, 3.0)).grid(9))
     axis = Axis("lr", "log", values)
     assert [value_meant("--where", axis, short_number(value)) for value in values] == list(values)
+
+
+def test_a_value_that_misses_one_by_rounding_is_written_as_one_where_the_axis_goes_beyond() -> None:
+    axis = Axis("lr", "values", (0.1, 0.999999999999263, 10.0))
+    assert value_labels(axis.values) == ["0.1", "1", "10"]
+    assert value_meant("--where", axis, "1") == 0.999999999999263
+    assert value_labels((0.99999, 0.9999999)) == ["0.99999", "0.9999999"], "of a decay all digits matter"
+    assert value_labels((0.999999999999263, 1.0, 10.0))[:2] == ["0.999999999999", "1"]
+    assert format_value(0.999999999999263) == "0.999999999999263", "no digits that the number does not have"
