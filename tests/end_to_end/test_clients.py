@@ -57,8 +57,8 @@ def file_of(folder: Path, client: dict[str, Any], attempt: dict[str, Any]) -> Pa
 def test_a_check_of_a_client_begins_with_the_truth(tmp_path: Path, name: str, i: int) -> None:
     attempt = CLIENTS[name]["tries"][i]
     path = file_of(tmp_path, CLIENTS[name], attempt)
-    # So many that a trainer without an end goes beyond its steps on any machine.
-    command = ["check", str(path), "--losses", "130", "--json", str(tmp_path / "said.json")]
+    # So many that a trainer without an end goes beyond its steps on any machine, however long its imports take.
+    command = ["check", str(path), "--losses", "130", "--timeout", "300", "--json", str(tmp_path / "said.json")]
     done = CliRunner().invoke(app, command, catch_exceptions=False)
     said = json.loads((tmp_path / "said.json").read_text())
     assert said["kind"] == attempt["check"], done.output
