@@ -19,6 +19,7 @@ _WORDS = (b"loss", b"nll", b"entropy", b"trl")
 _MAX_BYTES = 16_000  # searched in a line
 _MAX_HELD = 1000  # lines after one that may be a configuration
 _MIN_COMPARED = 10  # characters
+_MAX_AGAIN = 16  # times that processes print a configuration in the same characters
 _MAX_OTHERS = 9  # lines with a loss, each of another shape; the first that recurs is of the log
 # Share of equal names in lines of one shape, and if the first has words among its numbers.
 _ALIKE, _ALIKE_WITH_WORDS = 0.5, 0.75
@@ -53,6 +54,7 @@ class Settings:
         self._words = (*_WORDS, *(name.encode() for name in self._given))
         self._first: _Shape | None = None  # of the line that may be a configuration
         self._held: list[bytes] = []  # from that line on
+        self._num_again = 0
         self._others: list[_Shape] = []  # of later lines with a loss
         self._left_out: _Shape | None = None
         self._begins = b""  # its first characters, with 0 in place of each digit
@@ -83,6 +85,9 @@ class Settings:
             return ()
         is_again = _ends_alike(line, self._held[0])
         self._held.append(line)
+        self._num_again += is_again
+        if self._num_again > (_MAX_AGAIN if self._first.has_words else 0):
+            return self._release(False)  # such as `loss nan`
         if shape is not None and not is_again:
             if self._first.recurs_in(shape):
                 return self._release(False)

@@ -92,6 +92,11 @@ def test_objects_with_words_are_a_log_when_they_recur() -> None:
     assert [point.loss for point in points_of(text)] == LOSSES
 
 
+@pytest.mark.parametrize("line", ["loss nan", "{'loss': nan, 'lr': 0.1}", "{'loss': nan, 'lr': 0.1, 'phase': 'a'}"])
+def test_a_loss_that_does_not_change_is_seen_while_it_is_printed(line: str) -> None:
+    assert MetricStream(MetricsConfig()).feed(30 * f"{line}\n".encode())
+
+
 def points_of(text: str) -> list[Point]:
     """Return the points of a log that arrives in pieces."""
     stream, content = MetricStream(MetricsConfig()), text.encode()
