@@ -117,7 +117,7 @@ def _edge(table: SweepTable) -> EdgeRange | None:
     try:
         stability = GridMap(table).steepest
         rows = stability.rows()
-        clear = [row.edges for row in rows if len(row.edges) == 1]  # a row with an island has three
+        clear = [list(row.edges) for row in rows if len(row.edges) == 1]  # a row with an island has three
         edges = clear or [_of_largest_region(stability, row) for row in rows]
         places = [edge.at for of_row in edges for edge in of_row if edge.at is not None]
     except InputError:

@@ -10,7 +10,6 @@ PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # three runs, which start Ray each
 def test_the_commands_of_the_tutorial_give_an_edge_a_cause_and_a_recommendation(tmp_path: Path) -> None:
     short = PAGE.replace("--steps 200", "--steps 40").replace("--steps 800", "--steps 60")
     assert short.count("--steps 40") == 2
