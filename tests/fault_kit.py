@@ -139,7 +139,7 @@ def kill_at_random_moments(folder: Path, seed: int, most_kills: int, longest_s: 
     assert killed >= 2
 
 
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 600.0) -> None:
     """Wait for ``condition``, which may raise nothing."""
     deadline = time.monotonic() + timeout_s
     while not condition():

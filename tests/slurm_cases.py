@@ -109,7 +109,7 @@ def assert_same(rows: list[SimpleNamespace], expected: list[SimpleNamespace]) ->
 
 def events_until(executor: SlurmExecutor, is_over: Callable[[list[Event]], object]) -> list[Event]:
     events: list[Event] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not is_over(events):
         assert time.monotonic() < deadline, events
         events += executor.poll(0.2)

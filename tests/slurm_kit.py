@@ -128,7 +128,7 @@ class Slurm:
         self.daemons.pop(name).wait()
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True)
 
     def say(self, *command: str) -> str:
         """The output of a command that must work."""

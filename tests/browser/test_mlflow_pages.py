@@ -19,7 +19,6 @@ import orchestrator
 from orchestrator.api.upkeep import sync
 from orchestrator.render.text import show
 
-pytestmark = pytest.mark.timeout(600)  # MLflow's server alone starts for a minute on a busy machine
 SWEEP = Path(sys.executable).with_name("sweep")
 FIT = """
 name: fit

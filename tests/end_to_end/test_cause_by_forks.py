@@ -90,7 +90,6 @@ def proofs_of(sweep: Sweep, results: Path, most: int, replicates: int = 8) -> li
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
 def test_chance_failures_confirm_a_cause_in_at_most_five_of_a_hundred_runs(tmp_path: Path) -> None:
     file = tmp_path / "chance.yaml"
     file.write_text(CHANCE.format(seeds=", ".join(map(str, range(400)))))
@@ -101,7 +100,6 @@ def test_chance_failures_confirm_a_cause_in_at_most_five_of_a_hundred_runs(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", CONFIRMED)
 def test_forks_confirm_a_planted_cause_and_no_other(name: str, tmp_path: Path) -> None:
     (proofs,) = proofs_of(load_sweep(CAUSES / f"{name}.yaml"), tmp_path, 1)
@@ -112,7 +110,6 @@ def test_forks_confirm_a_planted_cause_and_no_other(name: str, tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_forks_confirm_that_the_norms_of_a_custom_packed_objective_collapse(tmp_path: Path) -> None:
     """The fork that keeps them is stable, and so is one at a lower rate, which proves nothing next to it."""
     (tmp_path / "rayleigh.py").write_text(RAYLEIGH)

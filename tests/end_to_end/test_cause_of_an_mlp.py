@@ -83,7 +83,7 @@ BY_HAND = {
     "precision=float64": "spiked",
     "freeze=head": "spiked",
 }
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,6 @@ def log_of(ledger: LedgerReader, row: TrialResult) -> Log:
 
 @pytest.mark.parametrize("name", PLANTED)
 @pytest.mark.slow  # that of docs/diagnosis.md, no_warmup, is among the tests of the docs
-@pytest.mark.timeout(900)
 def test_the_planted_cause_is_named_in_every_trial_that_is_not_stable_and_no_other(name: str, tmp_path: Path) -> None:
     sweep = load_sweep(CAUSES / f"{name}.yaml")
     assert show(run_lines(sweep, tmp_path, "inline")) == 0

@@ -67,7 +67,6 @@ def test_an_axis_of_rules_goes_through_the_commands_and_tells_what_fired(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_commands_of_the_control_page_work_on_its_example(tmp_path: Path) -> None:
     use = section(PAGE, "Use it in a sweep")
     write_files(use, tmp_path)

@@ -70,7 +70,7 @@ def run_all(lines: list[list[str]], cwd: Path) -> None:
             invoke(arguments, cwd)
             continue
         command = [str(Path(sys.executable).with_name("sweep")), *arguments]
-        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=250)
+        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
         assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
 
 
@@ -118,7 +118,6 @@ def test_the_commands_of_the_diagnosis_page_work_on_its_example(tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_the_commands_of_the_remedies_page_work_on_its_example(tmp_path: Path) -> None:
     (tmp_path / "night.yaml").write_text(blocks(REMEDIES, "yaml")[0])
     run_all(remedies_commands("night"), tmp_path)
@@ -130,7 +129,6 @@ def test_the_commands_of_the_remedies_page_work_on_its_example(tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_the_trainer_of_the_remedies_page_is_forked_from_its_checkpoints(tmp_path: Path) -> None:
     run_all(remedies_commands("train_rescue"), tmp_path)
     found = json.loads((tmp_path / "script.json").read_text())
@@ -341,7 +339,6 @@ def heads(text: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # four runs, which start Ray each
 def test_the_commands_and_the_notebook_of_the_maps_page_work_on_its_example(tmp_path: Path, monkeypatch) -> None:
     # A fifth of the steps: what is printed is not compared, and diverged cells are there all the same.
     (tmp_path / "fit.yaml").write_text(blocks(MAPS, "yaml")[0].replace("steps: 300", "steps: 60"))

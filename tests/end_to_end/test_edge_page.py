@@ -21,7 +21,6 @@ def test_the_sweep_files_of_the_page_are_valid() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # a dozen runs, which start Ray each
 def test_the_commands_of_the_page_give_an_edge_with_an_interval(tmp_path: Path) -> None:
     (tmp_path / "sweeps").mkdir()
     shutil.copy(ROOT / "sweeps" / "fit_edge.yaml", tmp_path / "sweeps")

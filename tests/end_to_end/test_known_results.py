@@ -23,7 +23,6 @@ from orchestrator.sweepfile.spec import load_sweep
 ROOT = Path(__file__).parents[2]
 KNOWN = ROOT / "sweeps" / "known"
 PAGE = (ROOT / "docs" / "known-results.md").read_text()
-pytestmark = pytest.mark.timeout(1800)
 
 
 def trained(name: str, folder: Path, **smaller: Sequence[str] | str) -> LedgerReader:

@@ -22,7 +22,6 @@ PLANTED = {
 
 @pytest.mark.parametrize("name", PLANTED)
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_the_remedy_with_the_lowest_loss_makes_a_move_against_the_planted_cause(name: str, tmp_path: Path) -> None:
     sweep = load_sweep(CAUSES / f"{name}.yaml")
     assert show(run_lines(sweep, tmp_path, "inline")) == 0

@@ -121,7 +121,6 @@ def test_the_table_of_the_ladders_has_their_numbers() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     shutil.copy(ROOT / "sweeps" / "lr_width.yaml", tmp_path)
     short = PAGE.replace("run lr_width", "run lr_width --steps 200 --seeds 0").replace("steps=1200", "steps=800")
@@ -131,7 +130,6 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("name", "axis"), [("lr_width", "width"), ("lr_depth", "depth")])
 def test_no_run_of_a_ladder_is_void_to_the_other_sizes(
     train: Callable[..., Any], tmp_path: Path, name: str, axis: str

@@ -25,7 +25,7 @@ tracking: {every: 1}
 
 
 def sweep(cwd: Path, *arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run([SWEEP, *arguments], cwd=cwd, capture_output=True, text=True, timeout=280)
+    return subprocess.run([SWEEP, *arguments], cwd=cwd, capture_output=True, text=True)
 
 
 def test_a_newcomer_gets_the_right_table_of_nano_gpt_at_once(tmp_path: Path) -> None:

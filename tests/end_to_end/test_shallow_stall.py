@@ -17,7 +17,7 @@ from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import load_sweep
 
 FILE = Path(__file__).parents[2] / "sweeps/causes/shallow_stall.yaml"
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,6 @@ tracking: {enabled: false}
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_sharpness_settles_at_2_over_lr_without_decay_and_with_relu_far_below_it_with_decay(tmp_path: Path) -> None:
     (tmp_path / "signs.py").write_text(MLP)
     (tmp_path / "signs.yaml").write_text(SWEEP)

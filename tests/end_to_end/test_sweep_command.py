@@ -62,7 +62,7 @@ def finished(folder: Path) -> int:
         return 0
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 1200) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -70,7 +70,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
 
 
 def sweep(cwd: Path, *arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run([SWEEP, *arguments], cwd=cwd, capture_output=True, text=True, timeout=280)
+    return subprocess.run([SWEEP, *arguments], cwd=cwd, capture_output=True, text=True)
 
 
 @pytest.mark.services
@@ -117,7 +117,7 @@ def test_ctrl_c_ends_in_seconds_and_the_next_run_goes_on(tmp_path: Path) -> None
     wait_until(lambda: finished(folder) >= 3)
     os.killpg(driver.pid, signal.SIGINT)  # as a terminal does it: to the whole group
     asked = time.monotonic()
-    output, _ = driver.communicate(timeout=60)
+    output, _ = driver.communicate()
     assert time.monotonic() - asked < 25
     assert driver.returncode == 130, output
     assert "the same command resumes" in output

@@ -10,7 +10,6 @@ PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # three runs, which start Ray each
 def test_the_commands_of_the_tutorial_give_an_edge_a_cause_and_a_recommendation(tmp_path: Path) -> None:
     short = PAGE.replace("--steps 200", "--steps 40").replace("--steps 800", "--steps 60")
     assert short.count("--steps 40") == 2
@@ -19,5 +18,5 @@ def test_the_commands_of_the_tutorial_give_an_edge_a_cause_and_a_recommendation(
     assert re.search(r"^cause: ", printed, re.MULTILINE)
     assert re.search(r"^inside stable territory", printed, re.MULTILINE)
     assert re.search(r"^qk_norm=true against qk_norm=false: the stable area changes by", printed, re.MULTILINE)
-    assert len(re.findall(r"median validation loss", printed)) == 3
+    assert len(re.findall(r"^lr=[^:]*: median validation loss", printed, re.MULTILINE)) == 3  # recommended thrice
     assert (tmp_path / "edge.png").is_file()

@@ -13,7 +13,6 @@ PAGE = (ROOT / "docs" / "warning.md").read_text()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_loop_warns_and_the_sweep_is_judged(tmp_path: Path) -> None:
     use = section(PAGE, "Use it")
     write_files(use, tmp_path)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 SWEEP = str(Path(sys.executable).with_name("sweep"))
-WAIT_S = 120.0
+WAIT_S = 600.0
 # A trainer with a checkpoint: each start goes on from it, and prints as nanoGPT does. It has one spike.
 TRAINER = textwrap.dedent(
     """

@@ -12,7 +12,6 @@ PAGE = (ROOT / "docs" / "weights.md").read_text()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_weights_are_kept_exported_and_merged(tmp_path: Path) -> None:
     use = section(PAGE, "Keep them, and take them elsewhere")
     write_files(use, tmp_path)

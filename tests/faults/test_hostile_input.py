@@ -547,7 +547,7 @@ def run_measured(*arguments: str, cwd: Path) -> tuple[int, float, int, str, str]
     """Exit code, CPU seconds, MiB, output and errors of `sweep` with ``arguments``."""
     command = [sys.executable, "-c", _MEASURE, sys.executable, "-m", "orchestrator.cli", *arguments]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=True)
     output, _, measured = done.stdout.rstrip("\n").rpartition("\n")
     code, seconds, mib = measured.split()
     return int(code), float(seconds), int(mib), output, done.stderr

@@ -104,7 +104,7 @@ def test_a_signal_lets_packs_write_a_checkpoint_and_ends_with_its_own_code(
     driver = start(folder, "--executor", "inline")
     wait_until(lambda: is_training(folder), "checkpoint")
     driver.send_signal(number)
-    output, _ = driver.communicate(timeout=30)
+    output, _ = driver.communicate()
     assert driver.returncode == code, output
     assert "the same command resumes" in output
     assert "Traceback" not in output

@@ -11,7 +11,7 @@ from fault_kit import assert_sound, can_go_on, results_of, run, start, wait_unti
 from orchestrator.base.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(420)]
+pytestmark = pytest.mark.faults
 SHARED = """
 name: edge
 objective: gpt
@@ -45,7 +45,7 @@ def test_a_killed_rank_costs_the_steps_since_the_checkpoint(tmp_path: Path, exec
     tree = psutil.Process(driver.pid)
     wait_until(lambda: can_go_on(here) and ranks_of(tree), "checkpoint and rank", 120)
     os.kill(ranks_of(tree)[0].pid, signal.SIGKILL)
-    output, _ = driver.communicate(timeout=240)
+    output, _ = driver.communicate()
     assert driver.returncode == 0, output
     with LedgerReader(here / "results/edge" / LEDGER) as ledger:
         packs = ledger.packs()

@@ -354,7 +354,7 @@ def test_a_driver_that_is_killed_while_it_makes_the_store_leaves_none_half_made(
 def test_eight_processes_may_use_a_fresh_folder_at_once(place: Path) -> None:
     names = [f"tiny{i}" for i in range(8)]
     drivers = [start(place, "--name", name, "--seeds", "0") for name in names]
-    outputs = [driver.communicate(timeout=200)[0] for driver in drivers]
+    outputs = [driver.communicate()[0] for driver in drivers]
     for name, driver, output in zip(names, drivers, outputs, strict=True):
         assert driver.returncode == 0, output
         assert "warning" not in output
@@ -381,7 +381,7 @@ def test_no_run_stays_running_when_its_driver_is_gone(with_store: Path, number: 
     wait_until(lambda: num_mirrored(store(with_store)) >= 2, "mirrored trial")
     assert runs_without_driver(folder, TrackingConfig()) >= 1
     driver.send_signal(number)
-    output, _ = driver.communicate(timeout=60)
+    output, _ = driver.communicate()
     assert driver.returncode == code, output
     assert "Traceback" not in output
     assert set(trial_statuses(with_store)) != {"finished"}, "it was caught in the middle"

@@ -58,6 +58,7 @@ FLOOR_PLAN = (
     "objectives.held",
     "objectives.control",
     "objectives.action",
+    "objectives.rule_words",
     "objectives.rule_clocks",
     "objectives.loop_config",
     "objectives.policy",

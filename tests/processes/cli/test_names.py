@@ -67,7 +67,6 @@ def run(folder: Path, *arguments: str, code: int = 0) -> str:
         env={**os.environ, "PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,
-        timeout=300,
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -79,7 +79,7 @@ def trained(kind: str, folder: Path, *, reads: bool) -> list[dict]:
         )
         for rank in ranks
     ]
-    outputs = [process.communicate(timeout=240) for process in running]
+    outputs = [process.communicate() for process in running]
     assert [process.returncode for process in running] == [0 for _ in ranks], outputs
     return [json.loads(out.splitlines()[-1]) for out, _ in outputs]
 

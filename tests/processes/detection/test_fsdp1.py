@@ -73,7 +73,7 @@ def trained(kind: str, folder: Path, *, keeps_names: bool = True) -> list[dict]:
         )
         for rank in range(2 if kind == "sharded" else 1)
     ]
-    outputs = [process.communicate(timeout=240)[0] for process in running]
+    outputs = [process.communicate()[0] for process in running]
     assert [process.returncode for process in running] == [0 for _ in running]
     return [json.loads(output.splitlines()[-1]) for output in outputs]
 

@@ -33,7 +33,6 @@ def scattered_rows(num: int) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_ten_thousand_scattered_cells_are_imported_and_exported_in_a_gigabyte(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("\n".join(scattered_rows(10_000)))
     options = ("--name", "case", "--axis", "lr=log", "--axis", "beta2=log1m", "--outcome", "outcome", "--loss", "loss")

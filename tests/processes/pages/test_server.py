@@ -100,7 +100,7 @@ def test_sweep_page_says_its_address_and_ends_well_by_ctrl_c(
     assert address.endswith(ending)
     wait_for(address)
     os.kill(server.pid, signal.SIGINT)
-    server.communicate(timeout=30)
+    server.communicate()
     assert server.returncode == 0
 
 

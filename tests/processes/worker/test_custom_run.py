@@ -93,7 +93,7 @@ def test_children_and_daemons_end_with_the_run(tmp_path: Path) -> None:
     last = last_of(tmp_path, script)
     assert last.error is None
     pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while any(map(is_alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(map(is_alive, pids))
@@ -315,7 +315,7 @@ def test_a_killed_worker_takes_its_script_with_it(tmp_path: Path) -> None:
     import subprocess
 
     worker = subprocess.Popen([sys.executable, "-c", code, str(Path(__file__).parents[2])], cwd=tmp_path)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -10,7 +10,7 @@ import pytest
 from fault_kit import LONGER, assert_sound, can_go_on, results_of, undisturbed_results, wait_until, write_sweep
 from slurm_kit import Slurm
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(420)]
+pytestmark = pytest.mark.slurm
 DOCS = Path(__file__).parents[3] / "docs" / "clusters.md"
 # All that the test changes: the numbers of the job, and the name of the sweep file.
 NUMBERS = {"--nodes=4": "--nodes=2", "--cpus-per-task=16": "--cpus-per-task=1", "--time=04:00:00": "--time=00:10:00"}

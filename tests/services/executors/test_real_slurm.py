@@ -34,7 +34,7 @@ from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.slurm import SlurmExecutor
 from orchestrator.ledger.reader import LedgerReader
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(420)]
+pytestmark = pytest.mark.slurm
 LOW = {"time": "30", "partition": "low"}
 Start = Callable[..., Slurm]
 

@@ -34,7 +34,6 @@ def busy() -> Iterator[None]:
         yield
 
 
-@pytest.mark.timeout(1800)
 def test_ten_runs_in_ten_folders_with_and_without_a_cache_idle_and_busy_are_equal_to_the_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

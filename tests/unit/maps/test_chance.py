@@ -73,7 +73,6 @@ def simulated(make, num: int, is_paired: bool, num_cases: int, shift: float = 0.
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("is_paired", [True, False], ids=["paired", "apart"])
 @pytest.mark.parametrize("num", [2, 3, 6, 8])
 def test_seeds_alone_are_more_than_chance_in_at_most_five_percent(num: int, is_paired: bool) -> None:
@@ -89,7 +88,6 @@ def test_seeds_alone_are_more_than_chance_in_at_most_five_percent(num: int, is_p
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_on_scattered_cells_seeds_alone_are_no_more_than_chance_and_a_shift_is() -> None:
     """The figures are those of docs/maps.md."""
     null = simulated(SCATTERED, 6, True, 30)

@@ -62,7 +62,6 @@ def test_the_interval_holds_most_truths() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("num_sizes", [2, 3, 4, 5, 6])
 def test_the_interval_of_95_percent_holds_90_to_99_percent_of_500_truths(num_sizes: int) -> None:
     assert 0.9 <= coverage(num_sizes, 500) <= 0.99
@@ -81,7 +80,6 @@ def updated(num_sizes: int, num: int) -> Iterator[tuple[Case, Target]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("num_sizes", [3, 4, 5])
 def test_the_interval_after_four_runs_at_the_target_holds_90_to_99_percent_of_300_truths(num_sizes: int) -> None:
     cases = list(updated(num_sizes, 300))

@@ -109,7 +109,6 @@ NUM_EDGES = {0.005: 60, 0.02: 60, 0.04: 60, 0.1: 300}  # by width; the widest is
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("width", NUM_EDGES)
 def test_the_interval_of_a_refined_grid_contains_the_planted_edge(width: float) -> None:
     """P(stable) is the logistic function of the distance to the edge in units of ``width``, a part of the axis."""

@@ -279,7 +279,6 @@ def test_what_cannot_be_answered_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_failures_in_ten_times_the_steps_are_foreseen_on_a_real_sweep(train, tmp_path: Path) -> None:
     """The sweep of docs/maps.md: 300 steps predict what 3000 do, better than both guesses that need no law."""
     text = (ROOT / "docs" / "maps.md").read_text().partition("```yaml\n")[2].partition("```")[0]

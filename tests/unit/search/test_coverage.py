@@ -24,7 +24,7 @@ FIRST_SEED = 7000
 Edge = Callable[[float], float]
 Cells = dict[tuple[float, ...], list[str]]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -327,8 +327,8 @@ def test_what_one_cell_does_not_take_is_left_out_there(region: Path) -> None:
     with pytest.raises(InputError, match="no such field"):
         region_to_remedy(region, {}, RemedyRequest(("lr=0.5", "rate=x0.5"), each_cell=True))
     assert all(one.fork_steps == [20] for one in find_cell_remedies(region, {"lr": 3.0}, asked).cells)
-    early = RemedyRequest(("lr=0.5",), ("-50",), 1, pairs=False, each_cell=True)
-    assert [one.fork_steps for one in find_cell_remedies(region, {"lr": 3.0}, early).cells] == [[], [8]]
+    early = RemedyRequest(("lr=0.5",), ("-40",), 1, pairs=False, each_cell=True)
+    assert [one.fork_steps for one in find_cell_remedies(region, {"lr": 3.0}, early).cells] == [[], [4]]
 
 
 @pytest.mark.parametrize(
