@@ -27,7 +27,7 @@ tracking: {enabled: false}
 ELASTIC = (
     SHARED.replace("steps: 200", "steps: 600")
     .replace("workers: 2", "workers: {min: 1, max: 2}")
-    .replace("[0.001, 0.01]", "[0.003]")
+    .replace("[0.001, 0.01]", "[0.0001]")
     .replace("width: 16, context: 16", "width: 64, context: 64")
 )
 
