@@ -102,6 +102,7 @@ class PlanAnswer(Answer):
 
     def _batch(self) -> Iterator[str]:
         """What follows from the parts of a global batch."""
+        from orchestrator.driver.packing import world_sizes
         from orchestrator.sweepfile.custom_trainer import CustomTrainer, formula
 
         sweep, own = self.file, self.file.objective
@@ -109,11 +110,16 @@ class PlanAnswer(Answer):
             name, text = formula({*sweep.fixed, *sweep.axis_names, *sweep.maker.ties}, own.batch_workers)
             known = () if sweep.is_open else sweep.trials
             yield f"batch:    {name} = {text}{_extent([trial.config[name] for trial in known])}"
-        elif not isinstance(own, CustomTrainer) and sweep.resources.workers > 1:
+        elif not isinstance(own, CustomTrainer) and sweep.resources.most_workers > 1:
             configs = [] if sweep.is_open else [own.config_of(trial.config) for trial in sweep.trials]
-            parts = sweep.resources.workers
-            sizes = [c.batch_size // (c.accumulate * parts) for c in configs]  # type: ignore[attr-defined]
-            yield f"batch:    batch_size = micro_batch x accumulate x {parts} workers; micro_batch{_extent(sizes)}"
+            numbers = [world_sizes(own, config, sweep.resources) for config in configs]
+            sizes = [
+                config.batch_size // (config.accumulate * number)  # type: ignore[attr-defined]
+                for config, allowed in zip(configs, numbers, strict=True)
+                for number in allowed
+            ]
+            parts = f"{sweep.resources.workers_text} workers"
+            yield f"batch:    batch_size = micro_batch x accumulate x {parts}; micro_batch{_extent(sizes)}"
 
     def _work(self) -> Iterator[str]:
         from orchestrator.driver.planning import library_optimizers
@@ -137,7 +143,8 @@ class PlanAnswer(Answer):
         for name in library_optimizers(sweep, plan.missing):
             yield f"          {name} comes from a library, and trains one member at a time"
         gpus = f" and {sweep.resources.gpus:g} GPU" if sweep.resources.gpus else ""
-        processes = f" for each of {sweep.resources.workers} processes" if sweep.resources.workers > 1 else " each"
+        resources = sweep.resources
+        processes = f" for each of {resources.workers_text} processes" if resources.most_workers > 1 else " each"
         yield f"workers:  {plan.workers} packs at a time, {sweep.resources.cpus} CPU{gpus}{processes}"
         yield f"time:     {self._time()}"
 

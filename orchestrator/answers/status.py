@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
+    from orchestrator.base.resizes import Resize
     from orchestrator.base.trial_result import TrialResult
     from orchestrator.ledger.facts import Imported
     from orchestrator.maps.energy import Energy
     from orchestrator.maps.table import SweepTable
 
 _FAILED_SHOWN = 5
+_RESIZES_SHOWN = 5
 _FRAME_S = 2.0  # of a state that is watched
 _LINES_OF_ERROR = 6
 
@@ -92,6 +94,7 @@ def _state(table: SweepTable, *, fits: bool = True) -> Status:
         labels=Counter(row.label for row in rows),
         energy=energy_of(rows, facts),
         failures=tuple(row for row in rows if row.status in ("errored", "lost")),
+        resizes=tuple(table.ledger.resizes()),
         origin=long_note(facts) or "",
         drawing=text_map(rows, led(table.axes)),
     )
@@ -110,6 +113,7 @@ class Status(Answer):
     statuses: Mapping[str, int]
     outcomes: Mapping[str, int]
     energy: Energy | None
+    resizes: tuple[Resize, ...]
     labels: Mapping[str, int] = hidden()
     failures: tuple[TrialResult, ...] = hidden()
     origin: str = hidden()
@@ -142,6 +146,10 @@ class Status(Answer):
             yield Drawing(self.drawing)
         if not self.is_running and (left := self.statuses.get("running", 0)):
             yield Line(f"{left} trials were in training when their driver died; `sweep run` resumes them")
+        for resize in self.resizes[-_RESIZES_SHOWN:]:
+            yield Line(f"resized {resize.trial_id} after step {resize.step}: {resize.change}")
+        if len(self.resizes) > _RESIZES_SHOWN:
+            yield Line(f"... and {len(self.resizes) - _RESIZES_SHOWN} resizes before")
         for row in self.failures[:_FAILED_SHOWN]:
             yield Line(f"{row.status} {row.trial_id} ({row.name}): {row.reason}")
             for line in row.error.splitlines()[-_LINES_OF_ERROR:] if row.error else ():

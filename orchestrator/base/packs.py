@@ -148,6 +148,7 @@ class StackedPack(Pack):
     same members; members in ``skip`` are not trained further. A checkpoint is written every ``checkpoint_s`` seconds
     or ``checkpoint_steps``. The held-out loss of a member is measured after every ``validate_every`` of its steps, or
     only after the last one for None. ``workers`` processes share the batches of a member, which trains alone then.
+    An elastic trial takes the largest of ``sizes``, which ascend, whose processes find a place.
     """
 
     objective: str
@@ -162,6 +163,7 @@ class StackedPack(Pack):
     skip: frozenset[str] = field(default=frozenset(), repr=False)
     keep: Keep | None = None
     workers: int = 1
+    sizes: tuple[int, ...] = ()
 
     @property
     def trained_ids(self) -> list[str]:

@@ -20,7 +20,7 @@ def chosen_executor(sweep: Sweep, results: Path, address: str | None) -> tuple[s
     """
     if address is not None:
         return "ray", "executor: ray, which runs already"
-    if (sweep.resources.workers or 1) > 1:
+    if sweep.resources.most_workers > 1:
         return "ray", "executor: ray, since a trial has several processes"
     if importlib.util.find_spec("ray") is None:
         return INLINE, "executor: inline, since Ray is not installed"

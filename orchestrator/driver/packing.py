@@ -13,13 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from objectives.base import Objective, Rounding
+from objectives.base import Objective, Rounding, TrainingConfig
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import TRIALS, read_checkpoint
 from orchestrator.base.packs import Checkpoint, Keep, Launch, LaunchedPack, Member, Pack, StackedPack, Telemetry
 from orchestrator.base.space import Trial, canonical_text, format_value
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
+from orchestrator.sweepfile.sections import ResourcesConfig
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.worker.machine import fastest_width, load_measurements
 
@@ -230,8 +231,23 @@ def pack_of(sweep: Sweep, members: Sequence[Member], width: int | None = None) -
         checkpoint_s=sweep.checkpoint.every_s,
         checkpoint_steps=sweep.checkpoint.every_steps,
         keep=None if sweep.keep is None else Keep(sweep.keep.every, sweep.keep.last),
-        workers=resources.workers,
+        workers=resources.most_workers,
+        sizes=world_sizes(objective, config, resources) if resources.is_elastic else (),
     )
+
+
+def world_sizes(objective: Objective, config: TrainingConfig, resources: ResourcesConfig) -> tuple[int, ...]:
+    """Return the numbers of processes, ascending, that can share each batch of a configuration."""
+
+    def can_share(workers: int) -> bool:
+        try:
+            if workers > 1 and objective.check_workers is not None:
+                objective.check_workers(config, workers)
+        except ValueError:
+            return False
+        return True
+
+    return tuple(filter(can_share, range(resources.fewest_workers, resources.most_workers + 1)))
 
 
 def _launch(sweep: Sweep, trainer: CustomTrainer) -> Launch:
@@ -254,7 +270,16 @@ def planned_workers(sweep: Sweep) -> int:
     """Packs at a time on this machine, as the executor would choose."""
     if sweep.resources.parallel != "auto":
         return sweep.resources.parallel
-    return max(1, len(os.sched_getaffinity(0)) // (sweep.resources.cpus * sweep.resources.workers))
+    return max(1, len(os.sched_getaffinity(0)) // (sweep.resources.cpus * sweep.resources.most_workers))
+
+
+def lookahead(sweep: Sweep) -> int:
+    """Return how many packs are queued beyond the running ones, so that no worker waits for the driver.
+
+    None if slow trials are stopped, since a pack is compared with the trials that have a result when it is dispatched;
+    and none of elastic trials, whose first process would take a place that a trial before it may need.
+    """
+    return int(sweep.stopping.slow is None and not sweep.resources.is_elastic)
 
 
 def dispatched(pack: Pack, sweep: Sweep, folder: Path, ledger: LedgerReader) -> Pack:

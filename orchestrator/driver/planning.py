@@ -35,6 +35,7 @@ from orchestrator.driver.packing import (
     rounding_of,
     structure_of,
     with_numerics,
+    world_sizes,
 )
 from orchestrator.driver.texts import check_documents
 from orchestrator.driver.timing import measure_structures, planned_time
@@ -159,7 +160,7 @@ def _known_choices(sweep: Sweep, missing: Sequence[Trial]) -> list[PlanChoice | 
         config = sweep.objective.config_of(trials[0].config)
         choice, rounding = None, rounding_of(sweep, trials[0])
         if resources.pack != "auto" and config.can_be_stacked:
-            choice = set_plan(rounding.plan(resources.pack), resources.workers)
+            choice = set_plan(rounding.plan(resources.pack), world_sizes(sweep.objective, config, resources))
         elif not resources.gpus:  # otherwise the cache is on the machine with the GPU
             choice = cached_choice(sweep.objective, config, "cpu", resources.cpus, len(trials), rounding)
         choices.append(choice)

@@ -52,9 +52,6 @@ from orchestrator.sweepfile.spec import Sweep
 MAX_LOSSES = 3  # of a trial without progress in between, after which it is given up
 _POLL_S = 0.25
 _OUT_OF_MEMORY_REMEDY = "lower batch_size, context or width, or --pack"
-# Packs queued beyond the running ones, so that no worker waits for the driver. Zero if slow trials are stopped, since
-# a pack is compared with the trials that have a result when it is dispatched.
-_LOOKAHEAD = 1
 
 
 def run_sweep(
@@ -155,7 +152,7 @@ class _Run:
                     self.queued += make_packs(self.sweep, list(self.waiting.values()), executor.slots)
                     self.waiting.clear()
                 # Packs already running continue: if one of them trains after all, the others are started too.
-                max_packs = executor.slots + (_LOOKAHEAD if self.sweep.stopping.slow is None else 0)
+                max_packs = executor.slots + packing.lookahead(self.sweep)
                 while self.queued and self.fail_fast.reason is None and len(self.packs) < max_packs:
                     self._submit(self.queued.pop(0), executor)
                 if not self.packs:

@@ -36,14 +36,15 @@ class ExecutorOptions:
             "cpus": resources.cpus,
             "gpus": resources.gpus_per_worker or resources.gpus,
             "parallel": None if resources.parallel == "auto" else resources.parallel,
-            "workers": resources.workers,
+            "workers": resources.most_workers,
         }
 
 
 def _ray(options: ExecutorOptions) -> Start:
     from orchestrator.executors.subprocess_executor import SubprocessExecutor
 
-    arguments = {**options.resource_arguments(), "address": options.address}
+    fewest = options.resources.fewest_workers if options.resources.is_elastic else None
+    arguments = {**options.resource_arguments(), "address": options.address, "fewest": fewest}
     if options.address is None:
         _check_gpus(options.resources)
     # Without other nodes, as on macOS and Windows, Ray listens on loopback only.

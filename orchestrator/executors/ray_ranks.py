@@ -12,12 +12,16 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from objectives.base import RankLost
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import make_folder
-from orchestrator.worker.launcher import CannotStart, Child, Launcher, free_port, torchrun_environments
+from orchestrator.worker.launcher import CannotStart, Child, Launcher
 from orchestrator.worker.points import Process
+from orchestrator.worker.torchrun import free_port, torchrun_environments
 
 TIMEOUT_S = 60.0  # for an actor's result
+# For the places of an elastic trial: Ray counts those of a lost node for a while, but cannot reserve them.
+_ROOM_S, _LAST_ROOM_S = 3.0, 300.0  # of a size, and of the smallest one
 
 
 class RayRank:
@@ -90,12 +94,25 @@ class RayLauncher(Launcher):
         super().__init__()
         self._cpus, self._gpus = cpus, gpus
         self._actors: list[Any] = []
+        self._room: Any = None  # the places of an elastic trial besides this process, which has its own
+
+    def fit(self, sizes: Sequence[int], cpus: int) -> int:
+        """Reserve places for the largest of ascending ``sizes`` that the cluster has now. Raises RankLost for none."""
+        for size in reversed(sizes):
+            if size == 1:
+                return 1
+            room = ray.util.placement_group([{"CPU": float(cpus)}] * (size - 1))
+            if room.wait(_LAST_ROOM_S if size == sizes[0] else _ROOM_S):
+                self._room = room
+                return size
+            ray.util.remove_placement_group(room)
+        raise RankLost(f"there are no places for {sizes[0]} processes")
 
     def rank_environments(self, workers: int) -> list[dict[str, str]]:
         """Return torchrun's variables, and the GPUs of this trial on the node of each process."""
-        group = ray.util.get_current_placement_group()
+        group = self._room or ray.util.get_current_placement_group()
         assert group is not None  # set for a trial of several processes
-        for bundle in range(1, workers):
+        for bundle in range(workers - 1) if self._room is not None else range(1, workers):
             where = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
             needs = {"num_cpus": self._cpus, "num_gpus": self._gpus, "scheduling_strategy": where}
             self._actors.append(ray.remote(RayRank).options(**needs).remote())
@@ -129,3 +146,5 @@ class RayLauncher(Launcher):
         """Release the actors."""
         for actor in self._actors:
             ray.kill(actor)
+        if self._room is not None:
+            ray.util.remove_placement_group(self._room)

@@ -18,7 +18,6 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,6 @@ for _name, _value in {
 
 import ray  # noqa: E402
 from ray import tune  # noqa: E402
-from ray._private.node import Node  # noqa: E402
 from ray.tune.progress_reporter import TrialProgressCallback  # noqa: E402
 from ray.tune.schedulers import FIFOScheduler  # noqa: E402
 from ray.tune.search import Searcher  # noqa: E402
@@ -49,13 +47,18 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noq
 from orchestrator.base.errors import ExecutorError, InputError, Problem, SweepError  # noqa: E402
 from orchestrator.base.files import keep_token  # noqa: E402
 from orchestrator.base.packs import Event, LaunchedPack, Pack, PackLost, PackStarted, Report, StackedPack  # noqa: E402
-from orchestrator.base.processes import SCRATCH, children, is_alive  # noqa: E402
+from orchestrator.base.processes import SCRATCH, is_alive  # noqa: E402
 from orchestrator.executors.pack_registry import PackRegistry  # noqa: E402
 from orchestrator.executors.ray_ranks import TIMEOUT_S, RayLauncher  # noqa: E402
+from orchestrator.executors.ray_start import (  # noqa: E402
+    CONNECT_TIMEOUT_S,
+    check_reachable,
+    ray_processes,
+    without_helpers,
+)
 from orchestrator.worker.run import run_pack  # noqa: E402
 
 _STOP_TIMEOUT_S = 4.0
-_CONNECT_TIMEOUT_S = 5.0
 _SECONDS_PER_CHECK = 2.0
 _IDLE_S = 30.0  # after which a worker without a pack is released
 
@@ -70,7 +73,7 @@ def train_pack(config: dict[str, Any]) -> None:
     launcher = None
     if isinstance(pack, LaunchedPack) and pack.launch.workers > 1:
         launcher = RayLauncher(pack.cpus, pack.launch.gpus_per_worker)
-    elif isinstance(pack, StackedPack) and pack.workers > 1:
+    elif isinstance(pack, StackedPack) and (pack.workers > 1 or pack.sizes):
         launcher = RayLauncher(pack.cpus, 0.0)
     for report in run_pack(pack, lambda: ray.get(registry.is_pausing.remote()), launcher):
         # Wrapped, so that Tune sees neither missing nor non-finite metrics.
@@ -197,24 +200,33 @@ class RayTuneExecutor:
 
     name = "ray"
 
-    def __init__(self, cpus: int, gpus: float, parallel: int | None, workers: int, address: str | None) -> None:
+    def __init__(
+        self,
+        cpus: int,
+        gpus: float,
+        parallel: int | None,
+        workers: int,
+        address: str | None,
+        fewest: int | None = None,
+    ) -> None:
         """Connect to a cluster, or start a private one, for ``parallel`` packs at a time.
 
-        Each pack takes ``workers`` times ``cpus`` and ``gpus``, possibly on different nodes. Raises InputError if the
-        cluster is too small for one pack.
+        Each pack takes ``workers`` times ``cpus`` and ``gpus``, possibly on different nodes; with ``fewest``, it takes
+        at least so many. Raises InputError if the cluster is too small for one pack.
         """
         if address is not None:
-            _check_reachable(address)
+            check_reachable(address)
         else:
             # A stale address must not send a private sweep to another cluster.
             os.environ.pop("RAY_ADDRESS", None)
             keep_token(Path.home() / ".ray" / "auth_token")  # Ray would make it with the umask's mode
         # A private Ray avoids TMPDIR, since socket paths have a length limit. Its logs are removed with the folder.
         self._scratch = tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-", dir="/tmp")
-        num_cpus = max(len(os.sched_getaffinity(0)), cpus * workers * (parallel or 1)) if address is None else None
+        num_cpus: int | None = max(len(os.sched_getaffinity(0)), cpus * (fewest or workers) * (parallel or 1))
+        num_cpus = num_cpus if address is None else None
         private: dict[str, Any] = {"_temp_dir": f"{self._scratch}/ray"} if address is None else {}
         try:
-            with _without_helpers() if address is None else contextlib.nullcontext():
+            with without_helpers() if address is None else contextlib.nullcontext():
                 ray.init(
                     address=address or "local",
                     num_cpus=num_cpus,
@@ -230,10 +242,11 @@ class RayTuneExecutor:
             what = f"cannot reach Ray at {address}" if address else "cannot start Ray"
             raise SweepError(f"{what}: {cause}\n    remedy: --executor inline trains without Ray") from error
         self._needs = (cpus, gpus, parallel, workers)
+        self._fewest = fewest
         self._failure: BaseException | None = None
         try:
             self.slots = self._count_slots()
-            self._processes = _ray_processes() if address is None else {}
+            self._processes = ray_processes() if address is None else {}
             self._gcs = ray.get_runtime_context().gcs_address
             self._mailbox = Mailbox(f"sweep-{uuid.uuid4().hex[:12]}")
             # On the driver's node, since another node could be lost while the driver survives.
@@ -280,7 +293,7 @@ class RayTuneExecutor:
     def kill(self, pack_id: str) -> None:
         """Kill the process that trains a pack, on any node."""
         with contextlib.suppress(ray.exceptions.RayError):
-            worker = ray.get(self._registry.worker_of.remote(pack_id), timeout=_CONNECT_TIMEOUT_S)
+            worker = ray.get(self._registry.worker_of.remote(pack_id), timeout=CONNECT_TIMEOUT_S)
             if worker is not None:
                 node_id, pid = worker
                 where = NodeAffinitySchedulingStrategy(node_id, soft=False)
@@ -301,7 +314,7 @@ class RayTuneExecutor:
                 raise ExecutorError(f"Ray's {name} died\n    remedy: run the same command again; it continues")
         host, _, port = self._gcs.rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
         except OSError as error:
             raise ExecutorError(f"Ray does not answer at {self._gcs}: {error}") from error
         with contextlib.suppress(InputError, ray.exceptions.RayError):
@@ -316,8 +329,11 @@ class RayTuneExecutor:
             # Ray never splits the GPU fraction of a pack over two GPUs.
             per_gpu = math.floor(1 / gpus + 1e-9) if gpus <= 1 else 1 / gpus
             fits = min(fits, int(has.get("GPU", 0) * per_gpu))
+        if self._fewest is not None and self._fewest <= fits < workers:
+            return 1
         fits //= workers
         if fits < 1:
+            workers = self._fewest or workers
             needs = f"{cpus * workers} CPU" + (f" and {gpus * workers:g} GPU" if gpus else "")
             available = f"{has.get('CPU', 0):g} CPU and {has.get('GPU', 0):g} GPU"
             raise InputError(
@@ -327,9 +343,10 @@ class RayTuneExecutor:
 
     def _run_tune(self, cpus: int, gpus: float, parallel: int | None, workers: int) -> None:
         try:
+            places = workers if self._fewest is None else 1  # an elastic trial reserves the others itself
             bundle = {"CPU": float(cpus), **({"GPU": float(gpus)} if gpus else {})}
             tuner = tune.Tuner(
-                tune.with_resources(train_pack, tune.PlacementGroupFactory([bundle] * workers)),
+                tune.with_resources(train_pack, tune.PlacementGroupFactory([bundle] * places)),
                 tune_config=tune.TuneConfig(
                     search_alg=PackQueue(self._mailbox),
                     scheduler=InOrder(),
@@ -351,42 +368,6 @@ class RayTuneExecutor:
             tuner.fit()
         except BaseException as error:
             self._failure = error
-
-
-@contextlib.contextmanager
-def _without_helpers() -> Iterator[None]:
-    """Let a private Ray start without autoscaler, dashboard and the reader of logs, which nobody uses.
-
-    They would take seconds of the cores on which workers start. A Ray without these methods starts as it is.
-    """
-    names = ("start_monitor", "start_api_server", "start_log_monitor")
-    own = {name: getattr(Node, name) for name in names if hasattr(Node, name)}
-    for name in own:
-        setattr(Node, name, lambda self, **options: None)
-    try:
-        yield
-    finally:
-        for name, method in own.items():
-            setattr(Node, name, method)
-
-
-def _check_reachable(address: str) -> None:
-    """Raise InputError if nothing listens at host:port, where Ray itself would retry for minutes."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not colon or not port.isdigit():
-        if address != "auto":
-            raise InputError(Problem("--address", "", f"{address!r} is not HOST:PORT", "write e.g. 10.0.0.1:6379"))
-        return
-    try:
-        socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S).close()
-    except (OSError, OverflowError) as error:
-        remedy = "`ray status` on the cluster shows its address; without --address sweep starts a private Ray"
-        raise InputError(Problem("--address", "", f"nothing answers at {address}: {error}", remedy)) from None
-
-
-def _ray_processes() -> dict[int, str]:
-    """Return the essential processes of a private Ray, by id."""
-    return {pid: name for pid, name in children(os.getpid()).items() if name in ("gcs_server", "raylet")}
 
 
 def _trial_name(trial: Any) -> str:

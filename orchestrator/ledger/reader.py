@@ -15,6 +15,7 @@ from objectives.base import Rounding
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER
 from orchestrator.base.packs import Member, ReferenceTrial
+from orchestrator.base.resizes import FACT, Resize, resizes_in
 from orchestrator.base.trial_result import TrialResult, ending
 from orchestrator.base.vocabulary import PRUNED
 from orchestrator.ledger.facts import (
@@ -216,6 +217,25 @@ class LedgerReader:
         with self._reading():
             rows = self._db.execute("SELECT * FROM packs ORDER BY started_at").fetchall()
             return [pack_row(row) for row in rows]
+
+    def resizes(self) -> list[Resize]:
+        """Return the restarts of elastic trials with another number of processes, in the order of trials."""
+        with self._reading():
+            known = self._db.execute(f"SELECT 1 FROM packs WHERE environment LIKE '%\"{FACT}\"%' LIMIT 1").fetchone()
+            if known is None:
+                return []
+            query = "SELECT trial_id, pack_id FROM trials WHERE position IS NOT NULL ORDER BY position"
+            last_attempts = self._db.execute(query).fetchall()
+        packs = {pack.pack_id: pack for pack in self.packs()}
+        found: list[Resize] = []
+        for trial_id, pack_id in last_attempts:
+            attempts: list[Mapping[str, str]] = []
+            pack = packs.get(pack_id)
+            while pack is not None:
+                attempts.insert(0, pack.environment)
+                pack = packs.get(pack.resumed_from or "")
+            found += resizes_in(attempts, trial_id)
+        return found
 
     def environment(self, trial_id: str) -> dict[str, str]:
         """Return machine, versions and kernels of a trial's last attempt; empty before it."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from orchestrator.base.columns import FRACTION_TITLE, METRICS, meaning, title
 from orchestrator.base.measure import FINAL_LOSS, Measure, column_measure, score_of
+from orchestrator.base.resizes import Resize
 from orchestrator.base.space import Axis
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import is_known, is_over_edge
@@ -52,7 +53,7 @@ def report_data(table: SweepTable) -> dict[str, Any]:
     of_reading = points_per_reading(num_finished * _most_readings(ledger, rows))
     # The curves of one trial at a time: all together may exceed the memory.
     curves = [curves_and_readings(ledger, row, num_points, of_reading) for row in rows]
-    data = table_data(table.facts, rows, table.axes, [metrics for _, metrics in curves])
+    data = table_data(table.facts, rows, table.axes, [metrics for _, metrics in curves], resizes=ledger.resizes())
     drawn = {name for curve, _ in curves for name in curve}
     titles = {name: words for name, words in TITLES.items() if name in CURVES or name in drawn}
     told = diagnoses(ledger, rows)
@@ -77,10 +78,12 @@ def table_data(
     found_axes: Sequence[Axis],
     metrics: Sequence[Mapping[str, float]],
     known: KnownCells | None = None,
+    resizes: Sequence[Resize] = (),
 ) -> dict[str, Any]:
     """The page's data but for the curves; ``metrics`` come from ``curves_and_readings``, for each of ``rows``.
 
-    ``known`` are cells of an earlier call, which are computed again only where their trials have changed.
+    ``known`` are cells of an earlier call, which are computed again only where their trials have changed. ``resizes``
+    of elastic trials are marked on their curves.
     """
     # The page shows the first two at first: not one that advances with another.
     axes = sorted(found_axes, key=lambda axis: axis.name in led(found_axes))
@@ -89,6 +92,9 @@ def table_data(
         for name, value in found.items():
             measured[name][row.trial_id] = value
     cells, panels = cells_and_panels(facts, rows, axes, measured, known)
+    resized: dict[str, list[tuple[int, str]]] = {}
+    for resize in resizes:
+        resized.setdefault(resize.trial_id, []).append((resize.step, resize.change))
     return {
         "name": facts.get("name", ""),
         "is_grid": is_grid(facts),
@@ -113,7 +119,7 @@ def table_data(
             "overfit_step": [row.overfit_step for row in rows],
             "has_result": [row.outcome is not None for row in rows],
             "is_unstable": [is_over_edge(row.label) for row in rows],
-            "marks": [_marks(row) for row in rows],
+            "marks": [[*_marks(row), *resized.get(row.trial_id, ())] for row in rows],
         },
         "columns": [{"name": name, "title": title, "meaning": meaning(name)} for name, title in _SEED_COLUMNS.items()],
         "episodes": [row.episodes for row in rows],

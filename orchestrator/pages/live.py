@@ -121,7 +121,7 @@ class LivePage:
         data = None
         if table.axes and self._rows:
             metrics = [self._metrics_of(ledger, row) for row in self._rows]
-            data = table_data(facts, self._rows, table.axes, metrics, self._cells)
+            data = table_data(facts, self._rows, table.axes, metrics, self._cells, ledger.resizes())
             data |= highlights(table, data, self._sentence)
             data |= {"curves": None, "curve_titles": TITLES, "num_points": POINTS, "diagnoses": None}
         self._number += 1

@@ -189,7 +189,7 @@ def formatted(name: str, value: Any, form: str, conversion: str | None) -> str:
 
 def custom_trainer(section: CustomTrainerSection, file: SweepFile, file_name: str) -> CustomTrainer:
     """Make the trainer of ``section``; its paths are relative to the folder of the sweep file ``file_name``."""
-    workers = file.resources.workers
+    workers = file.resources.most_workers
     sharing = None if file.batch is None else file.batch.workers or workers
     return CustomTrainer(section, absolute_folder(section, file_name), workers, file_name, sharing)
 
@@ -259,8 +259,8 @@ def batch_problems(file: SweepFile, is_custom: bool, document: Document) -> Iter
         message = f"{', '.join(given) or 'none'} of {', '.join(PARTS.values())} given: the third follows from two"
         remedy = "give two parts, here (global, micro, accumulation), or as axes, fixed or tied"
         yield document.problem(("batch",), message, remedy)
-    if (workers := file.batch.workers) is not None and file.resources.workers not in (1, workers):
-        message = f"{workers} differs from resources.workers = {file.resources.workers}"
+    if (workers := file.batch.workers) is not None and file.resources.most_workers not in (1, workers):
+        message = f"{workers} differs from resources.workers = {file.resources.most_workers}"
         yield document.problem(("batch", "workers"), message, "remove it to use resources.workers")
 
 

@@ -29,6 +29,7 @@ from orchestrator.sweepfile.entries import (
     loop_problem,
 )
 from orchestrator.sweepfile.fields import Fields, Resolved, lowered, shown, without_noise
+from orchestrator.sweepfile.sections import ResourcesConfig
 from orchestrator.sweepfile.steps import BATCH_NAMES, CONTEXT, is_share, share_problem
 
 _NAME = re.compile(r"[A-Za-z]\w{0,63}")
@@ -38,8 +39,9 @@ _STEPS_PROBLEM = ("is not swept or fixed here", "set the top-level key `steps`")
 class ObjectiveFields(Fields):
     """The typed fields of an objective's configuration."""
 
-    def __init__(self, objective: Objective, workers: int = 1) -> None:
-        self._objective, self._config_class, self._workers = objective, objective.config_class, workers
+    def __init__(self, objective: Objective, resources: ResourcesConfig | None = None) -> None:
+        self._objective, self._config_class = objective, objective.config_class
+        self._workers = () if resources is None else (resources.fewest_workers, resources.most_workers)
         self._fields = objective.config_class.model_fields
 
     def problem(self, name: str, value: Any) -> tuple[str, str] | None:
@@ -102,8 +104,9 @@ class ObjectiveFields(Fields):
             config = self._config_class(steps=steps, **fixed, **cell)
         except ValidationError as error:
             raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
-        if self._workers > 1 and self._objective.check_workers is not None:
-            self._objective.check_workers(config, self._workers)
+        if (check := self._objective.check_workers) is not None:
+            for workers in (number for number in self._workers if number > 1):
+                check(config, workers)
         inert = inert_fields(config)
         swept = config.model_dump(mode="json", include=inert & cell.keys())
         return Resolved({**acting(config), **swept}, frozenset(inert & (fixed.keys() | cell.keys())))

@@ -209,6 +209,13 @@ class SampleSection(Section):
     seed: int = Field(0, ge=0)
 
 
+class WorkersSection(Section):
+    """How many processes a trial may have, in place of one number: each restart takes as many as find a place."""
+
+    min: int = Field(ge=1, le=4096, description="processes of a trial at least")
+    max: int = Field(ge=2, le=4096, description="processes of a trial at most")
+
+
 class ResourcesConfig(Section):
     """The resources of a pack, and how many packs run at a time."""
 
@@ -224,12 +231,35 @@ class ResourcesConfig(Section):
     parallel: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
         "auto", description="packs trained at a time; auto: as many as fit"
     )
-    workers: int = Field(1, ge=1, le=4096, description="processes of one trial, of a custom trainer or `gpt`")
+    workers: Annotated[
+        Annotated[int, Field(ge=1, le=4096), Tag("workers-number")] | Annotated[WorkersSection, Tag("workers-range")],
+        Discriminator(lambda value: "workers-range" if isinstance(value, dict | WorkersSection) else "workers-number"),
+    ] = Field(1, description="processes of one trial, of a custom trainer or `gpt`; {min, max} of an elastic `gpt`")
     gpus_per_worker: float = Field(0.0, ge=0, description="GPUs of each of these processes, which get cpus each")
     grams_per_kwh: float | None = Field(None, ge=0, description="grams of CO2 of the electricity; null: not known")
     stall_timeout_s: float = Field(
         600.0, gt=0, description="seconds without a heartbeat after which a worker counts as hung and is killed"
     )
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the number of processes of a trial may change."""
+        return isinstance(self.workers, WorkersSection)
+
+    @property
+    def most_workers(self) -> int:
+        """Processes of one trial at most."""
+        return self.workers.max if isinstance(self.workers, WorkersSection) else self.workers
+
+    @property
+    def fewest_workers(self) -> int:
+        """Processes of one trial at least."""
+        return self.workers.min if isinstance(self.workers, WorkersSection) else self.workers
+
+    @property
+    def workers_text(self) -> str:
+        """Processes of one trial, in words."""
+        return f"{self.fewest_workers} to {self.most_workers}" if self.is_elastic else f"{self.most_workers}"
 
 
 class TrackingConfig(Section):
@@ -332,6 +362,7 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("stopping",): StoppingConfig,
     ("stopping", "slow"): SlowConfig,
     ("resources",): ResourcesConfig,
+    ("resources", "workers"): WorkersSection,
     ("checkpoint",): CheckpointConfig,
     ("keep",): KeepConfig,
     ("validate",): ValidateConfig,

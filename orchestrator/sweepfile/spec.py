@@ -65,7 +65,7 @@ from orchestrator.sweepfile.trials import TrialMaker, resolved_trials
 # Parts of pydantic's error paths that name a member of a union, and are not keys of a sweep file.
 _BRANCHES = (
     "literal['auto']", "constrained-int", "int", "objective-name", "custom-trainer", "listed-seeds", "added-seeds",
-)  # fmt: skip
+    "workers-number", "workers-range")  # fmt: skip
 
 
 class ImportNotAllowed(InputError):
@@ -187,7 +187,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
     if isinstance(objective, CustomTrainer):
         fields = CustomFields(objective, names_read_by_sweep(file))
     else:
-        fields = ObjectiveFields(objective, file.resources.workers)
+        fields = ObjectiveFields(objective, file.resources)
     fixed = _checked_fixed(file, fields, document, problems)
     axes = checked_axes(file, fields, document, problems)
     ties = checked_ties(file, fields, document, problems)

@@ -35,9 +35,9 @@ def _objective_problems(objective: Objective, file: SweepFile) -> Iterator[Keyed
         yield ("stopping", "validation_patience"), message, remedy
     if every is not None and not objective.has_held_out:
         yield ("validate", "every"), f"{objective.name} has no held-out data", "remove it"
-    if resources.workers > 1 and objective.check_workers is not None:
+    if resources.most_workers > 1 and objective.check_workers is not None:
         yield from _sharing_problems(objective, file)
-    elif resources.workers > 1 or resources.gpus_per_worker:
+    elif resources.most_workers > 1 or resources.gpus_per_worker:
         message = f"{objective.name} trains in one process"
         remedy = "`parallel` is the number of packs at a time, `gpus` the GPUs of one pack"
         yield ("resources", "workers"), message, remedy
@@ -50,7 +50,7 @@ def _objective_problems(objective: Objective, file: SweepFile) -> Iterator[Keyed
 
 def with_one_member(file: SweepFile, objective: Objective | CustomTrainer) -> SweepFile:
     """Return ``file`` with packs of one member if several processes share the batches of an objective's trial."""
-    if isinstance(objective, CustomTrainer) or file.resources.workers == 1 or file.resources.pack != "auto":
+    if isinstance(objective, CustomTrainer) or file.resources.most_workers == 1 or file.resources.pack != "auto":
         return file
     return file.model_copy(update={"resources": file.resources.model_copy(update={"pack": 1})})
 
@@ -58,8 +58,11 @@ def with_one_member(file: SweepFile, objective: Objective | CustomTrainer) -> Sw
 def _sharing_problems(objective: Objective, file: SweepFile) -> Iterator[KeyedProblem]:
     """Yield what does not fit trials of several processes."""
     resources = file.resources
+    if resources.fewest_workers > resources.most_workers:
+        message = f"min = {resources.fewest_workers} is more than max = {resources.most_workers}"
+        yield ("resources", "workers", "min"), message, "swap them"
     if resources.pack not in ("auto", 1):
-        message = f"{resources.pack} members at a time, and {resources.workers} workers share the batches of one"
+        message = f"{resources.pack} members at a time, and {resources.most_workers} workers share the batches of one"
         yield ("resources", "pack"), message, "remove it, or remove workers"
     if resources.compile:
         yield ("resources", "compile"), f"{objective.name} is not compiled for several workers", "remove it"
@@ -71,6 +74,9 @@ def _sharing_problems(objective: Objective, file: SweepFile) -> Iterator[KeyedPr
 
 def _custom_problems(trainer: CustomTrainer, file: SweepFile) -> Iterator[KeyedProblem]:
     every = file.validation.every
+    if file.resources.is_elastic:
+        message = "a custom trainer has the same number of processes at each start"
+        yield ("resources", "workers"), message, f"write workers: {file.resources.most_workers}"
     if file.resources.compile:
         yield ("resources", "compile"), "a custom trainer compiles by itself", "remove it"
     if file.stopping.validation_patience is not None and every is None and trainer.section.metrics.score is None:

@@ -24,6 +24,7 @@ from orchestrator.detection.watch import TRIAL_VARIABLE
 from orchestrator.worker import fork_server
 from orchestrator.worker.fork_server import MARK_TO_REPLACE, MAX_MESSAGE, SET_PARENT_DEATH_SIGNAL
 from orchestrator.worker.points import OutputLog, Process
+from orchestrator.worker.torchrun import free_port, largest_that_fits, places_here, torchrun_environments
 
 _CHUNK_BYTES = 2**20
 _LAST_BYTES = 16 * 2**10
@@ -65,6 +66,10 @@ class Launcher:
             self._environments = self.rank_environments(workers) if workers > 1 else [{}]
         return self._environments
 
+    def fit(self, sizes: Sequence[int], cpus: int) -> int:
+        """Return the largest of ascending ``sizes`` with a place of ``cpus`` cores for each process now."""
+        return largest_that_fits(sizes, places_here(cpus))
+
     def rank_environments(self, workers: int) -> list[dict[str, str]]:
         """Return new environments of several processes that find each other."""
         return torchrun_environments(["here"] * workers, "127.0.0.1", free_port())
@@ -83,30 +88,6 @@ class Launcher:
 
     def close(self) -> None:
         """Release resources; there are none on this machine."""
-
-
-def torchrun_environments(nodes: Sequence[str], address: str, port: int) -> list[dict[str, str]]:
-    """Return the variables that torchrun would set for processes on ``nodes``, one node name per rank."""
-    distinct = list(dict.fromkeys(nodes))
-    return [
-        {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(nodes[:rank].count(node)),
-            "GROUP_RANK": str(distinct.index(node)),
-            "WORLD_SIZE": str(len(nodes)),
-            "LOCAL_WORLD_SIZE": str(nodes.count(node)),
-            "MASTER_ADDR": address,
-            "MASTER_PORT": str(port),
-        }
-        for rank, node in enumerate(nodes)
-    ]
-
-
-def free_port() -> int:
-    """Return a port on which no process listens now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
 
 
 class Child:

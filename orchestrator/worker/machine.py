@@ -323,9 +323,14 @@ def _processor(device: str) -> str:
     return platform.processor() or platform.machine()
 
 
-def set_plan(plan: ExecutionPlan, workers: int = 1) -> PlanChoice:
-    """Return a plan that a sweep file sets: by the width of its packs, or by several workers for each trial."""
-    why = "as resources.pack says" if workers == 1 else f"{workers} processes share its batches"
+def set_plan(plan: ExecutionPlan, sizes: Sequence[int] = (1,)) -> PlanChoice:
+    """Return a plan that a sweep file sets: by the width of its packs, or by several workers for each trial.
+
+    ``sizes`` are the numbers of workers that an elastic trial may have.
+    """
+    *fewer, most = map(str, sizes)
+    numbers = f"{', '.join(fewer)} or {most}" if fewer else most
+    why = "as resources.pack says" if numbers == "1" else f"{numbers} processes share its batches"
     return PlanChoice(plan, f"{plan_name(plan)}, {why}")
 
 

@@ -200,7 +200,7 @@ class PackedRun:
             reason = "as before it was interrupted"
             return PlanChoice(plan if width is None else plan.rounding.plan(width), reason)
         if width is not None:
-            return set_plan(rounding.plan(width), self.pack.workers)
+            return set_plan(rounding.plan(width), self.pack.sizes or (self.pack.workers,))
         return choose_plan(objective, config, device, self.pack.cpus, num_members, rounding)
 
     def _resume(self, roster: Roster, state: Mapping[str, Any], skipped: Collection[int]) -> None:

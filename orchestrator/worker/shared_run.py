@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from objectives.base import RankLost
 from orchestrator.base.consumption import EnergyMeter
 from orchestrator.base.environment import OWN_PYTHON
 from orchestrator.base.packs import Checkpoint, Ending, Failed, Lost, Report, StackedPack
+from orchestrator.base.resizes import Resize
 from orchestrator.worker.launcher import Launcher
 from orchestrator.worker.members import Roster
 from orchestrator.worker.own_verdict import how_failed, signal_from_outside
@@ -32,6 +34,7 @@ class SharedRun(PackedRun):
         self.energy = EnergyMeter(folder=_NO_LOG)  # of this process alone it would be a part of the trial's
         self._others: list[Process] = []
         self._ranks: Any = None  # once all are connected
+        self._size, self._size_before = pack.workers, 0  # 0: this attempt resumes none
 
     def ending(self, error: RankLost) -> Ending:
         """Return how the pack ended when another process was lost, with the last lines that this one wrote."""
@@ -64,11 +67,29 @@ class SharedRun(PackedRun):
         super().close()
 
     def _start(self) -> Roster:
+        if self.pack.sizes:
+            self._size = self.launcher.fit(self.pack.sizes, self.pack.cpus)
         roster = super()._start()
-        trainer: Any = self.trainer
-        trainer.ranks = self._ranks = self._connect()
-        self.environment = {**self.environment, "workers": str(self.pack.workers)}
+        if self._size > 1:
+            trainer: Any = self.trainer
+            trainer.ranks = self._ranks = self._connect()
+        self.environment = {**self.environment, "workers": str(self._size), **self._restart(roster)}
         return roster
+
+    def _restart(self, roster: Roster) -> dict[str, str]:
+        """Return the fact of an elastic trial that goes on in its middle; empty without one."""
+        under_way = [member for member in roster.training if self.age_of[member]]
+        if not self.pack.sizes or not self._size_before or not under_way:
+            return {}
+        (member,) = under_way  # one trains at a time
+        return Resize(self.trial_ids[member], self.age_of[member], self._size_before, self._size).facts
+
+    def _resume(self, roster: Roster, state: Mapping[str, Any], skipped: Collection[int]) -> None:
+        self._size_before = state.get("workers", self.pack.workers)  # an older version wrote none
+        super()._resume(roster, state, skipped)
+
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "workers": self._size}
 
     def _connect(self) -> Any:
         """Start the other processes, and connect to them. Raises RankLost if one ends before it is ready."""
@@ -76,7 +97,7 @@ class SharedRun(PackedRun):
 
         from objectives.training.ranks import Ranks
 
-        size = self.pack.workers
+        size = self._size
         own, *others = self.launcher.environments(size)
         port = int(own["MASTER_PORT"])
         store = dist.TCPStore(own["MASTER_ADDR"], port, size, is_master=True, wait_for_workers=False)

@@ -53,6 +53,7 @@ from orchestrator.sweepfile.sections import (
     TelemetryConfig,
     TrackingConfig,
     ValidateConfig,
+    WorkersSection,
     keys_of,
 )
 from orchestrator.sweepfile.ties import FUNCTIONS
@@ -173,6 +174,7 @@ def test_keys_of_a_sweep_file() -> None:
     assert list(SeedsSection.model_fields) == ["start", "up_to", "where"]
     assert list(KeepConfig.model_fields) == ["every", "last", "disk_mib"]
     assert list(BudgetConfig.model_fields) == ["trials", "member_steps", "minutes", "gpu_hours", "until"]
+    assert keys_of(WorkersSection) == ["min", "max"]
     assert keys_of(BatchSection) == ["global", "micro", "accumulation", "workers"]
     assert dict(PARTS) == {"global": "global_batch", "micro": "micro_batch", "accumulation": "accumulation"}
     assert list(ResourcesConfig.model_fields) == [

@@ -30,7 +30,7 @@ ROOMS = {
 }
 # The modules that know it; a new one is a decision.
 IMPORTERS = {
-    "ray": {"orchestrator.executors.ray_ranks", "orchestrator.executors.ray_tune"},
+    "ray": {"orchestrator.executors.ray_ranks", "orchestrator.executors.ray_start", "orchestrator.executors.ray_tune"},
     "mlflow": {
         f"orchestrator.mirrors.{name}"
         for name in ("mlflow", "mlflow_runs", "mlflow_server", "mlflow_store", "mlflow_template")

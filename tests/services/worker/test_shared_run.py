@@ -11,6 +11,8 @@ import pytest
 from pack_cases import COLUMNS, interrupted, pack_with, whole
 
 from orchestrator.base.packs import Failed, Lost, Pack, StackedPack
+from orchestrator.base.resizes import resizes_in
+from orchestrator.worker import launcher
 from orchestrator.worker.packed_run import Pace
 from orchestrator.worker.run import run_pack
 
@@ -67,6 +69,24 @@ def test_a_pack_goes_on_from_its_checkpoint_to_the_bit() -> None:
     expected = whole(list(run_pack(pack)))
     for trial_id, curves in expected[1].items():
         np.testing.assert_array_equal(found[1][trial_id], curves)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (4, 2)])
+def test_an_elastic_trial_goes_on_with_another_number_of_processes(
+    before: int, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = before
+    monkeypatch.setattr(launcher, "places_here", lambda cpus: places)
+    pack = replace(shared(4, LR[:1]), sizes=(1, 2, 4), checkpoint_steps=5)
+    first, rest = interrupted(pack, 2)
+    places = after
+    second = list(run_pack(rest))
+    assert_equal_within_rounding(whole([*first, *second]), whole(list(run_pack(shared(1, LR[:1])))))
+    facts = [report.environment for report in (*first, *second) if report.environment]
+    assert [fact["workers"] for fact in facts] == [str(before), str(after)]
+    (resize,) = resizes_in(facts, "trial0")
+    assert (resize.before, resize.after) == (before, after)
+    assert 0 < resize.step < 20
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
 """Trials of a built-in objective whose batches several workers share."""
 
+import json
 from pathlib import Path
 
 import pytest
 from sweep_cases import refusal, sweep_of
 
 from orchestrator.answers.plan import PlanQuery
-from orchestrator.driver.packing import make_packs
+from orchestrator.base.resizes import Resize, resizes_in
+from orchestrator.driver.packing import lookahead, make_packs
+from orchestrator.worker.torchrun import largest_that_fits
 
 GPT = "name: case\nobjective: gpt\nsteps: 20\n"
 AXES = "axes: {batch_size: {values: [8, 16]}}\n"
@@ -27,8 +30,47 @@ def test_a_trial_of_several_workers_trains_alone_and_is_the_same_trial() -> None
 
 
 @pytest.mark.parametrize(
+    ("fixed", "fewest", "most", "sizes"),
+    [
+        ({"batch_size": 8}, 1, 8, (1, 2, 4, 8)),
+        ({"batch_size": 12}, 2, 6, (2, 3, 4, 6)),
+        ({"batch_size": 12, "accumulate": 2}, 1, 6, (1, 2, 3, 6)),
+        ({"batch_size": 8}, 2, 2, (2,)),
+    ],
+)
+def test_an_elastic_trial_has_each_number_of_workers_that_holds_its_global_batch(
+    fixed: dict, fewest: int, most: int, sizes: tuple[int, ...]
+) -> None:
+    body = f"fixed: {json.dumps(fixed)}\nresources: {{workers: {{min: {fewest}, max: {most}}}}}\n"
+    sweep = sweep_of(body, GPT)
+    (pack,) = make_packs(sweep, sweep.trials, 1)
+    assert (pack.sizes, pack.workers, pack.width) == (sizes, most, 1)
+    assert lookahead(sweep) == 0
+
+
+def test_a_fixed_number_of_workers_has_no_other_size() -> None:
+    sweep = sweep_of(f"{AXES}resources: {{workers: 2}}\n", GPT)
+    assert {pack.sizes for pack in make_packs(sweep, sweep.trials, 1)} == {()}
+
+
+@pytest.mark.parametrize(("places", "size"), [(9, 4), (4, 4), (3, 2), (1, 1), (0, 1)])
+def test_as_many_workers_as_find_a_place(places: int, size: int) -> None:
+    assert largest_that_fits((1, 2, 4), places) == size
+
+
+def test_a_number_of_workers_that_changes_is_an_event_of_the_curve() -> None:
+    steps = [(20, 4, 2), (20, 4, 1), (30, 1, 1), (60, 1, 4)]  # the second attempt trained nothing that was kept
+    attempts = [{}, *(Resize("a", *numbers).facts for numbers in steps), Resize("b", 5, 1, 2).facts]
+    assert resizes_in(attempts, "a") == [Resize("a", 20, 4, 1), Resize("a", 60, 1, 4)]
+
+
+@pytest.mark.parametrize(
     ("body", "message"),
     [
+        (f"{AXES}resources: {{workers: {{min: 1, max: 3}}}}\n", "axes.batch_size: batch_size = 8 is not a multiple of"),
+        ("fixed: {batch_size: 8}\nresources: {workers: {min: 3, max: 4}}\n", "fixed.batch_size: batch_size = 8 is not"),
+        ("resources: {workers: {min: 4, max: 2}}\n", "resources.workers.min: min = 4 is more than max = 2"),
+        ("resources: {workers: {min: 1}}\n", "resources.workers.max: is missing"),
         (f"{AXES}resources: {{workers: 3}}\n", "axes.batch_size: batch_size = 8 is not a multiple of"),
         ("fixed: {accumulate: 8}\nresources: {workers: 2}\n", "accumulate x workers = 8 x 2 = 16"),
         ("resources: {workers: 2, pack: 4}\n", "resources.pack: 4 members at a time, and 2 workers share"),
