@@ -68,7 +68,7 @@ class _Structure:
 
 def measure_structures(sweep: Sweep, missing: Sequence[Trial]) -> None:
     """Measure a few structures of the ``missing`` trials, where they train on a CPU of this machine."""
-    is_elsewhere = sweep.resources.gpus or sweep.resources.workers > 1
+    is_elsewhere = sweep.resources.gpus or sweep.resources.most_workers > 1
     if isinstance(sweep.objective, CustomTrainer) or is_elsewhere or not missing or not is_installed("torch"):
         return
     structures = _structures(sweep, missing)
