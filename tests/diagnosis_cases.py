@@ -18,8 +18,8 @@ from orchestrator.causes.diagnosis import rank
 from orchestrator.causes.evidence import Evidence, gather
 from orchestrator.causes.mechanisms.mechanism import Finding
 from orchestrator.causes.series import Series, series
+from orchestrator.driver.facts import driver_facts
 from orchestrator.driver.packing import make_packs
-from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document

@@ -18,8 +18,8 @@ from orchestrator.base.packs import Completed, Report
 from orchestrator.base.space import Axis, Cell, Trial
 from orchestrator.base.trial_result import MemberResult, TrialResult
 from orchestrator.base.vocabulary import OUTCOMES, PRUNED
+from orchestrator.driver.facts import driver_facts
 from orchestrator.driver.packing import make_packs
-from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.table import SweepTable
 from orchestrator.sweepfile.overrides import Overrides

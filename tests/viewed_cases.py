@@ -7,8 +7,8 @@ from sweep_cases import finished, ledger_at, sweep_of
 
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.base.packs import Completed, Report
+from orchestrator.driver.facts import driver_facts
 from orchestrator.driver.packing import make_packs
-from orchestrator.driver.planning import driver_facts
 from orchestrator.pages.report import export_all
 
 BODY = "seeds: [0, 1, 2]\naxes: {lr: {values: [0.1, 0.2, 0.4, 0.8]}, beta1: {values: [0.0, 0.5, 0.9]}}\n"

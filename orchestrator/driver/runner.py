@@ -42,8 +42,9 @@ from orchestrator.base.processes import inherited
 from orchestrator.base.states import write_files
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.driver import packing
+from orchestrator.driver.facts import driver_facts
 from orchestrator.driver.packing import dispatched, make_packs, pack_of, plan_text, resumed_pack, trials_at_a_time
-from orchestrator.driver.planning import Proposer, driver_facts, missing_trials, read_only_counts
+from orchestrator.driver.planning import Proposer, missing_trials, read_only_counts
 from orchestrator.driver.progress import PAUSE_S, Budget, FailFast, Observer, Progress, Summary, stop_signals
 from orchestrator.executors import Executor
 from orchestrator.ledger.writer import LedgerWriter

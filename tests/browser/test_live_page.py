@@ -15,8 +15,8 @@ from sweep_cases import finished, ledger_at, map_ledger, sweep_of
 
 from orchestrator.base.files import FROZEN_SWEEP, sweep_lock
 from orchestrator.base.packs import Report
+from orchestrator.driver.facts import driver_facts
 from orchestrator.driver.packing import make_packs
-from orchestrator.driver.planning import driver_facts
 
 Served = Callable[[Path, str], AbstractContextManager[str]]
 SWEEP = Path(sys.executable).with_name("sweep")

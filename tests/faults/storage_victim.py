@@ -15,8 +15,8 @@ from sweep_cases import finished, sweep_of
 from orchestrator.base.errors import StorageError, printable
 from orchestrator.base.files import LEDGER, atomic_write, remove, sweep_lock, unneeded_checkpoints, write_checkpoint
 from orchestrator.base.packs import Checkpoint, Member, Report
+from orchestrator.driver.facts import driver_facts
 from orchestrator.driver.packing import pack_of
-from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.writer import LedgerWriter
 
 SWEEP = sweep_of("axes: {lr: {values: [0.1, 0.2]}}\ntracking: {enabled: false}\n")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sweep_cases import QUADRATIC
 
-from orchestrator.driver import planning
+from orchestrator.driver import facts
 
 HERE = Path(__file__).parent
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"}
@@ -37,7 +37,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     if HERE not in item.path.parents:
         return (yield)
     with pytest.MonkeyPatch.context() as frozen:
-        frozen.setattr(planning, "git_commit", lambda: "0" * 40)  # git is a process, too
+        frozen.setattr(facts, "git_commit", lambda: "0" * 40)  # git is a process, too
         WATCHED.append(True)
         try:
             return (yield)

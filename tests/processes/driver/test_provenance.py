@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from orchestrator.driver.planning import git_commit
+from orchestrator.driver.facts import git_commit
 
 
 def test_the_commit_is_known_with_a_plus_for_changes_and_no_lock_is_taken(tmp_path: Path, monkeypatch) -> None:

@@ -8,8 +8,8 @@ from sweep_cases import finished, ledger_at, sweep_of
 from orchestrator.answers.sensitivity import SensitivityQuery
 from orchestrator.base.errors import InputError
 from orchestrator.base.packs import Completed, Report
+from orchestrator.driver.facts import driver_facts
 from orchestrator.driver.packing import make_packs
-from orchestrator.driver.planning import driver_facts
 from orchestrator.maps.sensitivity import lr_sensitivity
 from orchestrator.maps.table import read_table
 

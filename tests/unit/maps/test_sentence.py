@@ -11,7 +11,7 @@ from sweep_cases import ids, ledger_at, map_ledger, sweep_of
 from tiers import examples
 
 from orchestrator.base.vocabulary import DEGRADED, is_known, is_over_edge
-from orchestrator.driver.planning import driver_facts
+from orchestrator.driver.facts import driver_facts
 from orchestrator.ledger.facts import PACKED_FACT
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.sentence import Sentence, sentence_of

@@ -14,8 +14,8 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.base.intervals import Z_SCORE, wilson
 from orchestrator.base.packs import Completed, Report
+from orchestrator.driver.facts import driver_facts
 from orchestrator.driver.packing import make_packs
-from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.lifetimes import Lifetime, lifetimes
 from orchestrator.maps.prediction import predict

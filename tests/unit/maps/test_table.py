@@ -6,8 +6,8 @@ from sweep_cases import finished, ledger_at, sweep_of, trial_row
 from orchestrator.answers._rows import named_rows
 from orchestrator.base.packs import Completed, Report
 from orchestrator.detection.relative import SHAKING
+from orchestrator.driver.facts import driver_facts
 from orchestrator.driver.packing import make_packs
-from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.edges import StableRule

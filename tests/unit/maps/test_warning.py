@@ -12,8 +12,8 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.packs import Completed, Report
 from orchestrator.detection.warning.alarms import UnstableSpan
 from orchestrator.detection.warning.monitor import model_for
+from orchestrator.driver.facts import driver_facts
 from orchestrator.driver.packing import make_packs
-from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import warning
 

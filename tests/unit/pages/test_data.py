@@ -8,8 +8,8 @@ from sweep_cases import finished, learning, ledger_at, peak_bytes, sweep_of
 from tiers import one_of
 
 from orchestrator.base.packs import Completed, Report
+from orchestrator.driver.facts import driver_facts
 from orchestrator.driver.packing import make_packs
-from orchestrator.driver.planning import driver_facts
 from orchestrator.maps.curve_metrics import CURVE_METRICS, measured
 from orchestrator.maps.table import read_table
 from orchestrator.pages.data import as_script, report_data

@@ -13,8 +13,8 @@ from sweep_cases import finished, ledger_at, sweep_of
 
 from orchestrator.base.files import FROZEN_SWEEP, sweep_lock
 from orchestrator.base.packs import Report
+from orchestrator.driver.facts import driver_facts
 from orchestrator.driver.packing import make_packs
-from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.sentence import sentence_of
 from orchestrator.maps.table import SweepTable, read_table

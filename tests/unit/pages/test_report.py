@@ -8,8 +8,8 @@ from sweep_cases import finished, ledger_at, map_ledger, record, sweep_of
 from orchestrator.answers.audit import AuditAnswer
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.base.packs import Completed, Report
+from orchestrator.driver.facts import driver_facts
 from orchestrator.driver.packing import make_packs
-from orchestrator.driver.planning import driver_facts
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.audit import audit

@@ -10,7 +10,7 @@ from sweep_cases import ledger_at, record, sweep_of
 from tiers import thinned
 
 from orchestrator.base.space import Axis
-from orchestrator.driver.planning import driver_facts
+from orchestrator.driver.facts import driver_facts
 from orchestrator.maps.cell_map import CellMap, cell_map, facet_maps
 from orchestrator.maps.edges import StableRule
 from orchestrator.maps.table import read_table

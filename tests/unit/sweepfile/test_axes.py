@@ -10,7 +10,7 @@ from sweep_cases import ids, refusal, sweep_of
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis, grid_cells
-from orchestrator.driver.planning import driver_facts
+from orchestrator.driver.facts import driver_facts
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
