@@ -28,12 +28,12 @@ WAITS = """
 import os, sys, time
 print("step 0 loss 3.0", flush=True)
 open(f"runs-{sys.argv[3]}", "w").close()
-time.sleep(120)
+time.sleep(1000)
 """
 # The first attempt waits to be killed; the next one trains as TRAIN does.
 WAITS_ONCE = (
     'import os, time\nif not os.path.exists("died"):\n    open("died", "w").close()\n'
-    '    print("step 0 loss 3.0", flush=True)\n    time.sleep(120)\n' + TRAIN
+    '    print("step 0 loss 3.0", flush=True)\n    time.sleep(1000)\n' + TRAIN
 )
 RAISES = 'raise RuntimeError("too short to train on: 21 bytes")\n'
 

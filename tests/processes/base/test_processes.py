@@ -14,7 +14,7 @@ LISTEN = """
 import socket, time
 with socket.create_server(("127.0.0.1", 0)) as server:
     print(server.getsockname()[1], flush=True)
-    time.sleep(60)
+    time.sleep(1000)
 """
 
 

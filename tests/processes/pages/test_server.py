@@ -27,7 +27,7 @@ from orchestrator.pages.server import page_beside
 from orchestrator.pages.loopback import listening_socket
 with page_beside(listening_socket(None), Path(sys.argv[1])):
     print("ready", flush=True)
-    time.sleep(60)
+    time.sleep(1000)
 """
 
 
