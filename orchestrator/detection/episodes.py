@@ -215,9 +215,10 @@ class Episodes:
         least = max(least, strength_of_mode(strengths, self._first_at, self._num, self._num_short, self._num_seen))
         clear = [episode for episode in episodes if episode.strength >= max(CLEAR, least)]
         begun = [self._begun[episode.onset_step] for episode in clear if episode.onset_step in self._begun]
-        on_schedule = scheduled(sorted(begun))
+        on_schedule = scheduled(tuple(sorted(begun)))
         clear = [episode for episode in clear if self._begun.get(episode.onset_step) not in on_schedule]
-        faint = [weakened(episode, least) for episode in episodes if episode not in clear]
+        stand_out = set(map(id, clear))
+        faint = [weakened(episode, least) for episode in episodes if id(episode) not in stand_out]
         return clear, faint
 
     def is_spike(self) -> bool:

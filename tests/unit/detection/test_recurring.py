@@ -33,18 +33,18 @@ def outcome(found: MemberRecord) -> str:
     [[200, 400, 600], [201, 400, 601, 1000], [200, 400, 425, 600, 631], [107, 213, 320, 428, 534], [90, 250, 410, 570]],
 )
 def test_episodes_at_multiples_of_an_interval_are_on_a_schedule(onsets: list[int]) -> None:
-    assert scheduled(onsets) == set(onsets)
+    assert scheduled(tuple(onsets)) == set(onsets)
 
 
 @pytest.mark.parametrize("onsets", [[], [200], [200, 400], [150, 290, 600], [90, 250, 410], [10, 20, 30, 40]])
 def test_few_or_irregular_episodes_and_short_intervals_are_no_schedule(onsets: list[int]) -> None:
-    assert scheduled(onsets) == set()
+    assert scheduled(tuple(onsets)) == set()
 
 
 def test_episodes_at_any_time_are_hardly_ever_taken_for_a_schedule() -> None:
     random = np.random.default_rng(0)
     draws = [sorted(random.choice(1000, 4 + i % 5, replace=False).tolist()) for i in range(500)]
-    assert sum(bool(scheduled(onsets)) for onsets in draws) <= 10
+    assert sum(bool(scheduled(tuple(onsets))) for onsets in draws) <= 10
 
 
 def restarts(num: int, height: float) -> np.ndarray:
