@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import asdict
 from typing import Any
 
@@ -35,7 +34,6 @@ _FAINT_COMMON, _ABOVE_FAINT = 5, 1.5
 # An excursion is on a schedule, such as a new target network, and has no strength, if each of the last four times at
 # one interval brought one too, and there were at most twice as many in all. Shorter intervals are met by chance.
 _BEATS, _MOST_BETWEEN, _SHORTEST_BEAT, _ONSETS = 4, 8, 30, 32
-_RECURRING = ("_begun", "_num", "_num_short", "_first_at", "_num_seen")
 
 
 class Episodes:
@@ -318,7 +316,8 @@ class Episodes:
             "in_regime": self._in_regime,
             "onsets": self._onsets.copy(),
             "odd_strengths": self._odd.copy(),
-            "recurring": {name: copy(getattr(self, name)) for name in _RECURRING},
+            "recurring": [self._num, self._num_short, self._first_at, self._num_seen],
+            "begun": list(self._begun.items()),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -332,5 +331,5 @@ class Episodes:
         self._in_regime = state["in_regime"]
         self._onsets = list(state.get("onsets", ()))
         self._odd = list(state.get("odd_strengths", ()))
-        for name, value in state.get("recurring", {}).items():
-            setattr(self, name, copy(value))
+        self._num, self._num_short, self._first_at, self._num_seen = state.get("recurring", (0, 0, 0, 0))
+        self._begun = dict(state.get("begun", ()))
