@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import asdict
 from typing import Any
 
@@ -35,7 +34,6 @@ _FAINT_COMMON, _ABOVE_FAINT = 5, 1.5
 # An excursion is on a schedule, such as a new target network, and has no strength, if each of the last four times at
 # one interval brought one too, and there were at most twice as many in all. Shorter intervals are met by chance.
 _BEATS, _MOST_BETWEEN, _SHORTEST_BEAT, _ONSETS = 4, 8, 30, 32
-_RECURRING = ("_begun", "_num", "_num_short", "_first_at", "_num_seen")
 
 
 class Episodes:
@@ -215,9 +213,10 @@ class Episodes:
         least = max(least, strength_of_mode(strengths, self._first_at, self._num, self._num_short, self._num_seen))
         clear = [episode for episode in episodes if episode.strength >= max(CLEAR, least)]
         begun = [self._begun[episode.onset_step] for episode in clear if episode.onset_step in self._begun]
-        on_schedule = scheduled(sorted(begun))
+        on_schedule = scheduled(tuple(sorted(begun)))
         clear = [episode for episode in clear if self._begun.get(episode.onset_step) not in on_schedule]
-        faint = [weakened(episode, least) for episode in episodes if episode not in clear]
+        stand_out = set(map(id, clear))
+        faint = [weakened(episode, least) for episode in episodes if id(episode) not in stand_out]
         return clear, faint
 
     def is_spike(self) -> bool:
@@ -317,7 +316,8 @@ class Episodes:
             "in_regime": self._in_regime,
             "onsets": self._onsets.copy(),
             "odd_strengths": self._odd.copy(),
-            "recurring": {name: copy(getattr(self, name)) for name in _RECURRING},
+            "recurring": [self._num, self._num_short, self._first_at, self._num_seen],
+            "begun": list(self._begun.items()),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -331,5 +331,5 @@ class Episodes:
         self._in_regime = state["in_regime"]
         self._onsets = list(state.get("onsets", ()))
         self._odd = list(state.get("odd_strengths", ()))
-        for name, value in state.get("recurring", {}).items():
-            setattr(self, name, copy(value))
+        self._num, self._num_short, self._first_at, self._num_seen = state.get("recurring", (0, 0, 0, 0))
+        self._begun = dict(state.get("begun", ()))

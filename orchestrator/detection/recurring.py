@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 # Episodes are on a schedule, such as restarts of the learning rate or epochs, if they begin at multiples of an
 # interval, at three of them or more; or at four that begin anywhere. So do most of these times, and of the episodes.
@@ -20,9 +21,10 @@ FIRST = 5  # of them show how often they came at the start
 _ABOVE, _ALMOST_ALL = 1.2, 0.9
 
 
-def scheduled(onsets: Sequence[int]) -> set[int]:
+@lru_cache(maxsize=16)  # the same ones are asked about until the next episode
+def scheduled(onsets: tuple[int, ...]) -> frozenset[int]:
     """Return which of these numbers of losses, which ascend, are on a schedule, or soon after one that is."""
-    best: set[int] = set()
+    best: frozenset[int] = frozenset()
     if len(onsets) < _BEATS:
         return best
     for gap in sorted({after - before for before, after in itertools.pairwise((0, *onsets))}):
@@ -30,20 +32,26 @@ def scheduled(onsets: Sequence[int]) -> set[int]:
             continue
         for phase, least in ((0, _BEATS), (onsets[0], _BEATS_FROM_ANYWHERE)):
             found = _on_beats([onset - phase for onset in onsets], gap, least)
-            best = max(best, {onset + phase for onset in found}, key=len)
+            best = max(best, frozenset(onset + phase for onset in found), key=len)
     return best
 
 
 def _on_beats(onsets: Sequence[int], gap: int, least: int) -> set[int]:
     """Return the ``onsets`` at multiples of about ``gap``, and soon after these, or none if these are too few."""
-    far = [onset for onset in onsets if onset > gap / 2 and _distance(onset, gap) <= _OFF * gap]
-    interval = far[-1] / round(far[-1] / gap) if far else float(gap)
+    last = next((onset for onset in reversed(onsets) if onset > gap / 2 and _distance(onset, gap) <= _OFF * gap), None)
+    interval = float(gap) if last is None else last / round(last / gap)
     late = max(_LATE, _OFF * interval)
-    beats = sorted({round(onset / interval) for onset in onsets if _distance(onset, interval) <= late})
-    found = {onset for onset in onsets if any(-late <= onset - at * interval <= _AFTER * interval for at in beats)}
+    beats = {round(onset / interval) for onset in onsets if _distance(onset, interval) <= late}
+    if len(beats) < least or len(beats) < _MOST * (max(beats) - min(beats) + 1):
+        return set()
+    found = {
+        onset
+        for onset in onsets
+        for at in (onset // interval, onset // interval + 1)
+        if at in beats and -late <= onset - at * interval <= _AFTER * interval
+    }
     num_others = len(onsets) - len(found)
-    are_most = len(beats) >= _MOST * max(beats[-1] - beats[0] + 1, len(beats) + num_others) if beats else False
-    return found if are_most and len(beats) >= least else set()
+    return found if len(beats) >= _MOST * (len(beats) + num_others) else set()
 
 
 def _distance(onset: int, interval: float) -> float:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from orchestrator.logs.columns import MetricsConfig, plain_name
-from orchestrator.logs.lines import MAX_NAME, Reader, Row, Rows, number_of, text_of, text_pairs, texts_of
-from orchestrator.logs.objects import JsonLines, ObjectsAlike, object_in, row_of
+from orchestrator.logs.lines import MAX_NAME, Reader, Row, Rows, number_of, object_in, text_of, text_pairs, texts_of
+from orchestrator.logs.objects import JsonLines, ObjectsAlike, row_of
 from orchestrator.logs.pattern import Pattern, compiled_pattern
 from orchestrator.logs.series import SeriesOfText
 from orchestrator.logs.settings import Settings

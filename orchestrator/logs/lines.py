@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from abc import ABC, abstractmethod
@@ -221,6 +222,17 @@ def number_of(cell: str) -> float | None:
     except ValueError:
         text = cell.strip().strip("\"'")
         return float(text.replace(",", "")) if _NUMBER_ALONE.fullmatch(text) else None
+
+
+def object_in(text: str) -> dict | None:
+    """Return the JSON object that fills a line, or None."""
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def json_numbers(values: Mapping[str, Any]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from orchestrator.logs.columns import may_be_loss
-from orchestrator.logs.lines import MAX_NAME, Reader, Row, Rows, texts_of
+from orchestrator.logs.lines import MAX_NAME, Reader, Row, Rows, object_in, texts_of
 from orchestrator.logs.series import SeriesOfText, row_of_object
 from orchestrator.logs.settings import Settings
 
@@ -108,17 +108,6 @@ def _names_and_numbers(text: str, known: tuple[str, ...]) -> tuple[tuple[str, ..
 
 def _are_short(names: Iterable[str]) -> bool:
     return all(len(name) <= MAX_NAME for name in names)
-
-
-def object_in(text: str) -> dict | None:
-    """Return the JSON object that fills a line, or None."""
-    if not text.lstrip().startswith("{"):
-        return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def row_of(values: dict, text: str, series: SeriesOfText) -> Row:

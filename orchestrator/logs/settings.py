@@ -5,13 +5,12 @@ It is told from the log by what follows: the lines of a log recur, and a configu
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from orchestrator.logs.columns import EPOCH, STEP_NAMES, may_be_loss, plain_name
-from orchestrator.logs.lines import in_usual_order, text_of
+from orchestrator.logs.lines import in_usual_order, object_in, text_of
 from orchestrator.logs.series import read_line, row_of_object
 from orchestrator.logs.shapes import ZEROS
 
@@ -134,8 +133,8 @@ class Settings:
         return _Shape(begins[0].strip(), has_step, has_words, frozenset(_SETTING.findall(text[begins.start() :])))
 
     def _names(self, text: str) -> Iterable[str] | None:
-        row = _object_in(text)
-        if row is not None and self._has_loss(row):
+        values = object_in(text)
+        if values is not None and self._has_loss(row := row_of_object(values)):
             return [plain_name(name) for name in row]
         read = read_line(in_usual_order(text))
         is_training = read.form is not None and not read.form.is_evaluation
@@ -143,17 +142,6 @@ class Settings:
 
     def _has_loss(self, names: Iterable[str]) -> bool:
         return any(may_be_loss(name, None) or plain_name(name) in self._given for name in names)
-
-
-def _object_in(text: str) -> Iterable[str] | None:
-    """Return the names of the numbers in a JSON object, or None for other text."""
-    if not text.lstrip().startswith("{"):
-        return None
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return row_of_object(values) if isinstance(values, dict) else None
 
 
 def _is_sure(text: str) -> bool:
