@@ -73,7 +73,7 @@ def test_an_elastic_trial_loses_a_process_with_its_place_and_gets_another_one_la
     os.kill(ranks_of(tree)[0].pid, signal.SIGKILL)
     wait_until(lambda: workers_of(here) == ["2", "1"] and kept_steps(here), "checkpoint of one process", 120)
     driver.terminate()
-    output, _ = driver.communicate(timeout=240)
+    output, _ = driver.communicate()
     assert workers_of(here) == ["2", "1"], output
     code, output = run(here, "run", "edge.yaml", "--executor", "inline")
     assert code == 0, output
