@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, Protocol, Self, cast, get_args
 
 from objectives.fields import Settings, is_per_member
@@ -171,6 +172,11 @@ class Trainer(Protocol):
         """Release the trainer's resources. Called once, even after an error."""
 
 
+@cache
+def _per_member_fields(config_class: type[TrainingConfig]) -> frozenset[str]:
+    return frozenset(name for name, field in config_class.model_fields.items() if is_per_member(field))
+
+
 @dataclass(frozen=True, slots=True)
 class Objective:
     """An entry in the table of objectives: what is trained, and facts that are known without loading torch."""
@@ -209,7 +215,7 @@ class Objective:
     @property
     def per_member_fields(self) -> frozenset[str]:
         """Names of the fields that may differ inside a pack."""
-        return frozenset(name for name, field in self.config_class.model_fields.items() if is_per_member(field))
+        return _per_member_fields(self.config_class)  # asked for each trial
 
     def config_of(self, settings: Settings) -> TrainingConfig:
         """Return the configuration with these resolved settings; they may come from JSON, with lists for tuples."""

@@ -77,11 +77,9 @@ def end_drivers() -> None:
             driver.communicate()
 
 
-def run(folder: Path, *arguments: str, timeout: float = 240.0) -> tuple[int, str]:
+def run(folder: Path, *arguments: str) -> tuple[int, str]:
     """Exit code and output of `sweep` in ``folder``."""
-    done = subprocess.run(
-        command(*arguments), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout
-    )
+    done = subprocess.run(command(*arguments), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return done.returncode, done.stdout
 
 

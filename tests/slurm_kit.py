@@ -150,9 +150,9 @@ class Slurm:
         """Submit a job of somebody else; its number."""
         return self.say("sbatch", "--parsable", "--output=/dev/null", *arguments, f"--wrap={script}").strip()
 
-    def wait_for(self, job: str, *states: str, timeout_s: float = 60.0) -> None:
+    def wait_for(self, job: str, *states: str) -> None:
         """Wait until a job has one of ``states``."""
-        wait_until(lambda: self.jobs().get(job) in states, f"{' or '.join(states)} of job {job}", timeout_s)
+        wait_until(lambda: self.jobs().get(job) in states, f"{' or '.join(states)} of job {job}")
 
     def close(self) -> None:
         """End everything that was started, and all jobs with it."""

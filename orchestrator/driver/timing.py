@@ -68,8 +68,9 @@ class _Structure:
 
 def measure_structures(sweep: Sweep, missing: Sequence[Trial]) -> None:
     """Measure a few structures of the ``missing`` trials, where they train on a CPU of this machine."""
-    is_elsewhere = sweep.resources.gpus or sweep.resources.most_workers > 1
-    if isinstance(sweep.objective, CustomTrainer) or is_elsewhere or not missing or not is_installed("torch"):
+    if isinstance(sweep.objective, CustomTrainer) or not missing:
+        return
+    if not _trains_as_measured(sweep) or not is_installed("torch"):
         return
     structures = _structures(sweep, missing)
     costs = _costs(structures)
@@ -101,7 +102,7 @@ def planned_time(
         checked = trial_time(sweep.objective)
         seconds = None if checked is None else sum(checked.of(trial.steps) for trial in missing) / at_a_time
         return PlannedTime(None, seconds, CHECKED_WITHIN if checked else None)
-    if sweep.resources.gpus:
+    if not _trains_as_measured(sweep):
         return PlannedTime()
     structures = _structures(sweep, missing)
     costs = _costs(structures)
@@ -120,6 +121,11 @@ def planned_time(
     is_bound = any(not each.rounding.is_measured for each in structures)
     speed = steps / total / sweep.telemetry.time_factor
     return PlannedTime(speed, num_steps / (speed * at_a_time), within, is_bound)
+
+
+def _trains_as_measured(sweep: Sweep) -> bool:
+    """Whether a pack trains in one process on a CPU of this machine."""
+    return not sweep.resources.gpus and sweep.resources.most_workers == 1
 
 
 def _structures(sweep: Sweep, missing: Sequence[Trial]) -> list[_Structure]:

@@ -73,7 +73,7 @@ def train_pack(config: dict[str, Any]) -> None:
     launcher = None
     if isinstance(pack, LaunchedPack) and pack.launch.workers > 1:
         launcher = RayLauncher(pack.cpus, pack.launch.gpus_per_worker)
-    elif isinstance(pack, StackedPack) and (pack.workers > 1 or pack.sizes):
+    elif isinstance(pack, StackedPack) and pack.workers > 1:
         launcher = RayLauncher(pack.cpus, 0.0)
     for report in run_pack(pack, lambda: ray.get(registry.is_pausing.remote()), launcher):
         # Wrapped, so that Tune sees neither missing nor non-finite metrics.

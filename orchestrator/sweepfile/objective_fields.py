@@ -41,7 +41,8 @@ class ObjectiveFields(Fields):
 
     def __init__(self, objective: Objective, resources: ResourcesConfig | None = None) -> None:
         self._objective, self._config_class = objective, objective.config_class
-        self._workers = () if resources is None else (resources.fewest_workers, resources.most_workers)
+        workers = set() if resources is None else {resources.fewest_workers, resources.most_workers}
+        self._workers = sorted(workers - {1})
         self._fields = objective.config_class.model_fields
 
     def problem(self, name: str, value: Any) -> tuple[str, str] | None:
@@ -105,7 +106,7 @@ class ObjectiveFields(Fields):
         except ValidationError as error:
             raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
         if (check := self._objective.check_workers) is not None:
-            for workers in (number for number in self._workers if number > 1):
+            for workers in self._workers:
                 check(config, workers)
         inert = inert_fields(config)
         swept = config.model_dump(mode="json", include=inert & cell.keys())

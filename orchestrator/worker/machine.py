@@ -17,7 +17,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -293,9 +293,14 @@ def save_measurements(
 
 def _read_cache() -> Mapping[str, Any]:
     try:
-        entries = json.loads((cache_folder() / "plans.json").read_bytes())
+        return _entries((cache_folder() / "plans.json").read_bytes())
     except (OSError, ValueError):
         return {}
+
+
+@lru_cache(maxsize=1)  # a plan asks for each structure several times
+def _entries(content: bytes) -> Mapping[str, Any]:
+    entries = json.loads(content)
     return entries if isinstance(entries, dict) else {}
 
 

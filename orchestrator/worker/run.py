@@ -52,7 +52,7 @@ def run_pack(
         run = launched_run(pack, launcher)
     else:
         assert isinstance(pack, StackedPack), pack
-        run = PackedRun(pack, pace) if pack.workers == 1 and not pack.sizes else SharedRun(pack, pace, launcher)
+        run = PackedRun(pack, pace) if pack.workers == 1 else SharedRun(pack, pace, launcher)
     try:
         reports = run.reports(started, wants_pause)
         # Processes of a trial on several machines would be measured on one of them.

@@ -124,9 +124,9 @@ def script_packs(folder: Path, script: str, lrs: Sequence[float] = (0.1,), seeds
     return [replace(pack, launch=replace(launch, trials_folder=str(folder / "trials"))) for pack, launch in launched]
 
 
-def events_until(executor: Executor, is_over: Callable[[list[Event]], object], timeout_s: float = 1200) -> list[Event]:
+def events_until(executor: Executor, is_over: Callable[[list[Event]], object]) -> list[Event]:
     events: list[Event] = []
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + 1200
     while not is_over(events):
         assert time.monotonic() < deadline, events
         events += executor.poll(0.2)

@@ -1,13 +1,16 @@
 import contextlib
+import os
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 from custom_cases import only_pack, sweep_in
+from sweep_cases import sweep_of
 
 from orchestrator.base.packs import Completed, Report
 from orchestrator.base.processes import scratch_of, tree_of
+from orchestrator.driver.packing import make_packs
 from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
 from orchestrator.executors.subprocess_executor import SubprocessExecutor
 
@@ -87,3 +90,29 @@ def workers(pid: int) -> tuple[int, int]:
         with contextlib.suppress(psutil.Error):
             names.append(" ".join(process.cmdline()).strip())
     return names.count("ray::ImplicitFunc"), names.count("ray::ImplicitFunc.train")
+
+
+@pytest.mark.parametrize(("fewest", "size"), [(1, 2), (4, 4)])
+def test_an_elastic_trial_takes_the_places_that_ray_has_and_waits_for_no_more_than_its_fewest(
+    tmp_path: Path, fewest: int, size: int
+) -> None:
+    body = f"fixed: {{batch_size: 8, width: 8, context: 8}}\nresources: {{workers: {{min: {fewest}, max: 8}}}}\n"
+    sweep = sweep_of(body, "name: case\nobjective: gpt\nsteps: 20\n")
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(cores)[:2])  # a private Ray has as many places, or the fewest
+    try:
+        executor = executor_loader("ray", ExecutorOptions(tmp_path, sweep.resources))()()
+    finally:
+        os.sched_setaffinity(0, cores)
+    reports: list[Report] = []
+    try:
+        assert executor.slots == 1
+        (pack,) = make_packs(sweep, sweep.trials, 1)
+        executor.submit(pack)
+        deadline = time.monotonic() + 600
+        while time.monotonic() < deadline and not any(report.ending for report in reports):
+            reports += [event for event in executor.poll(0.2) if isinstance(event, Report)]
+    finally:
+        executor.close()
+    assert isinstance(reports[-1].ending, Completed), reports[-1].ending
+    assert [report.environment["workers"] for report in reports if report.environment] == [str(size)]

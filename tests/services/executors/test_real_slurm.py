@@ -119,7 +119,7 @@ def test_a_preempted_job_is_requeued_and_its_curve_is_whole(
     def preempt() -> None:
         wait_until((tmp_path / "waits").exists, "trial that waits")
         time.sleep(0.8)  # for a report
-        slurm.wait_for(highest(slurm), "COMPLETED", timeout_s=90)
+        slurm.wait_for(highest(slurm), "COMPLETED")
 
     with meanwhile(preempt):
         (row,) = rows_of(sweep_in(tmp_path, script, text), tmp_path / "results", **LOW)

@@ -45,7 +45,7 @@ def test_ten_runs_in_ten_folders_with_and_without_a_cache_idle_and_busy_are_equa
         folder.mkdir()
         write_sweep(folder, SWEEP)
         with busy() if is_busy else ExitStack():
-            code, output = run(folder, "run", "edge.yaml", timeout=600)
+            code, output = run(folder, "run", "edge.yaml")
         assert code == 0, output
         found.append(results_of(folder))
     assert len(found[0]) == 20

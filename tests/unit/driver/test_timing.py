@@ -19,9 +19,10 @@ from orchestrator.worker.machine import Measurement, save_measurements
 STEPS, RATES, BATCHES = 100, [1e-3, 1e-2, 1e-1], (4, 8, 16, 32, 64, 128)
 
 
-def gpt(batches: tuple[int, ...] = BATCHES, more: str = "") -> Sweep:
+def gpt(batches: tuple[int, ...] = BATCHES, more: str = "", workers: str = "1") -> Sweep:
     body = f"axes: {{lr: {{values: {RATES}}}, batch_size: {{values: {list(batches)}}}}}\nsteps: {STEPS}\n{more}"
-    return sweep_of(body, "name: sized\nobjective: gpt\nresources: {parallel: 2, kernels: default}\n")
+    resources = f"resources: {{parallel: 2, kernels: default, workers: {workers}}}"
+    return sweep_of(body, f"name: sized\nobjective: gpt\n{resources}\n")
 
 
 def sweep_with_gpu() -> Sweep:
@@ -66,6 +67,14 @@ def test_one_measured_structure_says_little_of_others(tmp_path: Path) -> None:
     sweep = gpt()
     measured(sweep, {4: 0.001})
     assert plan_of(sweep, tmp_path).seconds_within == 3
+
+
+@pytest.mark.parametrize("workers", ["2", "{min: 1, max: 2}"])
+def test_what_one_process_takes_is_no_time_of_several_that_share_a_batch(tmp_path: Path, workers: str) -> None:
+    measured(gpt((4, 64)), {4: 0.001, 64: 0.1})
+    assert plan_of(gpt((4, 64)), tmp_path).seconds is not None
+    plan = plan_of(gpt((4, 64), workers=workers), tmp_path)
+    assert (plan.seconds, plan.member_steps_per_second, plan.seconds_within) == (None, None, None)
 
 
 def test_what_is_measured_are_a_few_structures_from_the_smallest_to_the_largest(

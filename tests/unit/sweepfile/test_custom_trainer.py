@@ -147,6 +147,10 @@ REFUSED = {
         "name: mine\nobjective: quadratic\nsteps: 5\nresources: {workers: 2}\n",
         ["resources.workers", "parallel"],
     ),
+    "a number of processes that changes": (
+        SWEEP + "resources: {workers: {min: 1, max: 4}}\n",
+        ["resources.workers", "the same number of processes", "write workers: 4"],
+    ),
     "a fact that is an axis": (SWEEP + "facts: {lr: 0.1}\n", ["facts.lr", "is given elsewhere in the file as well"]),
     "a fact that is a list": (SWEEP + "facts: {warmup: [1]}\n", ["facts.warmup"]),
     "a pattern of divergence that is none": (
