@@ -110,6 +110,13 @@ def test_tab_stops_once_in_a_view_and_leaves_it(seen: Page) -> None:
         assert seen.locator('#map [tabindex="0"]').count() == 1
 
 
+def test_a_saved_picture_has_no_mark_of_the_focus(seen: Page) -> None:
+    for view in VIEWS[1:]:
+        to_the_marks(seen, view)
+        shown, saved = seen.evaluate("[document, viewPicture()].map((each) => each.querySelectorAll('.ring').length)")
+        assert (shown > 0, saved) == (True, 0), view
+
+
 def test_points_of_a_scattered_sweep_are_one_stop_and_arrows_reach_all(page: Page, scattered: Path) -> None:
     page.goto(scattered.absolute().as_uri())
     page.locator('#map [tabindex="0"]').focus()
