@@ -27,7 +27,7 @@ from orchestrator.driver.progress import Observer, Progress, Summary
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors import INLINE, Executor
 from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
-from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.reader import LedgerReader, check_not_imported
 from orchestrator.maps.axes import led
 from orchestrator.maps.edges import STABLE
 from orchestrator.maps.regions import steepest_axis
@@ -269,6 +269,7 @@ def refining_lines(
 
 def _steepest(folder: Path) -> str | None:
     """Return the axis of numbers that moves stability most on a grid; None without one, and after a search."""
+    check_not_imported(folder)
     if load_sections(folder / FROZEN_SWEEP).search is not None:
         return None
     with LedgerReader(folder / LEDGER) as ledger:

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from orchestrator.base.vocabulary import DEGRADED
+from orchestrator.base.words import count
 from orchestrator.causes.diagnosis import UNEXPLAINED, Explanation, Key
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.remedies.cells import CellRemedies
@@ -142,13 +143,16 @@ def _legend(cells: Mapping[Key, Remedies], stability: CellMap) -> list[Any]:
     counts = {kind: sum(_kind(remedy) == kind for remedy in cells.values()) for kind in _COLOURS}
     titles = {**KINDS, NONE: "no remedy is named, or none that saves all (saved/tried)"}
     patches = [
-        Patch(facecolor=_COLOURS[kind], label=f"{titles[kind]}: {num} cell{'s' if num > 1 else ''}")
+        Patch(facecolor=_COLOURS[kind], label=f"{titles[kind]}: {count(num, 'cell')}")
         for kind, num in counts.items()
         if num
     ]
     has_words = stability.is_grid and len(stability.cells) <= TEXT_ROOM
-    if has_words and any(remedy.from_onset is not None and remedy.cheapest for remedy in cells.values()):
-        patches.append(Patch(facecolor="none", edgecolor="none", label="-50: forked 50 steps before the onset"))
+    shown = [remedy.from_onset for remedy in cells.values() if remedy.from_onset is not None and remedy.cheapest]
+    if has_words and shown:
+        earliest = min(shown)
+        where = f"{count(abs(earliest), 'step')} {'before' if earliest < 0 else 'after'}" if earliest else "at"
+        patches.append(Patch(facecolor="none", edgecolor="none", label=f"{earliest:+d}: forked {where} the onset"))
     drawn = {EDGE_LABEL, STATES["not_run"].label, *(look.label for look in STATES.values() if look.marker)}
     marks = [remedy for remedy in outcome_legend([stability]) if remedy.get_label() in drawn]
     inside = "stable or degraded" if any(cell.state == DEGRADED for cell in stability.cells.values()) else "stable"

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+from sweep_cases import ledger_at, record, sweep_of
 
+from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.pages.loopback import address_of, listening_socket
-from orchestrator.pages.report import REPORT
+from orchestrator.pages.report import REPORT, export_all
 from orchestrator.pages.server import PageServer
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -50,6 +52,17 @@ def complaints(page: Page) -> list[str]:
     page.on("console", lambda message: found.append(message.text))
     page.on("pageerror", lambda error: found.append(str(error)))
     return found
+
+
+@pytest.fixture
+def scattered(tmp_path: Path) -> Path:
+    """The page of a sweep of twelve sampled trials, as a file."""
+    sweep = sweep_of("axes: {lr: {log: [1e-4, 1]}, beta2: {log1m: [0.5, 0.999]}}\nsample: {method: sobol, num: 12}\n")
+    with ledger_at(tmp_path) as ledger:
+        record(ledger, sweep, ["stable", "diverged", "spiked"] * 4)
+    (tmp_path / FROZEN_SWEEP).write_text(sweep.text)
+    export_all(tmp_path)
+    return tmp_path / REPORT
 
 
 @pytest.fixture

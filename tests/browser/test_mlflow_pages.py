@@ -1,6 +1,5 @@
 """MLflow as its users use it: the real server on a finished sweep, in a real browser."""
 
-import contextlib
 import os
 import re
 import signal
@@ -12,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 from local_server import free_port, wait_for
-from playwright.sync_api import Page, TimeoutError, expect
+from playwright.sync_api import Page, expect
 from sweep_cases import QUADRATIC
 
 import orchestrator
@@ -33,6 +32,10 @@ resources: {pack: 16}
 tracking: {enabled: false}
 """
 FIT_COSINE = FIT.replace("name: fit", "name: fit_cosine").replace("warmup: 10", "warmup: 10, schedule: cosine")
+# It would open some time after the first page, and take the room of the last columns, which are then not drawn.
+WITHOUT_ASSISTANT = (
+    "window.top === window && localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')"
+)
 CELL = re.compile(r"^lr=\S+ beta1=\S+$")
 TRIAL = re.compile(r"^lr=\S+ beta1=\S+ seed=\d$")
 
@@ -67,6 +70,7 @@ def opened(page: Page, pages: dict[str, str]) -> Iterator[Page]:
     page.set_default_timeout(30_000)
     expect.set_options(timeout=30_000)
     page.set_viewport_size({"width": 1600, "height": 1000})
+    page.add_init_script(WITHOUT_ASSISTANT)
     yield page
     if folder := os.environ.get("SCREENSHOTS"):
         name = os.environ["PYTEST_CURRENT_TEST"].split("::")[-1].split(" ")[0]
@@ -85,17 +89,10 @@ def runs(opened: Page, pages: dict[str, str]) -> Page:
 def open_cells(page: Page) -> None:
     """MLflow nests the trials that it finds in their cells."""
     expect(page.get_by_role("link", name=CELL).first).to_be_visible()
-    close_assistant(page)
     for name in page.get_by_role("link", name=CELL).all_inner_texts():
         cell = page.get_by_role("link", name=name, exact=True)
         page.get_by_role("gridcell").filter(has=cell).first.get_by_role("button").first.click()
     expect(trials(page).first).to_be_visible()
-
-
-def close_assistant(page: Page) -> None:
-    """MLflow opens it beside the page, some time after the page."""
-    with contextlib.suppress(TimeoutError):
-        page.get_by_role("button", name="Close", exact=True).first.click(timeout=5000)
 
 
 def trials(page: Page):
@@ -147,7 +144,6 @@ def test_chosen_trials_are_compared_over_the_axes(runs: Page) -> None:
 
 def test_sweeps_are_ranked_by_their_stable_fraction_with_their_edges(opened: Page, pages: dict[str, str]) -> None:
     opened.goto(pages["sweeps"])
-    close_assistant(opened)
     named = opened.get_by_role("link", name=re.compile("^(edge|fit|fit_cosine)$"))
     expect(named).to_have_count(3)
     assert named.all_inner_texts() == ["edge", "fit_cosine", "fit"], "the wider stable region stands first"
@@ -161,7 +157,6 @@ def test_sweeps_are_ranked_by_their_stable_fraction_with_their_edges(opened: Pag
 
 def test_maps_of_two_sweeps_stand_side_by_side(opened: Page, pages: dict[str, str]) -> None:
     opened.goto(pages["maps"])
-    close_assistant(opened)
     expect(opened.get_by_text(re.compile(r"unstable fraction of cells:\s+fit_cosine\s+\|\s+fit"))).to_be_visible()
     opened.get_by_text(re.compile("fit_cosine.*fit")).first.evaluate("each => each.scrollIntoView({block: 'start'})")
     titles = opened.get_by_text(re.compile("^log10_lr vs. log10_one_minus_beta2 vs. unstable_fraction/fit"))
@@ -177,7 +172,6 @@ def test_a_trial_stands_below_its_cell_and_that_below_its_sweep(opened: Page, pa
     opened.goto(f"{pages['sweeps'].split('&viewStateShareKey')[0]}&startTime=ALL&searchFilter={query}")
     sweep = opened.get_by_role("link", name="edge", exact=True).first
     sweep.wait_for()
-    close_assistant(opened)
     opened.get_by_role("gridcell").filter(has=sweep).first.get_by_role("button").first.click()
     cell = opened.get_by_role("link", name="lr=3 beta1=0", exact=True).first
     expect(cell).to_be_visible()

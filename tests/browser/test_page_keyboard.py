@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from sweep_cases import ledger_at, record, sweep_of
 from viewed_cases import viewed_sweep
 
-from orchestrator.base.files import FROZEN_SWEEP
-from orchestrator.pages.report import REPORT, export_all
+from orchestrator.pages.report import REPORT
 
 VIEWS = ("Map", "Scatter", "Lines", "Parallel")
 FOCUS = "document.activeElement.getAttribute('aria-label')?.split(':')[0] ?? ''"
@@ -112,15 +110,21 @@ def test_tab_stops_once_in_a_view_and_leaves_it(seen: Page) -> None:
         assert seen.locator('#map [tabindex="0"]').count() == 1
 
 
-def test_points_of_a_scattered_sweep_are_one_stop_and_arrows_reach_all(page: Page, tmp_path: Path) -> None:
-    sweep = sweep_of("axes: {lr: {log: [1e-4, 1]}, beta2: {log1m: [0.5, 0.999]}}\nsample: {method: sobol, num: 12}\n")
-    with ledger_at(tmp_path) as ledger:
-        record(ledger, sweep, ["stable", "diverged", "spiked"] * 4)
-    (tmp_path / FROZEN_SWEEP).write_text(sweep.text)
-    export_all(tmp_path)
-    page.goto((tmp_path / REPORT).absolute().as_uri())
+def test_a_saved_picture_has_no_mark_of_the_focus(seen: Page) -> None:
+    for view in VIEWS[1:]:
+        to_the_marks(seen, view)
+        shown, saved = seen.evaluate("[document, viewPicture()].map((each) => each.querySelectorAll('.ring').length)")
+        assert (shown > 0, saved) == (True, 0), view
+
+
+def test_points_of_a_scattered_sweep_are_one_stop_and_arrows_reach_all(page: Page, scattered: Path) -> None:
+    page.goto(scattered.absolute().as_uri())
     page.locator('#map [tabindex="0"]').focus()
     num = page.locator("#map circle").count()
     for _ in range(num):
         page.keyboard.press("ArrowLeft")
     assert len({*visited(page, "ArrowRight", num)}) == num > 3
+    page.keyboard.press("ArrowLeft")
+    name = page.evaluate(FOCUS)
+    page.evaluate("drawMap()")  # as results come in
+    assert page.evaluate(FOCUS) == name, "the focus stays on the cell"

@@ -130,13 +130,8 @@ def test_names_and_reasons_from_outside_stay_text(page: Page, tmp_path: Path) ->
     assert len(watched.requests) == 1
 
 
-def test_a_sampled_sweep_is_a_cloud_of_points_to_choose_from(page: Page, tmp_path: Path) -> None:
-    sweep = sweep_of("axes: {lr: {log: [1e-4, 1]}, beta2: {log1m: [0.5, 0.999]}}\nsample: {method: sobol, num: 12}\n")
-    with ledger_at(tmp_path) as ledger:
-        record(ledger, sweep, ["stable", "diverged", "spiked"] * 4)
-    (tmp_path / FROZEN_SWEEP).write_text(sweep.text)
-    export_all(tmp_path)
-    watched = Watched(page, tmp_path / REPORT)
+def test_a_sampled_sweep_is_a_cloud_of_points_to_choose_from(page: Page, scattered: Path) -> None:
+    watched = Watched(page, scattered)
     expect(page.locator("#map circle")).to_have_count(12)
     page.locator("#map circle").first.focus()
     page.keyboard.press("Enter")

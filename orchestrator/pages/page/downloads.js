@@ -48,6 +48,7 @@ const pictureTitle = () => {
 // The drawing that is shown, with its title.
 function viewPicture() {
   const points = document.querySelector("#map svg").cloneNode(true);
+  points.querySelector(".stop")?.remove(); // it shows where the focus is
   for (const each of points.querySelectorAll("[tabindex]")) for (const name of ["tabindex", "role", "aria-pressed"]) each.removeAttribute(name);
   const [, , width, height] = points.getAttribute("viewBox").split(" ").map(Number);
   return picture(width, height + 24, svg("text", { x: 8, y: 17 }, choice.view === "map" ? pictureTitle() : `${data.name}: ${document.getElementById("map-title").textContent}`), svg("g", { transform: "translate(0 24)" }, ...points.childNodes));

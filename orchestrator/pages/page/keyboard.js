@@ -29,6 +29,14 @@ function withStops(drawing, found) {
   return drawing;
 }
 
+// Shows a drawing with ``withStops`` in place of the last one; the focus stays where Tab stops.
+function replaceDrawing(drawing) {
+  const place = document.getElementById("map");
+  const hadFocus = place.contains(document.activeElement);
+  place.replaceChildren(drawing);
+  if (hadFocus) place.querySelector("svg [tabindex='0']")?.focus({ preventScroll: true });
+}
+
 function stopMark({ c, draw }) {
   const mark = svg("g", { class: "stop", tabindex: 0, role: "button", "aria-label": cellWords(c), "aria-pressed": String(selection.includes(c)) }, draw());
   mark.dataset.cell = cellName(c);

@@ -14,7 +14,7 @@ function drawMap() {
   const grid = data.is_grid ? gridOf(map) : null;
   if (grid === null) {
     drawnGrid = null;
-    document.getElementById("map").replaceChildren(pointMap(map, scale));
+    replaceDrawing(pointMap(map, scale));
   } else if (drawnGrid?.view === viewOf(map, scale)) {
     if (!drawnGrid.table.isConnected) document.getElementById("map").replaceChildren(drawnGrid.table); // another view was shown
     updateGrid(map, scale, grid);

@@ -34,9 +34,7 @@ function drawView() {
   const [title, drawing, key, near] = (canView(choice.view) ? makers[choice.view] : scatterView)();
   nearest = near ?? null;
   document.getElementById("map-title").textContent = title;
-  const hadFocus = document.activeElement.closest("#map .stop") !== null;
-  document.getElementById("map").replaceChildren(drawing);
-  if (hadFocus) document.querySelector("#map .stop")?.focus({ preventScroll: true });
+  replaceDrawing(drawing);
   document.getElementById("key").replaceChildren(...key);
 }
 

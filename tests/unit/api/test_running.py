@@ -105,6 +105,14 @@ def test_a_refinement_lies_along_the_axis_that_moves_stability_most(command_line
     assert (code, search.along if search else None) == (0, "lr")
 
 
+def test_a_refinement_of_imported_results_says_that_they_are_imported(command_line) -> None:
+    Path("table.csv").write_text("lr,label\n0.1,stable\n1,diverged\n")
+    assert command_line("import", "table.csv", "--name", "theirs", "--axis", "lr", "--outcome", "label")[0] == 0
+    code, text = command_line("run", "theirs", "--refine")
+    assert code == 2
+    assert "holds imported results" in text
+
+
 def test_a_refinement_of_too_few_trials_says_that_the_edge_is_not_known(command_line) -> None:
     orchestrator.run(SMALL, executor="inline")
     code, text = command_line("run", "small", "--refine", "--trials", "1", "--executor", "inline")

@@ -10,6 +10,7 @@ from sweep_cases import ledger_at, map_ledger, sweep_of
 
 from orchestrator.base.files import LEDGER
 from orchestrator.base.space import Cell
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.remedies.cells import CellRemedies
 from orchestrator.causes.remedies.remedy import KINDS
 from orchestrator.ledger.reader import LedgerReader
@@ -35,8 +36,12 @@ def stability(tmp_path: Path) -> CellMap:
 def found() -> CellRemedies:
     """Clipping saves one cell, a lower rate another, and nothing saves the third."""
     unsure = [*forked(LOWER, 50, NINE), *fresh(LOWER, 50, ["stable", *NONE[1:]]), *others(50)]
-    answers = [forked(CLIP, 100, ALL), forked(LOWER, 50, ALL), unsure]
-    cells = [in_cell(answer(rows), lr) for lr, rows in zip((1.0, 2.0, 3.0), answers, strict=True)]
+    return on_map([forked(CLIP, 100, ALL), forked(LOWER, 50, ALL), unsure])
+
+
+def on_map(answers: list[list[TrialResult]]) -> CellRemedies:
+    """What these forks say of the first unstable cells in the upper row."""
+    cells = [in_cell(answer(rows), lr) for lr, rows in zip((1.0, 2.0, 3.0), answers, strict=False)]
     return all_cells([replace(one, trial=replace(one.trial, cell=one.trial.cell.moved("beta1", 0.5))) for one in cells])
 
 
@@ -56,10 +61,29 @@ def test_each_cell_has_the_colour_of_its_kind_and_says_remedy_and_step(found: Ce
     assert "edge of stability" in labels
 
 
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ((100, 50), "-50: forked 50 steps before the onset"),
+        ((99, 120), "-1: forked 1 step before the onset"),
+        ((120, 100), "+0: forked at the onset"),
+        ((120, 110), "+10: forked 10 steps after the onset"),
+    ],
+)
+def test_the_legend_explains_the_earliest_step_that_a_cell_has(
+    stability: CellMap, steps: tuple[int, int], words: str
+) -> None:
+    found = on_map([forked(CLIP, step, ALL) for step in steps])
+    figure = remedy_map_figure.figure(found, stability)
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert [label for label in labels if ": forked " in label] == [words]
+    assert any(text.get_text().endswith(f"\n{words.split(':')[0]}") for text in figure.axes[0].texts)
+
+
 def test_without_words_in_the_cells_the_legend_explains_none(found: CellRemedies, stability: CellMap) -> None:
     def steps_explained(one: CellMap) -> bool:
         labels = [text.get_text() for text in remedy_map_figure.figure(found, one).legends[0].get_texts()]
-        return "-50: forked 50 steps before the onset" in labels
+        return any(": forked " in label for label in labels)
 
     assert steps_explained(stability)
     assert not steps_explained(replace(stability, is_grid=False))
