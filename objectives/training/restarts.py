@@ -46,12 +46,12 @@ class Restarts:
         kept = [kept_states(config.control) for config in configs]
         self._kept: dict[int, KeptStates] = {row: states for row, states in enumerate(kept) if states is not None}
         if num_sums:
-            self._reserve(_SUM, num_sums, params_Kn.shape[1])
-            self._reserve(_NUM_SUMMED, num_sums, 1)
+            reserve(memory, _SUM, params_Kn, num_sums, params_Kn.shape[1])
+            reserve(memory, _NUM_SUMMED, params_Kn, num_sums, 1)
         if self._kept:
             most = max(states.number for states in self._kept.values())
-            self._reserve(_KEPT, most, params_Kn.shape[1])
-            self._reserve(_STEP_KEPT, most, 1)
+            reserve(memory, _KEPT, params_Kn, most, params_Kn.shape[1])
+            reserve(memory, _STEP_KEPT, params_Kn, most, 1)
 
     @property
     def acts(self) -> bool:
@@ -123,13 +123,14 @@ class Restarts:
         total_n.zero_()
         num_1.zero_()
 
-    def _reserve(self, name: str, number: int, size: int) -> None:
-        """Make room for ``number`` states of each member, and keep what is there."""
-        known_KMn = self._memory.get(name)
-        if known_KMn is not None and known_KMn.shape[1] == number:
-            return
-        made_KMn = self._params_Kn.new_zeros((len(self._params_Kn), number, size))
-        if known_KMn is not None:
-            shared = min(known_KMn.shape[1], number)
-            made_KMn[:, :shared] = known_KMn[:, :shared]
-        self._memory[name] = made_KMn
+
+def reserve(memory: Memory, name: str, params_Kn: torch.Tensor, *sizes: int) -> None:
+    """Make room in ``memory`` for (K, ``*sizes``) numbers, and keep what is there; only the first size may change."""
+    known = memory.get(name)
+    shape = len(params_Kn), *sizes
+    if known is not None and known.shape == shape:
+        return
+    memory[name] = params_Kn.new_zeros(shape)
+    if known is not None:
+        shared = min(known.shape[1], sizes[0])
+        memory[name][:, :shared] = known[:, :shared]
