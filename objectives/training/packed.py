@@ -214,7 +214,7 @@ class PackedTrainer(ABC, Generic[Config]):
             self._set_cohorts()
             self.numbers_changed(changed)
         self._control.before_step(self.num_steps, self._params_Kn)
-        self._restarts.before_step(self.num_steps)
+        self._restarts.before_step(self.num_steps, changed)
 
     def losses_of(self, weights: Weights, rows: torch.Tensor) -> torch.Tensor:
         """Return the loss on this step's data for the members in ``rows``, with ``weights`` of shape (R, ...).

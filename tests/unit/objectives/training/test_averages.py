@@ -1,5 +1,6 @@
 """Averages of weights: what they are, and that they change nothing else."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -165,9 +166,9 @@ def test_returns_whose_states_overlap_have_a_sum_each(monkeypatch: pytest.Monkey
     trainer = in_float64(20, lr=1e-2, interventions=entries)
     inner, came, left = trainer._restarts.before_step, [], []
 
-    def before_step(num_steps: int) -> None:
+    def before_step(num_steps: int, changed: Iterable[int]) -> None:
         came.append(weights_of(trainer)[0])
-        inner(num_steps)
+        inner(num_steps, changed)
         left.append(weights_of(trainer)[0])
 
     monkeypatch.setattr(trainer._restarts, "before_step", before_step)
