@@ -219,7 +219,8 @@ class GptTrainer(PackedTrainer[GptConfig]):
         optimizer, is_whole = self.optimizer, self._native is not None and self._parts is None
         can_step = is_whole and isinstance(optimizer, NativeOptimizer) and optimizer.can_step_ahead
         can_step = can_step and not (optimizer.holder.acts or optimizer.holder.capped or self.repeats_a_batch)
-        can_step = can_step and not (self._control.has_rules or self._averages.acts or self.ranks)
+        can_step = can_step and not (self._control.has_rules or self._restarts.acts)
+        can_step = can_step and not (self._averages.acts or self.ranks)
         if not can_step or self._rollback is not None or type(self) is not GptTrainer:
             return 0
         return self._changes.num_steps_before(self.num_steps)

@@ -12,12 +12,12 @@ average stands for a decaying rate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from objectives.optimizers.packed_optimizer import Rows
-from objectives.training.restarts import Restarts
+from objectives.training.restarts import Memory, reserve
 from objectives.training_config import TrainingConfig
 
 # Shapes: K members, R of them with an average, M states kept of each, n parameters per member.
@@ -25,21 +25,15 @@ from objectives.training_config import TrainingConfig
 _EMA, _EMA_SHARE = "ema", "ema_share"
 _KEPT, _NUM_KEPT = "kept", "num_kept"
 MERGED_LOSS, EMA_LOSS = "merged_loss", "ema_loss"
-Memory = MutableMapping[str, torch.Tensor]
 
 
 class Averages:
     """The averages of K members, whose state is in the pack's ``memory``: zeros for a new member."""
 
     def __init__(
-        self,
-        configs: Sequence[TrainingConfig],
-        acting: Sequence[TrainingConfig],
-        ages: Sequence[int],
-        memory: Memory,
-        params_Kn: torch.Tensor,
+        self, configs: Sequence[TrainingConfig], ages: Sequence[int], memory: Memory, params_Kn: torch.Tensor
     ) -> None:
-        """Add to ``memory`` what it lacks. ``acting`` has interventions, from ``ages`` completed steps on."""
+        """Add to ``memory`` what it lacks. ``ages`` are the completed steps."""
         self._params_Kn, self._memory = params_Kn, memory
         self._last, self._every = configs[0].merge_last, configs[0].merge_every
         kept: dict[int, list[int]] = {}  # by step of the pack, modulo merge_every
@@ -52,22 +46,17 @@ class Averages:
         self._rows_R: Rows = slice(None) if len(rows) == len(configs) else torch.tensor(rows, device=params_Kn.device)
         self._decay_R1 = params_Kn.new_tensor([[decays[row]] for row in rows])
         self._rest_R1 = params_Kn.new_tensor([[1 - (decays[row] or 0.0)] for row in rows])
-        self._restarts = Restarts(configs, acting, ages, memory, params_Kn)
         if rows:
-            self._reserve(_EMA, params_Kn.shape)
-            self._reserve(_EMA_SHARE, (len(params_Kn), 1))
+            reserve(memory, _EMA, params_Kn, params_Kn.shape[1])
+            reserve(memory, _EMA_SHARE, params_Kn, 1)
         if self._last is not None:
-            self._reserve(_KEPT, (len(params_Kn), self._last, params_Kn.shape[1]))
-            self._reserve(_NUM_KEPT, (len(params_Kn),))
+            reserve(memory, _KEPT, params_Kn, self._last, params_Kn.shape[1])
+            reserve(memory, _NUM_KEPT, params_Kn)
 
     @property
     def acts(self) -> bool:
-        """Whether a member has an average, or will return to one."""
-        return self._has_ema or self._last is not None or self._restarts.acts
-
-    def before_step(self, num_steps: int) -> None:
-        """Let members return to a mean that are due."""
-        self._restarts.before_step(num_steps)
+        """Whether a member has an average."""
+        return self._has_ema or self._last is not None
 
     def after_step(self, num_steps: int) -> None:
         """Take up the weights after the pack's step; ``num_steps`` counts it."""
@@ -116,7 +105,3 @@ class Averages:
         number_R = self._memory[_NUM_KEPT][rows_R]
         self._memory[_KEPT][rows_R, number_R.long() % last] = self._params_Kn[rows_R]
         self._memory[_NUM_KEPT][rows_R] = number_R + 1
-
-    def _reserve(self, name: str, shape: Sequence[int]) -> None:
-        if name not in self._memory:
-            self._memory[name] = self._params_Kn.new_zeros(tuple(shape))

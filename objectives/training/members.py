@@ -16,7 +16,7 @@ from objectives.training_config import TrainingConfig
 OWN = frozenset({
     "device", "plan", "structure", "weight_shapes", "configs", "seeds", "_ages", "num_steps", "_skipped", "_cohorts",
     "cohort_of_member_K", "_params_Kn", "weights", "layout", "optimizer", "memory", "held_K", "_curvature", "_rollback",
-    "_changes", "_control", "_averages",
+    "_changes", "_control", "_averages", "_restarts",
 })  # fmt: skip
 _FOREVER = 2**31
 _checked: set[type] = set()

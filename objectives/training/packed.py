@@ -30,6 +30,7 @@ from objectives.training.averages import Averages
 from objectives.training.controller import Controller
 from objectives.training.measuring import CurvatureReadings, estimate_hessian, step_values
 from objectives.training.members import Changes, batches_of, check_members_renewed
+from objectives.training.restarts import Restarts
 from objectives.training.rollback import Rollback, begin_rollback
 from objectives.training_config import TrainingConfig
 
@@ -213,7 +214,7 @@ class PackedTrainer(ABC, Generic[Config]):
             self._set_cohorts()
             self.numbers_changed(changed)
         self._control.before_step(self.num_steps, self._params_Kn)
-        self._averages.before_step(self.num_steps)
+        self._restarts.before_step(self.num_steps, changed)
 
     def losses_of(self, weights: Weights, rows: torch.Tensor) -> torch.Tensor:
         """Return the loss on this step's data for the members in ``rows``, with ``weights`` of shape (R, ...).
@@ -275,7 +276,8 @@ class PackedTrainer(ABC, Generic[Config]):
         return {"params": self._params_Kn, **self.optimizer.live(), **self.memory}
 
     def _begin_averages(self) -> Rollback | None:
-        self._averages = Averages(self.configs, self.acting, self._ages, self.memory, self._params_Kn)
+        self._averages = Averages(self.configs, self._ages, self.memory, self._params_Kn)
+        self._restarts = Restarts(self.configs, self.acting, self._ages, self.memory, self._params_Kn)
         return begin_rollback(self.configs, self._ages, self._live())
 
     def cohorts(self, ahead: int = 0) -> list[tuple[int, int]]:
@@ -385,14 +387,12 @@ class PackedTrainer(ABC, Generic[Config]):
             rows_of_blocks(weight[None] for weight in self.own_weights(drawn[seed], config).values())
             for config, seed in zip(configs, seeds, strict=True)
         ]
-        params_Kn = torch.cat(rows).to(self.device)
-        return params_Kn.double() if self.plan.float64 else params_Kn
+        return torch.cat(rows).to(self.device, torch.float64 if self.plan.float64 else None)
 
     def _bind(self, params_Kn: torch.Tensor) -> None:
         """Make ``weights`` differentiable leaves that share memory with the flat buffer."""
         self._params_Kn = params_Kn
-        self.weights = {}
-        offset = 0
+        self.weights, offset = {}, 0
         for name, shape in self.weight_shapes.items():
             size = math.prod(shape)
             view = params_Kn[:, offset : offset + size].view(-1, *shape)

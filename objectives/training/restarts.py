@@ -10,12 +10,14 @@ such an intervention, whose states are past. Either adds the same numbers in the
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 
 import torch
 
 from objectives.control import KeptStates, kept_states
 from objectives.entries import Intervention
+from objectives.optimizers.packed_optimizer import Rows
+from objectives.stacking import index_on
 from objectives.training_config import TrainingConfig
 
 # Shapes: K members, E entries with a mean, M states kept for rules, n parameters per member.
@@ -45,37 +47,45 @@ class Restarts:
         num_sums = max(self._plan(row, config) for row, config in enumerate(configs))
         kept = [kept_states(config.control) for config in configs]
         self._kept: dict[int, KeptStates] = {row: states for row, states in enumerate(kept) if states is not None}
+        alike: dict[tuple[KeptStates, int], list[int]] = {}  # rows whose states come at the same steps
+        for row, states in self._kept.items():
+            alike.setdefault((states, ages[row]), []).append(row)
+        self._keeping: list[tuple[KeptStates, int, Rows]] = [
+            (states, age, slice(None) if len(rows) == len(configs) else index_on(params_Kn.device, tuple(rows)))
+            for (states, age), rows in alike.items()
+        ]
         if num_sums:
-            self._reserve(_SUM, num_sums, params_Kn.shape[1])
-            self._reserve(_NUM_SUMMED, num_sums, 1)
+            reserve(memory, _SUM, params_Kn, num_sums, params_Kn.shape[1])
+            reserve(memory, _NUM_SUMMED, params_Kn, num_sums, 1)
         if self._kept:
             most = max(states.number for states in self._kept.values())
-            self._reserve(_KEPT, most, params_Kn.shape[1])
-            self._reserve(_STEP_KEPT, most, 1)
+            reserve(memory, _KEPT, params_Kn, most, params_Kn.shape[1])
+            reserve(memory, _STEP_KEPT, params_Kn, most, 1)
 
     @property
     def acts(self) -> bool:
         """Whether a member will return to a mean, or may."""
         return bool(self._returning or self._kept)
 
-    def before_step(self, num_steps: int) -> None:
+    def before_step(self, num_steps: int, changed: Iterable[int]) -> None:
         """Let those members return that are due before the pack's step ``num_steps``, and take up the states of others.
 
-        A state that another return needs is the weights after a return at its step.
+        ``changed`` are the rows with a change before this step, such as one by a rule. A state that another return
+        needs is the weights after a return at its step.
         """
         for row, number, adds in self._returning.get(num_steps, ()):
             if adds:
                 self._add(row, number)
             self._return(row, self._memory[_SUM][row, number], self._memory[_NUM_SUMMED][row, number])
-        for row in self._kept:
+        for row in self._kept.keys() & changed:
             for entry in self._fired(row, self._ages[row] + num_steps):
                 self._return(row, *self._sum_of_kept(row, entry))
         for row, number in self._adding.get(num_steps, ()):
             self._add(row, number)
-        for row, states in self._kept.items():
-            if states.keeps(step := self._ages[row] + num_steps):
-                self._memory[_KEPT][row, states.place(step)] = self._params_Kn[row]
-                self._memory[_STEP_KEPT][row, states.place(step)] = step
+        for states, age, rows in self._keeping:
+            if states.keeps(step := age + num_steps):
+                self._memory[_KEPT][rows, states.place(step)] = self._params_Kn[rows]
+                self._memory[_STEP_KEPT][rows, states.place(step)] = step
 
     def _plan(self, row: int, config: TrainingConfig) -> int:
         """Note when the entries of a member need its weights; return how many there are.
@@ -123,13 +133,14 @@ class Restarts:
         total_n.zero_()
         num_1.zero_()
 
-    def _reserve(self, name: str, number: int, size: int) -> None:
-        """Make room for ``number`` states of each member, and keep what is there."""
-        known_KMn = self._memory.get(name)
-        if known_KMn is not None and known_KMn.shape[1] == number:
-            return
-        made_KMn = self._params_Kn.new_zeros((len(self._params_Kn), number, size))
-        if known_KMn is not None:
-            shared = min(known_KMn.shape[1], number)
-            made_KMn[:, :shared] = known_KMn[:, :shared]
-        self._memory[name] = made_KMn
+
+def reserve(memory: Memory, name: str, params_Kn: torch.Tensor, *sizes: int) -> None:
+    """Make room in ``memory`` for (K, ``*sizes``) numbers, and keep what is there; only the first size may change."""
+    known = memory.get(name)
+    shape = len(params_Kn), *sizes
+    if known is not None and known.shape == shape:
+        return
+    memory[name] = params_Kn.new_zeros(shape)
+    if known is not None:
+        shared = min(known.shape[1], sizes[0])
+        memory[name][:, :shared] = known[:, :shared]

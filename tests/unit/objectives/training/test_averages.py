@@ -1,5 +1,6 @@
 """Averages of weights: what they are, and that they change nothing else."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -163,14 +164,14 @@ def test_members_that_will_return_to_a_mean_train_as_alone_and_resume() -> None:
 def test_returns_whose_states_overlap_have_a_sum_each(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [{"at": 12, "mean": 3, "apart": 4}, {"at": 16, "mean": 3, "apart": 3, "until": 13}]
     trainer = in_float64(20, lr=1e-2, interventions=entries)
-    inner, came, left = trainer._averages.before_step, [], []
+    inner, came, left = trainer._restarts.before_step, [], []
 
-    def before_step(num_steps: int) -> None:
+    def before_step(num_steps: int, changed: Iterable[int]) -> None:
         came.append(weights_of(trainer)[0])
-        inner(num_steps)
+        inner(num_steps, changed)
         left.append(weights_of(trainer)[0])
 
-    monkeypatch.setattr(trainer._averages, "before_step", before_step)
+    monkeypatch.setattr(trainer._restarts, "before_step", before_step)
     for _ in range(17):
         trainer.step()
     torch.testing.assert_close(left[12], (left[4] + left[8] + came[12]) / 3, rtol=0, atol=1e-15)

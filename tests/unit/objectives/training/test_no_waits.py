@@ -23,6 +23,8 @@ GPT_KNOBS: Sequence[Mapping[str, Any]] = (
     {"embedding_lr": 0.5, "embedding_grad": 0.5},
     {"mix_share": 0.5},
     {"ema": 0.9},
+    # It keeps states from the third step on, and reads after the test.
+    {"control": [{"on": "step", "above": 0, "after": 90, "do": {"mean": 44, "apart": 2}}]},
 )
 GPT_MODELS: Sequence[Mapping[str, Any]] = (
     {"accumulate": 2},
