@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from objectives.base import BadCheckpoint
 from orchestrator.base.packs import Checkpoint
 from orchestrator.worker.machine import is_out_of_memory
 
@@ -24,10 +25,6 @@ _SCHEMA = 7
 _FIRST_S = 3.0
 # Checkpoints may take this share of the time.
 _LARGEST_SHARE = 0.01
-
-
-class BadCheckpoint(ValueError):
-    """A checkpoint cannot be read, or belongs to other trials."""
 
 
 def to_bytes(state: Mapping[str, Any], trial_ids: list[str], schema: int = _SCHEMA) -> bytes:

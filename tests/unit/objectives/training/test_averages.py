@@ -2,11 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from pack_cases import SMALL, assert_the_same, everyone, interrupted, pack_with, small_pack, whole
+from curve_cases import assert_resumes, curves
+from pack_cases import SMALL, assert_the_same, everyone, interrupted, pack_with, small_pack, trainer_of, whole
 
 from objectives.base import OBJECTIVES, ExecutionPlan, RowSpec, TrainingConfig
 from objectives.entries import Intervention
@@ -159,6 +162,18 @@ def test_members_that_will_return_to_a_mean_train_as_alone_and_resume() -> None:
     assert (expected[1]["trial1"] == alone[1]["trial0"]).all()
     kept, rest = interrupted(together, 2)
     assert_the_same(whole([*kept, *worker.run_pack(rest)]), expected)
+
+
+@pytest.mark.parametrize("stop", [5, 8, 13])
+def test_a_pack_resumes_amid_the_states_of_its_means_to_the_bit(stop: int, tmp_path: Path) -> None:
+    overlapping = [MEAN, {"at": 16, "mean": 3, "apart": 3, "until": 13}]
+    by_rule = [{"on": "step", "above": 0, "after": 13, "do": {"mean": 3, "apart": 4}}]
+    changes = [{}, {"interventions": [MEAN]}, {"interventions": overlapping}, {"control": by_rule}]
+    configs = [OBJECTIVES["quadratic"].config_of({**SMALL["quadratic"], "steps": 20, **change}) for change in changes]
+    first = trainer_of("quadratic", configs, [0, 1, 2, 3])
+    curves(first, stop)
+    assert first.state_dict()["memory"]["restart_sums"][1:3].any(dim=(1, 2)).tolist() == [stop < 13, True]
+    assert_resumes(partial(trainer_of, "quadratic"), configs, [0, 1, 2, 3], stop, 20, tmp_path)
 
 
 def test_returns_whose_states_overlap_have_a_sum_each(monkeypatch: pytest.MonkeyPatch) -> None:
