@@ -235,8 +235,11 @@ class GridMap:
         )
         return [by_free[cell] for cell in around if cell in by_free]
 
-    def _directions(self, setting: Mapping[str, Any]) -> Iterator[tuple[Axis, Any, bool, list[tuple[Any, str]]]]:
-        """Each axis with the value of ``setting``, a direction, and the values there with the worst state around."""
+    def _directions(self, setting: Mapping[str, Any]) -> Iterator[tuple[Axis, Any, bool, Iterator[tuple[Any, str]]]]:
+        """Each axis with the value of ``setting``, a direction, and the values there with the worst state around.
+
+        The states are looked up as they are asked for, since most margins end after a few.
+        """
         corners = self._around(setting)
         for axis in ordered_axes(self.axes) if corners else ():
             # Of axes that advance together one may have no order, and the other stands for both.
@@ -244,10 +247,13 @@ class GridMap:
             if (here is None and axis.when) or (axis.name not in setting and len(corners) > 1):
                 continue
             for is_upwards, values in zip((False, True), sides(axis, here), strict=True):
-                states = ([self._state_beside(cell, axis, value) for cell in corners] for value in values)
-                yield axis, here, is_upwards, list(zip(values, map(worst_state, states), strict=True))
+                yield axis, here, is_upwards, self._states_along(corners, axis, values)
 
-    def _margin(self, axis: Axis, here: Any, is_upwards: bool, row: Sequence[tuple[Any, str]]) -> Margin:
+    def _states_along(self, corners: Sequence[Cell], axis: Axis, values: Iterable[Any]) -> Iterator[tuple[Any, str]]:
+        for value in values:
+            yield value, worst_state([self._state_beside(cell, axis, value) for cell in corners])
+
+    def _margin(self, axis: Axis, here: Any, is_upwards: bool, row: Iterable[tuple[Any, str]]) -> Margin:
         last_stable, first_not_stable, edge, missing, degraded = here, None, None, [], None
         for value, state in row:
             side = self._of_state(state)

@@ -133,4 +133,6 @@ def _dependent(axes: Sequence[Axis], names: set[str]) -> set[str]:
 
 def worst_state(states: Sequence[str]) -> str:
     """The worst state: over the edge, then unknown, then degraded."""
+    if len(states) == 1:
+        return states[0]
     return max(states, key=lambda state: 3 if is_over_edge(state) else 2 if not is_known(state) else state == DEGRADED)
