@@ -174,3 +174,10 @@ def undisturbed_results(folder: Path, text: str) -> dict[str, tuple]:
 def environment(**changes: str) -> dict[str, str]:
     """The environment of a process, changed."""
     return {**os.environ, **changes}
+
+
+def assert_ends_as_any_other(lines: list[str]) -> None:
+    """What follows a warning: nothing but the sentence of a run with its next command, or of a shell its status."""
+    said = [line for line in lines if line.strip() and not line.startswith("exit ")]
+    assert len(said) <= 1, said
+    assert all("; next: `sweep " in line for line in said)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fault_kit import command, end_drivers, need, start, wait_until
+from fault_kit import assert_ends_as_any_other, command, end_drivers, need, start, wait_until
 from faults.tracker_victim import mirror
 from stored_sweeps import Stored, in_tensorboard, in_wandb
 
@@ -113,7 +113,7 @@ def assert_warned_once(case: Case, lines: list[str], *said: str) -> None:
     (at,) = (i for i, line in enumerate(lines) if "warning" in line.lower())
     assert lines[at].startswith(f"warning: {case.title} at ")
     assert lines[at + 1] == f"    remedy: `sweep sync {NAME}` writes what is missing"
-    assert all(line.startswith("exit ") for line in lines[at + 2 :]), "and nothing else is said"
+    assert_ends_as_any_other(lines[at + 2 :])
     for text in said:
         assert text in lines[at]
 
