@@ -35,6 +35,8 @@ from objectives.training.packed import PackedTrainer
 class RayleighConfig(TrainingConfig):
     'The Rayleigh quotient of a diagonal matrix, with a little noise.'
 
+    norm: str = "the vector's own"
+
 
 class RayleighTrainer(PackedTrainer):
     groups = {"w": "sphere"}
