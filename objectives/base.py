@@ -13,22 +13,11 @@ from objectives.models.facts.function_fit import FunctionFitConfig
 from objectives.models.facts.gpt import GptConfig
 from objectives.models.facts.quadratic import QuadraticConfig
 from objectives.models.facts.router import RouterConfig
-from objectives.protocol import (
-    BadCheckpoint,
-    ExecutionPlan,
-    Kernels,
-    Objective,
-    RankLost,
-    Rounding,
-    RowSpec,
-    Trainer,
-    data_step,
-)
+from objectives.protocol import ExecutionPlan, Kernels, Objective, RankLost, Rounding, RowSpec, Trainer, data_step
 from objectives.training_config import TrainingConfig
 
 __all__ = [
     "OBJECTIVES",
-    "BadCheckpoint",
     "ExecutionPlan",
     "FunctionFitConfig",
     "GptConfig",

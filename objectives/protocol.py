@@ -23,10 +23,6 @@ _TWO_PRECISIONS = "objectives.training.precision"  # a pack whose members may ch
 _ALONE = "alone"  # a third value besides true and false
 
 
-class BadCheckpoint(ValueError):
-    """A checkpoint cannot be read, or belongs to other trials."""
-
-
 class RankLost(RuntimeError):
     """Another process of a trial has ended, or cannot be reached."""
 

@@ -30,7 +30,7 @@ from objectives.training.averages import Averages
 from objectives.training.controller import Controller
 from objectives.training.measuring import CurvatureReadings, estimate_hessian, step_values
 from objectives.training.members import Changes, batches_of, check_members_renewed
-from objectives.training.restarts import Restarts, restored
+from objectives.training.restarts import Restarts
 from objectives.training.rollback import Rollback, begin_rollback
 from objectives.training_config import TrainingConfig
 
@@ -341,14 +341,14 @@ class PackedTrainer(ABC, Generic[Config]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from the ``state_dict`` of a pack with the same members. Raises BadCheckpoint if it lacks a state."""
+        """Resume from the ``state_dict`` of a pack with the same members."""
         ages = state["ages"].tolist()
         control = Controller(self.configs, ages, self.device)
         control.load_state_dict(state["control"])
         self._set_members(self.configs, self.seeds, ages, state["skipped"].tolist(), control)
         self._params_Kn.copy_(state["params"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.memory = restored(self.memory, state["memory"])
+        self.memory = {name: value_K.clone() for name, value_K in state["memory"].items()}
         self._curvature.load_state_dict(state)
         self._rollback = self._begin_averages()
         if self._rollback is not None and "rollback" in state:

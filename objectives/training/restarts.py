@@ -14,7 +14,6 @@ from collections.abc import Iterable, MutableMapping, Sequence
 
 import torch
 
-from objectives.base import BadCheckpoint
 from objectives.control import KeptStates, kept_states
 from objectives.entries import Intervention
 from objectives.optimizers.packed_optimizer import Rows
@@ -133,16 +132,6 @@ class Restarts:
         self._params_Kn[row] = torch.where(num_1 > 0, total_n / num_1, self._params_Kn[row])
         total_n.zero_()
         num_1.zero_()
-
-
-def restored(memory: Memory, stored: Memory) -> dict[str, torch.Tensor]:
-    """Return a copy of what a checkpoint ``stored`` for members that have ``memory``.
-
-    Raises BadCheckpoint if it lacks a state, which would be that of a new member amid a run.
-    """
-    if missing := memory.keys() - stored.keys():
-        raise BadCheckpoint(f"the checkpoint is of another version: it has no {', '.join(sorted(missing))}")
-    return {name: value_K.clone() for name, value_K in stored.items()}
 
 
 def reserve(memory: Memory, name: str, params_Kn: torch.Tensor, *sizes: int) -> None:

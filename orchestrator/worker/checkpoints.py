@@ -16,15 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from objectives.base import BadCheckpoint
 from orchestrator.base.packs import Checkpoint
 from orchestrator.worker.machine import is_out_of_memory
 
-_SCHEMA = 7
+_SCHEMA = 8
 # The first checkpoints come early, so that even a run that is killed every minute makes progress.
 _FIRST_S = 3.0
 # Checkpoints may take this share of the time.
 _LARGEST_SHARE = 0.01
+
+
+class BadCheckpoint(ValueError):
+    """A checkpoint cannot be read, or belongs to other trials."""
 
 
 def to_bytes(state: Mapping[str, Any], trial_ids: list[str], schema: int = _SCHEMA) -> bytes:

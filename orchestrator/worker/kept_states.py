@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from objectives.base import BadCheckpoint
 from orchestrator.base.errors import StorageError
 from orchestrator.base.packs import Keep, KeptState
 from orchestrator.base.states import read_state
-from orchestrator.worker.checkpoints import from_bytes, to_bytes
+from orchestrator.worker.checkpoints import BadCheckpoint, from_bytes, to_bytes
 
 if TYPE_CHECKING:
     import torch

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from objectives.base import BadCheckpoint, RankLost
+from objectives.base import RankLost
 from orchestrator.base.consumption import EnergyMeter, peak_memory_of_children
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import atomic_write
 from orchestrator.base.packs import Ending, Failed, LaunchedPack, OutOfMemory, Pack, Refused, Report, StackedPack
+from orchestrator.worker.checkpoints import BadCheckpoint
 from orchestrator.worker.custom_run import CustomRun
 from orchestrator.worker.forked_run import launched_run
 from orchestrator.worker.launcher import TRIAL_MARK, Launcher
