@@ -1,14 +1,17 @@
 """TensorBoard's files and those of Weights & Biases under faults: sweeps do not care, and sync completes them."""
 
 import contextlib
+import fcntl
 import json
 import os
 import pty
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -357,6 +360,7 @@ def test_online_without_an_account_nothing_is_asked_even_on_a_terminal(
     monkeypatch.setenv("WANDB_MODE", "online")
     write(place, WANDB)
     ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 500, 0, 0))  # wide enough to wrap no warning
     driver = start(place, "--executor", "inline", stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     output = b""

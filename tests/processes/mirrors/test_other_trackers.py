@@ -162,6 +162,7 @@ def test_a_run_of_the_users_own_is_read_from_the_file_that_it_left(tmp_path: Pat
     with wandb.init(mode="offline", dir=str(tmp_path), settings=wandb.Settings(silent=True)) as run:
         for step, loss in enumerate(losses):
             run.log({"train/loss": loss, "optim/grad_norm": 1.5, "lr": 3e-4}, step=3 * step)
+    wandb.teardown()  # else it keeps the address of its server for later tests
     (path,) = find_logs(tmp_path)
     log = read_log(path, Columns())
     assert log.step_N.tolist() == [3 * step for step in range(100)]
