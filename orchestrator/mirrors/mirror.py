@@ -208,7 +208,9 @@ class BackgroundMirror:
         import_library(self._tracker)  # slow on a busy machine, which must not count as a silent store
         self._is_ending = True
         self._deadline = time.monotonic() + self._patience_s
-        if self._thread.ident is not None:
+        if self._thread.native_id is not None:
+            # Behind training it may have done little, and other programs may keep the processors busy.
+            _set_niceness(self._thread.native_id, os.nice(0))
             self._wait_for(self._thread)
         if self.failure is None:
             last = threading.Thread(
@@ -245,7 +247,7 @@ class BackgroundMirror:
         return Mirror(self.folder, self.tracking, self._extend_deadline, self._tracker, self._patience_s)
 
     def _work(self) -> None:
-        _lower_priority()
+        _set_niceness(threading.get_native_id(), 19)  # behind training; the end of the run writes what is left
         self._mirror = self._new_mirror()
         with contextlib.closing(LedgerReader(self.folder / LEDGER)) as ledger:
             # Once the run waits for this thread, another one with normal priority writes the rest.
@@ -313,7 +315,7 @@ def _only_writer(path: Path, title: str, patience_s: float) -> Iterator[None]:
         yield
 
 
-def _lower_priority() -> None:
-    """Put this thread behind training; what it does not write is written at the end."""
+def _set_niceness(native_id: int, niceness: int) -> None:
+    """Set how far a thread stands behind others. Most systems let root alone put one back in front."""
     with contextlib.suppress(AttributeError, OSError):  # only Linux has thread priorities
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        os.setpriority(os.PRIO_PROCESS, native_id, niceness)

@@ -1,10 +1,13 @@
 """What every tracker does with a sweep; one suite for all of them, and for one in memory that can be made to fail."""
 
 import math
+import os
 import shutil
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -439,8 +442,6 @@ def test_the_mirror_beside_the_run_keeps_what_went_wrong_and_lets_go(case: Case,
 
 
 def test_a_store_that_hangs_holds_the_end_of_a_run_no_longer_than_the_patience(results: Path) -> None:
-    import threading
-
     release = threading.Event()
 
     class Hanging(memory_case().tracker):
@@ -452,6 +453,33 @@ def test_a_store_that_hangs_holds_the_end_of_a_run_no_longer_than_the_patience(r
     mirror.ended(None)
     assert "does not answer, or too slowly" in str(mirror.finish([]))
     release.set()
+
+
+def test_the_mirror_is_behind_training_until_the_end_of_the_run_waits_for_it(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order, is_writing, may_write = list[int](), threading.Event(), threading.Event()
+
+    class Waiting(memory_case().tracker):
+        def write_trial(self, trial: TrialRecord) -> None:
+            is_writing.set()
+            may_write.wait()
+            super().write_trial(trial)
+
+    def noted(which: int, thread: int, niceness: int) -> None:
+        order.append(niceness)
+        if niceness != 19:
+            may_write.set()
+
+    monkeypatch.setattr(os, "setpriority", noted)
+    mirror = BackgroundMirror(results / NAME, TrackingConfig(), Waiting)
+    mirror.start()
+    with LedgerReader(results / NAME / LEDGER) as ledger:
+        mirror.changed(None, [SimpleNamespace(trial_id=ledger.trials()[0].trial_id)])
+    is_writing.wait()
+    mirror.ended(None)
+    assert mirror.finish([]) is None
+    assert order == [19, os.nice(0)]
 
 
 class Duplicating(MemoryTracker):
