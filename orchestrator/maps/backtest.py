@@ -45,9 +45,14 @@ class Backtest:
         return self.factor > min(self.copied, self.no_effect) and 2 * self.num_within < self.num_sizes
 
     @property
+    def misses(self) -> bool:
+        """Whether the predicted edge is too far from the one that was trained."""
+        return self.factor > MOST_OFF
+
+    @property
     def is_passed(self) -> bool:
         """Whether the prediction is near enough, and no naive rule is better."""
-        return self.factor <= MOST_OFF and not self.loses
+        return not (self.misses or self.loses)
 
 
 def backtest(ladder: Ladder, at: Mapping[str, float], axis: str, form: Form) -> Backtest | None:

@@ -14,7 +14,7 @@ from orchestrator.base.space import format_value
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.words import count
 from orchestrator.detection.relative import lr_axis
-from orchestrator.maps.backtest import MOST_OFF, Backtest, backtest
+from orchestrator.maps.backtest import Backtest, backtest
 from orchestrator.maps.confirmation import Confirmation, judged
 from orchestrator.maps.edges import STABLE, Interval, StableRule
 from orchestrator.maps.form import Form, usual_prior
@@ -271,7 +271,7 @@ def _doubts(test: Backtest | None) -> list[str]:
     if test is None:
         return ["no backtest: without the largest size too little is left, or its edge is not on the axis"]
     found = []
-    if test.factor > MOST_OFF:
+    if test.misses:
         where = ", ".join(f"{name}={format_value(value)}" for name, value in test.at.items())
         found.append(f"the law misses the edge at {where}, which was trained, by a factor of {test.factor:.2g}")
     if test.loses:

@@ -66,14 +66,22 @@ class Group:
 class RowLaw:
     """The edge of one row of the map at the step asked for, and the exponent with which it moves over steps.
 
-    Both are None without a law, and ``doubts`` say why; else ``doubts`` are the prediction's.
+    Both are None without a law, or if it misses an edge that was trained, and ``doubts`` say why; else ``doubts`` are
+    the prediction's.
     """
 
     setting: Cell
     edge: Interval | None
     exponent: Exponent | None
     doubts: tuple[str, ...]
-    prediction: Prediction | None = hidden()
+    prediction: Prediction | None = hidden(default=None)
+
+    @classmethod
+    def of(cls, setting: Cell, found: Prediction) -> RowLaw:
+        """Return the law that predicts, without a number if its backtest misses."""
+        if found.backtest is not None and found.backtest.misses:
+            return cls(setting, None, None, found.doubts)
+        return cls(setting, found.edge, found.exponents[STEPS], found.doubts, found)
 
     def share(self, rate: float, until: int) -> Share | None:
         """P(stable to ``until``) at a rate."""
@@ -221,13 +229,12 @@ def _laws(table: SweepTable, along: str, until: int, say: Say) -> list[RowLaw]:
             if len(rows) > _QUIETLY:
                 say(f"law {num} of {len(rows)}")
             try:
-                found = predict(row, {STEPS: until}, along, is_far=True)
-                laws.append(RowLaw(setting, found.edge, found.exponents[STEPS], found.doubts, found))
+                laws.append(RowLaw.of(setting, predict(row, {STEPS: until}, along, is_far=True)))
                 continue
             except InputError as refused:
                 problem = refused.problems[0]
                 reason = problem if isinstance(problem, str) else f"{problem.message}: {problem.remedy}"
-        laws.append(RowLaw(setting, None, None, (reason,), None))
+        laws.append(RowLaw(setting, None, None, (reason,)))
     return laws
 
 
