@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from orchestrator.logs.columns import MetricsConfig, plain_name
 from orchestrator.logs.lines import MAX_NAME, Reader, Row, Rows, number_of, object_in, text_of, text_pairs, texts_of
+from orchestrator.logs.listed_settings import ListedSettings
 from orchestrator.logs.objects import JsonLines, ObjectsAlike, row_of
 from orchestrator.logs.pattern import Pattern, compiled_pattern
 from orchestrator.logs.series import SeriesOfText
@@ -32,11 +33,12 @@ class Text(Reader):
         self._num_read = 0
         self._series = SeriesOfText()
         self._source = SourceCode()
+        self._listed = ListedSettings(given)
         self._settings = Settings(given)
 
     def num_left_out(self) -> int:
         """Return the number of lines with a loss that are not part of the training series."""
-        return self._series.num_left_out + self._settings.num_left_out
+        return self._series.num_left_out + self._listed.num_left_out + self._settings.num_left_out
 
     def question(self, loss: str) -> str | None:
         """Return what the user must be asked about the lines so far with the column ``loss``, or None."""
@@ -44,13 +46,17 @@ class Text(Reader):
 
     def finish(self) -> Iterable[Row]:
         """Return the rows of lines that were held back."""
-        return self._rows(self._settings.finish())
+        held = self._listed.finish()
+        return self._rows([*self._settings.without(held), *self._settings.finish()])
 
     def rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
         """Yield the rows of nonempty lines."""
         if self._num_read < self._NUM_UNFILTERED or self._source.is_near:
             lines = [line for line in lines if not self._source.holds(line)]
-        yield from self._rows(self._settings.without(lines))
+        yield from self._rows(self._without_settings(lines))
+
+    def _without_settings(self, lines: Sequence[bytes]) -> Sequence[bytes]:
+        return self._settings.without(self._listed.without(lines))
 
     def _rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
         lines = _with_numbers(lines)
@@ -69,7 +75,7 @@ class Text(Reader):
         if self._num_read < self._NUM_UNFILTERED or self._source.is_near:
             yield from self.rows(lines)
             return
-        lines = _with_numbers(self._settings.without(lines))
+        lines = _with_numbers(self._without_settings(lines))
         wanted = [line[: self._MAX_BYTES] for line in _with_words(lines, self._words)]
         at, shapes = 0, shapes_of(wanted)
         alike = Rows((), [])

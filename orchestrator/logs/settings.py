@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from orchestrator.logs.columns import EPOCH, STEP_NAMES, may_be_loss, plain_name
 from orchestrator.logs.lines import in_usual_order, object_in, text_of
+from orchestrator.logs.listed_settings import without_process
 from orchestrator.logs.series import read_line, row_of_object
 from orchestrator.logs.shapes import ZEROS
 
@@ -22,8 +23,11 @@ _MAX_AGAIN = 16  # times that processes print a configuration in the same charac
 _MAX_OTHERS = 9  # lines with a loss, each of another shape; the first that recurs is of the log
 # Share of equal names in lines of one shape, and if the first has words among its numbers.
 _ALIKE, _ALIKE_WITH_WORDS = 0.5, 0.75
-# An object, a call such as Namespace(lr=0.1, or one setting on a line of its own.
-_STRUCTURE = re.compile(r"\{[\"']|\b[A-Za-z]\w*\((?=\w+=)|^\s*[\"']\w+[\"']\s*:|^\s*\w+\s*[:=]\s*[^\s,]+,\s*$")
+_SAYS_SO = r"(?i:\b(?:\w+_)?(?:config(?:uration)?|settings|arguments|args|h(?:yper)?-?param(?:eter)?s)\s*[:=])"
+# An object, a call such as Namespace(lr=0.1, settings that say so, or one on a line of its own.
+_STRUCTURE = re.compile(
+    rf"{_SAYS_SO}|" + r"\{[\"']|\b[A-Za-z]\w*\((?=\w+=)|^\s*[\"']\w+[\"']\s*:|^\s*\w+\s*[:=]\s*[^\s,]+,\s*$"
+)
 _SETTING = re.compile(r"(?<![\w.])(\w+)[\"']?\s*[:=]")
 # A setting that is not a number.
 _NOT_NUMBER = re.compile(r"\w[\"']?\s*[:=]\s*(?:[\"'\[({]|None\b|null\b|true\b|false\b)", re.IGNORECASE)
@@ -53,7 +57,8 @@ class Settings:
         self._words = (*_WORDS, *(name.encode() for name in self._given))
         self._first: _Shape | None = None  # of the line that may be a configuration
         self._held: list[bytes] = []  # from that line on
-        self._num_again = 0
+        self._processes: set[bytes] = set()  # before the same characters
+        self._num_again = 0  # of processes that printed them before
         self._others: list[_Shape] = []  # of later lines with a loss
         self._left_out: _Shape | None = None
         self._begins = b""  # its first characters, with 0 in place of each digit
@@ -80,11 +85,12 @@ class Settings:
             self._is_over = shape is not None and shape.has_step
             if shape is None or shape.has_step:
                 return (line,)
-            self._first, self._held = shape, [line]
+            self._first, self._held, self._processes = shape, [line], {_process_of(line)}
             return ()
         is_again = _ends_alike(line, self._held[0])
         self._held.append(line)
-        self._num_again += is_again
+        self._num_again += is_again and _process_of(line) in self._processes
+        self._processes |= {_process_of(line)} if is_again else set()
         if self._num_again > (_MAX_AGAIN if self._first.has_words else 0):
             return self._release(False)  # such as `loss nan`
         if shape is not None and not is_again:
@@ -125,10 +131,11 @@ class Settings:
         names = self._names(text)
         if names is None:
             return None
+        text = without_process(text)
         begins = _STRUCTURE.search(text)
         if begins is None:
             return _Shape("", not _STEPS.isdisjoint(names), False, frozenset(names))
-        has_step = not (_STEPS - _ALSO_SETTINGS).isdisjoint(names)
+        has_step = not re.match(_SAYS_SO, begins[0]) and not (_STEPS - _ALSO_SETTINGS).isdisjoint(names)
         has_words = _NOT_NUMBER.search(text) is not None
         return _Shape(begins[0].strip(), has_step, has_words, frozenset(_SETTING.findall(text[begins.start() :])))
 
@@ -152,5 +159,15 @@ def _is_sure(text: str) -> bool:
 
 def _ends_alike(line: bytes, other: bytes) -> bool:
     """Whether a second logger or process printed a line again, with or without a prefix."""
-    line, other = line.strip(), other.strip()
+    line, other = _without_process(line), _without_process(other)
     return line.endswith(other) or other.endswith(line)
+
+
+def _without_process(line: bytes) -> bytes:
+    return line[len(_process_of(line)) :].strip()
+
+
+def _process_of(line: bytes) -> bytes:
+    """Return what a process wrote before the line."""
+    text = line.decode(errors="surrogateescape")
+    return text[: len(text) - len(without_process(text))].encode(errors="surrogateescape")

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from log_styles import LOSSES, READ, SOURCE, text_of
+from log_styles import LOSSES, NUM_STEPS, READ, SOURCE, text_of
 
 from orchestrator.logs.columns import Columns, MetricsConfig
-from orchestrator.logs.files import read_log
+from orchestrator.logs.files import read_log, read_logs
 from orchestrator.logs.point_maker import Point
 from orchestrator.logs.streams import MetricStream
 
@@ -71,6 +71,45 @@ def test_a_configuration_at_the_head_of_a_log_is_not_its_first_loss(tmp_path: Pa
     path.write_text(text)
     assert [point.loss for point in points_of(text)] == LOSSES
     assert read_log(path, Columns()).loss_N.tolist() == LOSSES
+
+
+LISTED = {
+    "YAML": "lr: 3e-4\nloss_scale: 1024\nmodel:\n  name: gpt\n  loss: 1.0\nmax_steps: 120\nstep: 0\n",
+    "equals": "lr=3e-4\nloss = 1.0\nepochs = 3\nmodel = gpt\n",
+    "columns": "lr        : 3e-4\nloss      : 1.0\nnum_steps : 120\n",
+    "a list": "Hyperparameters:\n  - lr: 3e-4\n  - loss_coef: 1.0\n  - step: 0\n",
+    "JSON": '{\n  "lr": 0.1,\n  "trainer": {\n    "loss": 1.0\n  },\n  "steps": 120\n}\n',
+    "a line": "Config: lr=3e-4 loss=1.0 steps=120 batch=64\n",
+    "a call": "TrainConfig(lr=0.0003, loss=1.0, train_steps=120)\n",
+}
+PROCESSES = ("", "[rank{}]: ", "{}: ", "[1,{}]<stdout>:", "2026-01-01 10:00:00,123 INFO [rank{}] ", "(Worker pid={}) ")
+
+
+@pytest.mark.parametrize("log", ["a print", "no steps"])
+@pytest.mark.parametrize("listed", LISTED)
+def test_settings_that_several_processes_list_are_no_losses_and_no_steps(listed: str, log: str) -> None:
+    lines, first_lines = LISTED[listed].splitlines(), "".join(LOGS[log].splitlines(keepends=True)[:25])
+    for process in PROCESSES:
+        one_by_one = "".join(f"{process.format(rank)}{line}\n" for rank in range(3) for line in lines)
+        mixed = "".join(f"{process.format(rank)}{line}\n" for line in lines for rank in range(3))
+        for settings in (one_by_one, mixed) if process else (LISTED[listed],):
+            points = points_of(settings + first_lines)
+            assert [(point.step, point.loss) for point in points] == list(enumerate(LOSSES[:25])), settings
+
+
+@pytest.mark.parametrize("log", ["a print", "no steps"])
+def test_settings_that_a_second_run_lists_are_left_out_too(tmp_path: Path, log: str) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(LISTED["YAML"] + LOGS[log] + LISTED["YAML"].replace("3e-4", "1e-3") + LOGS[log])
+    assert {log.loss_N.max() for log in read_logs(path, Columns())} == {max(LOSSES)}
+    assert sum(len(log.loss_N) for log in read_logs(path, Columns())) == 2 * NUM_STEPS
+
+
+@pytest.mark.parametrize("every", ["step: {}\nloss: {}\nlr: 0.1\nepoch: 0\n", "loss {1}\n", "lr: 0.1\nloss: {1}\n"])
+def test_a_log_of_one_number_a_line_is_no_list_of_settings(every: str) -> None:
+    for last in ("", "0.1\n", "val_loss 3.0\n" * 3):
+        text = "".join(every.format(t, loss) + last for t, loss in enumerate(LOSSES))
+        assert [point.loss for point in points_of(text)] == LOSSES
 
 
 def test_the_configuration_of_a_second_run_in_the_file_is_left_out_too(tmp_path: Path) -> None:
