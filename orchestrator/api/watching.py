@@ -304,9 +304,9 @@ class _Watch:
 
     def _place(self, beside: Beside) -> Iterator[str]:
         if place := beside.news(self.run.lr, self.run.last_step):
-            self._place_lines = place
-            self.outlet.write("place", {"sweep": beside.name, "lines": place})
-            yield from place
+            self._place_lines = [*place.lines]
+            self.outlet.write("place", {"sweep": beside.name, **to_plain(place)})
+            yield from place.lines
 
     def _show(self, *, at_once: bool) -> None:
         if self.page is not None:
