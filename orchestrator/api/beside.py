@@ -77,9 +77,9 @@ class Beside:
                 given.setdefault(_LR, lr)
             return _located(table, given)
 
-    def saved(self, alarm: Alarm) -> list[str]:
-        """Return what saved such runs of the sweep, and the checkpoint to go back to."""
-        return [*self._runs.lines(alarm.step)] if alarm.kind in _HELPED else []
+    def saved(self, alarm: Alarm, checkpoint: int | None) -> list[str]:
+        """Return what saved such runs of the sweep, and the ``checkpoint`` to go back to."""
+        return [*self._runs.lines(checkpoint)] if alarm.kind in _HELPED else []
 
 
 def _located(table: SweepTable, given: dict[str, Any]) -> Place:

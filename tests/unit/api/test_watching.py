@@ -275,6 +275,17 @@ def test_a_run_is_placed_on_the_map_and_an_alarm_says_what_saved_such_runs(watch
     assert f"{best}: go back to a checkpoint of step 570 or before" in alarm["more"]
 
 
+def test_the_checkpoint_of_a_lost_run_is_before_its_onset_and_not_before_the_verdict(watched, results: Path) -> None:
+    losses = learning(2000, changes=[(1000, 2000, 9.0)])
+    alone = watched(in_parts(losses), exit_on=("lost",)).of("alarm")[-1]
+    assert (alone["kind"], alone["more"][-1].split(", then ")[0]) == (
+        "lost", "do: go back to a checkpoint of step 950 or before"
+    )  # fmt: skip
+    beside = watched(in_parts(losses), exit_on=("lost",), beside="lr_width", results=results).of("alarm")[-1]
+    assert (beside["kind"], beside["step"] > 1000) == ("lost", True)
+    assert [line for line in beside["more"] if line.endswith(": go back to a checkpoint of step 970 or before")]
+
+
 def test_the_rate_in_the_log_places_the_run_and_a_missing_setting_is_named(watched, results: Path) -> None:
     before = lines(learning(50)).replace("3e-4", "0.01")
     found = watched([], before, beside="lr_width", settings=("dimension=8",), results=results)
