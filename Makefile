@@ -131,15 +131,16 @@ lint: $(READY)
 	$(BIN)/python -m mypy
 
 # `make run` installs what trains, `make test` and all others the rest. The build tools are pinned by the same file as
-# everything else. uv is faster where it is there; it does not read the settings of pip, which goes on where it fails.
+# everything else. uv is faster where it is there, and brings pip, which other targets use, sooner than venv does; it
+# does not read the settings of pip, which goes on where it fails.
 # For a run modules are compiled when they are imported first, since few are.
 define set_up
 $(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Python 3.11 to 3.13 is needed; say make PYTHON=python3.12")'
 @echo "setting up $(VENV); the first time takes some minutes"
-$(PYTHON) -m venv $(VENV)
-{ command -v uv > /dev/null && \
-	uv pip install --python $(BIN)/python --constraint constraints.txt --build-constraint constraints.txt --editable '$(1)'; } || \
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check $(2) --editable '$(1)'
+{ command -v uv > /dev/null && $(PYTHON) -m venv --without-pip $(VENV) && \
+	uv pip install --python $(BIN)/python --constraint constraints.txt --build-constraint constraints.txt pip --editable '$(1)'; } || \
+	{ $(PYTHON) -m venv $(VENV) && \
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check $(2) --editable '$(1)'; }
 endef
 
 $(RUN_READY): pyproject.toml constraints.txt

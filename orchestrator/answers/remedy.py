@@ -88,11 +88,15 @@ class RemedyQuery(Query["SweepTable"]):
 
 @dataclass(frozen=True, slots=True)
 class TriedRemedy:
-    """A remedy from a fork step; ``called_for`` if the diagnosis calls for it. ``p_value`` covers all its steps."""
+    """A remedy from a fork step; ``called_for`` if the diagnosis calls for it. ``p_value`` covers all its steps.
+
+    ``snippet`` does it in a loop of PyTorch.
+    """
 
     helped: bool
     p_value: float | None
     called_for: bool
+    snippet: str | None
     tally: Tally = flat()
 
 
@@ -139,7 +143,13 @@ class RemedyAnswer(Answer):
 
         def tried(tallies: Sequence[Tally]) -> tuple[TriedRemedy, ...]:
             return tuple(
-                TriedRemedy(results.helped(tally), p_values.get(tally.name), results.is_called_for(tally), tally)
+                TriedRemedy(
+                    results.helped(tally),
+                    p_values.get(tally.name),
+                    results.is_called_for(tally),
+                    snippet_of(tally.remedy, tally.fork_step),
+                    tally,
+                )
                 for tally in tallies
             )
 

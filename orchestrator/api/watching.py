@@ -279,7 +279,7 @@ class _Watch:
         return self.reporter.report(self.run, self._others, self.log.validation_loss)
 
     def _raise(self, alarm: Alarm) -> Iterator[str]:
-        more = [*self._argued(alarm), *([] if self.beside is None else self.beside.saved(alarm))]
+        more = self._argued(alarm)
         self._raised = [*self._raised[-_MOST_SHOWN:], f"{_time()} {alarm.kind}: {'; '.join((alarm.text, *more))}"]
         yield f"{_time()}  ALARM {alarm.kind}: {alarm.text}"
         yield from (f"  {line}" for line in more)
@@ -297,16 +297,21 @@ class _Watch:
         if alarm.kind not in ("spike", "lost", "nan"):
             return []
         log = self.run.log(self.log.name, self.options.columns)
-        why = explain_log(Replayed(log, self.run.record, self.run.result(self.log.name)))
+        runs = None if self.beside is None else self.beside.runs
+        why = explain_log(Replayed(log, self.run.record, self.run.result(self.log.name)), runs)
+        said = [] if self.beside is None else self.beside.saved(alarm, None if why is None else why.checkpoint)
         if why is None:
-            return []
-        return [*([f"likely: {why.likely}"] if alarm.kind != "spike" else []), *why.measured]
+            return said
+        if alarm.kind == "spike":
+            return [*why.measured, *said]
+        does = [] if runs is not None and runs.remedy is not None else [f"do: {why.actions[0].what}"]
+        return [f"likely: {why.likely}", *why.measured, *said, *does]
 
     def _place(self, beside: Beside) -> Iterator[str]:
         if place := beside.news(self.run.lr, self.run.last_step):
-            self._place_lines = place
-            self.outlet.write("place", {"sweep": beside.name, "lines": place})
-            yield from place
+            self._place_lines = [*place.lines]
+            self.outlet.write("place", {"sweep": beside.name, **to_plain(place)})
+            yield from place.lines
 
     def _show(self, *, at_once: bool) -> None:
         if self.page is not None:

@@ -95,6 +95,7 @@ class LogExplanation:
     missing: tuple[Missing, ...]
     actions: tuple[Action, ...]
     measured: tuple[str, ...] = hidden()  # the facts that are not about the loss
+    checkpoint: int | None = hidden()  # the latest step to go back to
 
     @reported
     def norm_factor(self) -> float | None:
@@ -138,6 +139,7 @@ def explain_log(judged: Replayed, runs: SavedRuns | None = None) -> LogExplanati
         validation=case.validation,
         facts=(*case.of_loss(), *case.measured()),
         measured=tuple(case.measured()),
+        checkpoint=None if case.shape == "stall" else case.checkpoint(),
         missing=tuple(case.missing()),
         actions=tuple(case.actions()),
     )
@@ -335,7 +337,7 @@ class _Case:
                 "start again with a third of the learning rate, with three times as much, and with a smaller eps"
             )
             return
-        step = self._checkpoint()
+        step = self.checkpoint()
         back = f"go back to a checkpoint of step {step:,} or before"
         if self.shape == "single jumps":
             yield Action("look at the batches of these steps, and clip the gradient to its usual norm")
@@ -365,9 +367,9 @@ class _Case:
     def _batches(self) -> int:
         """Batches to skip: those from the checkpoint to the peak, if that is near."""
         peak = self.onset if self.episode is None else self.episode.peak_step
-        return min(peak, self.onset + _NEAR * self.every) - self._checkpoint() + self.every
+        return min(peak, self.onset + _NEAR * self.every) - self.checkpoint() + self.every
 
-    def _checkpoint(self) -> int:
+    def checkpoint(self) -> int:
         """The latest step from which the run is likely to be saved."""
         ahead = self.norm.steps_ahead if self.norm is not None and self.norm.steps_ahead else 0
         own = self.runs.steps_before if self.runs is not None and self.runs.remedy is not None else _BACK_STEPS

@@ -80,11 +80,17 @@ def _of_record(record: MemberRecord) -> Iterator[Alarm]:
 
 def _warnings(record: MemberRecord) -> Iterator[Alarm]:
     for step in record.norm_rises:
-        yield Alarm("warning", step, f"{NOTE}, at step {step:,}")
+        if not any(_lasts_at(episode, step) for episode in record.episodes):
+            yield Alarm("warning", step, f"{NOTE}, at step {step:,}")
     is_off = any(episode.recovery_step is None for episode in record.episodes)
     if record.risen_share is not None and not is_off:
         what = f"it has given up {record.risen_share:.0%} of what it had learned"
         yield Alarm("warning", record.risen_since_step, f"since step {record.risen_since_step:,} {what}")
+
+
+def _lasts_at(episode: Episode, step: int) -> bool:
+    """Whether the run is off its trend at ``step``, which the alarm of the spike has said."""
+    return episode.onset_step <= step and (episode.recovery_step is None or step <= episode.recovery_step)
 
 
 def _spike_text(episode: Episode) -> str:

@@ -41,8 +41,8 @@ class SavedRuns:
         runs = count(self.num_off, "run")
         return f"{self.num_back} of {runs} of {self.sweep} that left the trend came back without help"
 
-    def lines(self, onset: int | None) -> Iterator[str]:
-        """Yield what became of such runs, and from which checkpoint a remedy saves a run with this ``onset``."""
+    def lines(self, checkpoint: int | None) -> Iterator[str]:
+        """Yield what became of such runs, and what saves one from a ``checkpoint`` of this step."""
         yield self.returns()
         if not self.num_cells:
             yield f"what saved the others is not known: `sweep remedies {self.sweep}` tries it"
@@ -51,8 +51,7 @@ class SavedRuns:
         if self.remedy is not None:
             best = f"most often {self.remedy} ({count(self.num_by_remedy, 'cell')})"
             before = f"from a median of {count(self.steps_before, 'step')} before the onset"
-            step = None if onset is None else max(0, onset - self.steps_before)
-            where = "" if step is None else f": go back to a checkpoint of step {step:,} or before"
+            where = "" if checkpoint is None else f": go back to a checkpoint of step {checkpoint:,} or before"
             yield f"{best}, {before}{where}"
         if self.num_spiked:
             yield f"of {count(self.num_spiked, 'spiked cell')} saved, {self.alone_lower} end lower if left alone"

@@ -1,8 +1,9 @@
 """The remedies as lines of PyTorch, to be put before `optimizer.step()` in a loop of training.
 
 They use the names `step`, `optimizer` and `model` of that loop, `scheduler` (may be None) for the learning rate,
-`batches`, an iterator, for batches that are skipped, and `max_norm` for a clipping that is there already. ``{start}``
-is the step of the checkpoint from which the training goes on.
+`batches`, an iterator, for batches that are skipped, `max_norm` for a clipping that is there already, and
+`micro_batches` for the number whose gradients a step adds up. ``{start}`` is the step of the checkpoint from which the
+training goes on.
 """
 
 from __future__ import annotations
@@ -64,6 +65,18 @@ if step == {start}:  # before the batch of this step is drawn
     for _ in range({number}):
         next(batches)
 """
+_MICRO_BATCHES = """\
+if step == {start}:  # before the batches of this step are drawn
+    micro_batches = {value}
+"""
+_MEAN = """\
+if step in range({first}, {start} + 1, {apart}):  # before the loss; go on from a checkpoint of step {first} or before
+    states = states if step > {first} else []
+    states.append([weight.detach().clone() for weight in model.parameters()])
+if step == {start}:
+    for weight, *earlier in zip(model.parameters(), *states):
+        weight.data.copy_(torch.stack(earlier).mean(0))
+"""
 _RESETS = {
     "moments": """\
 if step == {start}:
@@ -103,16 +116,26 @@ def _parts(entry: Mapping[str, Any], start: int) -> Iterator[str | None]:
         yield _RESETS[entry["reset"]].format(start=start)
     if entry.get("rescale") is not None:
         yield _RESCALE.format(start=start, factor=entry["rescale"])
-    if held_by(entry) or entry.get("mean"):  # a mean needs checkpoints, which a loop has or lacks
+    if held_by(entry):
         yield None
+    if entry.get("mean"):
+        yield _mean(entry["mean"], entry.get("apart", 10), start)
     if entry.get("skip"):
         yield _SKIP.format(start=start, number=entry["skip"])
+
+
+def _mean(number: int, apart: int, start: int) -> str | None:
+    first = start - (number - 1) * apart
+    return _MEAN.format(first=first, start=start, apart=apart) if first >= 0 else None
 
 
 def _set(name: str, change: Any, start: int, lasts: int | None, over: int) -> Iterator[str | None]:
     factor, end = factor_of(change), None if lasts is None else start + lasts
     if name == "clip":
         yield from _clip(change, factor, start, end)
+    elif name == "micro_batches" and change is not None and end is None and not over:
+        value = change if factor is None else f"round(micro_batches * {factor:g})"
+        yield _MICRO_BATCHES.format(start=start, value=value)
     elif name == "zclip":
         yield None if change is None or factor is not None or lasts else _ZCLIP.format(start=start, value=change)
     elif name not in ("lr", *_FIELDS, *_BETAS) or change is None or (over and factor is None):

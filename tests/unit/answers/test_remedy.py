@@ -47,6 +47,7 @@ def test_the_json_has_each_remedy_and_the_cheapest() -> None:
     assert found["cheapest"] == "lr x0.5"
     assert found["remedies"][1]["outcomes"] == {"diverged": 3}
     one = found["remedies"][0]
+    assert [each["snippet"] for each in found["remedies"]] == [snippet_of(LOWER, 50), snippet_of(SKIP, 50)]
     assert {name: one[name] for name in ("name", "fork_step", "tried", "saved", "final_loss")} == {
         "name": "lr x0.5",
         "fork_step": 50,

@@ -263,12 +263,27 @@ def test_a_run_is_placed_on_the_map_and_an_alarm_says_what_saved_such_runs(watch
         in_parts(losses)[1:], lines(losses[:50]), beside="lr_width", settings=("dimension=16", "lr=0.01"),
         results=results, steps=1000,
     )  # fmt: skip
-    place = found.of("place")[0]["lines"]
-    assert place[:2] == ["lr_width: lr=0.01 dimension=16", "inside stable territory: its cell is stable on all seeds"]
+    place = found.of("place")[0]
+    assert (place["of"], place["answer"]["side"]) == ("locate", "stable")
+    assert place["answer"]["setting"] == {"lr": 0.01, "dimension": 16}
+    (up,) = [each for each in place["answer"]["margins"] if each["axis"] == "lr" and each["is_upwards"]]
+    assert (up["last_stable"], up["first_not_stable"]) == (pytest.approx(0.1), pytest.approx(1))
+    assert up["edge"] == pytest.approx(100)
     (alarm,) = found.of("alarm")
     assert "a remedy saves 3 of 4 unstable cells of lr_width" in alarm["more"]
     best = "most often lr x0.5 (2 cells), from a median of 30 steps before the onset"
     assert f"{best}: go back to a checkpoint of step 570 or before" in alarm["more"]
+
+
+def test_the_checkpoint_of_a_lost_run_is_before_its_onset_and_not_before_the_verdict(watched, results: Path) -> None:
+    losses = learning(2000, changes=[(1000, 2000, 9.0)])
+    alone = watched(in_parts(losses), exit_on=("lost",)).of("alarm")[-1]
+    assert (alone["kind"], alone["more"][-1].split(", then ")[0]) == (
+        "lost", "do: go back to a checkpoint of step 950 or before"
+    )  # fmt: skip
+    beside = watched(in_parts(losses), exit_on=("lost",), beside="lr_width", results=results).of("alarm")[-1]
+    assert (beside["kind"], beside["step"] > 1000) == ("lost", True)
+    assert [line for line in beside["more"] if line.endswith(": go back to a checkpoint of step 970 or before")]
 
 
 def test_the_rate_in_the_log_places_the_run_and_a_missing_setting_is_named(watched, results: Path) -> None:
@@ -276,8 +291,27 @@ def test_the_rate_in_the_log_places_the_run_and_a_missing_setting_is_named(watch
     found = watched([], before, beside="lr_width", settings=("dimension=8",), results=results)
     assert found.of("place")[0]["lines"][0] == "lr_width: lr=0.01 dimension=8"
     found = watched([], before, beside="lr_width", results=results)
-    (line,) = found.of("place")[-1]["lines"]
-    assert "--set does not give dimension" in line
+    place = found.of("place")[-1]
+    assert place["lines"][0].endswith("--set does not give dimension")
+    assert (place["of"], place["answer"]) == (None, None)
+
+
+def test_before_the_log_has_a_rate_the_edge_of_the_row_is_said(watched, results: Path) -> None:
+    place = watched([], beside="lr_width", settings=("dimension=8",), results=results).of("place")[0]
+    assert (place["of"], place["answer"]["along"]) == ("boundary", "lr")
+    ((edge,),) = [row["edges"] for row in place["answer"]["rows"]]
+    assert (edge["stable"], edge["not_stable"]) == (pytest.approx(0.1), pytest.approx(1))
+
+
+def test_a_size_beyond_the_map_has_a_predicted_edge(watched, results: Path) -> None:
+    place = watched([], beside="lr_width", settings=("dimension=64",), results=results).of("place")[0]
+    assert place["of"] == "predict"
+    assert place["answer"]["target"] == {"dimension": 64}
+
+
+def test_a_misspelt_setting_of_the_run_gets_the_right_name(watched, results: Path) -> None:
+    place = watched([], beside="lr_width", settings=("dimensoin=8",), results=results).of("place")[0]
+    assert place["lines"][1] == "  remedy: did you mean `dimension`?"
 
 
 def test_a_run_is_placed_again_when_its_warmup_is_over(watched, results: Path) -> None:
@@ -285,9 +319,9 @@ def test_a_run_is_placed_again_when_its_warmup_is_over(watched, results: Path) -
     rows = [f"step {step} loss 3.0 lr {rate}\n" for step, rate in enumerate(rates)]
     parts = ["".join(rows[start : start + 50]) for start in range(0, 600, 50)]
     found = watched(parts, beside="lr_width", settings=("dimension=16",), results=results, steps=600)
-    places = [place["lines"][0] for place in found.of("place")]
-    assert "lr" not in places[0]
-    assert places[1:] == ["lr_width: lr=0.1 dimension=16"]
+    first, settled = found.of("place")
+    assert (first["of"], settled["of"]) == ("boundary", "locate")
+    assert settled["answer"]["setting"] == {"lr": pytest.approx(0.1), "dimension": 16}
 
 
 def test_the_keys_of_its_json_lines_are_documented(watched, results: Path) -> None:
@@ -295,7 +329,8 @@ def test_the_keys_of_its_json_lines_are_documented(watched, results: Path) -> No
     section = page.partition("\n## watch\n")[2].partition("\n## ")[0]
     found = watched(in_parts(learning(1000, changes=SPIKE)), steps=1000, beside="lr_width", results=results)
     assert {row["type"] for row in found.rows} == {"place", "alarm", "report", "end"}
-    assert not [key for row in found.rows for key in row if f"`{key}`" not in section and f"`{key}[]`" not in section]
+    forms = ("`{}`", "`{}[]`", "`{}.*`")
+    assert not [key for row in found.rows for key in row if not any(form.format(key) in section for form in forms)]
 
 
 def test_an_unknown_sweep_is_refused(watched, tmp_path: Path) -> None:

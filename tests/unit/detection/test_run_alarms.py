@@ -91,3 +91,13 @@ def test_a_gradient_norm_that_rises_is_a_warning() -> None:
     losses = learning(500)
     run.add(losses[:400])
     assert run.add(losses[400:460], 3.0) == [("warning", run.monitor.norm_rises()[0])]
+
+
+def test_a_norm_that_rises_in_a_spike_is_no_alarm_of_its_own() -> None:
+    run = Run()
+    losses = learning(500, changes=[(400, 460, 2.0)])
+    run.add(losses[:400])
+    assert run.add(losses[400:420], 3.0) == [("spike", 400)]
+    assert run.add(losses[420:460], 3.0) == []
+    (rise,) = run.monitor.norm_rises()
+    assert 400 < rise < 460

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 import torch
 from by_hand_cases import SIZE, Hand, by_hand, with_interventions
+from diagnosis_cases import calm
 
 from objectives.base import TrainingConfig
 from objectives.entries import RESETS
 from orchestrator.causes.remedies.remedy import Remedy
-from orchestrator.causes.remedies.request import parse_remedies
+from orchestrator.causes.remedies.request import parse_remedies, usual_remedies
 from orchestrator.causes.remedies.snippets import snippet_of
 
 STEPS, START = 60, 30
@@ -31,6 +32,11 @@ def executed(lines: str) -> Hand:
         exec(code, loop)
 
     return before
+
+
+def changed(remedy: Remedy) -> set[str]:
+    """The fields that a remedy sets, and what else it does."""
+    return {name for entry in remedy.entries for name in (*entry, *entry.get("set", ()))}
 
 
 @pytest.mark.parametrize("text", REMEDIES)
@@ -84,13 +90,50 @@ def test_batches_are_left_out_of_an_iterator() -> None:
     assert seen == [0, 1, 2, 3, 7, 8, 9, 10]
 
 
+def test_the_weights_become_the_mean_of_those_before_five_steps_and_training_goes_on_from_it() -> None:
+    lines = snippet_of(parse_remedies(["mean=5:3"])[0], 20)
+    model, seen = torch.nn.ParameterList([torch.zeros(2, 3), torch.zeros(4)]), []
+    loop: dict[str, Any] = {"torch": torch, "model": model}
+    for step in range(25):
+        seen.append([weight.detach().clone() for weight in model])
+        loop["step"] = step
+        exec(lines, loop)
+        for weight in model:
+            weight.data += step + 1.0
+    for number, weight in enumerate(model):
+        mean = torch.stack([seen[step][number] for step in (8, 11, 14, 17, 20)]).mean(0)
+        assert torch.equal(seen[21][number], mean + 21.0)
+        assert torch.equal(weight, mean + sum(range(21, 26)))
+
+
+def test_a_mean_of_more_states_than_there_were_has_no_lines() -> None:
+    assert snippet_of(parse_remedies(["mean=5:10"])[0], 39) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("micro_batches=x2", 8), ("micro_batches=6", 6), ("micro_batches=x0.5", 2)]
+)
+def test_a_step_adds_up_more_micro_batches(text: str, number: int) -> None:
+    names = {"step": 4, "micro_batches": 4}
+    exec(snippet_of(parse_remedies([text])[0], 4), names)
+    assert names["micro_batches"] == number
+
+
+def test_every_usual_remedy_has_lines() -> None:
+    configs = [{"beta2": 0.95, "micro_batches": 2, "accumulate": 8}, {"beta2": 0.999, "eps": 1e-3, "clip": None}]
+    cases = [calm("diverged", 300, config, steps_done=400) for config in configs]
+    usual = [remedy for case in cases for remedy in usual_remedies(case.evidence())]
+    assert {"mean", "micro_batches", "zclip"} <= {name for remedy in usual for name in changed(remedy)}
+    assert [remedy.name for remedy in usual if snippet_of(remedy, 200) is None] == []
+
+
 def test_a_clipping_that_there_is_gets_tighter() -> None:
     names: Mapping[str, Any] = {"step": 4, "max_norm": 2.0}
     exec(snippet_of(parse_remedies(["clip=x0.5"])[0], 4), names)
     assert names["max_norm"] == 1.0
 
 
-@pytest.mark.parametrize("text", ["micro_batches=x2", "clip=none", "beta2_half_life=1000", "adagc=1.05"])
+@pytest.mark.parametrize("text", ["micro_batches=x2:50", "clip=none", "beta2_half_life=1000", "adagc=1.05"])
 def test_what_plain_torch_does_not_have_has_no_lines(text: str) -> None:
     assert snippet_of(parse_remedies([text])[0], 4) is None
 
