@@ -208,6 +208,11 @@ class ObjectiveConformance(ConformanceKit):
         last = np.median(loss[-10:])
         assert last < 0.97 * loss[0], f"from {loss[0]:.4g} to {last:.4g} only: try other steps or lr in `learning`"
 
+    def test_the_declared_number_of_weights_is_the_one_that_a_member_has(self) -> None:
+        declared, weights = self.objective.num_weights, getattr(self.start([{}]), "weights", {})
+        found = sum(weight[0].numel() for weight in weights.values())
+        assert declared is None or declared(self.config_of({})) == found, f"num_weights is wrong: it is {found}"
+
     # Members that are dropped.
 
     @pytest.mark.parametrize("index", [[1, 3], [2], [0, 1, 2, 3]], ids=str)

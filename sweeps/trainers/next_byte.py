@@ -45,5 +45,12 @@ class NextByteTrainer(TextTrainer[NextByteConfig]):
 
 start = NextByteTrainer
 OBJECTIVE = Objective(
-    "next_byte", NextByteConfig, "next_byte", spike_rise=0.1, can_compile=False, data_fields=DATA_FIELDS
+    "next_byte",
+    NextByteConfig,
+    "next_byte",
+    spike_rise=0.1,
+    can_compile=False,
+    data_fields=DATA_FIELDS,
+    # `keep` needs it, to refuse what does not fit on the disk.
+    num_weights=lambda config: 1280 * config.width + 12 * config.width**2,
 )

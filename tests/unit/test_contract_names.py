@@ -153,7 +153,7 @@ def test_commands_and_options() -> None:
     }  # fmt: skip
     assert {name: options(command) for name, command in export.items()} == {
         "heatmap": QUESTIONS["map"] | SHARED, "optuna": {"--results"},
-        "weights": {"--trial", "--step", "--output", "--results"},
+        "weights": {"--trial", "--step", "--output", "--allow-import", "--results"},
     }  # fmt: skip
 
 

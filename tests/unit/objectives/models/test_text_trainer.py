@@ -1,6 +1,8 @@
 """A custom packed objective on text: it reads what `gpt` reads, in packs as alone, and its fields act."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 import torch
 from curve_cases import assert_goes_on_as_alone, assert_resumes, curves
 from pack_cases import SMALL, trainer_of
+from safetensors.torch import load_file
 from tiers import one_of
 
 from objectives.base import ExecutionPlan, TrainingConfig, load_objective
@@ -15,6 +18,10 @@ from objectives.models.data import held_out_batches, load_corpus
 from objectives.models.facts.feed import DATA_FIELDS, FeedFields
 from objectives.models.text_trainer import TextTrainer
 from orchestrator.answers.map import MapQuery
+from orchestrator.api.export_weights import export_weights
+from orchestrator.base.errors import InputError
+from orchestrator.driver.keeping import kept_bytes
+from orchestrator.driver.planning import check_runnable
 from orchestrator.driver.texts import texts_of
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.table import read_table
@@ -170,3 +177,35 @@ def test_dirt_and_mixtures_are_axes_of_its_map(lines: str, train: Any, tmp_path:
         frame = MapQuery(metric="domain_loss/mix_text").ask(read_table(ledger)).frame()
     assert frame["median_domain_loss/mix_text"].nunique() == 2
     assert frame["median_validation_loss"].nunique() == 4
+
+
+KEPT = """
+name: kept
+objective: {packed: "next_byte:OBJECTIVE", folder: FOLDER}
+steps: 4
+fixed: {lr: 0.01, context: 8, batch_size: 4, width: 4, text: [TEXT]}
+keep: {every: 2, last: 2}
+tracking: {enabled: false}
+"""
+
+
+@pytest.mark.usefixtures("without_files")
+def test_its_states_are_kept_by_declaration_and_leave_sweep_with_their_loss(
+    lines: str, train: Any, tmp_path: Path
+) -> None:
+    text = KEPT.replace("FOLDER", str(EXAMPLE.parent)).replace("TEXT", lines)
+    sweep = build_sweep(parse_document(text, "kept.yaml"), allow_import=True)
+    check_runnable(sweep, tmp_path / "kept")
+    train(sweep)
+    with pytest.raises(InputError, match="allow-import"):
+        [*export_weights(tmp_path / "kept", None, None, tmp_path / "out")]
+    list(export_weights(tmp_path / "kept", None, None, tmp_path / "out", allow_import=True))
+    with LedgerReader(tmp_path / "kept" / "ledger.db") as ledger:
+        (trial,) = ledger.trials()
+    stored = load_file(tmp_path / "out" / "weights.safetensors")
+    assert sum(weight.numel() for weight in stored.values()) * 8 <= kept_bytes(sweep) / 2
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["validation_loss"] == trial.validation_loss
+    silent = replace(sweep, objective=replace(OBJECTIVE, num_weights=None))
+    with pytest.raises(InputError, match="num_weights=") as refused:
+        check_runnable(silent, tmp_path / "other")
+    assert refused.value.problems[0].key == "keep"
