@@ -201,6 +201,8 @@ class Objective:
     is_full_batch: Callable[[Settings], bool] = sees_parts_of_the_data
     # Raises ValueError if several workers cannot share the batches of a configuration; None if one process trains.
     check_workers: Callable[[Any, int], None] | None = None
+    # Number of weights of a member with a configuration; a custom objective without it keeps no states.
+    num_weights: Callable[[Any], int] | None = None
     # Steps of a run in the sweep file that `sweep init` writes.
     starter_steps: int = 200
     # For a custom objective: its reference as module:name, and the folder of that module.

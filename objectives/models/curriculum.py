@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from objectives.base import GptConfig
 from objectives.models.ahead import Ahead, Cohorts, steps_ahead
+from objectives.models.facts.feed import FeedFields
 from objectives.models.facts.text import ORDERS
 
 # Shapes: T steps, K members, B sequences.
@@ -24,7 +24,7 @@ class Curriculum:
     the order goes on with the batches.
     """
 
-    def __init__(self, configs: Sequence[GptConfig]) -> None:
+    def __init__(self, configs: Sequence[FeedFields]) -> None:
         self.orders_documents = configs[0].curriculum in ORDERS
         self.orders_domains = configs[0].curriculum == "domains"
         self._is_reversed = configs[0].curriculum_reversed
@@ -68,7 +68,7 @@ class Curriculum:
 class _Windows:
     """The share of each member at each data step, in parts of ``_PARTS``, on one device."""
 
-    def __init__(self, configs: Sequence[GptConfig], device: torch.device) -> None:
+    def __init__(self, configs: Sequence[FeedFields], device: torch.device) -> None:
         def tensor(values: list[float], dtype: torch.dtype) -> torch.Tensor:
             return torch.tensor(values, dtype=dtype, device=device)
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from objectives.base import GptConfig
 from objectives.models.ahead import STEPS_PER_DRAW, Ahead, Cohorts
 from objectives.models.curriculum import Curriculum
+from objectives.models.facts.feed import FeedFields
 from objectives.models.facts.text import Recipe
 from objectives.models.texts import StoredBytes, Text, load_text
 from objectives.stacking import seeded_generator, sent
@@ -167,7 +167,7 @@ class Corruption:
         return torch.where(is_corrupted_K11, random_SBS[cohort_of_member_K].to(tokens_KBS.dtype), tokens_KBS)
 
 
-def burst_of(config: GptConfig) -> range:
+def burst_of(config: FeedFields) -> range:
     """Return the steps of a member's burst of corrupted batches; empty without one."""
     return range(0) if config.burst_at is None else range(config.burst_at, config.burst_at + config.burst_length)
 
@@ -233,7 +233,7 @@ class SequenceOrigin:
     is_noise: bool = False
 
 
-def batch_origin(config: GptConfig, seed: int, step: int) -> list[SequenceOrigin]:
+def batch_origin(config: FeedFields, seed: int, step: int) -> list[SequenceOrigin]:
     """Return the origin of each sequence in a batch, found without training.
 
     ``step`` counts batches of data; after a rollback it is ahead of the member's own step
@@ -253,7 +253,7 @@ def batch_origin(config: GptConfig, seed: int, step: int) -> list[SequenceOrigin
     return [other if is_other else own for own, other, is_other in zip(origins, mixed, is_mixed, strict=True)]
 
 
-def _domains_at(config: GptConfig, seed: int, step: int) -> list[int]:
+def _domains_at(config: FeedFields, seed: int, step: int) -> list[int]:
     """Return the number of the domain of each sequence in a batch."""
     draw_11B = domain_draws(seed, step, config.batch_size)[None, None]
     curriculum = Curriculum([config])
@@ -262,13 +262,13 @@ def _domains_at(config: GptConfig, seed: int, step: int) -> list[int]:
     return domain_of(draw_11B[0, 0], domain_bounds(config)).tolist()
 
 
-def domain_bounds(config: GptConfig) -> torch.Tensor:
+def domain_bounds(config: FeedFields) -> torch.Tensor:
     """Return the summed shares of a member's domains, but for the last one, float64."""
     return torch.tensor(list(itertools.accumulate(config.domain_shares))[:-1], dtype=torch.float64)
 
 
 def _origins(
-    config: GptConfig, text: tuple[str, ...], seed: int, step: int, is_corrupted: bool
+    config: FeedFields, text: tuple[str, ...], seed: int, step: int, is_corrupted: bool
 ) -> list[SequenceOrigin]:
     corpus = load_corpus(text, config.recipe)
     chunk, row = divmod(step, _POSITIONS_PER_CHUNK)
@@ -292,7 +292,7 @@ def _origin(corpus: Corpus, start: int, length: int, is_corrupted: bool) -> Sequ
     return SequenceOrigin(start, length, file, offset, " ".join(excerpt.split()), is_cut_short, is_corrupted, is_noise)
 
 
-def batch_text(config: GptConfig, seed: int, step: int) -> str:
+def batch_text(config: FeedFields, seed: int, step: int) -> str:
     """Return the origin of a batch in one line: "bytes 10,231-10,263 of json/decoder.py, ... and 4 more sequences".
 
     The bytes are the context and the last target. Raises as ``batch_origin`` does.
@@ -320,7 +320,7 @@ def held_out_batches(corpus: Corpus, num_batches: int, batch_size: int, context:
     return tokens.view(num_batches, batch_size, context + 1)
 
 
-def validation_sequences(config: GptConfig) -> torch.Tensor:
+def validation_sequences(config: FeedFields) -> torch.Tensor:
     """Return the sequences whose mean loss is the validation loss, int64 (D, N, T + 1): N of each domain or the text.
 
     Raises ValueError as ``load_corpus`` does.

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from objectives.base import GptConfig
 from objectives.models.ahead import STEPS_PER_DRAW, Ahead, Cohorts, steps_ahead
 from objectives.models.curriculum import Curriculum
 from objectives.models.data import (
@@ -20,7 +19,7 @@ from objectives.models.data import (
     domain_of,
     load_corpus,
 )
-from objectives.models.facts.feed import MIX_READINGS, domain_names
+from objectives.models.facts.feed import MIX_READINGS, FeedFields, domain_names
 from objectives.models.mixture import Mixture
 from objectives.stacking import sent
 
@@ -32,14 +31,14 @@ _NEVER = 2**62  # the step of a shift that never comes
 class Feed:
     """The bytes of all members. Which they are is a function of seed, data step and configuration alone."""
 
-    def __init__(self, structure: GptConfig, device: torch.device) -> None:
+    def __init__(self, structure: FeedFields, device: torch.device) -> None:
         self._structure, self._device = structure, device
         self._streams: dict[tuple[str, ...], BatchStream] = {}  # by text, from when a member needs it
         self._data_steps = Ahead(steps_ahead, device)
         self._domain_draws = Ahead(self._draws_ahead, device)
         self.texts = structure.texts
 
-    def set_members(self, configs: Sequence[GptConfig]) -> None:
+    def set_members(self, configs: Sequence[FeedFields]) -> None:
         """Take the members and their numbers."""
         shares, bursts = [config.corrupted for config in configs], list(map(burst_of, configs))
         self._corruption = Corruption(shares, self._device, bursts)
@@ -53,7 +52,7 @@ class Feed:
         self._bounds = [domain_bounds(config) for config in configs] if self._structure.domains else []
         self._send_bounds()
 
-    def change(self, acting: Mapping[int, GptConfig]) -> None:
+    def change(self, acting: Mapping[int, FeedFields]) -> None:
         """Take the new numbers of the members in ``acting``, by row."""
         self._mixture.change(acting)
         if self._bounds:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from objectives.base import GptConfig
 from objectives.models.ahead import STEPS_PER_DRAW, Ahead, Cohorts
 from objectives.models.data import mixture_draws
+from objectives.models.facts.feed import FeedFields
 from objectives.stacking import sent
 
 # Shapes: T steps, K members, B sequences, S bytes of a sequence.
@@ -23,7 +23,7 @@ class Mixture:
     one seed, the one with the smaller share has some of the other's replaced sequences, and no others.
     """
 
-    def __init__(self, configs: Sequence[GptConfig], device: torch.device, read: Read) -> None:
+    def __init__(self, configs: Sequence[FeedFields], device: torch.device, read: Read) -> None:
         """``read`` returns the bytes of the other text for each member, and is called once one needs it."""
         self._shares = [config.mix_share for config in configs]
         self._device, self._read = device, read
@@ -31,7 +31,7 @@ class Mixture:
         self._draws = Ahead(self._draws_ahead, device)
         self.change({})
 
-    def change(self, acting: Mapping[int, GptConfig]) -> None:
+    def change(self, acting: Mapping[int, FeedFields]) -> None:
         """Take the new shares of the members in ``acting``, by row."""
         for row, config in acting.items():
             self._shares[row] = config.mix_share

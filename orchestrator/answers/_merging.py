@@ -134,7 +134,7 @@ _KINDS = ("flat", "per tensor")
 def _config(trial: TrialResult) -> GptConfig:
     config = OBJECTIVES[trial.objective].config_of(trial.config) if trial.objective in OBJECTIVES else None
     if not isinstance(config, GptConfig):
-        message = f"{trial.objective} cannot be merged: it has no held-out text"
+        message = f"{trial.objective} cannot be merged: it has no held-out text in two halves, one to choose by"
         raise InputError(Problem("sweep merge", "objective", message, "name a sweep of gpt"))
     # Experts of trials with a common past correspond by their numbers, as all other weights do.
     if config.experts and config.balance == "loss_free":

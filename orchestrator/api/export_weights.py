@@ -12,16 +12,19 @@ from typing import Any
 from objectives.base import OBJECTIVES, ExecutionPlan, GptConfig, Objective, TrainingConfig
 from orchestrator.base.environment import check_installed
 from orchestrator.base.errors import EXIT_OK, InputError, Problem, did_you_mean
-from orchestrator.base.files import LEDGER, atomic_write
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER, atomic_write
 from orchestrator.base.states import kept_steps
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.render.text import Lines
+from orchestrator.sweepfile.spec import load_sweep
 
 WEIGHTS, CONFIG, MODULE, HELD_OUT = "weights.safetensors", "config.json", "model.py", "held_out.bin"
 
 
-def export_weights(folder: Path, trial_id: str | None, step: int | None, output: Path | None) -> Lines:
+def export_weights(
+    folder: Path, trial_id: str | None, step: int | None, output: Path | None, *, allow_import: bool = False
+) -> Lines:
     """Write the weights of a trial after ``step``, or its last ones, and say where. Raises InputError.
 
     They come with their configuration; of a transformer without experts also with a module in plain torch and the text
@@ -38,7 +41,7 @@ def export_weights(folder: Path, trial_id: str | None, step: int | None, output:
     step = known[-1] if step is None and known else step or trial.steps
     weights = dict(kept_weights(folder, trial.trial_id, step))
     target = output or folder / "weights" / f"{trial.trial_id}-{step}"
-    objective = OBJECTIVES[trial.objective]  # others keep no states
+    objective = OBJECTIVES.get(trial.objective) or _custom(folder, allow_import)
     config = objective.config_of(trial.config)
     facts = _facts(trial, step, objective, config, weights)
     atomic_write(target / WEIGHTS, save(weights, metadata={"format": "pt", "trial": trial.trial_id}))
@@ -55,6 +58,13 @@ def export_weights(folder: Path, trial_id: str | None, step: int | None, output:
     else:
         yield f"{MODULE} is for transformers without experts: load the weights with safetensors.torch.load_file"
     return EXIT_OK
+
+
+def _custom(folder: Path, allow_import: bool) -> Objective:
+    """The packed objective of a sweep; no other trainer of the user's own keeps states."""
+    objective = load_sweep(folder / FROZEN_SWEEP, allow_import=allow_import).objective
+    assert isinstance(objective, Objective)
+    return objective
 
 
 def _trial(ledger: LedgerReader, wanted: str | None, folder: Path) -> TrialResult:

@@ -12,6 +12,7 @@ from orchestrator.base.files import sweep_folder
 from orchestrator.cli.app import PlainCommand, PlainGroup
 from orchestrator.cli.options import (
     RESULTS,
+    AllowImportOption,
     JsonOption,
     NameArgument,
     PortOption,
@@ -152,6 +153,7 @@ def export_weights(
     output: Annotated[
         Path | None, typer.Option("--output", metavar="DIR", help="folder to write to, in place of one in the results")
     ] = None,
+    allow_import: AllowImportOption = False,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Write a trial's weights as safetensors, with its configuration and a module in plain torch that loads them.
@@ -160,7 +162,7 @@ def export_weights(
     """
     from orchestrator.api.export_weights import export_weights as exported
 
-    finish(exported(sweep_folder(name, results), trial, step, output))
+    finish(exported(sweep_folder(name, results), trial, step, output, allow_import=allow_import))
 
 
 _MEANING, _LOGS, _RESULTS = "What the columns mean", "Reading logs", "Results"

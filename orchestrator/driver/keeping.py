@@ -41,10 +41,13 @@ def _bytes_of(sweep: Sweep, trial: Trial) -> int:
     size = None
     if not isinstance(sweep.objective, CustomTrainer):
         config = sweep.objective.config_of(trial.config)
-        size = num_weights(config)
+        declared = sweep.objective.num_weights
+        size = num_weights(config) if declared is None else declared(config)
     if size is None:
         message = f"the weights of {sweep.objective.name} are not known to sweep"
         remedy = "leave keep out, and save them in your own code"
+        if not isinstance(sweep.objective, CustomTrainer):
+            remedy = "say how many in its Objective, num_weights=lambda config: ..., or leave keep out"
         raise InputError(Problem(f"sweep {sweep.name}", "keep", message, remedy))
     num_states = min(sweep.keep.last, -(-trial.steps // sweep.keep.every))
     return num_states * (size * bytes_per_weight(config) + _BESIDES)

@@ -9,10 +9,9 @@ from pydantic import model_validator
 
 from objectives.fields import Condition, per_member, structural, third_of_depth, unless, when
 from objectives.models.facts.experts import ExpertFields
-from objectives.models.facts.feed import HAS_NO_DOMAINS, FeedFields
+from objectives.models.facts.feed import DATA_FIELDS, FeedFields
 from objectives.models.facts.parametrisation import Parametrisation, SizeFactors
 from objectives.models.facts.presets import MUONCLIP, Preset, expanded
-from objectives.models.facts.text import RECIPE_FIELDS
 from objectives.models.facts.workers import check_workers
 from objectives.protocol import Objective
 
@@ -63,7 +62,6 @@ class GptConfig(ExpertFields, FeedFields):
         acts=when("parametrisation", "completep"),
         ge=1,
     )
-    context: int = structural(32, "bytes", "length of a training sequence", ge=2, le=65_536)
     position: Literal["learned", "rope"] | None = structural(
         "learned", "kind", "learned table, rotated queries and keys (Su et al. 2021), or null for none", off=True
     )
@@ -166,11 +164,6 @@ class GptConfig(ExpertFields, FeedFields):
         ge=1,
     )
     recompute: bool = structural(False, "switch", "recompute activations in the backward pass to save memory", off=True)
-    corrupted: float = per_member(0.0, "1", "share of the batches to replace by random bytes", off=True, ge=0, le=1)
-    burst_at: int | None = per_member(
-        None, "step", "first batch of a burst of random bytes; null for none", off=True, ge=0
-    )
-    burst_length: int = per_member(1, "steps", "batches of the burst", acts=unless("burst_at", None), ge=0)
     context_start: int | None = per_member(
         None, "bytes", "initial sequence length; null for the full context", off=True, ge=1
     )
@@ -181,25 +174,6 @@ class GptConfig(ExpertFields, FeedFields):
         acts=unless("context_start", None),
         ge=0,
     )
-    text: tuple[str, ...] = structural(
-        (),
-        "paths",
-        "text files, folders, globs or names (python_docs, licences, tables); empty for Python's standard library",
-        acts=HAS_NO_DOMAINS,
-    )
-    shift_at: int | None = per_member(
-        None, "step", "first step with shift_text as the text; null for never", off=True, ge=0
-    )
-    shift_text: tuple[str, ...] = structural(
-        (), "paths", "text files, folders or globs to train on after shift_at", acts=unless("shift_at", None)
-    )
-    mix_share: float = per_member(
-        0.0, "1", "share of the sequences that are from mix_text", off=True, changes=True, ge=0, le=1
-    )
-    mix_text: tuple[str, ...] = structural(
-        (), "paths", "text files, folders or globs to mix in", acts=unless("mix_share", 0.0)
-    )
-    validation_batches: int = structural(8, "batches", "held-out batches per validation loss", ge=1, le=10_000)
 
     @model_validator(mode="before")
     @classmethod
@@ -231,16 +205,7 @@ class GptConfig(ExpertFields, FeedFields):
             raise ValueError(f"context_start = {self.context_start} needs context_steps above 0 to grow over")
         if self.context_start is not None and self.curriculum == "length":
             raise ValueError("curriculum = length and context_start both set the length of sequences: leave one out")
-        if self.shift_at is not None and self.shift_text == self.text:
-            raise ValueError(f"shift_at = {self.shift_at} needs a shift_text other than text")
-        if self.mixes and self.mix_text in ((), self.text):
-            raise ValueError(f"mix_share = {self.mix_share:g} needs a mix_text other than text")
         return self
-
-    @property
-    def mixes(self) -> bool:
-        """Whether a second text is mixed in, at once or by an intervention or a rule."""
-        return self.mix_share > 0 or any(values.get("mix_share") for values in self.later_values)
 
     def _check_parametrisation(self) -> None:
         """Raise ValueError where the table of factors does not hold."""
@@ -325,21 +290,11 @@ class GptConfig(ExpertFields, FeedFields):
         return self.residual_scale * by_depth[self.residual_depth] / self.size_factors.depth
 
     @property
-    def texts(self) -> tuple[tuple[str, ...], ...]:
-        """The texts that are trained on and validated: each domain, or the one text."""
-        return self.domain_texts or (self.text,)
-
-    @property
     def lengths(self) -> tuple[int, int, int]:
         """The length of sequences at the start and in the end, and the steps between."""
-        if self.curriculum == "length":
-            ends = [max(int(share * self.context), 1) for share in (self.curriculum_from, self.curriculum_to)]
-            return ends[0], ends[1], self.curriculum_steps
-        return (
-            (self.context, self.context, 0)
-            if self.context_start is None
-            else (self.context_start, self.context, self.context_steps)
-        )
+        if self.context_start is None:
+            return super().lengths
+        return self.context_start, self.context, self.context_steps
 
     @property
     def has_gradient_by_hand(self) -> bool:
@@ -378,23 +333,5 @@ GPT = Objective(
     layer_groups=("embedding", "attention", "mlp", "head"),
     has_logits=True,
     check_workers=check_workers,
-    data_fields=(
-        "batch_size",
-        "context",
-        "text",
-        *RECIPE_FIELDS,
-        "corrupted",
-        "burst_at",
-        "burst_length",
-        "shift_at",
-        "shift_text",
-        "mix_share",
-        "mix_text",
-        "domains",
-        "domain_temperature",
-        "curriculum_from",
-        "curriculum_to",
-        "curriculum_steps",
-        "curriculum_reversed",
-    ),
+    data_fields=DATA_FIELDS,
 )
