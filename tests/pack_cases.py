@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from orchestrator.base.packs import Checkpoint, Member, Pack, Report, StackedPac
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.worker import run as worker
+from orchestrator.worker.checkpoints import CheckpointWriter
 from orchestrator.worker.packed_run import Pace
 
 STOPPING = StoppingConfig(patience=20).resolved(2.0, 1)
@@ -93,14 +95,18 @@ def whole(reports: Sequence[Report], columns: Sequence[str] = COLUMNS) -> tuple[
 
 
 def until_death(pack: Pack, num_reports: int) -> tuple[list[Report], Checkpoint, frozenset[str]]:
-    """Reports of a pack that dies after some, its last checkpoint, and the trials that have ended."""
+    """Reports of a pack that dies after some, its last checkpoint, and the trials that have ended.
+
+    It waits for each checkpoint, which is written beside training: a short pack may be over before.
+    """
     seen, last = [], None
-    for report in worker.run_pack(pack, pace=REPORT_EACH_UPDATE):
-        assert report.error is None, report.error
-        last = report.checkpoint or last
-        seen.append(report)
-        if len(seen) >= num_reports and last is not None:
-            break
+    with patch.object(CheckpointWriter, "is_ready", property(lambda writer: writer._pending is not None)):
+        for report in worker.run_pack(pack, pace=REPORT_EACH_UPDATE):
+            assert report.error is None, report.error
+            last = report.checkpoint or last
+            seen.append(report)
+            if len(seen) >= num_reports and last is not None:
+                break
     assert last is not None
     return seen, last, frozenset(results(seen))
 
