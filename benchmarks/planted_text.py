@@ -1,7 +1,7 @@
 """Documents of Python's library with planted dirt and planted duplicates, and how well they are found.
 
-``python -m benchmarks.planted_text > results/reference/planted_text.csv`` takes each third piece of the library: the
-first ones, which the thresholds were chosen by, and the second and third ones, which chose nothing.
+``python -m benchmarks.planted_text > results/reference/planted_text.csv`` takes each third piece of the library: from
+the first one on, as docs/knobs.md shows, and from the second and the third one on, which chose nothing.
 """
 
 from __future__ import annotations
