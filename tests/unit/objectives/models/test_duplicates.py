@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planted_cases import found_copies, functions
 
+from benchmarks.planted_text import found_copies, functions
 from objectives.models.duplicates import first_equal, first_near, signatures
 from objectives.models.noise import mixed
 from objectives.models.words import words_of

@@ -1,5 +1,6 @@
 """Scores of documents against their definitions, and on dirt that is planted."""
 
+import csv
 import math
 import re
 from collections import Counter
@@ -8,13 +9,14 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from planted_cases import found_dirt, functions
 
+from benchmarks.planted_text import found_dirt, functions
 from objectives.models.facts.text import NoiseKind, Quality
 from objectives.models.quality import compression_ratio, unigram_perplexity, untypical
 from objectives.models.recipes import lowest
 
-PAGE = (Path(__file__).parents[4] / "docs" / "knobs.md").read_text()
+ROOT = Path(__file__).parents[4]
+PAGE = (ROOT / "docs" / "knobs.md").read_text()
 PAIR = r" \| (0\.\d+), (0\.\d+)"
 STATED = re.findall(rf"^\| (\w+){PAIR * len(get_args(Quality))} \|$", PAGE, re.MULTILINE)
 DOCUMENTS = [b"the cat sat on the mat", b"", b"The dog (the big one) sat", b"zz zz zz", b"\n"]
@@ -65,6 +67,18 @@ def test_the_lowest_have_their_share_of_the_bytes_to_the_nearest_document(share:
     assert size_D[is_lowest_D].sum() == pytest.approx(share * size_D.sum(), abs=50)
     assert is_lowest_D.tolist() == sorted(is_lowest_D.tolist())
     assert {0.0: is_lowest_D.sum() == 0, 1.0: is_lowest_D.sum() == 100}.get(share, True)
+
+
+def test_what_the_page_says_of_planted_text_is_in_the_table() -> None:
+    with (ROOT / "results/reference/planted_text.csv").open() as file:
+        table = {(row["planted"], row["by"]): row for row in csv.DictReader(file) if row["first"] == "0"}
+    for kind, *stated in STATED:
+        found = [table[kind, quality][share] for quality in get_args(Quality) for share in ("precision", "recall")]
+        assert found == stated
+    of_copies = re.findall(r"in\s(\d) % of the words (0\.\d+)", PAGE)
+    assert len(of_copies) == 2
+    for share, stated in of_copies:
+        assert table[f"copies, {share}% of words edited", "near"]["recall"] == stated
 
 
 @pytest.mark.slow
