@@ -101,7 +101,9 @@ def _of_table(sources: Sequence[str], table: Rows, options: ImportOptions) -> Co
     if isinstance(results.initial_loss, str):
         named["initial_loss"] = results.initial_loss
     unused = _unused(table.columns, columns, named.values())
-    judged_by, runs, left_out = runs_of_rows(rows, columns, results, outcome_rules(options), _fixed(unused))
+    rules = outcome_rules(options)
+    rules = replace(rules, has_direction=rules.has_direction or results.outcome in table.directions)
+    judged_by, runs, left_out = runs_of_rows(rows, columns, results, rules, _fixed(unused))
     left_out = [*table.left_out, *left_out]
     judged_by, runs, score = scored(judged_by, runs, results, table, options)
     if score is not None:
@@ -242,9 +244,15 @@ def _setting_columns(columns: Sequence[str], options: ImportOptions) -> SettingC
 
 
 def _result_columns(table: Rows, options: ImportOptions) -> ResultColumns:
-    """Return the columns of results; without an outcome, the losses are judged."""
+    """Return the columns of results; without an outcome, the losses are judged, or what a study optimizes."""
     loss = options.column("loss", table.columns)
     outcome = options.column("outcome", table.columns) or loss
+    optimized = list(table.directions)
+    if outcome is None and len(optimized) == 1:
+        (outcome,) = optimized
+    if outcome is None and optimized:
+        message = f"is missing: the study optimizes {' and '.join(optimized)}"
+        raise InputError(Problem("--outcome", "", message, f"choose what to compare by: --outcome {optimized[0]}"))
     if outcome is None:
         remedy = "say --outcome COLUMN (labels such as stable and diverged, or final losses), or --step and --loss"
         raise InputError(Problem("--outcome", "", "is missing: nothing says how the runs ended", remedy))

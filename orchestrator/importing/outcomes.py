@@ -41,7 +41,7 @@ class Judged(NamedTuple):
 class OutcomeRules:
     """The meaning of labels, in lower case, and the final loss above which a run has diverged, if given.
 
-    ``has_direction`` says that the user knows the values to be losses or scores.
+    ``has_direction`` says that the values are known to be losses or scores.
     """
 
     meanings: Mapping[str, str]

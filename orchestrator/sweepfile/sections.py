@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
+from orchestrator.base.errors import did_you_mean
 from orchestrator.base.vocabulary import TRACKERS
 from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.logs.columns import MetricsConfig, ScoreConfig
@@ -370,3 +371,15 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("tracking",): TrackingConfig,
     ("notify",): NotifyConfig,
 }
+
+
+def remedy_for_unknown(path: Sequence[str | int], known: Sequence[str]) -> str:
+    """Return where the unknown key at the end of ``path`` belongs, or the key that was meant, or the ``known`` ones."""
+    name = str(path[-1])
+    homes = [section for section, model in SECTIONS.items() if "*" not in section and name in keys_of(model)]
+    if () in homes and path[0] != "axes":
+        return f"write {name}: at the left margin, beside {path[0]}:"
+    meant = did_you_mean(name, known)
+    if not meant and len(homes) == 1 and path[0] != "axes":
+        return f"write it under {'.'.join(homes[0])}:"
+    return meant or f"known keys: {', '.join(known)}"

@@ -48,6 +48,7 @@ from orchestrator.sweepfile.sections import (
     SweepFile,
     TrackingConfig,
     keys_of,
+    remedy_for_unknown,
 )
 from orchestrator.sweepfile.steps import (
     Length,
@@ -297,10 +298,9 @@ def _problem(details: Mapping[str, Any], document: Document) -> Problem:
     given = shown(details["input"])
     match details["type"]:
         case "extra_forbidden":
-            known = _known_keys(path[:-1])
             if path[:-1] == ("objective", "metrics") and isinstance(details["input"], Mapping):
                 return problem("unknown key", f"a metric is score: {{name: {path[-1]}, maximize: true}}")
-            return problem("unknown key", did_you_mean(str(path[-1]), known) or f"known keys: {', '.join(known)}")
+            return problem("unknown key", remedy_for_unknown(path, _known_keys(path[:-1])))
         case "missing":
             return problem("is missing", f"add `{path[-1]}:` to the file")
         case "string_pattern_mismatch" if path[0] == "objective":

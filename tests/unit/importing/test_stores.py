@@ -33,6 +33,22 @@ def test_a_study_is_imported_and_stays_as_it_was(study: Path, tmp_path: Path) ->
     assert study.read_bytes() == before
 
 
+def test_runs_of_a_study_are_compared_by_what_it_optimizes(study: Path, tmp_path: Path) -> None:
+    source = f"optuna:sqlite:///{study}"
+    by_axis = collect([source], import_options(axis=["lr"]), tmp_path)
+    assert by_axis.columns["outcome"] == "value"
+    assert [run.result for run in by_axis.runs] == [run.result for run in collect([source], BY_VALUE, tmp_path).runs]
+
+
+def test_a_study_with_two_objectives_asks_which_one_counts(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'two.db'}"
+    study = optuna.create_study(storage=url, directions=["minimize", "maximize"])
+    study.optimize(lambda trial: (trial.suggest_float("lr", 0.1, 1), 1.0), n_trials=2)
+    with pytest.raises(InputError, match=r"values\.0 and values\.1"):
+        collect([f"optuna:{url}"], import_options(axis=["lr"]), tmp_path)
+    assert len(collect([f"optuna:{url}"], import_options(axis=["lr"], outcome="values.1"), tmp_path).runs) == 2
+
+
 def test_a_study_of_an_older_optuna_is_not_stamped_with_a_version(study: Path) -> None:
     with contextlib.closing(sqlite3.connect(study)) as db, db:
         db.execute("DELETE FROM alembic_version")

@@ -102,6 +102,11 @@ REFUSED = {
         ["objective", "does not say what to train", "command, python, packed"],
     ),
     "two trainers": (changed(COMMAND, COMMAND + "\n  python: a:b"), ["has both command and python"]),
+    "a key of the file": (
+        changed(COMMAND, COMMAND + "\n  facts: {}"),
+        ["objective.facts", "left margin"],
+    ),
+    "a key of resources": (changed(COMMAND, COMMAND + "\n  gpus: 1"), ["objective.gpus", "write it under resources:"]),
     "a misspelt key": (changed(COMMAND, COMMAND + "\n  metric: {}"), ["objective.metric", "unknown key", "metrics"]),
     "a misspelt key of metrics": (
         changed(COMMAND, COMMAND + "\n  metrics: {los: x}"),
