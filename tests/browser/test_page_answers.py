@@ -150,7 +150,7 @@ def part(page: Page, name: str) -> Locator:
 @pytest.mark.parametrize("width", [400, 1280])
 def test_no_word_of_a_wide_table_is_broken(asked: Page, width: int) -> None:
     asked.set_viewport_size({"width": width, "height": 900})
-    part(asked, "Trials").click(timeout=20_000)
+    part(asked, "Trials").click(timeout=60_000)
     table = asked.locator("#answers .answer", has_text="The map as a table").locator("table")
     expect(table).to_be_visible()
     lines = "cells => cells.map(cell => { const range = document.createRange(); range.selectNodeContents(cell);"
