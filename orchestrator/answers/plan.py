@@ -133,9 +133,12 @@ class PlanAnswer(Answer):
         shown = f" ({', '.join(f'{count} of {size}' for size, count in sizes)} members)" if sizes else ""
         yield f"to train: {plan.to_train} trials in {len(plan.packs)} packs{shown}"
         unknown = "measured when the first pack starts, in a second or two"
-        ways = Counter(choice.reason if choice else unknown for choice in plan.choices)  # in the order of structures
+        reasons = [choice.reason if choice else unknown for choice in plan.choices]
+        ways = Counter(reasons)  # in the order of structures
         for way, number in list(ways.items())[:_STRUCTURES_SHOWN]:
-            yield f"way:      {way}" + (f" ({number} structures)" if number > 1 else "")
+            first = plan.structures[reasons.index(way)] if len(ways) > 1 else ""
+            of = f"{first}: " if first and number == 1 else ""
+            yield f"way:      {of}{way}" + (f" ({number} structures)" if number > 1 else "")
         if more := sum(list(ways.values())[_STRUCTURES_SHOWN:]):
             yield f"          ... and {more} more structures"
         if plan.note:

@@ -8,7 +8,7 @@ import math
 import os
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,10 +154,16 @@ def plan_text(sweep: Sweep, pack: Pack, reason: str) -> str:
 
     ``reason`` is the worker's choice of a plan; the measurements after its colon are for the ledger.
     """
-    config, objective = pack.members[0].config, _stacked(sweep)
-    structural = [name for name in sweep.axis_names if name in config and name not in objective.per_member_fields]
-    of = f" of {', '.join(f'{name} {format_value(config[name])}' for name in structural)}" if structural else ""
+    structure = structure_text(sweep, pack.members[0].config)
+    of = f" of {structure}" if structure else ""
     return f"packs{of}: {reason.partition(':')[0]}"
+
+
+def structure_text(sweep: Sweep, config: Mapping[str, Any]) -> str:
+    """Name the values of the axes that set the structure of ``config`` apart; empty without any."""
+    of_member = _stacked(sweep).per_member_fields
+    structural = [name for name in sweep.axis_names if name in config and name not in of_member]
+    return ", ".join(f"{name} {format_value(config[name])}" for name in structural)
 
 
 def expected_width(sweep: Sweep, trial: Trial) -> int:

@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from orchestrator.driver.packing import (
     planned_workers,
     rounding_of,
     structure_of,
+    structure_text,
     with_numerics,
     world_sizes,
 )
@@ -57,8 +58,8 @@ class Plan:
     ``existing`` counts its trials in the ledger by status, ``packs`` are the members of each pack, the largest first,
     and ``seconds`` the time at the measured speed if no run ends early, None if unknown; it may be off by the factor
     ``seconds_within``, or is too long if it ``is_bound``. ``choices`` say how packs of each structure run, None if that
-    is not measured yet. ``num_removed`` trials of the ledger are no longer in the sweep; ``has_run`` says whether its
-    last run measured the speed.
+    is not measured yet, and ``structures`` names them. ``num_removed`` trials of the ledger are no longer in the sweep;
+    ``has_run`` says whether its last run measured the speed.
     """
 
     sweep: str
@@ -76,6 +77,7 @@ class Plan:
     seconds: float | None
     seconds_within: float | None
     choices: tuple[PlanChoice | None, ...] = hidden()
+    structures: tuple[str, ...] = hidden()
     missing: tuple[Trial, ...] = hidden()
     num_removed: int = hidden()
     has_run: bool = hidden()
@@ -122,6 +124,7 @@ def plan_of(sweep: Sweep, results: Path, *, measures: bool = False) -> Plan:
         seconds=time.seconds,
         seconds_within=time.within,
         choices=choices,
+        structures=tuple(_structures(sweep, missing)),
         missing=tuple(missing),
         num_removed=len(statuses.keys() - {trial.trial_id for trial in trials}),
         has_run=speed is not None,
@@ -153,6 +156,13 @@ def _known_choices(sweep: Sweep, missing: Sequence[Trial]) -> list[PlanChoice | 
             choice = cached_choice(sweep.objective, config, "cpu", resources.cpus, len(trials), rounding)
         choices.append(choice)
     return choices
+
+
+def _structures(sweep: Sweep, missing: Sequence[Trial]) -> Iterator[str]:
+    """Yield what sets each structure apart, in the order of their choices."""
+    if not isinstance(sweep.objective, CustomTrainer):
+        for trials in grouped(missing, lambda trial: structure_of(sweep, trial)):
+            yield structure_text(sweep, trials[0].config)
 
 
 def check_runnable(sweep: Sweep, folder: Path) -> None:

@@ -147,6 +147,18 @@ def part(page: Page, name: str) -> Locator:
     return page.locator("#outline").get_by_role("button", name=name, exact=True)
 
 
+@pytest.mark.parametrize("width", [400, 1280])
+def test_no_word_of_a_wide_table_is_broken(asked: Page, width: int) -> None:
+    asked.set_viewport_size({"width": width, "height": 900})
+    part(asked, "Trials").click(timeout=60_000)
+    table = asked.locator("#answers .answer", has_text="The map as a table").locator("table")
+    expect(table).to_be_visible()
+    lines = "cells => cells.map(cell => { const range = document.createRange(); range.selectNodeContents(cell);"
+    lines += " return new Set([...range.getClientRects()].map(each => each.top)).size; })"
+    assert set(table.locator("tbody tr:first-child td").evaluate_all(lines)) <= {0, 1}
+    assert asked.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_the_page_opens_with_its_sentence_and_each_part_is_one_click_or_an_address_away(asked: Page) -> None:
     expect(asked.locator(".finding")).to_contain_text("take lr=")
     expect(asked.locator("#map")).to_be_visible()

@@ -2,10 +2,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from custom_cases import SWEEP, sweep_in
-from sweep_cases import search_with, sweep_with
+from sweep_cases import search_with, sweep_of, sweep_with
 
+from objectives.base import ExecutionPlan
 from orchestrator.answers.plan import PlanQuery
 from orchestrator.sweepfile.spec import Sweep
+from orchestrator.worker.machine import PlanChoice
 
 
 def plan(sweep: Sweep, results: Path) -> list[str]:
@@ -55,3 +57,20 @@ def test_structures_that_train_in_one_way_share_a_line(tmp_path: Path) -> None:
     repeated = replace(answer, result=replace(answer.result, choices=[choice] * 3))
     (line,) = [line for line in repeated.lines() if line.startswith("way:")]
     assert line.endswith("(3 structures)")
+
+
+def test_structures_that_train_in_different_ways_are_named(tmp_path: Path) -> None:
+    answer = PlanQuery().ask((sweep_with(), tmp_path))
+    choices = [PlanChoice(ExecutionPlan(1), reason) for reason in ("4 at a time", "1 at a time")]
+    structures = ("width 16", "width 32", "width 48", "width 64")
+    named = replace(answer, result=replace(answer.result, choices=(*choices, None, None), structures=structures))
+    first, second, unknown = [line for line in named.lines() if line.startswith("way:")]
+    assert first == "way:      width 16: 4 at a time"
+    assert second == "way:      width 32: 1 at a time"
+    assert unknown.startswith("way:      measured when")
+    assert unknown.endswith("(2 structures)")
+
+
+def test_a_structure_is_named_by_the_axes_that_set_it_apart(tmp_path: Path) -> None:
+    sweep = sweep_of("axes: {lr: {values: [0.1, 1.0]}, dimension: {values: [8, 16]}}\n")
+    assert PlanQuery().ask((sweep, tmp_path)).result.structures == ("dimension 8", "dimension 16")
