@@ -60,7 +60,8 @@ def preconditioner_decay(evidence: Evidence, finding: MakeFinding) -> Finding:
     """The spike of Bai et al. (arXiv 2506.04805), from |g|^2 / sum(vhat), the curvature and the rise of the gradient.
 
     Supported if v only decayed before the onset, or decayed a little while the curvature crossed its threshold, and the
-    gradient then grew over several steps until v lagged behind it. Excluded if one of these is false.
+    gradient then grew over several steps until v lagged behind it. Excluded if one of these is false, or if a single
+    gradient had raised v.
     """
     onset, peak = evidence.onset, evidence.peak
     if onset is None or peak is None:
@@ -82,6 +83,9 @@ def preconditioner_decay(evidence: Evidence, finding: MakeFinding) -> Finding:
         return finding("excluded", reason, numbers)
     if decayed >= at.KEPT_UP:
         return finding("excluded", f"v had not decayed on its own; {_ANY_GROWTH}", numbers)
+    if decayed < at.DECAYED and (burst := _burst(before)) is not None:
+        numbers.append(f"after {burst.largest():.3g} in a burst of the gradient")
+        return finding("excluded", "one gradient had raised v, which did not decay", numbers)
     growth = growth_steps(evidence.grad_norm, onset, evidence.reach)
     if growth is not None:
         numbers.append(f"the gradient grew for {steps(growth)} up to its peak")
@@ -105,6 +109,13 @@ def preconditioner_decay(evidence: Evidence, finding: MakeFinding) -> Finding:
         missing = "the curvature did not cross its threshold" if len(curvature) else NOT_MEASURED
         return finding("unknown", f"v had decayed a little, and {missing}", numbers)
     return finding("supported", "v decayed on its own until a step overshot, then lagged behind", numbers, began)
+
+
+def _burst(before: Series) -> Series | None:
+    """Where |g|^2 / sum v was so high before its lowest that a single gradient raised v; None if nowhere."""
+    smooth = before.smoothed(at.DECAY_SMOOTHING)
+    earlier = before.between(-math.inf, int(smooth.step_N[smooth.value_N.argmin()]))
+    return earlier if len(earlier) and known(earlier.largest()) > at.INFLATED else None
 
 
 def growth_steps(norm: Series, onset: int, reach: int) -> int | None:

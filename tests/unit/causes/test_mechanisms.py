@@ -379,6 +379,16 @@ def test_a_gradient_that_jumps_is_no_instability_that_grows() -> None:
     assert (found.verdict, "jumped" in found.reason) == ("excluded", True)
 
 
+def test_a_burst_that_raised_v_is_no_decay() -> None:
+    case = preconditioner_decay()
+    norm_N = case.trace["grad_norm"].copy()
+    norm_N[225] = 20.0  # |g|^2 / sum v is far below 1 before it and after it
+    found = finding(case.with_trace(grad_norm=norm_N), "preconditioner_decay")
+    assert (found.verdict, "raised v" in found.reason) == ("excluded", True)
+    norm_N[225], norm_N[150] = norm_N[224], 20.0  # v has had time to decay since
+    assert finding(case.with_trace(grad_norm=norm_N), "preconditioner_decay").verdict == "supported"
+
+
 @pytest.mark.parametrize(
     ("case", "mechanism", "reason"),
     [
