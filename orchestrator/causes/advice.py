@@ -19,7 +19,7 @@ from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.mechanism import LOWER_LR, Move, just, scaled
 from orchestrator.causes.moments import number_of
 from orchestrator.causes.small_sweeps import small_sweep
-from orchestrator.maps.neighbours import Neighbour, above, below, neighbours
+from orchestrator.maps.neighbours import Neighbour, above, below, neighbours, null_of
 
 Judgement = Literal["yes", "no", "not known"]
 Standing = Literal["proven", "suggested", "untested", "refuted"]
@@ -110,8 +110,10 @@ def check(evidence: Evidence, move: Move, folder: Path) -> Advice | None:
     known = [cell for cell in cells if is_known(cell.state)]
     if move.direction == "switch":
         candidates = [cell for cell in known if cell.value != own]
+    elif move.direction == "lower":
+        candidates = below(known, own)
     else:
-        candidates = (below if move.direction == "lower" else above)(known, own)
+        candidates = above(known, own, null_of(move.setting))
     nearest = candidates[0] if candidates else None
     sweep_file, refusal = None, ""
     if nearest is None:

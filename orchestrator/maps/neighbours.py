@@ -75,14 +75,23 @@ def trials_of(rows: Iterable[TrialResult], trial: TrialResult, setting: str, val
     ]
 
 
+def null_of(setting: str) -> float:
+    """The number that null stands for in a setting: no weight, or more than any number as without clipping."""
+    return 0.0 if setting == "balance_weight" else math.inf
+
+
 def below(cells: Iterable[Neighbour], value: Any) -> list[Neighbour]:
     """The ``cells`` with a lower value, the nearest first. None (no clipping) is above all numbers."""
     return [cell for cell in cells if is_number(cell.value) and _rank(cell.value) < _rank(value)][::-1]
 
 
-def above(cells: Iterable[Neighbour], value: Any) -> list[Neighbour]:
-    """The ``cells`` with a higher value, the nearest first. None (no clipping) is above all numbers."""
-    return [cell for cell in cells if _rank(cell.value) > _rank(value) and not isinstance(cell.value, str | bool)]
+def above(cells: Iterable[Neighbour], value: Any, null: float = math.inf) -> list[Neighbour]:
+    """The ``cells`` with a higher value, the nearest first. None (no clipping) counts as ``null``."""
+
+    def rank(value: Any) -> float:
+        return null if value is None else _rank(value)
+
+    return [cell for cell in cells if rank(cell.value) > rank(value) and not isinstance(cell.value, str | bool)]
 
 
 def _neighbour(value: Any, trials: Sequence[TrialResult]) -> Neighbour:

@@ -58,6 +58,8 @@ from orchestrator.render.style import (
 )
 
 _SHORT_LABEL = 16  # characters
+_CELL = (0.62, 0.5)  # inches
+_AROUND, _LARGEST = (1.0, 0.6), 12.0  # inches beside the cells of a panel, and of the largest panel
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +164,14 @@ def panel_size(stability: CellMap) -> tuple[float, float]:
     if not stability.is_grid:
         return 4.6, 4.0
     columns, rows = len(stability.x_values), len(stability.y_values)
-    width = min(max(0.62 * columns + 1.0, 3.4), 12.0) + _room(stability.y, stability.y_values)
-    return width, min(max(0.5 * rows + 0.6, 1.4), 12.0) + _room(stability.x, stability.x_values)
+    wide, high = _whole_size(columns, rows)
+    width = min(max(wide, 3.4), _LARGEST) + _room(stability.y, stability.y_values)
+    return width, min(max(high, 1.4), _LARGEST) + _room(stability.x, stability.x_values)
+
+
+def _whole_size(columns: int, rows: int) -> tuple[float, float]:
+    """Width and height in inches at which numbers of the usual size fit into cells."""
+    return _CELL[0] * columns + _AROUND[0], _CELL[1] * rows + _AROUND[1]
 
 
 def _room(axis: Axis | None, values: Sequence[Any]) -> float:
@@ -192,7 +200,7 @@ def _draw_cells(axes: Axes, stability: CellMap, panel: Panel) -> None:
     columns = {value: i for i, value in enumerate(stability.x_values)}
     rows = {value: i for i, value in enumerate(stability.y_values)}
     has_room = len(stability.cells) <= TEXT_ROOM
-    size = 8 if len(columns) <= 12 and len(rows) <= 14 else 5
+    size = 8 if max(_whole_size(len(columns), len(rows))) <= _LARGEST else 5
     squares: dict[bool, list[Rectangle]] = {True: [], False: []}  # by whether there is a result
     partly: list[Rectangle] = []  # drawn over the colour of the results so far
     colours, marks = [], defaultdict(list)

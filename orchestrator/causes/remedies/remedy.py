@@ -10,6 +10,7 @@ from typing import Any
 from objectives.entries import HELD, SAME, Number, change_in_words, factor_of, length_in_words, plain
 from orchestrator.base.space import canonical_text, format_value, is_number
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.maps.neighbours import null_of
 from orchestrator.sweepfile.entries import INTERVENTIONS
 
 # An entry of `interventions`, without the features that are off.
@@ -75,7 +76,7 @@ class Remedy:
         moves = set()
         for entry in self.entries:
             for name, value in entry.get("set", {}).items():
-                if (direction := _direction(config.get(name), value)) is not None:
+                if (direction := _direction(name, config.get(name), value)) is not None:
                     moves.add(("clip" if name in _CLIPPING else name, direction))
             if entry.get("skip"):
                 moves.add((BATCH, "lower"))
@@ -218,11 +219,11 @@ def _returns(entries: Sequence[Entry]) -> bool:
     return any(_undoes(later, entry) for entry in entries for later in entries)
 
 
-def _direction(own: Any, value: Any) -> str | None:
+def _direction(name: str, own: Any, value: Any) -> str | None:
     times = factor_of(value)
     if times is not None:
         return None if times == 1 else "lower" if times < 1 else "raise"
-    own, value = (math.inf if number is None else number for number in (own, value))
+    own, value = (null_of(name) if number is None else number for number in (own, value))
     if not (is_number(own) and is_number(value)) or own == value:
         return None
     return "lower" if value < own else "raise"

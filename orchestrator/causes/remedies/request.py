@@ -272,7 +272,7 @@ def _of_routers(evidence: Evidence) -> Iterator[Sequence[Entry]]:
         yield from (_set("b", "x2"), _set("b", "x4"), _set("a", "x0.5"), _set("a", "x0.25"))
     if "router_lr" in evidence.config:
         yield from (_set("router_lr", "x0.3"), _set("router_lr", "x0.1"))
-    for name, value in (("router_z_loss", 1e-2), ("router_noise", 1.0)):
+    for name, value in (("balance_weight", 1.0), ("router_z_loss", 1e-2), ("router_noise", 1.0)):
         if name in evidence.config:
             yield _set(name, value)
 

@@ -8,9 +8,11 @@ from remedy_cases import find_remedies
 from sweep_cases import sweep_of
 
 from orchestrator.base.files import LEDGER
+from orchestrator.causes.advice import advise
 from orchestrator.causes.diagnosis import diagnose, explain, rank
+from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.proofs.training import plan_for, read_proofs, train_proofs
-from orchestrator.causes.remedies.request import RemedyRequest
+from orchestrator.causes.remedies.request import RemedyRequest, usual_remedies
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
@@ -52,6 +54,27 @@ def test_one_of_the_two_readings_is_enough(column: str) -> None:
     cause = rank(evidence, "case", "made up").cause
     assert cause is not None
     assert cause.mechanism == "router_collapse"
+
+
+def test_what_is_usually_tried_on_a_collapsed_transformer_is_what_advice_names() -> None:
+    config = {"experts": 8, "balance_weight": None, "router_lr": 1.0, "router_z_loss": 0.0, "router_noise": 0.0}
+    evidence = calm(config=config, collapsed_step=0).reading(router_gini=0.9).evidence()
+    tried = usual_remedies(evidence)[:5]
+    assert [remedy.name for remedy in tried] == [
+        "router_lr x0.3", "router_lr x0.1", "balance_weight 1", "router_z_loss 0.01", "router_noise 1",
+    ]  # fmt: skip
+    moves = {(move.setting, move.direction) for move in MECHANISMS["router_collapse"].moves}
+    assert set().union(*(remedy.moves(evidence.config) for remedy in tried)) <= moves
+
+
+def test_a_larger_weight_of_the_balance_counts_as_a_raise_from_null() -> None:
+    case = calm(config={"experts": 8, "balance_weight": None}, collapsed_step=0).reading(router_gini=0.9)
+    case = case.sister("stable", seed=0, balance_weight=1.0)
+    (advice,) = (
+        one for one in advise(case.evidence(), "router_collapse", Path()) if one.move.setting == "balance_weight"
+    )
+    assert advice.stable is not None
+    assert (advice.stable.value, advice.standing) == (1.0, "suggested")
 
 
 def test_one_remedy_saves_it(folder: Path) -> None:

@@ -103,6 +103,12 @@ def test_diverged_losses_do_not_flatten_the_colours_of_the_others(tmp_path: Path
     assert "1e12" in picture
 
 
+@pytest.mark.parametrize(("num", "size"), [(12, 7), (17, 7), (18, 4)])
+def test_numbers_shrink_only_where_a_panel_is_as_wide_as_can_be(tmp_path: Path, num: int, size: int) -> None:
+    figure = heatmap.figure(map_of(tmp_path, f"axes: {{lr: {{log: [1e-4, 1], num: {num}}}}}\n", ["stable"]))
+    assert {text.get_fontsize() for axes in figure.axes for text in axes.texts} == {size}
+
+
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="png, svg, pdf"):
         heatmap("gif", map_of(tmp_path, "axes: {lr: {values: [1]}}\n"))
