@@ -94,7 +94,7 @@ def plan_of(sweep: Sweep, results: Path, *, measures: bool = False) -> Plan:
     statuses: dict[str, tuple[str, int]] = {}
     speed = None
     path = results / sweep.name / LEDGER
-    if path.is_file():
+    if _has_begun(path):
         with LedgerReader(path) as ledger:
             statuses = ledger.statuses(removed=True)
             speed = ledger.member_steps_per_second()
@@ -135,7 +135,7 @@ def plan_of(sweep: Sweep, results: Path, *, measures: bool = False) -> Plan:
 
 def _trials(sweep: Sweep, path: Path) -> Sequence[Trial]:
     """Return the known trials of ``sweep``; in a search, its proposals so far, or else its first ones."""
-    if not sweep.is_open or not path.is_file():
+    if not sweep.is_open or not _has_begun(path):
         return sweep.trials
     with LedgerReader(path) as ledger:
         rows = ledger.trials(removed=True)
@@ -196,15 +196,23 @@ def check_optimizers(sweep: Sweep) -> None:
         raise InputError(*(Problem("", "optimizer", *problem) for problem in problems))
 
 
+def _has_begun(path: Path) -> bool:
+    """Whether there is a ledger with tables: a run on a full disk, or that has just started, leaves an empty file."""
+    if not path.is_file():
+        return False
+    with LedgerReader(path) as ledger:
+        return ledger.version > 0
+
+
 def check_kernels(sweep: Sweep, folder: Path) -> None:
     """Raise InputError if ``sweep`` trains by native kernels, and the C++ compiler here fails."""
-    if (folder / LEDGER).is_file():
+    if _has_begun(folder / LEDGER):
         with LedgerReader(folder / LEDGER) as ledger:
             if not sweep.is_open and not missing_trials(sweep.trials, ledger.statuses()):
                 return
             sweep = with_numerics(sweep, ledger)
     if compiles_kernels(sweep) and (failure := kernel_failure()) is not None:
-        begun = "with another --name " if (folder / LEDGER).is_file() else ""  # results keep their kernels
+        begun = "with another --name " if _has_begun(folder / LEDGER) else ""  # results keep their kernels
         remedy = f"repair it, or set CXX to another one; {begun}`kernels: default` trains without, more slowly"
         raise InputError(Problem("resources", "kernels", f"the C++ compiler cannot make kernels: {failure}", remedy))
 
@@ -215,11 +223,9 @@ def check_same_axes(sweep: Sweep, folder: Path) -> None:
     The map, report and frozen file of ``sweep`` would replace the other sweep's. A new axis, or other values of
     an axis, extend the existing results.
     """
-    if not (folder / LEDGER).is_file():
+    if not _has_begun(folder / LEDGER):
         return
     with LedgerReader(folder / LEDGER) as ledger:
-        if not ledger.version:
-            return  # another driver has just created the file
         axes = [axis["name"] for axis in json.loads(ledger.facts().get("axes", "[]"))]
         has_results = any(status == "finished" for status, _ in ledger.statuses().values())
     if has_results and (gone := [name for name in axes if name not in sweep.axis_names]):

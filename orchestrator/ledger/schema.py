@@ -289,10 +289,16 @@ def database_errors(path: Path) -> Iterator[None]:
     except (sqlite3.DatabaseError, OSError) as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise _damaged(path, str(error)) from error
-        if str(error).startswith("no such table") and path.is_file() and not path.stat().st_size:
+        if str(error).startswith("no such table") and _has_no_table(path):
             message = f"{path}: is empty: a run or an import was interrupted before it wrote anything"
             raise StorageError(f"{message}\n    remedy: start it again, or move its folder away") from error
         raise StorageError(f"{path}: {error}{free_space(path)}") from error
+
+
+def _has_no_table(path: Path) -> bool:
+    with contextlib.suppress(sqlite3.Error, OSError), contextlib.closing(connect(path, "ro")) as db:
+        return db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone() == (0,)
+    return False
 
 
 def _damaged(path: Path, what: object) -> StorageError:

@@ -8,9 +8,10 @@ from custom_cases import sweep_in
 from sweep_cases import sweep_of
 
 from orchestrator.answers.plan import PlanQuery
+from orchestrator.base.files import LEDGER
 from orchestrator.driver import timing
 from orchestrator.driver.packing import rounding_of
-from orchestrator.driver.planning import plan_of
+from orchestrator.driver.planning import check_kernels, check_same_axes, plan_of
 from orchestrator.driver.timing import TrialTime, keep_trial_time, measure_structures, trial_time
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep
@@ -38,6 +39,15 @@ def measured(sweep: Sweep, seconds: dict[int, float]) -> None:
         config, kernels = sweep.objective.config_of(trial.config), rounding_of(sweep, trial).measured
         rows = [Measurement(width, 1 / of_step, 1000) for width in (1, 4, 16)]
         save_measurements(sweep.objective, config, "cpu", sweep.resources.cpus, rows, kernels)
+
+
+def test_a_ledger_that_a_full_disk_left_empty_is_planned_as_none(tmp_path: Path) -> None:
+    sweep = gpt((4,), "telemetry: {every: null, curvature: null}\n")
+    (tmp_path / sweep.name).mkdir()
+    (tmp_path / sweep.name / LEDGER).write_bytes(b"")
+    assert plan_of(sweep, tmp_path).to_train == len(RATES)
+    check_kernels(sweep, tmp_path / sweep.name)
+    check_same_axes(sweep, tmp_path / sweep.name)
 
 
 def test_the_time_of_measured_structures_is_the_sum_over_their_trials(tmp_path: Path) -> None:

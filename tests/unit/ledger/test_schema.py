@@ -189,11 +189,15 @@ def test_who_only_looks_at_an_older_ledger_sees_the_tables_of_today_and_does_not
     assert ledger_file.read_bytes() == before
 
 
-@pytest.mark.parametrize("damage", ["text", "half", "hole", "empty"])
+@pytest.mark.parametrize("damage", ["text", "half", "hole", "empty", "without tables"])
 def test_a_damaged_ledger_has_a_remedy_and_no_free_space(ledger_file: Path, damage: str) -> None:
     whole = ledger_file.read_bytes()
     contents = {"text": b"hello" * 999, "half": whole[: len(whole) // 2], "empty": b""}
     ledger_file.write_bytes(contents.get(damage, whole[:4096] + bytes(len(whole) - 4096)))
+    if damage == "without tables":
+        ledger_file.unlink()
+        with contextlib.closing(sqlite3.connect(ledger_file)) as db:
+            db.execute("PRAGMA journal_mode = WAL")
     with pytest.raises(StorageError, match=r"(is damaged|is empty): .*\n    remedy: ") as error:
         with LedgerReader(ledger_file) as ledger:
             ledger.trials()
