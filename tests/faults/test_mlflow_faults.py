@@ -131,13 +131,14 @@ def assert_warned_once(place: Path, driver: subprocess.Popen[str], *said: str) -
 def runs_in(path: Path, name: str = NAME) -> dict[str, tuple[str, int]]:
     """Status and number of points of each run of a sweep, by its trial or cell; the sweep's own is named parent.
 
-    The load of the machine, which no ledger has, does not count.
+    The load of the machine, which no ledger has, does not count, nor do points of the sweep's run from during a run.
     """
     with contextlib.closing(sqlite3.connect(path)) as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         rows = database.execute(
             "SELECT COALESCE(t.value, 'cell ' || c.value, 'parent'), r.status,"
-            " (SELECT COUNT(*) FROM metrics m WHERE m.run_uuid = r.run_uuid AND m.key NOT LIKE 'system/%')"
+            " (SELECT COUNT(DISTINCT CASE WHEN COALESCE(t.value, c.value) IS NULL THEN m.key ELSE m.rowid END)"
+            " FROM metrics m WHERE m.run_uuid = r.run_uuid AND m.key NOT LIKE 'system/%')"
             " FROM runs r JOIN tags f ON f.run_uuid = r.run_uuid AND f.key = 'sweep.folder' AND f.value LIKE ?"
             " LEFT JOIN tags t ON t.run_uuid = r.run_uuid AND t.key = 'sweep.trial_id'"
             " LEFT JOIN tags c ON c.run_uuid = r.run_uuid AND c.key = 'sweep.cell_id'"
