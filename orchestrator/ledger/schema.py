@@ -290,9 +290,7 @@ def database_errors(path: Path) -> Iterator[None]:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise _damaged(path, str(error)) from error
         if str(error).startswith("no such table") and _has_no_table(path):
-            message = (
-                f"{path}: is empty: a run or an import has just begun, or was cut off before it wrote anything"
-            )
+            message = f"{path}: is empty: a run or an import has just begun, or was cut off before it wrote anything"
             raise StorageError(f"{message}\n    remedy: wait, or start it again; or move its folder away") from error
         raise StorageError(f"{path}: {error}{free_space(path)}") from error
 
