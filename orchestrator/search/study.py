@@ -211,10 +211,9 @@ def importances(
     ``rows`` have a value for each of ``parameters``; ``results`` are finite, and lower is better. PED-ANOVA (Watanabe
     et al. 2023, arXiv 2304.10255) measures how the values of the ``best`` fraction of the trials, in (0, 1), differ
     from all; fANOVA (Hutter et al. 2014) how much of the variance each parameter explains alone. Of many trials
-    they look at random ones with the best and the worst: Optuna keeps 4 KB for each. The order of the rows does not
-    matter.
+    they look at random ones with the best and the worst. The order of the rows does not matter.
     """
-    import optuna
+    from orchestrator.search.ped_anova import ped_anova
 
     if len(set(results)) < 2:
         return dict.fromkeys(EVALUATORS)
@@ -223,13 +222,8 @@ def importances(
         zip(rows, results, strict=True),
         key=lambda pair: (*(str(pair[0][parameter.name]) for parameter in parameters), pair[1]),
     )
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
     pairs = _drawn(pairs, MOST_PED_ANOVA, key=lambda pair: pair[1])
-    trials = [
-        optuna.trial.create_trial(params=dict(row), distributions=distributions, value=float(result))
-        for row, result in pairs
-    ]
-    return {"ped_anova": _ped_anova(trials, best, list(distributions)), "fanova": _fanova(parameters, pairs)}
+    return {"ped_anova": ped_anova(distributions, pairs, best), "fanova": _fanova(parameters, pairs)}
 
 
 def _fanova(parameters: Sequence[Parameter], pairs: list[tuple[Mapping[str, Any], float]]) -> dict[str, float] | None:
@@ -253,21 +247,3 @@ def _drawn(items: list[_Item], most: int, key: Callable[[_Item], float]) -> list
     if len(items) <= most:
         return items
     return [min(items, key=key), max(items, key=key), *random.Random(_SEED).sample(items, most - 2)]
-
-
-def _ped_anova(
-    trials: Sequence[optuna.trial.FrozenTrial], best: float, names: Sequence[str]
-) -> dict[str, float] | None:
-    """Return the importances, which add up to one. Optuna itself gives equal shares if all are zero."""
-    import optuna
-
-    study = optuna.create_study()
-    study.add_trials(trials)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        # It warns if the best trials are all trials.
-        warnings.filterwarnings("ignore", "Target and region quantiles select the same set")
-        evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=best)
-        importance = optuna.importance.get_param_importances(study, evaluator=evaluator, normalize=False)
-    total = sum(importance.values())
-    return {name: float(importance[name] / total) for name in names} if total > 0 else None

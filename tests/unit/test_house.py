@@ -35,7 +35,7 @@ IMPORTERS = {
         f"orchestrator.mirrors.{name}"
         for name in ("mlflow", "mlflow_runs", "mlflow_server", "mlflow_store", "mlflow_template")
     },
-    "optuna": {f"orchestrator.search.{name}" for name in ("by_optuna", "study")},
+    "optuna": {f"orchestrator.search.{name}" for name in ("by_optuna", "ped_anova", "study")},
     "submitit": {"orchestrator.executors.slurm"},
     "tensorboardX": {"orchestrator.logs.event_files", "orchestrator.mirrors.tensorboard"},
     "mcp": {"orchestrator.api.agent_server"},

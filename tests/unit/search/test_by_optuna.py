@@ -342,3 +342,16 @@ def test_where_all_results_are_equal_nothing_moves_them() -> None:
 def test_where_only_one_cell_was_tried_its_seeds_say_nothing_about_the_parameters() -> None:
     rows = [{"idle": 0.5, "strong": -1.0, "weak": "a"}] * 6
     assert importances(PARAMETERS, rows, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 0.5)["fanova"] is None
+
+
+@pytest.mark.parametrize("best", [0.2, 0.6])
+def test_the_good_trials_differ_as_those_of_a_study_of_optuna_do(best: float) -> None:
+    rows, results = planted(60)
+    rows, results = [*rows, *rows[:20]], [*results, *results[20:40]]
+    distributions = {each.name: study.distribution(each) for each in PARAMETERS}
+    theirs = optuna.create_study()
+    for row, result in zip(rows, results, strict=True):
+        theirs.add_trial(optuna.trial.create_trial(params=row, distributions=distributions, value=result))
+    evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=best)
+    expected = optuna.importance.get_param_importances(theirs, evaluator=evaluator)
+    assert importances(PARAMETERS, rows, results, best)["ped_anova"] == pytest.approx(expected, rel=1e-12)
