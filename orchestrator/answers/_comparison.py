@@ -166,7 +166,7 @@ def _how_sure(comparison: Comparison, new: Difference) -> str:
 
 def _lines_of_cells(comparison: Comparison) -> Iterator[str]:
     axes = " x ".join(axis.name for axis in comparison.axes if len(axis.values) > 1) or "one setting"
-    yield f"shared: {comparison.num_cells} cells ({axes})"
+    yield f"shared: {count(comparison.num_cells, 'cell')} ({axes})"
     for side in comparison.sides:
         if side.num_left_out:
             yield f"  left out: {count(side.num_left_out, 'cell')} of {side.name} that the others do not have"

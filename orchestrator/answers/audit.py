@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.base.query import Query, Say, flat, reported, silent
+from orchestrator.base.words import count
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line
 
@@ -72,7 +73,7 @@ class AuditAnswer(Answer):
             yield f"audited:  none was trained on after its verdict; {why}"
         else:
             yield (
-                f"audited:  {result.num_judged} trials trained on after their verdict, for "
+                f"audited:  {count(result.num_judged, 'trial')} trained on after their verdict, for "
                 f"{result.steps_after_verdicts:,} member-steps"
             )
             yield f"wrong:    {result.num_wrong} recovered: {_rate(result.wrong_rate, result.wrong_interval)}"

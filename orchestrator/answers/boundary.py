@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from orchestrator.answers._options import along_option, degraded_option, reduce_option, where_option
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.query import Query, Say, hidden, option, silent
+from orchestrator.base.words import count
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line, Table
 
@@ -167,5 +168,5 @@ def _head(stability: GridMap | SurfaceMap, where: Mapping[str, Any]) -> str:
     are = f"have {rule.metric} below {rule.level:g}" if isinstance(rule, LevelRule) else f"are unstable{degraded}"
     return (
         f"{name}: the edge along {along}{shown}, where half of the trials {are}, with an interval of 95 %; a fit to "
-        f"{stability.num_trials} trials in {stability.num_cells} cells"
+        f"{count(stability.num_trials, 'trial')} in {count(stability.num_cells, 'cell')}"
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.query import Query, Say, Subject, option, silent
+from orchestrator.base.words import count
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Heading, Line, Table
 
@@ -76,7 +77,7 @@ class DataAnswer(Answer):
         for text in self.texts:
             changes = ", ".join(f"{name} {value}" for name, value in text.recipe.items())
             yield Heading(text.text + (f" ({changes})" if changes else ""))
-            yield Line(f"{text.num_bytes:,} bytes to train on, from {text.num_files:,} files")
+            yield Line(f"{count(text.num_bytes, 'byte')} to train on, from {count(text.num_files, 'file')}")
             yield Table(
                 ("level", "number", "exact duplicates", "share", "near duplicates", "share"),
                 tuple(map(_row, text.levels)),

@@ -53,7 +53,7 @@ class PlanAnswer(Answer):
         yield from map(Line, self._work())
 
     def _question(self) -> Iterator[str]:
-        from orchestrator.base.words import length_text
+        from orchestrator.base.words import count, length_text
         from orchestrator.sweepfile.custom_trainer import CustomTrainer
 
         sweep = self.file
@@ -72,7 +72,7 @@ class PlanAnswer(Answer):
         if sweep.is_open:
             yield f"trials:   at most {sweep.max_trials}, chosen while results come in; {num_cells} cells come first"
         else:
-            yield f"trials:   {num_cells} cells x {len(sweep.seeds)} seeds = {len(sweep.trials)}"
+            yield f"trials:   {count(num_cells, 'cell')} x {count(len(sweep.seeds), 'seed')} = {len(sweep.trials)}"
         if limits := sweep.budget.model_dump(exclude_none=True):
             yield f"budget:   {', '.join(f'{key} {value}' for key, value in limits.items())}, over all runs"
         own = sweep.objective
@@ -122,16 +122,18 @@ class PlanAnswer(Answer):
             yield f"batch:    batch_size = micro_batch x accumulate x {parts}; micro_batch{_extent(sizes)}"
 
     def _work(self) -> Iterator[str]:
+        from orchestrator.base.words import count, plural
         from orchestrator.driver.planning import library_optimizers
 
         plan, sweep = self.result, self.file
-        there = ", ".join(f"{count} {status}" for status, count in plan.existing.items()) or "nothing yet"
+        there = ", ".join(f"{num} {status}" for status, num in plan.existing.items()) or "nothing yet"
         yield f"exists:   {there}"
         if plan.num_removed:
-            yield f"removed:  {plan.num_removed} trials in the ledger are no longer in the sweep; the map omits them"
+            trials, are = count(plan.num_removed, "trial"), plural(plan.num_removed, "is", "are")
+            yield f"removed:  {trials} in the ledger {are} no longer in the sweep, and left out of the map"
         sizes = sorted(Counter(plan.packs).items(), reverse=True)
-        shown = f" ({', '.join(f'{count} of {size}' for size, count in sizes)} members)" if sizes else ""
-        yield f"to train: {plan.to_train} trials in {len(plan.packs)} packs{shown}"
+        shown = f" ({', '.join(f'{num} of {size}' for size, num in sizes)} members)" if sizes else ""
+        yield f"to train: {count(plan.to_train, 'trial')} in {count(len(plan.packs), 'pack')}{shown}"
         unknown = "measured when the first pack starts, in a second or two"
         reasons = [choice.reason if choice else unknown for choice in plan.choices]
         ways = Counter(reasons)  # in the order of structures

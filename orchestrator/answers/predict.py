@@ -314,7 +314,7 @@ class PredictAnswer(Answer):
             values = result.ladder.values(result.axis)
             size = f"{result.axis} between {format_value(values[-1])} and {format_value(result.target[result.axis])}"
             num = len(runs) // len(values)
-            steps = f" and {num * longest:,} steps" if longest else ""  # an import may not know its lengths
+            steps = f" and {count(num * longest, 'step')}" if longest else ""  # an import may not know its lengths
             return f"a size more would narrow the interval: {size}, with {count(num, 'run')}{steps}"
         return f"{asked} --lr RATE` says P(stable) at a rate of your own"
 

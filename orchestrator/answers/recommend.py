@@ -11,6 +11,7 @@ from orchestrator.answers._margins import margin_text
 from orchestrator.answers._options import degraded_option, direction_option, metric_option
 from orchestrator.base.query import Query, Say, flat, hidden, option, silent
 from orchestrator.base.space import format_value
+from orchestrator.base.words import count
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Heading, Line
 
@@ -69,7 +70,7 @@ class RecommendAnswer(Answer):
             yield from self._islands()
             return
         chosen = self.result.chosen
-        seeds = f"{chosen.num_seeds} of {chosen.num_seeds} seeds stable"
+        seeds = f"{chosen.num_seeds} of {count(chosen.num_seeds, 'seed')} stable"
         yield Line(f"{chosen.name}: median {self._loss_name} {chosen.loss:.4g}{self.result.measure.note}, {seeds}")
         for margin in chosen.margins:
             yield Line(margin_text(margin, self.result.axes, self.result.is_fitted), 1)
@@ -84,11 +85,11 @@ class RecommendAnswer(Answer):
         yield from self._untried()
         if self.result.is_fitted:
             num = self.result.stability.num_trials
-            yield Line(f"margins by a surface fitted to {num} trials; surely: within its 95 % interval")
+            yield Line(f"margins by a surface fitted to {count(num, 'trial')}; surely: within its 95 % interval")
         yield from self._islands()
         yield Line(
-            f"chosen from {len(self.result.candidates)} cells of {self.result.num_cells} that are stable on all seeds"
-            f"{', without islands' if self.result.islands else ''}"
+            f"chosen from {count(len(self.result.candidates), 'cell')} of {self.result.num_cells} that are stable on "
+            f"all seeds{', without islands' if self.result.islands else ''}"
         )
         if self.can_paste and self.config:
             yield Heading("to paste:")

@@ -261,14 +261,14 @@ class RemediesAnswer(Answer):
         results, num = self.result, len(self.cells)
         if num < self.num_unstable:
             yield f"{num} of {self.num_unstable} cells have been tried"
-        yield f"a remedy saves every replicate, and more than chance does, in {self.num_saved} of {num} cells"
+        yield f"a remedy saves every replicate, and more than chance does, in {self.num_saved} of {count(num, 'cell')}"
         if self.by_remedy:
             cheapest = [f"{kind} {count.cheapest}" for kind, count in self.by_remedy.items() if count.cheapest]
             yield f"cells by the kind of their cheapest remedy: {', '.join(cheapest)}"
             saving = sorted(self.by_remedy.items(), key=lambda item: -item[1].saves)
             counts = ", ".join(f"{kind} {count.saves}" for kind, count in saving)
             yield f"cells that a kind saves: {counts}"
-            yield f"a lower learning rate saves {self.num_saved_by_lower_lr} of {num} cells"
+            yield f"a lower learning rate saves {self.num_saved_by_lower_lr} of {count(num, 'cell')}"
         yield from self._beside()
         if unsaved := [cell for cell in results.cells if cell.cheapest is None]:
             names = listed([cell.trial.cell.name for cell in unsaved], _MAX_NAMED)

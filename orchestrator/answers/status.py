@@ -132,11 +132,11 @@ class Status(Answer):
 
     def blocks(self) -> Iterator[Block]:
         """Yield the sentence, the outcomes, the map, and the first failures with the end of their errors."""
-        from orchestrator.base.words import counts_line
+        from orchestrator.base.words import count, counts_line
 
         if self.sentence:
             yield Line(self.sentence)
-        yield Line(f"{self.sweep}: {self.num_trials} trials of {self.objective}")
+        yield Line(f"{self.sweep}: {count(self.num_trials, 'trial')} of {self.objective}")
         if self.origin:
             yield Line(self.origin)
         yield Line(counts_line(self.labels))

@@ -63,8 +63,8 @@ class SurvivalAnswer(Answer):
         result = self.result
         left_out = f"; {result.num_left_out} left out, whose outcome says nothing" if result.num_left_out else ""
         yield Line(
-            f"{result.sweep}: {result.num_runs} runs of up to {result.longest} steps, {result.num_onsets} with an "
-            f"onset{left_out}"
+            f"{result.sweep}: {count(result.num_runs, 'run')} of up to {count(result.longest, 'step')}, "
+            f"{result.num_onsets} with an onset{left_out}"
         )
         yield from self._table()
         yield from self._open()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.base.query import Query, Say, flat, reported, silent
 from orchestrator.base.space import format_value
+from orchestrator.base.words import count
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line, Table
 
@@ -65,9 +66,9 @@ class WarnAnswer(Answer):
         num_onsets = quality.num_onsets + quality.early_onsets
         unread = f"; {result.num_unread} left out, without telemetry" if result.num_unread else ""
         instabilities = "instability" if num_onsets == 1 else "instabilities"
-        yield Line(f"{result.sweep}: {result.num_runs} runs, {num_onsets} {instabilities}{unread}")
+        yield Line(f"{result.sweep}: {count(result.num_runs, 'run')}, {num_onsets} {instabilities}{unread}")
         for model in result.models:
-            runs = f" ({model.num_runs} runs)" if len(result.models) > 1 else ""
+            runs = f" ({count(model.num_runs, 'run')})" if len(result.models) > 1 else ""
             yield Line(f"model {model.name}{runs}: {_READS[model.name]}")
             yield Line(f"alarm if the risk of the next {result.horizon} steps is {model.threshold:.1%} or more", 1)
         if (num_without := result.num_runs - result.num_with_curvature) > 0:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.base.errors import EXIT_OK
 from orchestrator.base.files import LEDGER, STANDARD_OUTPUT, check_no_links, check_output, write_output
 from orchestrator.base.space import Axis
-from orchestrator.base.words import counts_line, shortened
+from orchestrator.base.words import count, counts_line, shortened
 from orchestrator.importing.collecting import Collected, checked_name, collect, record
 from orchestrator.importing.options import ImportOptions
 from orchestrator.ledger.facts import long_note
@@ -65,7 +65,8 @@ def import_results(
 def _summary(name: str, collected: Collected, *, is_new: bool) -> Iterator[str]:
     cells = {run.settings.cell for run in collected.runs}
     verb = "imported" if is_new else "nothing to do, it holds these already:"
-    yield f"{name}: {verb} {len(collected.runs)} runs in {len(cells)} cells from {', '.join(collected.sources)}"
+    runs = f"{count(len(collected.runs), 'run')} in {count(len(cells), 'cell')}"
+    yield f"{name}: {verb} {runs} from {', '.join(collected.sources)}"
     yield "columns: " + ", ".join(f"{key} = {column}" for key, column in collected.columns.items())
     how = "scattered" if collected.is_scattered else "a grid"
     if (score := collected.score) is not None:
@@ -74,7 +75,7 @@ def _summary(name: str, collected: Collected, *, is_new: bool) -> Iterator[str]:
 
 
 def _axis_text(axis: Axis) -> str:
-    return f"{axis.name} ({len(axis.values)} values, {'a list' if axis.scale == 'values' else axis.scale})"
+    return f"{axis.name} ({count(len(axis.values), 'value')}, {'a list' if axis.scale == 'values' else axis.scale})"
 
 
 def _map(folder: Path) -> Iterator[str | Text]:

@@ -18,7 +18,7 @@ from typing import Any
 from objectives.base import OBJECTIVES
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import format_value, is_number
-from orchestrator.base.words import listed
+from orchestrator.base.words import count, listed
 from orchestrator.detection.relative import lr_axis
 from orchestrator.sweepfile.custom_trainer import GIVEN, placeholders
 from orchestrator.sweepfile.overrides import Overrides
@@ -142,7 +142,7 @@ def preset_changes(
     if preset is not None or goal is not None:
         changes = _searched(changes, names, preset or "", num_trials)
         margin = f" --margin {_MARGIN} --paste" if goal is not None else ""
-        said.append(f"at most {num_trials} trials; then: `sweep recommend NAME{margin}`")
+        said.append(f"at most {count(num_trials, 'trial')}; then: `sweep recommend NAME{margin}`")
     return changes, said
 
 

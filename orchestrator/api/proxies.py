@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.query import conditions
+from orchestrator.base.words import count
 from orchestrator.detection.relative import is_learning_rate, lr_axis
 from orchestrator.maps.law import LARGEST
 from orchestrator.maps.planned_ladder import PlannedLadder, plan_ladder
@@ -88,7 +89,7 @@ def _said(
             f"steps={steps}` says how far"
         ]
     return [
-        f"{num_trials} trials{length}: {per_size}",
+        f"{count(num_trials, 'trial')}{length}: {per_size}",
         f"cost: about {share:.2g} runs at the target, if a step costs width^2 times the other sizes",
         f"the interval at the target will be a factor {width.at:.2g} wide ({width.low:.2g} to {width.high:.2g} in half "
         "of the laws that were simulated)",

@@ -22,7 +22,7 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER, sweep_folder
 from orchestrator.base.query import Query
 from orchestrator.base.space import Axis
-from orchestrator.base.words import counts_line
+from orchestrator.base.words import count, counts_line
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cell_map import cell_map
 from orchestrator.maps.curve_metrics import CURVE_METRICS, Measured, measured
@@ -85,7 +85,7 @@ class SweepResults:
         return ", ".join(f"{axis.name} ({len(axis.values)})" for axis in self.axes) or "none"
 
     def __repr__(self) -> str:
-        return f"<sweep {self.name}: {len(self.trials)} trials, axes {self._axes_text()}>"
+        return f"<sweep {self.name}: {count(len(self.trials), 'trial')}, axes {self._axes_text()}>"
 
     @property
     def sentence(self) -> Sentence:

@@ -45,7 +45,7 @@ from orchestrator.importing.runs import (
     settings_of_rows,
     with_seeds,
 )
-from orchestrator.importing.scores import check_curves_of_losses, scored
+from orchestrator.importing.scores import check_curves_of_losses, optimized_column, scored
 from orchestrator.importing.sources import OPTUNA, is_store, rows_of_studies, runs_in, runs_of_experiment
 from orchestrator.importing.spool import Row
 from orchestrator.ledger.facts import BY_CURVES, IMPORTED_FACT, Imported, ImportedTrial, imported_fact, imported_of
@@ -247,15 +247,7 @@ def _result_columns(table: Rows, options: ImportOptions) -> ResultColumns:
     """Return the columns of results; without an outcome, the losses are judged, or what a study optimizes."""
     loss = options.column("loss", table.columns)
     outcome = options.column("outcome", table.columns) or loss
-    optimized = list(table.directions)
-    if outcome is None and len(optimized) == 1:
-        (outcome,) = optimized
-    if outcome is None and optimized:
-        message = f"is missing: the study optimizes {' and '.join(optimized)}"
-        raise InputError(Problem("--outcome", "", message, f"choose what to compare by: --outcome {optimized[0]}"))
-    if outcome is None:
-        remedy = "say --outcome COLUMN (labels such as stable and diverged, or final losses), or --step and --loss"
-        raise InputError(Problem("--outcome", "", "is missing: nothing says how the runs ended", remedy))
+    outcome = outcome or optimized_column(table)
     initial = options.keys.initial_loss
     if isinstance(initial, str):
         number = number_of(initial)

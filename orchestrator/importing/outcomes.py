@@ -245,7 +245,7 @@ def _run(settings: Settings, read: Callable[[], Log], replayed: Replayed, stoppi
     log = replayed.log
     steps_done = int(log.step_N[-1]) + 1
     result = member_result("", replayed.record, stopping, steps_done, math.nan)
-    num_points = f"{len(log.step_N):,} losses to step {log.step_N[-1]:,} of {log.name}"
+    num_points = f"{count(len(log.step_N), 'loss', 'losses')} to step {log.step_N[-1]:,} of {log.name}"
     # The run went on after every verdict, as an audited trial does.
     result = replace(result, is_audited=True, reason=f"{result.reason}; {'; '.join([num_points, *log.notes])}")
     return Run(replace(settings, steps=settings.steps or steps_done), result, lambda: _trace(read()))

@@ -45,6 +45,18 @@ def imported_score(column: str | None, table: Rows, options: ImportOptions) -> M
     return Measure(SCORE, str(name), maximize=True)
 
 
+def optimized_column(table: Rows) -> str:
+    """Return the column of what a study optimizes. Raises InputError if there is none, or several."""
+    names = list(table.directions)
+    if len(names) == 1:
+        return names[0]
+    what = "nothing says how the runs ended"
+    remedy = "say --outcome COLUMN (labels such as stable and diverged, or final losses), or --step and --loss"
+    if names:
+        what, remedy = f"the study optimizes {' and '.join(names)}", f"choose one: --outcome {names[0]}"
+    raise InputError(Problem("--outcome", "", f"is missing: {what}", remedy))
+
+
 def check_curves_of_losses(options: ImportOptions) -> None:
     """Raise InputError if the column of curves holds a score, since the detector judges losses."""
     loss, given = options.keys.loss, options.keys.maximize

@@ -16,6 +16,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from orchestrator.base.words import count, plural
+
 EPOCH = "epoch"
 VALIDATION_NAMES = ("validation_loss", "val_loss", "valid_loss", "eval_loss", "eval/loss", "val/loss", "valid/loss",
                     "validation/loss", "loss/val", "loss/validation", "losses/val", "test_loss", "test/loss",
@@ -291,14 +293,19 @@ class Numbering:
     def notes(self, has_steps: bool) -> Iterator[str]:
         """Yield how steps were changed, if at all."""
         if has_steps and self._num_numbered:
-            yield f"{self._num_numbered} points without an integer step were numbered"
+            yield f"{_points(self._num_numbered, 'without an integer step')} numbered"
         if self._offset:
             yield "steps begin again with each epoch: they continue from the last one"
         if self._num_of_others:
-            yield f"{self._num_of_others} points of another run, with steps and epochs from the start, were left out"
+            where = "of another run, with steps and epochs from the start,"
+            yield f"{_points(self._num_of_others, where)} left out"
         if self._num_dropped:
-            yield f"{self._num_dropped} points at the same or an earlier step were left out"
+            yield f"{_points(self._num_dropped, 'at the same or an earlier step')} left out"
         yield from self.ways_back.notes()
+
+
+def _points(num: int, where: str) -> str:
+    return f"{count(num, 'point')} {where} {plural(num, 'was', 'were')}"
 
 
 # --- losses that are no longer printed -------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from orchestrator.base.words import count
 from orchestrator.logs.columns import Columns, MetricsConfig
 from orchestrator.logs.event_files import Events, begins_as_events
 from orchestrator.logs.line_formats import reader_of
@@ -50,7 +51,9 @@ class MetricStream:
     def note(self) -> str:
         """The chosen columns and what was left out, or why no points were found."""
         damage = self._events.damage if self._events is not None else ""
-        left_out = f"{num:,} lines of another kind or rank left out" if (num := self._reader.num_left_out()) else ""
+        left_out = (
+            f"{count(num, 'line')} of another kind or rank left out" if (num := self._reader.num_left_out()) else ""
+        )
         return "; ".join(filter(None, [self._maker.note(), left_out, damage]))
 
     @property

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.words import listed
+from orchestrator.base.words import count, listed
 from orchestrator.logs.columns import (
     COUNTER,
     FEWEST_SILENT,
@@ -151,8 +151,9 @@ def make_logs(name: str, table: Table, wanted: Columns) -> list[Log]:
     is_once_N = np.append(True, (steps[1:] != steps[:-1]) | (losses[1:] != losses[:-1]))
     loss_rows, losses, steps = loss_rows[is_once_N], losses[is_once_N], steps[is_once_N]
     notes += silence
-    notes += [f"{table.num_left_out:,} lines of another kind or rank left out"] if table.num_left_out else []
-    notes += [f"not understood: {table.num_odd_lines} lines or records"] if table.num_odd_lines else []
+    notes += [f"{count(table.num_left_out, 'line')} of another kind or rank left out"] if table.num_left_out else []
+    if num_odd := table.num_odd_lines:
+        notes.append(f"not understood: {count(num_odd, 'line or record', 'lines or records')}")
     begins = _begins(steps, losses) if is_first_N is None else np.flatnonzero(is_first_N[is_once_N]).tolist()
     logs = []
     for number, (begin, end) in enumerate(zip(begins, [*begins[1:], len(steps)], strict=True), 1):

@@ -17,6 +17,7 @@ from orchestrator.base.measure import FINAL_LOSS
 from orchestrator.base.space import Axis, Cell, is_ordered
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, is_known
+from orchestrator.base.words import count
 from orchestrator.maps.axes import led, ordered, together
 from orchestrator.maps.cell_map import CellMap, check_two_axes, map_of_trials
 from orchestrator.maps.chance import by_seed, tested
@@ -132,7 +133,7 @@ def _on_cells(tables: Sequence[SweepTable], x: str | None, rule: StableRule) -> 
     states = [table.states() for table in shared.tables]
     compared = tuple(cell for cell in shared.cells if all(is_known(of_sweep[cell]) for of_sweep in states))
     if not compared:
-        what = f"share {len(shared.cells)} cells, and none of them is known in all sweeps"
+        what = f"share {count(len(shared.cells), 'cell')}, and none of them is known in all sweeps"
         remedy = "`sweep run NAME` trains missing seeds; a trial of fewer than ten losses has no outcome"
         raise InputError(Problem(", ".join(names), "", what, remedy))
     edge_axis = _edge_axis(shared.axes, x)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis, is_number
-from orchestrator.base.words import plural
+from orchestrator.base.words import count, plural
 from orchestrator.maps.axes import led, together, value_labels
 from orchestrator.maps.edges import STABLE, Edge, Row, StableRule
 from orchestrator.maps.front import table_value
@@ -110,7 +110,10 @@ def _fitted(table: SweepTable, chosen: EdgeAxes, rule: StableRule) -> tuple[list
         settings = ({**setting, across.name: place} for place in _places(across))
         rows = (surface.row({name: values[name] for name in names}) for values in settings)
         lines.append(EdgeLine(value, label, tuple(rows)))
-    return lines, [*chosen.notes, f"a fit to {surface.num_trials} trials in {surface.num_cells} cells"]
+    return lines, [
+        *chosen.notes,
+        f"a fit to {count(surface.num_trials, 'trial')} in {count(surface.num_cells, 'cell')}",
+    ]
 
 
 def _places(axis: Axis) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.measure import Measure
 from orchestrator.base.space import Axis, Cell, format_value, is_number
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.words import listed
+from orchestrator.base.words import count, listed
 from orchestrator.maps.edges import STABLE, StableRule
 from orchestrator.maps.lengths import STEPS, judged_lengths, stable_lengths
 from orchestrator.maps.optimum import FLAT, Optimum, fitted_optimum
@@ -223,7 +223,7 @@ def _check_has_no_other(table: SweepTable, names: Sequence[str], along: str) -> 
         either = f"give the target's value, `--at {axis.name}=VALUE`, or " if is_size else ""
         shown = listed(list(map(format_value, values)), _SHOWN)
         remedy = f"{either}keep one value with `--where {axis.name}=VALUE`: {shown}"
-        raise InputError(Problem("--at", axis.name, f"the sweep has {len(values)} values of it", remedy))
+        raise InputError(Problem("--at", axis.name, f"the sweep has {count(len(values), 'value')} of it", remedy))
 
 
 def _size(setting: Cell, runs: Sequence[_Run], measure: Measure) -> Size:

@@ -303,7 +303,7 @@ def slices(table: SweepTable, name: str, base: Any) -> list[SweepTable]:
     if not {other.name for other in table.axes} - {name, *axis.zipped}:
         raise problem("there is no other axis to draw a map over", "`sweep boundary` reads the one axis")
     if not 2 <= len(axis.values) <= _MOST_SLICES:
-        raise problem(f"it has {len(axis.values)} values", f"choose an axis with 2 to {_MOST_SLICES}")
+        raise problem(f"it has {count(len(axis.values), 'value')}", f"choose an axis with 2 to {_MOST_SLICES}")
     values = list(axis.values)
     if base is not None:
         first = value_meant("--base", axis, to_hashable(base))

@@ -284,4 +284,4 @@ def _range_text(axis: Axis) -> str:
         return "" if axis.ends is None else f"{axis.ends[0]:g} .. {axis.ends[1]:g}"
     if len(values) <= 3:
         return ", ".join(map(format_value, values))
-    return f"{format_value(values[0])} .. {format_value(values[-1])} ({len(values)} values)"
+    return f"{format_value(values[0])} .. {format_value(values[-1])} ({count(len(values), 'value')})"

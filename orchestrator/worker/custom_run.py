@@ -17,6 +17,7 @@ from orchestrator.base.measure import SCORE
 from orchestrator.base.packs import Completed, Ending, Failed, LaunchedPack, Lost, Paused, Report
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.vocabulary import ENOUGH_LOSSES
+from orchestrator.base.words import count
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.outcomes import judge, member_result
@@ -352,7 +353,8 @@ class CustomRun:
                 diverged=diverged,
             )
             how = ends_text(self.curve, record.num_steps)
-            read = f"{record.num_steps:,} losses for {self.pack.steps:,} steps{how} ({self.source.note})"
+            losses = count(record.num_steps, "loss", "losses")
+            read = f"{losses} for {count(self.pack.steps, 'step')}{how} ({self.source.note})"
             result = replace(
                 result,
                 is_audited=self.is_audited,

@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.words import count
 from orchestrator.causes.diagnosis import Diagnosis, diagnose
 from orchestrator.causes.remedies.cells import Region
 from orchestrator.causes.remedies.forking import (
@@ -93,15 +94,15 @@ def _parts(folder: Path, diagnosis: Diagnosis, request: RemedyRequest) -> Iterat
     if is_custom(trial):
         forks_to_try(folder, diagnosis, request, [0])  # refuses what has to be refused before the control trains
         if steps := unknown_steps(target, steps):
-            yield f"the control, which keeps checkpoints for {len(steps)} steps", trial, target, (), steps
+            yield f"the control, which keeps checkpoints for {count(len(steps), 'step')}", trial, target, (), steps
     singles = single_forks(folder, diagnosis, request)
     if request.each_cell and request.replicates > 1:
         first = [fork for fork in singles if fork.replicate == 0 or not fork.remedy.entries]
-        yield f"{len(first)} forks and the control", trial, target, first, ()
+        yield f"{count(len(first), 'fork')} and the control", trial, target, first, ()
         tallies = current_remedies(folder, diagnosis).tallies
         promising = {(tally.name, tally.fork_step) for tally in tallies if tally.saved}
         singles = [fork for fork in singles if fork in first or (fork.remedy.name, fork.step) in promising]
-    yield f"{len(singles)} forks and the control", trial, target, singles, ()
+    yield f"{count(len(singles), 'fork')} and the control", trial, target, singles, ()
     if request.pairs:
         pairs = best_pairs(current_remedies(folder, diagnosis))
         both = [Fork(*pair, replicate) for pair in pairs for replicate in range(request.replicates)]

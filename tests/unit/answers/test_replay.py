@@ -135,7 +135,7 @@ def test_columns_can_be_chosen_and_are_said_with_what_was_left_out(replay) -> No
     code, text = replay("run.csv", "--no-figures", "--step", "s", "--loss", "b", "--grad-norm", "g", "--json", "x")
     assert code == 0, text
     assert "columns: step=s loss=b grad-norm=g" in text
-    assert "note: run.csv: not understood: 1 lines or records" in text
+    assert "note: run.csv: not understood: 1 line or record" in text
     assert "note: run.csv: 3 points were written again" in text
     (one,) = json.loads(Path("x").read_text())
     assert one["columns"] == {"step": "s", "loss": "b", "grad_norm": "g"}

@@ -495,13 +495,13 @@ def test_of_an_event_file_that_was_cut_off_everything_before_is_read(tmp_path: P
         assert_curve(log, whole.step_N[:num], whole.loss_N[:num], log.grad_norm_N)
         np.testing.assert_array_equal(log.grad_norm_N[:-1], whole.grad_norm_N[: num - 1])  # the last may be lost
     assert 5 < min(lengths) < max(lengths) < 60
-    assert log.notes == ("not understood: 1 lines or records",)
+    assert log.notes == ("not understood: 1 line or record",)
 
 
 def test_of_an_event_file_a_damaged_record_is_left_out_and_counted(log_of) -> None:
     log = log_of(event_file(scalar(0, "loss", 3), b"\xff" * 30, scalar(1, "loss", 2)), "events.out.tfevents.1")
     assert_curve(log, [0, 1], [3, 2], None)
-    assert log.notes == ("not understood: 1 lines or records",)
+    assert log.notes == ("not understood: 1 line or record",)
 
 
 def test_of_a_scalar_that_comes_twice_in_a_step_the_later_one_counts(log_of) -> None:

@@ -505,7 +505,7 @@ def test_of_a_scalar_that_comes_twice_in_a_step_the_first_counts_and_the_note_sa
     content = VERSION + event(0, loss=3) + event(0, grad_norm=2) + event(0, loss=9) + event(1, loss=2)
     points, stream = stream_of(content, step="step", loss="loss")
     assert points == [Point(0, 3.0, 2.0, {}), Point(1, 2.0, 2.0, {})]
-    assert stream.note.endswith("; 1 points at the same or an earlier step were left out")
+    assert stream.note.endswith("; 1 point at the same or an earlier step was left out")
 
 
 def test_a_scalar_that_is_called_step_is_not_the_step_of_its_record() -> None:
