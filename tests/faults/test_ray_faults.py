@@ -188,7 +188,7 @@ def test_a_worker_that_the_kernel_kills_for_memory_gets_smaller_packs(folder: Pa
             folder,
             "name: edge\nobjective: gpt\nsteps: 3\nseeds: [0, 1, 2, 3, 4, 5, 6, 7]\naxes: {lr: {values: [0.001]}}\n"
             "fixed: {width: 128, heads: 4, context: 128, batch_size: 76, validation_batches: 1}\n"
-            "resources: {pack: 8, parallel: 1}\ntracking: {enabled: false}\n",
+            "resources: {pack: 8, parallel: 1, kernels: default}\ntracking: {enabled: false}\n",
         )
         enter = lambda: (group / "cgroup.procs").write_text(str(os.getpid()))  # noqa: E731
         driver = start(folder, preexec_fn=enter, env=environment(RAY_memory_monitor_refresh_ms="0"))
