@@ -252,6 +252,14 @@ READ: dict[str, Lines] = {
     "a logger that writes JSON": lambda t, x, n, v: json.dumps({"level": "INFO", "msg": f"step {t} loss {x:.4f}"}) + "\n",
     "LLaMA-Factory": lambda t, x, n, v: json.dumps({"current_steps": 3 * t, "total_steps": 360, "loss": x, "epoch": t / 40, "elapsed_time": "0:00:01"}) + "\n",
     "Flax's examples": lambda t, x, n, v: f"I0101 12:00:00.1 1402 train.py:12] train in step: {3 * t}, {{'accuracy': Array(0.1, dtype=float32), 'loss': Array({x}, dtype=float32)}}\n",
+    "DeepSpeed-Chat": lambda t, x, n, v: (
+        f"Epoch: 0, Step: {t}, Rank: 0, loss = {x}\n"
+        + (f"[INFO] [timer.py:199:stop] epoch=0/micro_step={t + 1}/global_step={t + 1}, MemAllocated=4.3GB\n" if t % 10 == 9 else "")
+    ),
+    "nanotron": lambda t, x, n, v: f"01/01/2026 10:00:00 [INFO|DP=0|PP=0|TP=0|node]: iteration: {t + 1} / 120 | consumed_tokens: {t + 1}.02M | lm_loss: {x} | lr: 0.0003 | grad_norm: {n:.3f}\n",
+    "fairseq2": lambda t, x, n, v: f"[2026-01-01 10:00:00] [Rank 0] INFO fairseq2.metrics - Train Metrics (step {t + 1}) - NLL Loss: {x} | Gradient Norm: {n:.4f} | Elements per Second: 1,234\n",
+    "Megatron with experts": lambda t, x, n, v: f" iteration {t + 1:8d}/{NUM_STEPS:8d} | load_balancing_loss: 1.0{t % 10}E+00 | z_loss: 2.1E-03 | lm loss: {x:.6E} | mtp_1 loss: {x * 1.2:.6E} | loss scale: 1.0 |\n",
+    "a notebook of Transformers": lambda t, x, n, v: ("" if t else "Step\tTraining Loss\tValidation Loss\n") + f"{t + 1}\t{x}\t{v:.4f}\n",
     "llama-recipes": lambda t, x, n, v: f"\rTraining Epoch: 1/3, step {t}/{NUM_STEPS} completed (loss: {x}):   {t}%|##   |\n",
 }  # fmt: skip
 
