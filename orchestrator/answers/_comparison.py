@@ -205,7 +205,7 @@ def _paragraph_of_cells(comparison: Comparison, new: Difference) -> str:
         sentences.append(_shift_of_brackets(new, comparison.edge_axis))
     if new.num_turned:
         cells = count(new.num_turned, "cell has", "cells have")
-        sentences.append(f"{cells} all seeds stable in one of them and none in the other.")
+        sentences.append(f"{cells} all seeds stable in one and none in the other.")
     return f"{new.name}: {' '.join(sentences)}"
 
 

@@ -102,7 +102,7 @@ class Confirming:
         """The values of all axes but the rate at the target. Raises InputError where one is not known."""
         if imported_of(self.table.facts) is not None:
             message = "the results are imported: no sweep file says how to train"
-            remedy = "train runs at the target yourself, and import all of them with `sweep import`"
+            remedy = "train runs at the target yourself, and import them with `sweep import`"
             raise InputError(Problem("--confirm", self.table.name, message, remedy))
         cell: dict[str, Any] = {}
         for axis in self.table.axes:

@@ -70,7 +70,7 @@ class RecommendAnswer(Answer):
             yield from self._islands()
             return
         chosen = self.result.chosen
-        seeds = f"{chosen.num_seeds} of {count(chosen.num_seeds, 'seed')} stable"
+        seeds = f"{chosen.num_seeds} of {chosen.num_seeds} seeds stable"
         yield Line(f"{chosen.name}: median {self._loss_name} {chosen.loss:.4g}{self.result.measure.note}, {seeds}")
         for margin in chosen.margins:
             yield Line(margin_text(margin, self.result.axes, self.result.is_fitted), 1)

@@ -378,7 +378,7 @@ def remedy_for_unknown(path: Sequence[str | int], known: Sequence[str]) -> str:
     name = str(path[-1])
     homes = [section for section, model in SECTIONS.items() if "*" not in section and name in keys_of(model)]
     if () in homes and path[0] != "axes":
-        return f"write {name}: at the left margin, beside {path[0]}:"
+        return f"write {name}: at the left margin, next to {path[0]}:"
     meant = did_you_mean(name, known)
     if not meant and len(homes) == 1 and path[0] != "axes":
         return f"write it under {'.'.join(homes[0])}:"

@@ -162,7 +162,7 @@ def test_sweeps_that_know_no_cell_in_common_are_refused(tmp_path: Path) -> None:
 def test_maps_of_one_area_that_are_unlike_are_not_called_alike(tmp_path: Path) -> None:
     found = compared(tmp_path, (ROW, [*S, *S, *D, *D]), (ROW, [*D, *D, *S, *S]))
     assert (found.differences[0].area_change, found.differences[0].num_turned) == (0, 4)
-    assert "4 cells have all seeds stable in one of them and none in the other." in comparison_lines(found)[-1]
+    assert "4 cells have all seeds stable in one and none in the other." in comparison_lines(found)[-1]
 
 
 def test_nothing_is_concluded_about_settings_from_two_objectives(tmp_path: Path) -> None:

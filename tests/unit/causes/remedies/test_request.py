@@ -188,7 +188,7 @@ def test_a_return_to_a_mean_is_a_remedy_that_needs_steps_before_it() -> None:
         "mean of 5 states 10 apart", "mean of 4 states 20 apart", "mean of 3 states 10 apart + reset moments",
     ]  # fmt: skip
     assert [(one.reach, one.kind) for one in remedies] == [(40, "mean"), (60, "mean"), (20, "other")]
-    assert snippet_of(remedies[0], 100) is None
+    assert snippet_of(remedies[0], 100).startswith("if step in range(60, 100 + 1, 10):")
     assert fork_of(Fork(remedies[1], 100, 2).interventions()) == Fork(remedies[1], 100, 2)
     with pytest.raises(InputError, match="states or steps"):
         parse_remedies(["mean=x2"])
