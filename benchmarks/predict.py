@@ -123,6 +123,8 @@ def each_grid(ladder: Ladder, assume: float | None = None, is_free: bool = False
 
 def _of_others(ladder: Ladder, is_target: Callable[[Size], bool], assume: float | None, is_free: bool) -> list[Row]:
     rest = replace(ladder, sizes=tuple(size for size in ladder.sizes if not is_target(size)))
+    if not rest.sizes:
+        raise SystemExit("nothing is left to predict from: give --leave-out a larger width")
     constant = fmean(size.edge_or_bound for size in rest.sizes)
     top = rest.values("width")[-1]
     largest = [size for size in rest.sizes if size.setting["width"] == top]

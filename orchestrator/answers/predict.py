@@ -155,9 +155,9 @@ def _target(texts: tuple[str, ...], table: SweepTable) -> dict[str, float]:
     """The sizes of the target. Raises InputError."""
     from orchestrator.maps.law import LARGEST
 
+    names = [axis.name for axis in table.axes if all(is_number(value) and value > 0 for value in axis.values)]
+    numeric = f"numeric axes: {', '.join(names) or 'none'}"
     if not texts:
-        names = [axis.name for axis in table.axes if all(is_number(value) and value > 0 for value in axis.values)]
-        numeric = f"numeric axes: {', '.join(names) or 'none'}"
         raise InputError(Problem("--at", "", "no target", f"name its sizes, e.g. --at width=2048; {numeric}"))
     at: dict[str, float] = {}
     for name, text in conditions(texts, "--at").items():
@@ -166,7 +166,7 @@ def _target(texts: tuple[str, ...], table: SweepTable) -> dict[str, float]:
         except ValueError:
             value = math.nan
         if not 1 / LARGEST <= value <= LARGEST:
-            remedy = "give a positive number, of 1e15 at most"
+            remedy = f"give a positive number, of 1e15 at most; {numeric}"
             raise InputError(Problem("--at", f"{name}={text}", "is not a size", remedy))
         if name != STEPS:
             table.axis(name, "--at")

@@ -42,7 +42,9 @@ class Backtest:
     @property
     def loses(self) -> bool:
         """Whether a naive rule is nearer, though the prediction is further off than the grid is fine."""
-        return self.factor > min(self.copied, self.no_effect) and 2 * self.num_within < self.num_sizes
+        naive = min(self.copied, self.no_effect)
+        is_nearer = self.factor > naive and not math.isclose(self.factor, naive)  # on a grid ties are common
+        return is_nearer and 2 * self.num_within < self.num_sizes
 
     @property
     def misses(self) -> bool:

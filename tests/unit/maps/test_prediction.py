@@ -88,6 +88,7 @@ def test_a_naive_rule_that_is_nearer_is_a_doubt() -> None:
     assert found.backtest.loses
     assert found.backtest.copied == pytest.approx(1.0)
     assert any("copying" in doubt for doubt in found.doubts)
+    assert not replace(found.backtest, factor=found.backtest.copied * (1 + 1e-12)).loses, "a tie is no loss"
 
 
 @pytest.mark.parametrize(
