@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,8 @@ def plan_of(sweep: Sweep, results: Path, *, measures: bool = False) -> Plan:
     if measures and speed is None:
         measure_structures(sweep, missing)
     packs = make_packs(sweep, missing, workers)
-    choices = tuple(_known_choices(sweep, missing))
+    is_custom = isinstance(sweep.objective, CustomTrainer)
+    structures = [] if is_custom else grouped(missing, lambda trial: structure_of(sweep, trial))
     num_steps = sum(trial.steps for trial in missing) + max(0, (sweep.max_trials or 0) - len(trials)) * sweep.steps
     time = planned_time(sweep, missing, num_steps, max(1, min(workers, len(packs))), speed)
     return Plan(
@@ -123,8 +124,8 @@ def plan_of(sweep: Sweep, results: Path, *, measures: bool = False) -> Plan:
         member_steps_per_second=time.member_steps_per_second,
         seconds=time.seconds,
         seconds_within=time.within,
-        choices=choices,
-        structures=tuple(_structures(sweep, missing)),
+        choices=tuple(_known_choices(sweep, missing, structures)),
+        structures=tuple(structure_text(sweep, trials[0].config) for trials in structures),
         missing=tuple(missing),
         num_removed=len(statuses.keys() - {trial.trial_id for trial in trials}),
         has_run=speed is not None,
@@ -142,12 +143,14 @@ def _trials(sweep: Sweep, path: Path) -> Sequence[Trial]:
     return [trial for row in rows if (trial := sweep.trial_like(row)) is not None] or sweep.trials
 
 
-def _known_choices(sweep: Sweep, missing: Sequence[Trial]) -> list[PlanChoice | None]:
+def _known_choices(
+    sweep: Sweep, missing: Sequence[Trial], structures: Sequence[Sequence[Trial]]
+) -> list[PlanChoice | None]:
     """Return how packs of each structure will run on this machine, None if not measured yet."""
     if isinstance(sweep.objective, CustomTrainer):
         return [PlanChoice(ExecutionPlan(1), f"each trial by itself: {sweep.objective.summary}")] if missing else []
     resources, choices = sweep.resources, list[PlanChoice | None]()
-    for trials in grouped(missing, lambda trial: structure_of(sweep, trial)):
+    for trials in structures:
         config = sweep.objective.config_of(trials[0].config)
         choice, rounding = None, rounding_of(sweep, trials[0])
         if resources.pack != "auto" and config.can_be_stacked:
@@ -156,13 +159,6 @@ def _known_choices(sweep: Sweep, missing: Sequence[Trial]) -> list[PlanChoice | 
             choice = cached_choice(sweep.objective, config, "cpu", resources.cpus, len(trials), rounding)
         choices.append(choice)
     return choices
-
-
-def _structures(sweep: Sweep, missing: Sequence[Trial]) -> Iterator[str]:
-    """Yield what sets each structure apart, in the order of their choices."""
-    if not isinstance(sweep.objective, CustomTrainer):
-        for trials in grouped(missing, lambda trial: structure_of(sweep, trial)):
-            yield structure_text(sweep, trials[0].config)
 
 
 def check_runnable(sweep: Sweep, folder: Path) -> None:
@@ -206,13 +202,14 @@ def _has_begun(path: Path) -> bool:
 
 def check_kernels(sweep: Sweep, folder: Path) -> None:
     """Raise InputError if ``sweep`` trains by native kernels, and the C++ compiler here fails."""
-    if _has_begun(folder / LEDGER):
+    has_begun = _has_begun(folder / LEDGER)
+    if has_begun:
         with LedgerReader(folder / LEDGER) as ledger:
             if not sweep.is_open and not missing_trials(sweep.trials, ledger.statuses()):
                 return
             sweep = with_numerics(sweep, ledger)
     if compiles_kernels(sweep) and (failure := kernel_failure()) is not None:
-        begun = "with another --name " if _has_begun(folder / LEDGER) else ""  # results keep their kernels
+        begun = "with another --name " if has_begun else ""  # results keep their kernels
         remedy = f"repair it, or set CXX to another one; {begun}`kernels: default` trains without, more slowly"
         raise InputError(Problem("resources", "kernels", f"the C++ compiler cannot make kernels: {failure}", remedy))
 

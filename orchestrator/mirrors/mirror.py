@@ -247,7 +247,8 @@ class BackgroundMirror:
         return Mirror(self.folder, self.tracking, self._extend_deadline, self._tracker, self._patience_s)
 
     def _work(self) -> None:
-        _set_niceness(threading.get_native_id(), 19)  # behind training; the end of the run writes what is left
+        if not self._is_ending:  # behind training; the end of the run writes what is left
+            _set_niceness(threading.get_native_id(), 19)
         self._mirror = self._new_mirror()
         with contextlib.closing(LedgerReader(self.folder / LEDGER)) as ledger:
             # Once the run waits for this thread, another one with normal priority writes the rest.

@@ -208,7 +208,7 @@ class PackedRun:
         self.trainer.load_state_dict(state["trainer"])
         self.monitor.load_state_dict(state["judging"])
         self.age_of = dict(state["ages"])
-        self.joules_of = dict(state.get("joules", {}))  # an older version measured none
+        self.joules_of = dict(state["joules"])
         set_random_states(state["random"])
         rows_before = roster.rows
         roster.drop(skipped)

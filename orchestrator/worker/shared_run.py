@@ -85,7 +85,7 @@ class SharedRun(PackedRun):
         return Resize(self.trial_ids[member], self.age_of[member], self._size_before, self._size).facts
 
     def _resume(self, roster: Roster, state: Mapping[str, Any], skipped: Collection[int]) -> None:
-        self._size_before = state.get("workers", self.pack.workers)  # an older version wrote none
+        self._size_before = state["workers"]
         super()._resume(roster, state, skipped)
 
     def _state(self) -> dict[str, Any]:
