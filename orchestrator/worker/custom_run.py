@@ -206,6 +206,7 @@ class CustomRun:
             return False
         self._take(recorded_points(self.folder))
         self._add_readings(recorded_readings(self.folder))
+        self.curve.resume()
         return self.curve.last_step is not None
 
     def _checkpoint(self, filled: Callable[[str], str]) -> str | None:

@@ -259,6 +259,9 @@ class Curve:
         self.first_step: int | None = None
         self.last_step: int | None = None
         self._num_points = 0
+        self._longest = 0  # between one step and the next
+        self._resumed_after: int | None = None
+        self.lost: tuple[int, int] | None = None  # the steps around losses that nobody read before a kill
         self.first_loss: float | None = None
         self.last_loss: float | None = None
         self._has_norm = False
@@ -283,10 +286,18 @@ class Curve:
         """A hash of all steps and losses so far."""
         return self._digest.hexdigest()
 
+    def resume(self) -> None:
+        """Expect the next point from an attempt that goes on from a checkpoint."""
+        self._resumed_after = self.last_step
+
     def add(self, point: Point) -> bool:
         """Append ``point``; returns False if its step is not above the last one."""
-        if self.last_step is not None and point.step <= self.last_step:
-            return False
+        if self.last_step is not None:
+            if (length := point.step - self.last_step) <= 0:
+                return False
+            if self._resumed_after == self.last_step and length > self._longest > 0:
+                self.lost = (self.last_step, point.step)
+            self._longest = max(self._longest, length)
         if self.first_step is None:
             self.first_step, self.first_loss = point.step, point.loss
         self.last_step, self.last_loss = point.step, point.loss

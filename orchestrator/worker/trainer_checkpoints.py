@@ -21,13 +21,15 @@ def changed_at(path: str) -> float:
 
 
 def ends_text(curve: Curve, num_points: int) -> str:
-    """Return in words that a run began later than its second point would be, and that it was ended; else empty."""
+    """Return in words that a run began later than its second point would be, lost losses, or was ended; else empty."""
     first, last = curve.first_step, curve.last_step
     is_late = (
         first is not None and last is not None and num_points > 1 and first * (num_points - 1) > 2 * (last - first)
     )
     began = f", from step {first:,} on, {STARTED_LATER}" if is_late else ""
-    return began + (", where it was ended, as it went on" if curve.goes_on else "")
+    lost = f", without the losses between steps {curve.lost[0]:,} and {curve.lost[1]:,}" if curve.lost else ""
+    lost += ", lost as an earlier attempt was killed" if lost else ""
+    return began + lost + (", where it was ended, as it went on" if curve.goes_on else "")
 
 
 def trainer_checkpoints(checkpoint: str, working_folder: str, trial_folder: str) -> list[str]:

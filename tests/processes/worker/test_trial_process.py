@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from custom_cases import only_pack, trained
+from custom_cases import SWEEP, only_pack, sweep_in, trained
 
 from orchestrator.base.packs import Lost
 from orchestrator.base.processes import is_alive
@@ -194,3 +194,26 @@ def test_closing_the_server_leaves_no_process(tmp_path: Path) -> None:
     assert not left
     with LedgerReader(tmp_path / "results/mine/ledger.db") as ledger:
         assert {row.status for row in ledger.trials()} == {"finished"}
+
+
+def test_losses_that_nobody_read_before_a_kill_are_said_to_be_missing_from_the_resumed_curve(tmp_path: Path) -> None:
+    script = (
+        "import os, sys, time\nsaved = os.path.join(sys.argv[1], 'saved')\nfirst = 25 * os.path.exists(saved)\n"
+        'for step in range(first, 60):\n    print(f"step {step} | loss {3 - step / 100}", flush=True)\n'
+        "    while step == 19 and not os.path.exists('on'):\n        time.sleep(0.01)\n"
+        "    if step == 24:\n        open(saved, 'w').close()\n        time.sleep(1000)\n"
+    )
+    text = SWEEP.replace(
+        '"{lr}", "{steps}", "{seed}"]', '"{folder}", "{lr}", "{seed}"]\n  resume: {checkpoint: "{folder}/saved"}'
+    )
+    pack = only_pack(sweep_in(tmp_path, script, text), tmp_path)
+    reports = run_pack(replace(pack, launch=replace(pack.launch, report_s=0.1)))
+    while next(reports).member_steps < 20:
+        pass
+    (tmp_path / "on").touch()  # five more losses and a checkpoint, which no report asks for
+    while not any(tmp_path.glob("trials/*/saved")):
+        time.sleep(0.01)
+    reports.close()
+    (result,) = list(run_pack(pack))[-1].finished
+    assert (result.outcome, result.steps_done) == ("stable", 60)
+    assert "55 losses for 60 steps, without the losses between steps 19 and 25" in result.reason

@@ -256,7 +256,11 @@ def test_a_trainer_that_cannot_be_resumed_is_an_error_that_says_why(
 
 def test_a_command_that_is_killed_at_any_moment_goes_on_and_gives_the_same_answer(tmp_path: Path) -> None:
     script = TRAIN.replace('"pause", 0.004', '"pause", 0.02')
-    mine = swept(tmp_path, script)
+    # Of what is printed, lines that nobody has read yet die with their reader; a file keeps them.
+    script = script.replace("print(f", "print(file=open(out + '/log.txt', 'a'), flush=True, *[f").replace(
+        ':.9g}", flush=True)', ':.9g}"])'
+    )
+    mine = swept(tmp_path, script, SWEEP.replace("  resume:", '  metrics: {file: "{folder}/log.txt"}\n  resume:'))
     arguments = ["remedy", "mine", "--fork", "-20,-5", "--try", "lr=x0.5,x0.25", "--json", "answer.json"]
     command = [sys.executable, "-m", "orchestrator.cli", *arguments]
     killed = 0
