@@ -2,9 +2,9 @@
 
     python -m benchmarks.spectral_alignment RESULTS
 
-RESULTS holds the sweeps of sweeps/warning, run with `sweep run`. Two of its `gpt` sweeps are trained again, into
-RESULTS/alignment, with the alignment read every five steps in place of the curvature. Both are compared on these runs.
-It writes results/reference/warning/alignment.csv.
+RESULTS holds the sweeps of sweeps/warning, run with `sweep run`. Two of its `gpt` sweeps are trained again, with their
+seeds, into RESULTS/alignment, with the alignment read every five steps in place of the curvature. Both are compared on
+these runs. It writes results/reference/warning/alignment.csv.
 
 Of a layer y = x W the alignment is the distribution, over the positions of a batch, of the cosine of the input x with
 the first left singular vector of W; a loss explosion is said to follow where its signs no longer differ. That much is
@@ -27,9 +27,11 @@ from benchmarks import warning
 from benchmarks.warning import REFERENCE, SCORES, Run, Scorer, across, fixed, numbers, read, write
 from objectives.models import gpt, gpt_model
 from objectives.training.packed import Weights
+from orchestrator.base.files import LEDGER
 from orchestrator.detection.warning.risk import RECENT, USUAL, running_median
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import load_sweep
 
@@ -94,15 +96,26 @@ COMPARED = ("risk, curvature at the edge", "risk, curvature", "risk, one product
 
 
 def train(folder: Path) -> None:
-    """Train the sweeps into ``folder``, with the alignment among the readings of the forward pass."""
-    forward = gpt.forward_readings
-    gpt.forward_readings = lambda *given: forward(*given) | alignment_readings(*given)
+    """Train the sweeps into ``folder``, with the seeds of those beside it and the alignment among the readings."""
+    own = gpt.GptTrainer.own_readings
+
+    def with_alignment(trainer: gpt.GptTrainer, rows: Any) -> dict[str, torch.Tensor]:
+        """Read it by torch's operations, whatever computes the other readings."""
+        tokens_KBS, knobs = trainer._batch()
+        tokens_RBS = tokens_KBS[rows, : gpt._MOST_SEQUENCES_READ]
+        weights = {name: weight.detach()[rows] for name, weight in trainer.weights.items()}
+        read = knobs.of_rows(rows).of_sequences(0, tokens_RBS.shape[1])
+        return own(trainer, rows) | alignment_readings(trainer.structure, weights, tokens_RBS, read)
+
+    gpt.GptTrainer.own_readings = with_alignment
     try:
         for name in SWEEPS:
-            file = warning.SWEEPS / f"{name}.yaml"
-            run_sweep(load_sweep(file, Overrides(sets=("telemetry.curvature=null",))), folder / name, InlineExecutor)
+            with LedgerReader(folder.parent / name / LEDGER) as ledger:
+                seeds = ",".join(sorted({str(trial.seed) for trial in ledger.trials()}))
+            changes = Overrides(sets=("telemetry.curvature=null",), seeds=seeds)
+            run_sweep(load_sweep(warning.SWEEPS / f"{name}.yaml", changes), folder / name, InlineExecutor)
     finally:
-        gpt.forward_readings = forward
+        gpt.GptTrainer.own_readings = own
 
 
 def compare(runs: Sequence[Run], aligned: Sequence[Run]) -> list[dict[str, str]]:
