@@ -13,11 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sweep_cases import QUADRATIC
 
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import LEDGER
+from orchestrator.base.resizes import Resize
 from orchestrator.health import examine_sweep
 from orchestrator.ledger.reader import LedgerReader
 
@@ -35,6 +37,24 @@ SEARCH = (  # two batches of eight trials each, the second after the results of 
 )
 LONGER = SWEEP.replace("steps: 1000", "steps: 3000")
 DRIVERS: list[subprocess.Popen[str]] = []  # all that tests have started
+# The batches of a trial are shared by two processes, or by as many as have places.
+SHARED = """
+name: edge
+objective: gpt
+steps: 200
+axes: {lr: {values: [0.001, 0.01]}}
+fixed: {batch_size: 4, width: 16, context: 16, depth: 1, validation_batches: 2}
+resources: {workers: 2, parallel: 1}
+checkpoint: {every_s: null, every_steps: 20}
+tracking: {enabled: false}
+"""
+ELASTIC = (
+    SHARED.replace("steps: 200", "steps: 600")
+    .replace("workers: 2", "workers: {min: 1, max: 2}")
+    .replace("[0.001, 0.01]", "[0.0001]")
+    .replace("width: 16, context: 16", "width: 64, context: 64")
+)
+
 _INSTALL = {"strace": "strace", "ss": "iproute2", "ip": "iproute2", "unshare": "util-linux", "mount": "mount"}
 _NUMBERS = (
     "status", "outcome", "onset_step", "num_spikes", "steps_done", "initial_loss", "best_loss", "final_loss",
@@ -158,6 +178,19 @@ def can_go_on(folder: Path) -> bool:
     with suppress(StorageError), LedgerReader(path) as ledger:  # its tables may be on their way
         return bool(ledger.checkpoint_names())
     return False
+
+
+def workers_of(folder: Path) -> list[str]:
+    """The processes of each attempt that has started."""
+    with LedgerReader(folder / "results/edge" / LEDGER) as ledger:
+        return [pack.environment["workers"] for pack in ledger.packs() if pack.environment]
+
+
+def losses_and_resizes(folder: Path) -> tuple[np.ndarray, list[Resize]]:
+    """The losses of the only trial, and its changes of the number of processes."""
+    with LedgerReader(folder / "results/edge" / LEDGER) as ledger:
+        (row,) = ledger.trials()
+        return ledger.trace(row.trial_id)["loss"], ledger.resizes()
 
 
 def undisturbed_results(folder: Path, text: str) -> dict[str, tuple]:

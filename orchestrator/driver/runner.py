@@ -274,8 +274,11 @@ class _Run:
             case Completed():
                 # A worker that forgets a member would be a bug of sweep, and must not look like a result.
                 self._settle(pack, "done", "errored", "the worker ended without its result")
-            case Paused():
-                self._settle(pack, "interrupted", "interrupted", "the run was stopped")
+            case Paused(reason, goes_on):
+                unfinished = self._settle(pack, "interrupted", "interrupted", reason)
+                if goes_on and self.progress.stopped_by is None:
+                    self._set_status(unfinished, "planned")
+                    self._resume(pack.pack_id, unfinished) or self._queue(unfinished)
             case Lost(error):
                 self._lose(pack, last_line(error))
             case Refused(error):
@@ -339,8 +342,7 @@ class _Run:
             if len(half) == 1:
                 self.losses[half[0]] = 0  # larger packs may have been lost for another trial's fault
             if half and not self._resume(pack.pack_id, half, width):
-                chosen = set(half)
-                members = [member for member in pack.members if member.trial_id in chosen]
+                members = [member for member in pack.members if member.trial_id in half]
                 self.queued.insert(0, pack_of(self.sweep, members, width))
 
     def _resume(self, pack_id: str, trial_ids: Sequence[str], width: int | None = None) -> bool:

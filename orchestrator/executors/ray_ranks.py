@@ -22,6 +22,7 @@ from orchestrator.worker.torchrun import free_port, torchrun_environments
 TIMEOUT_S = 60.0  # for an actor's result
 # For the places of an elastic trial: Ray counts those of a lost node for a while, but cannot reserve them.
 _ROOM_S, _LAST_ROOM_S = 3.0, 300.0  # of a size, and of the smallest one
+_MORE_ROOM_S = 0.5  # of a larger size, while the trial waits
 
 
 class RayRank:
@@ -87,11 +88,23 @@ class RemoteProcess:
             return ray.get(self._actor.call.remote(name, *arguments), timeout=TIMEOUT_S)
 
 
+def _room_of(pack_id: str) -> str:
+    """Return the name of the places of an elastic trial."""
+    return f"sweep-{pack_id}"
+
+
+def release_room(pack_id: str) -> None:
+    """Give back the places of a lost elastic trial: Ray keeps them if the trial was lost with its node."""
+    with contextlib.suppress(ValueError, ray.exceptions.RayError):  # it had none, or Ray is gone
+        ray.util.remove_placement_group(ray.util.get_placement_group(_room_of(pack_id)))
+
+
 class RayLauncher(Launcher):
     """Runs rank 0 with the trainable in the first bundle of the placement group, and each other rank in its own."""
 
-    def __init__(self, cpus: int, gpus: float) -> None:
+    def __init__(self, cpus: int, gpus: float, pack_id: str) -> None:
         super().__init__()
+        self._name = _room_of(pack_id)
         self._cpus, self._gpus = cpus, gpus
         self._actors: list[Any] = []
         self._room: Any = None  # the places of an elastic trial besides this process, which has its own
@@ -101,12 +114,19 @@ class RayLauncher(Launcher):
         for size in reversed(sizes):
             if size == 1:
                 return 1
-            room = ray.util.placement_group([{"CPU": float(cpus)}] * (size - 1))
+            room = ray.util.placement_group([{"CPU": float(cpus)}] * (size - 1), name=self._name)
             if room.wait(_LAST_ROOM_S if size == sizes[0] else _ROOM_S):
                 self._room = room
                 return size
             ray.util.remove_placement_group(room)
         raise RankLost(f"there are no places for {sizes[0]} processes")
+
+    def has_room(self, size: int, cpus: int) -> bool:
+        """Return whether the cluster has places for ``size`` processes now, with the ones that it has reserved."""
+        more = ray.util.placement_group([{"CPU": float(cpus)}] * (size - 1 - len(self._actors)))
+        is_ready = more.wait(_MORE_ROOM_S)
+        ray.util.remove_placement_group(more)  # the next attempt reserves all at once
+        return is_ready
 
     def rank_environments(self, workers: int) -> list[dict[str, str]]:
         """Return torchrun's variables, and the GPUs of this trial on the node of each process."""

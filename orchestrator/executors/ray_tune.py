@@ -49,7 +49,7 @@ from orchestrator.base.files import keep_token  # noqa: E402
 from orchestrator.base.packs import Event, LaunchedPack, Pack, PackLost, PackStarted, Report, StackedPack  # noqa: E402
 from orchestrator.base.processes import SCRATCH, is_alive  # noqa: E402
 from orchestrator.executors.pack_registry import PackRegistry  # noqa: E402
-from orchestrator.executors.ray_ranks import TIMEOUT_S, RayLauncher  # noqa: E402
+from orchestrator.executors.ray_ranks import TIMEOUT_S, RayLauncher, release_room  # noqa: E402
 from orchestrator.executors.ray_start import (  # noqa: E402
     CONNECT_TIMEOUT_S,
     check_reachable,
@@ -72,9 +72,9 @@ def train_pack(config: dict[str, Any]) -> None:
         pack = replace(pack, resume=resume)
     launcher = None
     if isinstance(pack, LaunchedPack) and pack.launch.workers > 1:
-        launcher = RayLauncher(pack.cpus, pack.launch.gpus_per_worker)
+        launcher = RayLauncher(pack.cpus, pack.launch.gpus_per_worker, pack.pack_id)
     elif isinstance(pack, StackedPack) and pack.workers > 1:
-        launcher = RayLauncher(pack.cpus, 0.0)
+        launcher = RayLauncher(pack.cpus, 0.0, pack.pack_id)
     for report in run_pack(pack, lambda: ray.get(registry.is_pausing.remote()), launcher):
         # Wrapped, so that Tune sees neither missing nor non-finite metrics.
         tune.report({"report": report})
@@ -191,6 +191,8 @@ class Forward(TrialProgressCallback):
     def _ended(self, trial: Any, reason: str) -> None:
         pack_id = trial.config["pack"].pack_id
         if pack_id not in self._over:
+            if isinstance(trial.config["pack"], StackedPack) and trial.config["pack"].sizes:
+                release_room(pack_id)
             self._mailbox.events.put(PackLost(pack_id, reason))
         self._over.discard(pack_id)
 

@@ -70,6 +70,10 @@ class Launcher:
         """Return the largest of ascending ``sizes`` with a place of ``cpus`` cores for each process now."""
         return largest_that_fits(sizes, places_here(cpus))
 
+    def has_room(self, size: int, cpus: int) -> bool:
+        """Return whether there are places for ``size`` processes of ``cpus`` cores now, more than it has launched."""
+        return size <= places_here(cpus)
+
     def rank_environments(self, workers: int) -> list[dict[str, str]]:
         """Return new environments of several processes that find each other."""
         return torchrun_environments(["here"] * workers, "127.0.0.1", free_port())

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from objectives.base import RankLost
 from orchestrator.base.consumption import EnergyMeter
 from orchestrator.base.environment import OWN_PYTHON
-from orchestrator.base.packs import Checkpoint, Ending, Failed, Lost, Report, StackedPack
+from orchestrator.base.packs import Checkpoint, Ending, Failed, Lost, Paused, Report, StackedPack
 from orchestrator.base.resizes import Resize
 from orchestrator.worker.launcher import Launcher
 from orchestrator.worker.members import Roster
@@ -23,6 +24,7 @@ from orchestrator.worker.rank import READY, command_settings, interface_to
 _POLL_S, _END_S = 0.02, 5.0
 _NO_LOG = Path(os.devnull)  # the last lines of a process are kept in memory
 _SHOWN_LINES = 20
+_MORE_PLACES = Paused("there are places for more processes", goes_on=True)
 
 
 class SharedRun(PackedRun):
@@ -35,6 +37,19 @@ class SharedRun(PackedRun):
         self._others: list[Process] = []
         self._ranks: Any = None  # once all are connected
         self._size, self._size_before = pack.workers, 0  # 0: this attempt resumes none
+        self._may_look, self._grows = False, False
+
+    def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
+        """Yield reports as any pack; an elastic trial pauses to go on with more processes once they have places."""
+        for report in super().reports(started, lambda: wants_pause() or self._can_grow()):
+            yield replace(report, ending=_MORE_PLACES) if self._grows and report.ending else report
+
+    def _can_grow(self) -> bool:
+        """Whether a larger number of processes has places; looked for once a checkpoint, as a restart costs time."""
+        larger = [size for size in self.pack.sizes if size > self._size]
+        self._grows = self._may_look and any(self.launcher.has_room(size, self.pack.cpus) for size in larger)
+        self._may_look = False
+        return self._grows
 
     def ending(self, error: RankLost) -> Ending:
         """Return how the pack ended when another process was lost, with the last lines that this one wrote."""
@@ -55,6 +70,7 @@ class SharedRun(PackedRun):
         """Return everything since the last report."""
         for process in self._others:
             process.read()  # a full pipe would stop it
+        self._may_look |= checkpoint is not None
         return super().report(started, ending, checkpoint)
 
     def close(self) -> None:

@@ -14,15 +14,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fault_kit import (
+    ELASTIC,
     SWEEP,
     assert_sound,
+    can_go_on,
     command,
+    losses_and_resizes,
     need,
     results_of,
     run,
     statuses,
     undisturbed_results,
     wait_until,
+    workers_of,
     write_sweep,
 )
 
@@ -129,9 +133,9 @@ def undisturbed_longest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, t
     return undisturbed_results(tmp_path_factory.mktemp("longest"), LONGEST)
 
 
-def drive(cluster: Cluster, folder: Path) -> subprocess.Popen[str]:
+def drive(cluster: Cluster, folder: Path, text: str = LONGEST) -> subprocess.Popen[str]:
     """A driver on the head node."""
-    write_sweep(folder, LONGEST)
+    write_sweep(folder, text)
     return subprocess.Popen(
         cluster.inside(1, *command("run", "edge.yaml", "--address", cluster.address)),
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -194,6 +198,30 @@ def test_a_node_that_joins_is_used(cluster: Cluster, tmp_path: Path, undisturbed
     assert driver.returncode == 0, output
     assert hosts(tmp_path) == {"node1", "node2", "node3"}
     assert results_of(tmp_path) == undisturbed_longest
+
+
+def test_an_elastic_trial_loses_a_process_with_its_node_and_grows_onto_one_that_joins(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    here, there = tmp_path / "disturbed", tmp_path / "undisturbed"
+    for folder in (here, there):
+        folder.mkdir()
+        write_sweep(folder, ELASTIC)
+    driver = drive(cluster, here, ELASTIC)
+    wait_until(lambda: can_go_on(here), "checkpoint", 120)
+    cluster.kill(2)
+    wait_until(lambda: workers_of(here) == ["2", "1"], "one process", 120)
+    cluster.add()
+    output, _ = driver.communicate()
+    assert driver.returncode == 0, output
+    assert_sound(here)
+    assert workers_of(here) == ["2", "1", "2"]
+    code, output = run(there, "run", "edge.yaml", "--executor", "inline")
+    assert code == 0, output
+    (found, resizes), (expected, none) = losses_and_resizes(here), losses_and_resizes(there)
+    assert [(resize.before, resize.after) for resize in resizes] == [(2, 1), (1, 2)]
+    assert not none
+    np.testing.assert_allclose(found, expected, rtol=2e-4)
 
 
 def test_an_address_where_nobody_answers_is_bad_input(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from pack_cases import COLUMNS, interrupted, pack_with, whole
 
-from orchestrator.base.packs import Failed, Lost, Pack, StackedPack
+from orchestrator.base.packs import Failed, Lost, Pack, Paused, StackedPack
 from orchestrator.base.resizes import resizes_in
 from orchestrator.worker import launcher
 from orchestrator.worker.packed_run import Pace
@@ -87,6 +87,22 @@ def test_an_elastic_trial_goes_on_with_another_number_of_processes(
     (resize,) = resizes_in(facts, "trial0")
     assert (resize.before, resize.after) == (before, after)
     assert 0 < resize.step < 20
+
+
+def test_an_elastic_trial_pauses_to_go_on_with_more_processes_when_they_have_places(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    places = 1
+    monkeypatch.setattr(launcher, "places_here", lambda cpus: places)
+    pack = replace(shared(4, LR[:1]), sizes=(1, 2, 4), checkpoint_steps=5, steps=10_000)
+    first = []
+    for report in run_pack(pack, pace=Pace(report_s=0.0)):
+        first.append(report)
+        places = 2 if report.member_steps >= 8 else 1
+    assert isinstance(first[-1].ending, Paused)
+    assert first[-1].ending.goes_on
+    assert 8 <= first[-1].member_steps < 10_000
+    assert [report.environment["workers"] for report in first if report.environment] == ["1"]
 
 
 @pytest.mark.parametrize(

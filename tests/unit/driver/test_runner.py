@@ -308,13 +308,14 @@ def test_progress_ends_at_nothing_left(train, quadratic_sweep) -> None:
     [
         (Completed(), {"errored": 6, "finished": 6}, {1}, "the worker ended without its result"),
         (Paused(), {"interrupted": 6, "finished": 6}, {1}, "the run was stopped"),
+        (Paused("there are more places", goes_on=True), {"finished": 12}, {1, 2}, None),
         (Failed("Traceback\nit broke"), {"errored": 6, "finished": 6}, {1}, "it broke"),
         (OutOfMemory("a\nno room", 1), {"errored": 6, "finished": 6}, {1}, "out of memory with one member: no room"),
         (OutOfMemory("a\nno room", 6), {"finished": 12}, {1, 2}, None),
         (Refused("a\nanother version"), {"finished": 12}, {1, 2}, None),
         (Lost("a\nthe host is gone"), {"finished": 12}, {1, 2}, None),
     ],
-    ids=["completed", "paused", "failed", "out of memory alone", "out of memory", "refused", "lost"],
+    ids=["completed", "paused", "paused to go on", "failed", "out of memory alone", "out of memory", "refused", "lost"],
 )
 def test_an_ending_says_what_becomes_of_the_unfinished_trials_in_the_ledger_and_in_the_run(
     train, rows, ending, statuses: dict, attempts: set, reason: str | None

@@ -51,7 +51,7 @@ def results() -> st.SearchStrategy[MemberResult]:
 
 waited = st.lists(words, max_size=2).map(tuple)
 endings = st.one_of(
-    st.builds(Completed), st.builds(Paused), st.builds(Failed, words, waited, st.booleans()),
+    st.builds(Completed), st.builds(Paused, words, st.booleans()), st.builds(Failed, words, waited, st.booleans()),
     st.builds(OutOfMemory, words, counts, waited), st.builds(Refused, words), st.builds(Lost, words, st.booleans()),
 )  # fmt: skip
 reports = st.builds(
