@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from inspect import cleandoc
 from pathlib import Path
@@ -126,7 +126,7 @@ _OF_FILE = {
 
 
 def _training_tools(results: Path) -> list[Tool]:
-    """`plan`, `run` and `remedy`, which take the name of a sweep and never a file, a command or a program."""
+    """`plan`, `run`, `remedy` and `cause`, which take the name of a sweep and never a file, a command or a program."""
 
     def plan(arguments: Mapping[str, Any]) -> Reply:
         return _command(["plan", *_of_file(arguments, results)], results, 10.0)
@@ -137,18 +137,29 @@ def _training_tools(results: Path) -> list[Tool]:
         command = ["run", *_of_file(arguments, results), "--executor", "inline", *budget]
         return _command(command, results, minutes)
 
-    def remedy(arguments: Mapping[str, Any]) -> Reply:
-        check_names([arguments["name"]], results)
-        command = ["remedy", arguments["name"], f"--trial={arguments['trial']}"]
-        return _command([*command, f"--replicates={arguments['replicates']}"], results, arguments["minutes"])
+    def forks_of(command: str) -> Callable[[Mapping[str, Any]], Reply]:
+        def call(arguments: Mapping[str, Any]) -> Reply:
+            check_names([arguments["name"]], results)
+            words = [command, arguments["name"], f"--trial={arguments['trial']}"]
+            return _command([*words, f"--replicates={arguments['replicates']}"], results, arguments["minutes"])
+
+        return call
 
     budgeted = {**_OF_FILE, "trials": _TRIALS, "minutes": _MINUTES}
     of_trial = {
         "name": _SUBJECT["sweep"][1],
         "trial": {"type": "string", "description": "id of a trial"},
-        "replicates": {"type": "integer", "minimum": 1, "maximum": 64, "description": "forks of each remedy"},
+        "replicates": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": 64,
+            "description": "forks of each kind",
+        },
         "minutes": _MINUTES,
     }
+    forking = schema_of_object(of_trial, ["name", "trial", "replicates", "minutes"])
+    saves = "Fork a trial and find what would have saved it, within a budget; the same call continues."
+    proves = "Fork a trial without each mechanism to prove its cause, within a budget; the same call continues."
     return [
         Tool("plan", "Say what a sweep would train, and for how long.", schema_of_object(_OF_FILE, ["name"]), plan),
         Tool(
@@ -158,13 +169,8 @@ def _training_tools(results: Path) -> list[Tool]:
             run,
             is_read_only=False,
         ),
-        Tool(
-            "remedy",
-            "Fork a trial and find what would have saved it, within a budget; the same call continues.",
-            schema_of_object(of_trial, ["name", "trial", "replicates", "minutes"]),
-            remedy,
-            is_read_only=False,
-        ),
+        Tool("remedy", saves, forking, forks_of("remedy"), is_read_only=False),
+        Tool("cause", proves, forking, forks_of("cause"), is_read_only=False),
     ]
 
 

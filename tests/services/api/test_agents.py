@@ -43,7 +43,7 @@ def test_an_agent_reads_and_is_refused_what_it_must_not_do(folder: Path) -> None
         async with served(folder) as client:
             tools = {tool.name: tool for tool in (await client.list_tools()).tools}
             assert {*tools} >= QUESTIONS
-            assert not {"run", "remedy", "plan"} & {*tools}
+            assert not {"run", "remedy", "cause", "plan"} & {*tools}
             assert all(tool.annotations.read_only_hint for tool in tools.values())
             status = await client.call_tool("status", {"name": "case"})
             assert not status.is_error

@@ -41,8 +41,8 @@ def test_only_questions_are_offered_unless_running_is_allowed(results: Path, too
     assert list(tools) == [*READ_ONLY, "watch"]
     assert all(tool.is_read_only for tool in tools.values())
     more = tools_of(results, allows_run=True)
-    assert [name for name in more if name not in tools] == ["plan", "run", "remedy"]
-    for name in ("run", "remedy"):
+    assert [name for name in more if name not in tools] == ["plan", "run", "remedy", "cause"]
+    for name in ("run", "remedy", "cause"):
         assert "minutes" in more[name].schema["required"]
         assert not more[name].is_read_only
 
