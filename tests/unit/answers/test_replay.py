@@ -151,6 +151,18 @@ def test_names_are_shown_as_they_are(replay) -> None:
 
 # --- what goes wrong
 
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("accuracy", "is the name of a score"), ("losses/value_loss", "rises while an agent learns")]
+)
+def test_a_column_that_the_detector_cannot_judge_is_refused_by_its_name(replay, name: str, why: str) -> None:
+    Path("run.csv").write_text(f"step,{name}\n" + "".join(f"{i},{9 - i}\n" for i in range(9)))
+    code, text = replay("run.csv", "--no-figures", "--loss", name)
+    assert code == 2
+    assert f"--loss {name}: {why}" in text
+    assert replay("run.csv", "--no-figures", "--pattern", r"(?P<step>\d+),(?P<loss>\d+)")[0] == 0
+
+
 BAD_SETS = {
     "stopping.windw=5": ("stopping.windw", "window"),
     "stopping.window=abc": ("stopping.window", "integer"),
