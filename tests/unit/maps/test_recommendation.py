@@ -81,7 +81,9 @@ def test_a_grid_that_tells_is_not_called_coarse(tmp_path: Path, labels: list[str
 
 
 def test_a_cell_whose_neighbour_was_not_tried_is_judged_by_a_value_between(tmp_path: Path) -> None:
-    found = recommended(tmp_path, ["stable", "stable", "planned"], [3.0, 2.4, None], "axes: {lr: {values: [1, 9, 90]}}\n")
+    found = recommended(
+        tmp_path, ["stable", "stable", "planned"], [3.0, 2.4, None], "axes: {lr: {values: [1, 9, 90]}}\n"
+    )
     assert (found.chosen.name, found.untried.setting["lr"]) == ("lr=1", 9), "the recommended one learns less"
     assert (found.untried.values, found.untried.between) == ({"lr": pytest.approx(18.18)}, {"lr": (9, 90)})
 
