@@ -181,7 +181,8 @@ class _Reading:
 
     def _note(self, path: str, num_logs: int, others: Sequence[InputError]) -> None:
         if not num_logs:
-            problem = Problem(path, "", f"none of its {count(len(others), 'file')} is a log")
+            num = len(others)
+            problem = Problem(path, "", "its only file is not a log" if num == 1 else f"none of its {num} files is a log")
             self.problems.append(InputError(problem, *map(str, others[:3])))
             return
         unclear = [error for error in others if "--loss" in str(error)]

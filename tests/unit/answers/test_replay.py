@@ -192,7 +192,7 @@ def test_a_setting_that_is_none_is_refused_with_its_key(replay, path: str, chang
     [
         ("other.csv", "", "no such file or folder"),
         ("bad.csv", "\0\1\2\3", "is a binary file, not a log"),
-        ("bad.csv/config.json", '{"lr": 1}', "none of its 1 files is a log"),
+        ("bad.csv/config.json", '{"lr": 1}', "its only file is not a log"),
     ],
 )
 def test_what_cannot_be_read_is_an_error_with_its_name_and_a_remedy(
