@@ -181,8 +181,8 @@ class _Reading:
 
     def _note(self, path: str, num_logs: int, others: Sequence[InputError]) -> None:
         if not num_logs:
-            num = len(others)
-            problem = Problem(path, "", "its only file is not a log" if num == 1 else f"none of its {num} files is a log")
+            what = f"none of its {len(others)} files is" if others[1:] else "its only file is not"
+            problem = Problem(path, "", f"{what} a log")
             self.problems.append(InputError(problem, *map(str, others[:3])))
             return
         unclear = [error for error in others if "--loss" in str(error)]
