@@ -363,7 +363,7 @@ def _is_needed(folder: Path, digest: str, *, replaces: bool) -> bool:
     if known.digest == digest:
         return False
     if not replaces:
-        message = f"holds other runs ({num_trials}), imported from {known.source_text}"
+        message = f"holds {num_trials} other {'run' if num_trials == 1 else 'runs'}, imported from {known.source_text}"
         raise InputError(
             Problem(str(folder), "", message, "say --name NEW_NAME, or --replace to put these in their place")
         )
