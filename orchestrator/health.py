@@ -31,6 +31,7 @@ from orchestrator.base.query import hidden, reported
 from orchestrator.base.space import trial_id
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS
+from orchestrator.base.words import count, plural
 from orchestrator.ledger.facts import IMPORTED_FACT
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.schema import PackRow
@@ -132,7 +133,8 @@ def _gpus() -> str:
 
 def _processes() -> Iterator[Finding]:
     if left := leftovers():
-        text = f"{len(left)} processes are left over from a driver that was killed; the next run ends them"
+        what = count(len(left), "process is", "processes are")
+        text = f"{what} left over from a driver that was killed, and ended by the next run"
         yield Finding("note", text, lambda: [end_marked(mark) for mark in set(left.values())])
     listeners = listening()
     for address, name in sorted(listeners.items()):
@@ -161,7 +163,9 @@ def _ledger(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
         yield from (Finding("fault", f"the ledger is damaged: {problem}") for problem in problems)
         return
     rows, packs = ledger.trials(removed=True), {pack.pack_id: pack for pack in ledger.packs()}
-    yield Finding("ok", f"the ledger holds {len(rows)} trials in {len(packs)} packs, schema {ledger.version}")
+    yield Finding(
+        "ok", f"the ledger holds {count(len(rows), 'trial')} in {count(len(packs), 'pack')}, schema {ledger.version}"
+    )
     yield from _running_trials(folder, rows)
     for row in rows:
         yield from _trial(row, ledger)
@@ -194,9 +198,10 @@ def _rewrite(folder: Path, change: Callable[[LedgerWriter], Any]) -> None:
 def _running_trials(folder: Path, rows: Sequence[TrialResult]) -> Iterator[Finding]:
     running = sum(row.status == "running" for row in rows)
     if is_locked(folder):
-        yield Finding("ok", f"a driver is running, {running} trials are in training")
+        yield Finding("ok", f"a driver is running, {count(running, 'trial is', 'trials are')} in training")
     elif running:
-        text = f"{running} trials were in training when their driver died; the next run resumes them"
+        what = f"{count(running, 'trial was', 'trials were')} in training when their driver died"
+        text = f"{what}; the next run resumes {plural(running, 'it', 'them')}"
         yield Finding("note", text, lambda: _rewrite(folder, LedgerWriter.release_abandoned))
 
 
@@ -222,7 +227,9 @@ def _trial(row: TrialResult, ledger: LedgerReader) -> Iterator[Finding]:
     elif not _is_even(steps):
         yield Finding("fault", f"{name}: its curve has missing or duplicate steps")
     elif row.status == "finished" and (covered := int(steps[-1]) + 1 if len(steps) else 0) != row.steps_done:
-        yield Finding("fault", f"{name}: {row.steps_done} steps done, {covered} in its curve")
+        yield Finding(
+            "fault", f"{name}: {row.steps_done} {plural(row.steps_done or 0, 'step')} done, {covered} in its curve"
+        )
 
 
 def _is_even(steps: np.ndarray) -> bool:
@@ -246,7 +253,9 @@ def _mixed_environments(rows: Sequence[TrialResult], packs: Mapping[str, PackRow
                 break
             pack = before
     if mixed:
-        yield Finding("warning", f"{mixed} trials resumed with other versions or on another device (mixed_env)")
+        yield Finding(
+            "warning", f"{count(mixed, 'trial')} resumed with other versions or on another device (mixed_env)"
+        )
 
 
 def _stray_curves(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
@@ -322,7 +331,7 @@ def _state(folder: Path, tracking: TrackingConfig, tracker: type[Tracker]) -> Fi
     except TrackingError as error:
         return Finding("note", str(error), remedy=remedy)
     if lost:
-        return Finding("note", f"{store} has lost {lost} trials", remedy=remedy)
+        return Finding("note", f"{store} has lost {count(lost, 'trial')}", remedy=remedy)
     return Finding("ok", f"{store} has all results of the ledger")
 
 

@@ -106,6 +106,14 @@ READ: dict[str, Lines] = {
         + f"\r\x1b[1m{batch(t) + 1:3d}/{PER_EPOCH}\x1b[0m \x1b[32m----\x1b[0m 145ms/step - accuracy: 0.5 - loss: {x}"
         + at_end(t, f"\r{PER_EPOCH}/{PER_EPOCH} - 3s 25ms/step - accuracy: 0.9 - loss: {x} - val_accuracy: 0.9 - val_loss: {v}\n")
     ),
+    "Keras 2, which deletes its bar": lambda t, x, n, v: (
+        (f"Epoch {epoch(t) + 1}/3\n" if batch(t) == 0 else "\b" * 80 + "\r")
+        + f"{32 * (batch(t) + 1):5d}/{32 * PER_EPOCH} [{'=' * batch(t)}>......] - "
+        + at_end(t, f"2s 3ms/step - loss: {x} - acc: 0.9 - val_loss: {v} - val_acc: 0.9\n")
+        + ("" if batch(t) == PER_EPOCH - 1 else f"ETA: {60 - batch(t)}s - loss: {x} - acc: 0.5")
+    ),
+    "tinygrad's ResNet": lambda t, x, n, v: f"{t:5} {800 + t:7.2f} ms run, {790.1:7.2f} ms python, {21.9:7.2f} ms 6 x AMD, {x} loss, 0.01 acc, 0.000017 LR, 12.20 GB used, 31234.50 GFLOPS\n",
+    "OpenRLHF": lambda t, x, n, v: f"\rTrain step of epoch 0: {bar(t + 1, NUM_STEPS)}, gpt_loss={x}, loss_mean={x * 1.01:.4f}, lr=5e-6]",
     "Keras, a line an epoch": lambda t, x, n, v: (
         f"Epoch {t + 1}/{NUM_STEPS}\n100/100 - 2s - 20ms/step - accuracy: 0.5 - loss: {x} - val_loss: {v}\n"
     ),

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.measure import names_a_score
+from orchestrator.base.measure import unjudged
 from orchestrator.base.query import cell_conditions, conditions, option
 
 if TYPE_CHECKING:
@@ -90,8 +90,7 @@ def log_metrics(pattern: str | None, format_: str, loss: str | None) -> MetricsC
         raise InputError(Problem(f"--{details['loc'][0]}", "", details["msg"], remedy)) from None
     if metrics.pattern is not None:
         compiled_pattern(metrics)
-    elif loss is not None and names_a_score(loss):
-        message = "is the name of a score, and the detector judges losses"
+    elif loss is not None and (message := unjudged(loss)) is not None:
         remedy = "name the column of losses; --pattern with a group (?P<loss>...) says that it is one"
         raise InputError(Problem(f"--loss {loss}", "", message, remedy))
     return metrics

@@ -211,7 +211,10 @@ def _proof_blocks(proofs: Proofs) -> Iterator[Block]:
         text = f"{tried} of each kind cannot confirm anything; --replicates {least} or more can"
         yield Caution(text, "too few forks")
     if proofs.num_missing:
-        yield Caution(f"{proofs.num_missing} forks have no result yet; the same command trains them", "incomplete")
+        yield Caution(
+            f"{count(proofs.num_missing, 'fork has', 'forks have')} no result yet; the same command trains them",
+            "incomplete",
+        )
 
 
 def _row(proof: Proof) -> tuple[str, ...]:

@@ -199,12 +199,12 @@ class CheckAnswer(Answer):
         if self.error is not None:
             return f"the trial failed: {self.error.strip().rsplit(chr(10), 1)[-1]}"
         if not self.points:
+            longer = f"it may still import or compile; `--timeout {5 * math.ceil(self.elapsed_s):g}` waits longer"
             if self.is_silent:
-                longer = f"--timeout {5 * math.ceil(self.elapsed_s):g}"
-                return (
-                    f"no output yet in {self.elapsed_s:.0f} s: it may still import or compile; `{longer}` waits longer"
-                )
-            return f"no loss in {self.elapsed_s:.0f} s: {self.note}; say under metrics what it is called, or its file"
+                return f"no output yet in {self.elapsed_s:.0f} s: {longer}"
+            waits = "" if self.has_ended else f"; {longer}"
+            named = "say under metrics what it is called, or its file"
+            return f"no loss in {self.elapsed_s:.0f} s: {self.note}{waits}; {'' if self.has_ended else 'or '}{named}"
         if self.question is not None:
             return f"it is not clear which losses count: {self.question}"
         expected, min_history = self._expected, self.file.stopping.min_history

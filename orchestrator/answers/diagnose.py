@@ -12,7 +12,7 @@ from orchestrator.answers._options import cell_option, trial_option
 from orchestrator.base.files import DIAGNOSES, FROZEN_SWEEP
 from orchestrator.base.query import Query, Say, hidden, option, silent
 from orchestrator.base.space import format_value
-from orchestrator.base.words import count, listed
+from orchestrator.base.words import count, listed, plural
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Figure, File, Line, picture_of
 
@@ -244,7 +244,9 @@ def _history(diagnosis: Diagnosis) -> Iterator[Line]:
     if evidence.peak is not None:
         parts.append(f"loss up to {evidence.loss.at(evidence.peak):.4g} at step {evidence.peak}")
     if trial.final_loss is not None:
-        parts.append(f"final loss {trial.final_loss:.4g} after {trial.steps_done} steps")
+        parts.append(
+            f"final loss {trial.final_loss:.4g} after {trial.steps_done} {plural(trial.steps_done or 0, 'step')}"
+        )
     yield Line("; ".join(part for part in parts if part), 1)
     yield Line(f"chosen: {diagnosis.chosen}", 1)
     if changes := trial.config.get("interventions"):

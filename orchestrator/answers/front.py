@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.answers._options import along_option, degraded_option, direction_option, metric_option
 from orchestrator.base.query import Query, Say, flat, option, silent
-from orchestrator.base.words import listed
+from orchestrator.base.words import count, listed
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Figure, Line, picture_of
 
@@ -107,12 +107,14 @@ class FrontAnswer(Answer):
             yield Line("open: every direction is stable to the end of what was tried; more values would show how far")
         if result.stability is not None and result.stability.is_fitted:
             num_trials = result.stability.num_trials
-            yield Line(f"margins by a surface fitted to {num_trials} trials, as far as its 95 % interval is stable")
+            yield Line(
+                f"margins by a surface fitted to {count(num_trials, 'trial')}, as far as its 95 % interval is stable"
+            )
         if islands:
             heading = "islands, which do not count: stable, but cut off from the stable region"
             yield Line(f"{heading}: {listed(islands, _SHOWN)}")
         if others:
-            yield Line(f"no candidates: {left.total()} of {len(result.cells)} cells ({others})")
+            yield Line(f"no candidates: {left.total()} of {count(len(result.cells), 'cell')} ({others})")
         yield Figure(picture_of("front:front_picture", self.result), "the front among all cells")
 
     def _aim(self) -> str:

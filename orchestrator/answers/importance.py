@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.base.environment import is_installed
 from orchestrator.base.query import Query, Say, flat, silent
+from orchestrator.base.words import count
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Caution, Line, Table
 
@@ -68,8 +69,8 @@ class ImportanceAnswer(Answer):
         names = {"stability": "stability", "loss": kind}
         head = ("", *(f"{names[target]}: {TITLES[evaluator]}" for target, evaluator in columns))
         yield Line(
-            f"{result.sweep}: which axis moves stability and which the {kind}, from {result.num_trials} trials; a "
-            "column adds up to 1"
+            f"{result.sweep}: which axis moves stability and which the {kind}, from "
+            f"{count(result.num_trials, 'trial')}; a column adds up to 1"
         )
         yield Table(head, tuple(rows), indent=1)
         drawn = f", in {MOST_FANOVA:,} random trials" if result.num_trials > MOST_FANOVA else ""
@@ -78,9 +79,9 @@ class ImportanceAnswer(Answer):
             f"{kind}: rank of the {result.measure.words}{result.measure.note}, diverged ones last"
         )
         yield Line(
-            f"PED-ANOVA: how the values of these {result.num_inside} trials, or of the {result.num_best} with the "
-            f"{result.measure.best} {kind}, differ from all; fANOVA: the share of the variance that an axis explains "
-            f"on its own{drawn}"
+            f"PED-ANOVA: how the values of these {count(result.num_inside, 'trial')}, or of the {result.num_best} with "
+            f"the {result.measure.best} {kind}, differ from all; fANOVA: the share of the variance that an axis "
+            f"explains on its own{drawn}"
         )
         how = "how much P(stable) of a fitted surface changes when the values of an axis are shuffled"
         yield Line(f"surface: {how if result.no_surface is None else f'none, since {result.no_surface}'}")

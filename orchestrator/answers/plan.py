@@ -150,7 +150,7 @@ class PlanAnswer(Answer):
         gpus = f" and {sweep.resources.gpus:g} GPU" if sweep.resources.gpus else ""
         resources = sweep.resources
         processes = f" for each of {resources.workers_text} processes" if resources.most_workers > 1 else " each"
-        yield f"workers:  {plan.workers} packs at a time, {sweep.resources.cpus} CPU{gpus}{processes}"
+        yield f"workers:  {count(plan.workers, 'pack')} at a time, {sweep.resources.cpus} CPU{gpus}{processes}"
         yield f"time:     {self._time()}"
 
     def _time(self) -> str:

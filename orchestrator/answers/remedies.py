@@ -317,7 +317,7 @@ def _fork(cell: Remedies) -> str:
 
 
 def _remedy(cell: Remedies) -> str:
-    missing = f" ({cell.num_missing} forks have no result yet)" if cell.num_missing else ""
+    missing = f" ({count(cell.num_missing, 'fork has', 'forks have')} no result yet)" if cell.num_missing else ""
     if cell.cheapest is not None:
         return cell.cheapest.name + missing
     if not cell.fork_steps:

@@ -194,7 +194,10 @@ class RemedyAnswer(Answer):
             yield Line("no remedy was tried")
         yield from repeats(results)
         if results.num_missing:
-            yield Caution(f"{results.num_missing} forks have no result yet; the same command trains them", "incomplete")
+            yield Caution(
+                f"{count(results.num_missing, 'fork has', 'forks have')} no result yet; the same command trains them",
+                "incomplete",
+            )
         if self.control is not None and results.control is not None:
             yield Line(f"left alone: {results.control.label}, final loss {_loss(self.control.final_loss)}")
         if results.stable_cells:

@@ -30,7 +30,7 @@ from orchestrator.base.files import (
 )
 from orchestrator.base.query import Query, Say, Subject, option, silent
 from orchestrator.base.vocabulary import OUTCOMES, UNKNOWN
-from orchestrator.base.words import listed
+from orchestrator.base.words import count, listed, plural
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Caution, Figure, Line, picture_of
 
@@ -181,13 +181,16 @@ class _Reading:
 
     def _note(self, path: str, num_logs: int, others: Sequence[InputError]) -> None:
         if not num_logs:
-            problem = Problem(path, "", f"none of its {len(others)} files is a log")
+            what = f"none of its {len(others)} files is" if others[1:] else "its only file is not"
+            problem = Problem(path, "", f"{what} a log")
             self.problems.append(InputError(problem, *map(str, others[:3])))
             return
         unclear = [error for error in others if "--loss" in str(error)]
         self.notes += [f"left out: {error}" for error in unclear[:_UNCLEAR_SHOWN]]
         if len(others) > len(unclear):
-            self.notes.append(f"left out: {len(others) - len(unclear)} files in {path} that are not logs")
+            num = len(others) - len(unclear)
+            what = plural(num, "is not a log", "are not logs")
+            self.notes.append(f"left out: {count(num, 'file')} in {path} that {what}")
 
 
 def _sweep_folder(path: str, results: Path) -> Path | None:
@@ -315,4 +318,4 @@ class ReplayAnswer(Answer):
         for why in known[:_EXPLAINED]:
             yield from (Line(text, indent) for text, indent in why.lines())
         if len(known) > _EXPLAINED:
-            yield Line(f"{len(known) - _EXPLAINED} more logs left their trend; --json FILE says why")
+            yield Line(f"{count(len(known) - _EXPLAINED, 'more log')} left their trend; --json FILE says why")

@@ -11,6 +11,7 @@ from orchestrator.answers._options import along_option
 from orchestrator.base.measure import FINAL_LOSS, Measure
 from orchestrator.base.query import Query, Say, hidden, number_range, option, silent
 from orchestrator.base.space import format_value
+from orchestrator.base.words import count
 from orchestrator.render.answer import Answer
 from orchestrator.render.blocks import Block, Line
 
@@ -121,9 +122,9 @@ class SensitivityAnswer(Answer):
         if not measure.is_loss:
             what = f"mean distance of the {measure.kind} to the best, and at most that of the initial one"
         over = f"from {low} to {high}"
-        how = f"interpolated between {self.num_cells} cells"
+        how = f"interpolated between {count(self.num_cells or 0, 'cell')}"
         if self.num_values is not None:
-            over, how = f"over {self.num_values} values {over}", ""
+            over, how = f"over {count(self.num_values, 'value')} {over}", ""
         detail = "; ".join(filter(None, (what, measure.words, how)))
         yield Line(f"{self.axis} sensitivity {over} ({detail}):")
         for text in self.texts:

@@ -132,7 +132,7 @@ class Status(Answer):
 
     def blocks(self) -> Iterator[Block]:
         """Yield the sentence, the outcomes, the map, and the first failures with the end of their errors."""
-        from orchestrator.base.words import count, counts_line
+        from orchestrator.base.words import count, counts_line, plural
 
         if self.sentence:
             yield Line(self.sentence)
@@ -145,7 +145,8 @@ class Status(Answer):
         if self.drawing is not None:
             yield Drawing(self.drawing)
         if not self.is_running and (left := self.statuses.get("running", 0)):
-            yield Line(f"{left} trials were in training when their driver died; `sweep run` resumes them")
+            what = f"{count(left, 'trial was', 'trials were')} in training when their driver died"
+            yield Line(f"{what}; `sweep run` resumes {plural(left, 'it', 'them')}")
         for resize in self.resizes[-_RESIZES_SHOWN:]:
             yield Line(f"resized {resize.trial_id} after step {resize.step}: {resize.change}")
         if len(self.resizes) > _RESIZES_SHOWN:

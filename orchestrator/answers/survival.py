@@ -113,7 +113,7 @@ class SurvivalAnswer(Answer):
             edge, power = _interval(law.edge, ".2g"), _interval(law.exponent, ".2f")
             yield Line(_of_row(law, f"{edge}, power {power}"), 1)
         if rest := laws[_FEW_ROWS:]:
-            yield Line(f"... and {len(rest)} more rows: --json FILE has all", 1)
+            yield Line(f"... and {count(len(rest), 'more row')}: --json FILE has all", 1)
         stable = [group.predicted for group in result.groups if group.num_onsets == 0 and group.predicted is not None]
         failing = sum(predicted.share < _FAILS for predicted in stable)
         if stable:
@@ -123,7 +123,7 @@ class SurvivalAnswer(Answer):
         for law in doubted[:_FEW_DOUBTS]:
             yield Caution(_of_row(law, law.doubts[0]))
         if rest := doubted[_FEW_DOUBTS:]:
-            yield Caution(f"{len(rest)} more rows have doubts: --json FILE has them")
+            yield Caution(f"{count(len(rest), 'more row has', 'more rows have')} doubts: --json FILE has them")
         without: dict[str, list[RowLaw]] = {}
         for law in result.laws:
             if law.edge is None:

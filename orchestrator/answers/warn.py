@@ -72,7 +72,9 @@ class WarnAnswer(Answer):
             yield Line(f"model {model.name}{runs}: {_READS[model.name]}")
             yield Line(f"alarm if the risk of the next {result.horizon} steps is {model.threshold:.1%} or more", 1)
         if (num_without := result.num_runs - result.num_with_curvature) > 0:
-            yield Line(f"{num_without} runs have no curvature: telemetry: {{curvature: 25}} warns earlier")
+            yield Line(
+                f"{count(num_without, 'run has', 'runs have')} no curvature: telemetry: {{curvature: 25}} warns earlier"
+            )
         if quality.early_onsets:
             yield Line(f"{quality.early_onsets} within the first {result.horizon} steps, which leaves no time to warn")
         letters: dict[str, str] = {}

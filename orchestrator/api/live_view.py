@@ -16,7 +16,7 @@ from orchestrator.base.errors import printable
 from orchestrator.base.space import Trial
 from orchestrator.base.trial_result import MemberResult, TrialResult
 from orchestrator.base.vocabulary import COLLAPSED, OUTCOMES, PRUNED
-from orchestrator.base.words import format_seconds
+from orchestrator.base.words import count, format_seconds
 from orchestrator.driver.progress import PAUSE_S, Progress
 from orchestrator.maps.axes import led
 from orchestrator.render.text_map import text_map
@@ -49,7 +49,9 @@ class LiveView:
     def began(self, progress: Progress) -> None:
         """Training starts."""
         workers = f"{progress.workers} worker{'s' if progress.workers != 1 else ''}"
-        what = f"{progress.to_train} trials" + (f" of at most {most}" if (most := progress.sweep.max_trials) else "")
+        what = count(progress.to_train, "trial") + (
+            f" of at most {most}" if (most := progress.sweep.max_trials) else ""
+        )
         self._console.print(f"training {what} on {workers}", highlight=False)
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)

@@ -134,8 +134,9 @@ def run_lines(
     exports = ExportProcess(folder)
     later: list[Callable[[], object]] = [mirror.start for mirror in mirrors]
     observers: list[Observer] = [view, *mirrors, *notifiers, OnceTraining(later)]
-    num = f"at most {sweep.max_trials}" if sweep.is_open else len(sweep.trials)
-    yield f"{sweep.name}: {num} trials of {sweep.objective.name}, {length_text(sweep.steps, sweep.tokens)} each"
+    num = count(len(sweep.trials) if sweep.max_trials is None else sweep.max_trials, "trial")
+    what = f"{'at most ' if sweep.is_open else ''}{num} of {sweep.objective.name}"
+    yield f"{sweep.name}: {what}, {length_text(sweep.steps, sweep.tokens)} each"
     if why:
         yield why
 

@@ -32,6 +32,7 @@ from orchestrator.base.files import (
     unneeded_checkpoints,
 )
 from orchestrator.base.processes import MARK, dead_scratch, end_marked, new_mark
+from orchestrator.base.words import count
 from orchestrator.driver.progress import stop_signals
 from orchestrator.ledger.reader import LedgerReader, is_imported
 from orchestrator.mirrors.mirror import Mirror, has_been_mirrored
@@ -65,7 +66,8 @@ def sync(folder: Path, tracking_uri: str | None, to: Sequence[str] = ()) -> Line
             try:
                 with Mirror(folder, tracking, tracker=tracker) as mirror:
                     mirror.mirror_sweep(artifacts, answers, say_progress)
-                yield f"{len(mirror.tracker.known)} trials are in {mirror.tracker.title} at {mirror.tracker.where}"
+                known = count(len(mirror.tracker.known), "trial is", "trials are")
+                yield f"{known} in {mirror.tracker.title} at {mirror.tracker.where}"
             except TrackingError as error:
                 failures.append(str(error))
     if failures:

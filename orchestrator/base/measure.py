@@ -127,6 +127,13 @@ def names_a_moving_loss(name: str) -> bool:
     return names_a_loss(name) and any(map(_MOVING.fullmatch, _words(name)))
 
 
+def unjudged(name: str) -> str | None:
+    """Return why the detector cannot judge a curve of this name, or None."""
+    if names_a_score(name):
+        return "is the name of a score, and the detector judges losses"
+    return "rises while an agent learns, since its targets do" if names_a_moving_loss(name) else None
+
+
 def _words(name: str) -> set[str]:
     spellings = name.lower(), _CAMEL.sub("_", name).lower()
     return {word for text in spellings for word in re.findall(r"[a-z]+\d*", text)}

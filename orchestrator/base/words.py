@@ -61,7 +61,7 @@ def outcomes_text(outcomes: Mapping[str, int], num_over: int, num_trials: int) -
 
 def length_text(steps: int, tokens: float | None) -> str:
     """The length of each trial: its tokens if the sweep file sets them, else its steps."""
-    return f"{steps} steps" if tokens is None else f"{tokens:,.0f} tokens"
+    return f"{steps} {plural(steps, 'step')}" if tokens is None else f"{tokens:,.0f} tokens"
 
 
 def format_seconds(seconds: float) -> str:

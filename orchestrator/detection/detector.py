@@ -182,6 +182,7 @@ class _Member:
             if was_early and not trend.is_early:
                 episodes.weigh_start(latest)
         episodes.settle(latest, verdicts.is_far or verdicts.is_sunk, step, self.num_seen)
+        episodes.follow_falls(self.num_seen)
         if episodes.current is not None and step - self.left_step >= APART and episodes.is_spike():
             self.left_step = step
         passed = (step - self.first_step) / self.all_steps

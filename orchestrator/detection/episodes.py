@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from orchestrator.detection.config import StoppingConfig, rise_of
 from orchestrator.detection.excursions import CLEAR, Episode, Excursion, strength_at_start, weakened
+from orchestrator.detection.falls import Falls
 from orchestrator.detection.noise import middle
 from orchestrator.detection.recurring import FIRST, SHORT, scheduled, strength_of_mode
 from orchestrator.detection.trend import TINY, Progress, Trend
@@ -42,7 +44,7 @@ class Episodes:
     __slots__ = (
         "_begun", "_first_at", "_in_regime", "_jump_rate", "_low_rate", "_num", "_num_seen", "_num_short", "_odd",
         "_odd_mass", "_odd_rate", "_onsets", "_progress", "_recent", "_rise", "_rules", "_trend", "closed", "current",
-        "faint", "num_closed", "num_off",
+        "faint", "falls", "num_closed", "num_off",
     )  # fmt: skip
 
     def __init__(self, rules: StoppingConfig, trend: Trend, progress: Progress) -> None:
@@ -61,6 +63,7 @@ class Episodes:
         self._onsets: list[int] = []  # of the latest excursions, as numbers of losses
         # Excursions beyond the start, the short ones, the losses at the last of the first few, and all losses.
         self._num = self._num_short = self._first_at = self._num_seen = 0
+        self.falls = Falls()
         self._begun: dict[int, int] = {}  # the number of losses at the onset of each of the first excursions
 
     def excess(self, loss: float) -> float:
@@ -215,9 +218,23 @@ class Episodes:
         begun = [self._begun[episode.onset_step] for episode in clear if episode.onset_step in self._begun]
         on_schedule = scheduled(tuple(sorted(begun)))
         clear = [episode for episode in clear if self._begun.get(episode.onset_step) not in on_schedule]
+        clear = [episode for episode in clear if self._is_taller_than_falls(episode)]
         stand_out = set(map(id, clear))
         faint = [weakened(episode, least) for episode in episodes if id(episode) not in stand_out]
         return clear, faint
+
+    def follow_falls(self, num_seen: int) -> None:
+        """Follow the abrupt falls of the loss outside of excursions."""
+        if self.current is None:
+            self.falls.follow(self._trend, self._progress, num_seen)
+        else:
+            self.falls.off_at = num_seen
+
+    def _is_taller_than_falls(self, episode: Episode) -> bool:
+        """Return whether a rise beyond the start is not of one kind with the falls of the loss."""
+        least = self.falls.least_height(self._num_seen)
+        is_early = self._begun.get(episode.onset_step, 0) <= self._rules.min_history
+        return not least or is_early or not 0 < episode.peak_loss < episode.level * math.exp(least)
 
     def is_spike(self) -> bool:
         """Return whether the current excursion counts as an episode."""
@@ -318,6 +335,7 @@ class Episodes:
             "odd_strengths": self._odd.copy(),
             "recurring": [self._num, self._num_short, self._first_at, self._num_seen],
             "begun": list(self._begun.items()),
+            "falls": asdict(self.falls),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -333,3 +351,4 @@ class Episodes:
         self._odd = list(state.get("odd_strengths", ()))
         self._num, self._num_short, self._first_at, self._num_seen = state.get("recurring", (0, 0, 0, 0))
         self._begun = dict(state.get("begun", ()))
+        self.falls = Falls(**state.get("falls", {}))

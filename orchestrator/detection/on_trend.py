@@ -72,7 +72,8 @@ def take(run: Run, recent: list[float], loss_N: np.ndarray, step_N: np.ndarray, 
     accepted_M = np.concatenate([trend.accepted.values, loss_N])
     with np.errstate(all="ignore"):
         # The level before each loss, and after the last.
-        level_N1 = np.minimum(_medians(accepted_M[window - LOCAL :], LOCAL), _medians(accepted_M, window))
+        local_N3 = _medians(accepted_M[window - LOCAL - 2 :], LOCAL)  # from two losses before
+        level_N1 = np.minimum(local_N3[2:], _medians(accepted_M, window))
         levels = _levels(run, loss_N, _medians(accepted_M[window - RECENT + 1 :], RECENT))
         recent_N = _medians(np.concatenate([recent[1:], loss_N]), RECENT)
         is_low_N = (recent_N <= levels.half_way_N) & (recent_N <= progress.initial)
@@ -85,6 +86,7 @@ def take(run: Run, recent: list[float], loss_N: np.ndarray, step_N: np.ndarray, 
         for at, best in levels.changes:
             if at < num:
                 progress.improve(best, accepted_M[at + 1 : at + 1 + window].tolist())
+        episodes.falls.follow_all(accepted_M, local_N3, num, trend, progress, num_seen)
         trend.accept_all(accepted_M[num : num + window].tolist(), residual_M[num : num + window].tolist(), num)
         episodes.pass_over(num, num_seen + num)
         verdicts.pass_over(

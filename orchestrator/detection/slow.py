@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.packs import ReferenceTrial, RungThreshold
+from orchestrator.base.words import count
 from orchestrator.detection.config import SlowConfig
 from orchestrator.detection.detector import MemberRecord
 
@@ -157,7 +158,7 @@ def is_on_trend(record: MemberRecord) -> bool:
 def _reason(slow: SlowConfig, loss: float, threshold: RungThreshold) -> str:
     at = f"slow after {threshold.steps} steps"
     if slow.method == "median":
-        median = f"{threshold.loss:.4g}, the median of {threshold.num_references} trials"
+        median = f"{threshold.loss:.4g}, the median of {count(threshold.num_references, 'trial')}"
         return f"{at}: its best loss {loss:.4g} was above {median}"
     return (
         f"{at}: its loss {loss:.4g} was above {threshold.loss:.4g}, and one in {reduction_of(slow)} "

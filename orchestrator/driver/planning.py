@@ -21,6 +21,7 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER, storage_errors
 from orchestrator.base.query import hidden
 from orchestrator.base.space import Cell, Trial
+from orchestrator.base.words import count, plural
 from orchestrator.driver.keeping import check_kept
 from orchestrator.driver.packing import (
     compile_note,
@@ -350,6 +351,7 @@ def refining_sweep(
     if began is not None and num_known < before["trials"] and search(began).data["search"] == before:
         num_known = began
     elif (num_waiting := len(statuses) - num_known) > num_more:
-        what = f"{num_waiting} trials of the sweep have no result yet, and would be trained first"
+        have = plural(num_waiting, "has", "have")
+        what = f"{count(num_waiting, 'trial')} of the sweep {have} no result yet, and would be trained first"
         raise InputError(Problem("--trials", str(num_more), what, f"`sweep run {sweep.name}` first, or raise it"))
     return build_sweep(search(num_known), overrides, allow_import=allow_import)

@@ -15,6 +15,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from objectives.base import RankLost
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import make_folder
+from orchestrator.base.words import count
 from orchestrator.worker.launcher import CannotStart, Child, Launcher
 from orchestrator.worker.points import Process
 from orchestrator.worker.torchrun import free_port, torchrun_environments
@@ -119,7 +120,7 @@ class RayLauncher(Launcher):
                 self._room = room
                 return size
             ray.util.remove_placement_group(room)
-        raise RankLost(f"there are no places for {sizes[0]} processes")
+        raise RankLost(f"there are no places for {count(sizes[0], 'process', 'processes')}")
 
     def has_room(self, size: int, cpus: int) -> bool:
         """Return whether the cluster has places for ``size`` processes now, with the ones that it has reserved."""

@@ -358,12 +358,12 @@ def _is_needed(folder: Path, digest: str, *, replaces: bool) -> bool:
             return True  # an empty ledger, from a run or an import that was interrupted
         known, num_trials = imported_of(ledger.facts()), len(ledger.statuses())
     if known is None:
-        message = f"holds a sweep of {num_trials} trials that was not imported, which an import never replaces"
+        message = "holds a sweep that was not imported, which an import never replaces"
         raise InputError(Problem(str(folder), "", message, "say --name NEW_NAME"))
     if known.digest == digest:
         return False
     if not replaces:
-        message = f"holds {num_trials} other runs, imported from {known.source_text}"
+        message = f"holds {num_trials} other {'run' if num_trials == 1 else 'runs'}, imported from {known.source_text}"
         raise InputError(
             Problem(str(folder), "", message, "say --name NEW_NAME, or --replace to put these in their place")
         )

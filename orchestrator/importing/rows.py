@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem, one_line
+from orchestrator.base.words import count
 from orchestrator.importing.spool import Row, StoredRows
 from orchestrator.logs.line_formats import header_of
 
@@ -208,7 +209,9 @@ def _add_separated(name: str, numbered: Iterable[tuple[int, str]], rows: Rows) -
             where = f"{name}:{numbers[0]}"
             numbers.clear()
             if len(cells) != len(header):
-                rows.left_out.append(LeftOut(where, f"has {len(cells)} cells, and the header has {len(header)}"))
+                rows.left_out.append(
+                    LeftOut(where, f"has {count(len(cells), 'cell')}, and the header has {len(header)}")
+                )
                 continue
             pairs = zip(header, cells, strict=True)
             rows.rows.append(Row(where, {column: cell.strip() for column, cell in pairs if column}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.measure import SCORE, Measure, names_a_loss, names_a_score
+from orchestrator.base.measure import SCORE, Measure, names_a_loss, names_a_score, unjudged
 from orchestrator.importing.options import ImportOptions
 from orchestrator.importing.outcomes import ResultColumns
 from orchestrator.importing.rows import Rows
@@ -64,9 +64,9 @@ def check_curves_of_losses(options: ImportOptions) -> None:
     if given:
         message = "applies to a table with a run in each row: the detector judges curves of losses"
         raise InputError(Problem(*options.source("maximize"), message, remedy))
-    if loss is not None and given is None and names_a_score(loss):
-        message = f"{loss} is the name of a score, and the detector judges losses"
-        raise InputError(Problem(*options.source("loss"), message, f"{remedy}; --minimize says that it is a loss"))
+    if loss is not None and given is None and (why := unjudged(loss)) is not None:
+        remedy = f"{remedy}; --minimize says that it is a loss"
+        raise InputError(Problem(*options.source("loss"), f"{loss} {why}", remedy))
 
 
 def _check_validation_loss(options: ImportOptions) -> None:

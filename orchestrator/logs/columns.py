@@ -33,7 +33,7 @@ STEP_NAMES = ("global_step", "trainer/global_step", "train/global_step", "step",
 LOSS_NAMES = ("loss", "train_loss", "train/loss", "training_loss", "loss/train", "train_loss_step", "lm_loss",
               "train/lm_loss", "ce_loss", "train/ce_loss", "cross_entropy_loss", "train/crossentropyloss",
               "train/cross_entropy_loss", "loss/total", "total_loss", "train/total_loss", "losses/train",
-              "loss_metrics/global_avg_loss", "loss_step", "nll_loss", "trn_loss", "cross_entropy", "nll",
+              "loss_metrics/global_avg_loss", "loss_step", "nll_loss", "gpt_loss", "trn_loss", "cross_entropy", "nll",
               "trl")  # fmt: skip
 NORM_NAMES = ("grad_norm", "train/grad_norm", "gradnorm", "gnorm", "gradient_norm", "grad_norm_before_clip", "norm",
               "total_grad_norm", "optim/total_grad_norm", "grad/norm", "global_grad_norm", "grad_norm_step",

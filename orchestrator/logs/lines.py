@@ -36,6 +36,8 @@ _AT = re.compile(
     rf"\s*+(?:[:=]|is)\s*+(?={_NUMBER}(?![\w.]))",
     re.IGNORECASE,
 )
+# A loss behind its value, ` 12 800.1 ms run, 6.91 loss,`: the step that the line begins with, and the value.
+_BEHIND = re.compile(rf"^\s*+(\d{{1,15}}) (?=.*? ({_NUMBER}) loss\b)", re.IGNORECASE)
 _OVER = re.compile(r"(?<=loss) over (?:the )?last \d+(?: [a-z]+)?(?=\s*+[:=])", re.IGNORECASE)  # a part of the name
 # The progress of a loop, 10/300; not a date, a time of day after a date, or a ratio of decimals.
 _COUNTER = re.compile(r"(?<![\w./:-])(\d{1,15}) ?/ {0,12}(\d{1,15})(?![\w./]| ?\d+:\d)")
@@ -99,7 +101,7 @@ class Reader(ABC):
 
 
 class Lines:
-    """Splits incoming bytes at newlines and the carriage returns of progress bars, and passes lines to a reader.
+    """Splits incoming bytes at newlines, and at what returns progress bars to their start; passes lines to a reader.
 
     Lines are truncated to ``max_bytes``, which no line of a log reaches.
     """
@@ -120,7 +122,7 @@ class Lines:
         return self._reader.parts(self._lines_of(content))
 
     def _lines_of(self, content: bytes) -> list[bytes]:
-        lines = content.replace(b"\r", b"\n").split(b"\n")
+        lines = content.replace(b"\r", b"\n").replace(b"\b", b"\n").split(b"\n")
         if len(lines) > 1:
             lines[0] = bytes(self._rest + lines[0])
             self._rest.clear()
@@ -154,8 +156,9 @@ def texts_of(lines: Sequence[bytes]) -> list[str]:
 
 
 def in_usual_order(text: str) -> str:
-    """Write the step of a loss that is `at step 10` before its name, and remove over how many it is a mean."""
+    """Write the step of a loss that is `at step 10`, or a loss before its name; remove over how many it is a mean."""
     text = _OVER.sub("", text) if " over " in text else text
+    text = _BEHIND.sub(r"step \1 loss \2 | ", text) if " loss, " in text else text
     return _AT.sub(r"step \2\3 \1: ", text) if " at " in text or " after " in text else text
 
 

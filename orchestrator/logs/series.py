@@ -50,6 +50,7 @@ _IGNORED = {
     "wed", "thu", "fri", "sat", "sun", "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov",
     "dec", "it", "kit", "mit", "b", "kb", "mb", "gb", "kib", "mib", "gib", "k", "m", "g", "nan", "inf", "none",
 }  # fmt: skip
+_PACE = re.compile(r"\d[mu]?s/[a-z]+")
 _NUM_WORDS = 6
 _MIN_SHARED = 2  # equal names that make two lines with the same first word one kind
 _MAX_FORMS = 50
@@ -312,7 +313,7 @@ def read_line(text: str) -> _Read:
     loss = next((pair for pair in pairs if may_be_loss(pair.name, None)), None)
     if loss is None:
         return _Read(text, row, None)
-    before = re.findall(r"[a-z]+(?:_[a-z]+)*", text[: loss.start].lower())
+    before = re.findall(r"[a-z]+(?:_[a-z]+)*", _PACE.sub("", text[: loss.start].lower()))
     words = tuple([word for word in before if word not in _IGNORED][-_NUM_WORDS:])
     has_step = any(name in row for name in STEP_NAMES)
     kind = (loss.name, words, tuple(row), frozenset(row))

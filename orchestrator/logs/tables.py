@@ -215,7 +215,8 @@ def _log(name: str, run: _Run, cells: Cells, chosen: Columns, step: str | None, 
         step, steps = None, np.arange(len(steps))
     kept = kept_points(steps)
     if (num_dropped := len(steps) - len(kept)) > 0:
-        notes.append(f"{num_dropped} points were written again at the same or an earlier step; the later ones count")
+        what = count(num_dropped, "point was", "points were")
+        notes.append(f"{what} written again at the same or an earlier step; the later ones count")
     grad_norms = None
     if run.norms is not None:
         at_N, norms = run.norms

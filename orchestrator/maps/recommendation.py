@@ -156,8 +156,9 @@ def _untried(candidate: Candidate, at_least: float) -> Untried | None:
     for margin in candidate.margins:
         if margin.is_open or margin.known >= at_least:
             continue
-        axis, here, edge = axes[margin.axis], candidate.setting[margin.axis], margin.first_not_stable
-        if margin.not_known or not (is_number(here) and is_number(edge)) or axis.zipped or axis.when:
+        axis, here = axes[margin.axis], candidate.setting[margin.axis]
+        edge = margin.not_known[0] if margin.not_known else margin.first_not_stable
+        if not (is_number(here) and is_number(edge)) or axis.zipped or axis.when:
             return None
         value = axis.moved(here, at_least * _BEYOND, margin.is_upwards)
         if all(isinstance(each, int) for each in axis.values):

@@ -15,6 +15,7 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.measure import Measure
 from orchestrator.base.space import Axis, Cell, format_value, is_number, is_ordered
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.words import count
 from orchestrator.maps.axes import existing
 from orchestrator.maps.table import SweepTable, usual_measure
 
@@ -209,7 +210,7 @@ def _interpolated(
     ranges = [axes[axis] for axis in axes if axis not in named]
     same = [(cell, loss) for cell, loss in cells.items() if cell.only(named) == setting.only(named)]
     if len(same) < _FEWEST:
-        what = f"{len(same)} cells with a loss are too few at {setting_text(setting, tuple(axes.values()))}"
+        what = f"{count(len(same), 'cell')} with a loss: too few at {setting_text(setting, tuple(axes.values()))}"
         raise InputError(Problem(name, "", what, f"train at least {_FEWEST}"))
     first, last = (axes[name].unit(end) for end in part)
     units = np.linspace(first, last, _PLACES)

@@ -18,6 +18,7 @@ from scipy.special import expit
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis, Cell, is_number, is_ordered
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.words import count, plural
 from orchestrator.maps.axes import axis_number, value_label
 from orchestrator.maps.edges import (
     STABLE,
@@ -255,7 +256,8 @@ def surface_map(
     if not runs and isinstance(rule, LevelRule):
         raise InputError(rule.unknown())
     if len(runs) < _FEWEST:
-        what = f"{len(runs)} trials with an outcome are too few to fit a surface to"
+        are = plural(len(runs), "is", "are")
+        what = f"{count(len(runs), 'trial')} with an outcome {are} too few to fit a surface to"
         raise InputError(Problem(table.name, "", what, f"train at least {_FEWEST}"))
     lattice = lattice_of(axes, chosen.name, None)
     sides = _sides(runs, axes, rule)

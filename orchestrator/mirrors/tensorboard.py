@@ -21,6 +21,7 @@ from typing import Any
 from orchestrator.base.errors import SweepError
 from orchestrator.base.files import atomic_write, check_no_links, remove
 from orchestrator.base.space import is_number
+from orchestrator.base.words import count
 from orchestrator.mirrors.records import logs_as_numbers
 from orchestrator.mirrors.tracker import CellRecord, Point, SweepRecord, TrackingError, TrialRecord
 from orchestrator.sweepfile.sections import TrackingConfig
@@ -116,7 +117,9 @@ class TensorBoardTracker:
         """Write the folders of the sweep and its cells. TensorBoard shows only the images among ``artifacts``."""
         with self._tracking_errors():
             if lost := sum(not (folder / MARKER).is_file() for folder in self._folder_of.values()):
-                raise TrackingError(f"{self.title} at {self.where}: {lost} trials were deleted during the run")
+                raise TrackingError(
+                    f"{self.title} at {self.where}: {count(lost, 'trial was', 'trials were')} deleted during the run"
+                )
             for trial_id, shares in sweep.shares.items():
                 self._write_shares(trial_id, shares)
             for cell in sweep.cells:

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from orchestrator.base.files import atomic_write, check_no_links, make_folder, open_private
 from orchestrator.base.processes import inherited
+from orchestrator.base.words import count
 from orchestrator.mirrors.records import logs_as_numbers
 from orchestrator.mirrors.tracker import SweepRecord, TrackingError, TrialRecord, table_of
 from orchestrator.mirrors.wandb_service import (
@@ -125,7 +126,8 @@ class WandbTracker:
             import wandb
 
             if lost := self._lost():
-                raise TrackingError(f"{self.title} at {self.where}: {len(lost)} trials were deleted during the run")
+                what = f"{count(len(lost), 'trial was', 'trials were')} deleted during the run"
+                raise TrackingError(f"{self.title} at {self.where}: {what}")
             shutil.rmtree(self._store / _DATA, ignore_errors=True)  # it belongs to the run that is replaced
             config = {**sweep.settings, **({"git_commit": sweep.git_commit} if sweep.git_commit else {})}
             with self._run(self._run_id("sweep"), self.folder.name, "sweep", config, ["sweep"]) as run:

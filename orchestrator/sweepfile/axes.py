@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestrator.base.errors import InputError, Problem, did_you_mean
 from orchestrator.base.space import SCALES, Axis, combinations, format_value, is_number, on_natural_scale
+from orchestrator.base.words import count
 from orchestrator.sweepfile.fields import Fields, field_problem, shown
 from orchestrator.sweepfile.objective_fields import absolute_text
 from orchestrator.sweepfile.sections import AxisSection, SweepFile
@@ -138,7 +139,7 @@ def check_num_trials(file: SweepFile, axes: Sequence[Axis], document: Document) 
     limit, num_seeds = file.max_trials, len(file.all_seeds)
     if file.search is not None:
         if (num := file.search.trials) > limit:
-            what = f"{num} trials are more than max_trials = {limit}"
+            what = f"{count(num, 'trial is', 'trials are')} more than max_trials = {limit}"
             raise InputError(document.problem(("search", "trials"), what, f"say max_trials: {num}"))
         return
     num_cells = file.sample.num if file.sample else math.prod(len(axis.values) for axis in axes)
@@ -146,12 +147,12 @@ def check_num_trials(file: SweepFile, axes: Sequence[Axis], document: Document) 
         # Count cells of such a grid only until there are too many.
         num_cells = sum(1 for _ in itertools.islice(combinations(axes), limit // num_seeds + 1))
         if num_cells * num_seeds > limit:
-            what = f"more than max_trials = {limit} trials"
+            what = f"more than max_trials = {count(limit, 'trial')}"
             raise InputError(document.problem(("axes",), what, "shorten an axis, or raise max_trials"))
     num_trials = num_cells * num_seeds
     if num_trials > limit:
         place = document.place(("sample" if file.sample else "axes",))
-        what = f"{num_cells} cells x {num_seeds} seeds = {num_trials} trials, more than max_trials = {limit}"
+        what = f"{count(num_cells, 'cell')} x {count(num_seeds, 'seed')}, more than max_trials = {limit}"
         raise InputError(Problem(place, "axes", what, f"shorten an axis, or say max_trials: {num_trials}"))
 
 

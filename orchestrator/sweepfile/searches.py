@@ -12,6 +12,7 @@ from orchestrator.base.errors import InputError, Problem, did_you_mean
 from orchestrator.base.measure import SCORE, column_measure, score_fact
 from orchestrator.base.space import Axis, Cell, Trial, grid_cells, is_number, is_ordered
 from orchestrator.base.vocabulary import LEARNED_ENOUGH, PRUNED
+from orchestrator.base.words import count
 from orchestrator.detection.relative import learned_shares
 from orchestrator.search.by_optuna import GENERATIONS, MARGIN, SPREADS, OptunaSearch, sample_cells
 from orchestrator.search.protocol import (
@@ -217,7 +218,9 @@ def _problems(file: SweepFile, section: SearchSection, axes: Sequence[Axis], doc
             others = [method for method, allowed in _METHOD_KEYS.items() if key in allowed]
             yield problem(key, f"does not apply to {section.method}", f"remove it, or choose {' or '.join(others)}")
     if section.trials < len(file.all_seeds):
-        what = f"{section.trials} trials are fewer than one cell has seeds ({len(file.all_seeds)})"
+        what = (
+            f"{count(section.trials, 'trial is', 'trials are')} fewer than one cell has seeds ({len(file.all_seeds)})"
+        )
         yield problem("trials", what, "raise it, or use fewer seeds")
     words = [axis.name for axis in axes if axis.ends is None and not all(map(is_number, axis.values))]
     has_margin = MARGIN in (section.metric or ())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sweep_cases import learning
 from tiers import examples
 
-from benchmarks import detection, detection_peers
+from benchmarks import detection, detection_peers, detection_simulated
 from benchmarks.detection import Labelled, Told, score, summary, told_by
 from benchmarks.detection_rules import (
     RULES,
@@ -408,3 +408,18 @@ def test_every_rule_judges_any_stream_point_by_point_and_without_looking_ahead(l
         earlier = rule(losses[:half], norms[:half] if norms else None)
         assert earlier[0] == flags[:half]
         assert earlier[1] == (stop if stop is not None and stop < half else None)
+
+
+@pytest.mark.parametrize("kind", detection_simulated.KINDS)
+def test_simulated_logs_follow_from_their_seed_and_are_losses(kind: str) -> None:
+    first, again, other = (detection_simulated.KINDS[kind](np.random.default_rng(seed)) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert len(first) != len(other) or (first != other).any()
+    assert np.isfinite(first).all()
+    assert (first > 0).all()
+
+
+def test_simulated_logs_are_judged_with_and_without_the_rule_for_blocks() -> None:
+    found = detection_simulated.figures("blocks", range(30002, 30004))
+    assert sum(found["outcomes"].values()) == 2
+    assert found["episodes_a_log"] < found["episodes_without_blocks"]

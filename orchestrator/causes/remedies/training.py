@@ -109,14 +109,14 @@ def _parts(folder: Path, diagnosis: Diagnosis, request: RemedyRequest) -> Iterat
         both = accepted_forks(folder, trial, both, allow_import=allow_import)
         if both:
             singles = [*singles, *both]
-            yield f"{len(both)} forks of two remedies", trial, target, singles, ()
+            yield f"{count(len(both), 'fork')} of two remedies", trial, target, singles, ()
     fresh: list[Fork] = []
     # If fresh data does not repeat what a remedy did, the next best is trained with it.
     while more := [fork for fork in fresh_forks(current_remedies(folder, diagnosis), request) if fork not in fresh]:
         fresh += more
         if not (more := accepted_forks(folder, trial, more, allow_import=allow_import)):
             break  # a custom trainer without a placeholder for other data
-        yield f"{len(more)} forks with fresh data", trial, target, [*singles, *fresh], ()
+        yield f"{count(len(more), 'fork')} with fresh data", trial, target, [*singles, *fresh], ()
     remedies = current_remedies(folder, diagnosis)
     for number, neighbour in enumerate(remedies.neighbours):
         yield from _on_neighbour(folder, remedies, neighbour, request, is_nearest=number == 0)
@@ -140,7 +140,7 @@ def _on_neighbour(
         if steps := unknown_steps(target, {fork.step for fork in forks}):
             yield "the control of a stable neighbour", neighbour, target, (), steps
         forks = [fork for fork in forks if resumes_at(target, fork.step)]
-    yield f"{len(forks)} remedies on the stable {neighbour.cell.name}", neighbour, target, forks, ()
+    yield f"{count(len(forks), 'remedy', 'remedies')} on the stable {neighbour.cell.name}", neighbour, target, forks, ()
 
 
 def diagnose_unstable(folder: Path, trial_id: str | None, cell: Mapping[str, str]) -> Diagnosis:

@@ -151,6 +151,18 @@ def test_names_are_shown_as_they_are(replay) -> None:
 
 # --- what goes wrong
 
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("accuracy", "is the name of a score"), ("losses/value_loss", "rises while an agent learns")]
+)
+def test_a_column_that_the_detector_cannot_judge_is_refused_by_its_name(replay, name: str, why: str) -> None:
+    Path("run.csv").write_text(f"step,{name}\n" + "".join(f"{i},{9 - i}\n" for i in range(9)))
+    code, text = replay("run.csv", "--no-figures", "--loss", name)
+    assert code == 2
+    assert f"--loss {name}: {why}" in text
+    assert replay("run.csv", "--no-figures", "--pattern", r"(?P<step>\d+),(?P<loss>\d+)")[0] == 0
+
+
 BAD_SETS = {
     "stopping.windw=5": ("stopping.windw", "window"),
     "stopping.window=abc": ("stopping.window", "integer"),
@@ -180,7 +192,7 @@ def test_a_setting_that_is_none_is_refused_with_its_key(replay, path: str, chang
     [
         ("other.csv", "", "no such file or folder"),
         ("bad.csv", "\0\1\2\3", "is a binary file, not a log"),
-        ("bad.csv/config.json", '{"lr": 1}', "none of its 1 files is a log"),
+        ("bad.csv/config.json", '{"lr": 1}', "its only file is not a log"),
     ],
 )
 def test_what_cannot_be_read_is_an_error_with_its_name_and_a_remedy(

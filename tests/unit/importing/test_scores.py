@@ -192,6 +192,7 @@ def test_zeros_and_ones_are_scores_if_the_direction_is_said(tmp_path: Path) -> N
         ({"outcome": "f1", "maximize": True, "diverged_above": 0.5}, "--diverged-above: applies to losses, and f1 is"),
         ({"outcome": "state", "maximize": True}, "--maximize: says what is better, but only labels are imported"),
         ({"step": "lr", "loss": "f1"}, "--loss: f1 is the name of a score, and the detector judges losses"),
+        ({"step": "lr", "loss": "value_loss"}, "--loss: value_loss rises while an agent learns, since its targets do"),
         ({"step": "lr", "loss": "f1", "maximize": True}, "--maximize: applies to a table with a run in each row"),
         ({"outcome": "loss", "validation_loss": "f1"}, "--validation-loss: f1 is the name of a score, not of a loss"),
     ],

@@ -508,7 +508,7 @@ def test_of_a_scalar_that_comes_twice_in_a_step_the_later_one_counts(log_of) -> 
     records = [scalar(0, "loss", 3), scalar(0, "grad_norm", 2), scalar(0, "loss", 9), scalar(1, "loss", 2)]
     log = log_of(event_file(*records), "events.out.tfevents.1")
     assert_curve(log, [0, 1], [9, 2], [2, 2])
-    assert log.notes == ("1 points were written again at the same or an earlier step; the later ones count",)
+    assert log.notes == ("1 point was written again at the same or an earlier step; the later ones count",)
 
 
 # --- what is no log

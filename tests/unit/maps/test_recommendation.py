@@ -80,6 +80,14 @@ def test_a_grid_that_tells_is_not_called_coarse(tmp_path: Path, labels: list[str
     assert recommended(tmp_path, labels, [3.0, 2.0, 1.0], body).untried is None
 
 
+def test_a_cell_whose_neighbour_was_not_tried_is_judged_by_a_value_between(tmp_path: Path) -> None:
+    found = recommended(
+        tmp_path, ["stable", "stable", "planned"], [3.0, 2.4, None], "axes: {lr: {values: [1, 9, 90]}}\n"
+    )
+    assert (found.chosen.name, found.untried.setting["lr"]) == ("lr=1", 9), "the recommended one learns less"
+    assert (found.untried.values, found.untried.between) == ({"lr": pytest.approx(18.18)}, {"lr": (9, 90)})
+
+
 def test_whole_numbers_stay_whole(tmp_path: Path) -> None:
     found = recommended(tmp_path, ["diverged", "stable"], [None, 1.0], "axes: {warmup: {values: [2, 16]}}\n")
     assert found.untried.values == {"warmup": 7}
