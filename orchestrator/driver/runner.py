@@ -41,7 +41,6 @@ from orchestrator.base.packs import (
 from orchestrator.base.processes import inherited
 from orchestrator.base.states import write_files
 from orchestrator.base.trial_result import MemberResult
-from orchestrator.base.words import count
 from orchestrator.driver import packing
 from orchestrator.driver.facts import driver_facts
 from orchestrator.driver.packing import dispatched, make_packs, pack_of, plan_text, resumed_pack, trials_at_a_time
@@ -287,7 +286,7 @@ class _Run:
                 self.ledger.drop_newest_checkpoint(pack.pack_id)
                 self._lose(pack, cause_of(error))
             case OutOfMemory(error, at_a_time) if at_a_time > 1 and len(self._unfinished(pack)) > 1:
-                self._note(f"out of memory with {count(at_a_time, 'member')} at a time: tried again with half as many")
+                self._note(f"out of memory with {at_a_time} members at a time: tried again with half as many")
                 self._halve(pack, self._settle(pack, "lost", "lost", f"out of memory: {cause_of(error)}"), at_a_time)
             case OutOfMemory(error, _, waited):
                 cause = f"out of memory with one member: {cause_of(error)} ({_OUT_OF_MEMORY_REMEDY})"
