@@ -68,6 +68,7 @@ class PredictQuery(Query["SweepTable"]):
         None, "the exponent of axes with fewer than 3 sizes or a span below 4, e.g. -1", metavar="EXPONENT"
     )
     far: bool = option(False, "predict a target that is more than 4 times beyond the trained sizes")
+    anyway: bool = option(False, "also say numbers that failed the backtest")
     degraded: bool = degraded_option()
     confirm: int | None = option(
         None, "train a short run and this many whole ones at the target", metavar="N", minimum=1, maximum=100
@@ -103,6 +104,7 @@ class PredictQuery(Query["SweepTable"]):
         else:
             found, code = confirming.train(found, self.confirm, say)
             trained = confirming.folders(found)
+        found = found if self.anyway else found.withheld()
         can_train = imported_of(subject.facts) is None
         asked = json.dumps({name: getattr(self, name) for name in self.options() if name not in _NOT_KEPT})
         folder, seconds = subject.ledger.path.parent, step_seconds(table, found.ladder, found.target)
@@ -146,6 +148,7 @@ class PredictQuery(Query["SweepTable"]):
             *([f"--along={self.along}"] if self.along else []),
             *([f"--assume={self.assume:g}"] if self.assume is not None else []),
             *(["--far"] if self.far else []),
+            *(["--anyway"] if self.anyway else []),
             *(["--degraded"] if self.degraded else []),
         ]
         return shlex.join(words)
@@ -211,7 +214,7 @@ class PredictAnswer(Answer):
             yield Caution(
                 f"a run at the target has no result: `sweep status {runs}` says why; the same command goes on"
             )
-        yield from self._void() if result.is_void else self._edge()
+        yield from self._void() if result.is_void else self._withheld() if result.is_withheld else self._edge()
         runs, sizes = count(result.num_runs, "run"), count(result.num_sizes, "size")
         judged = joined(list(map(str, result.ladder.lengths)), "and")
         when = f", judged after {judged} steps" if judged else ""
@@ -236,6 +239,13 @@ class PredictAnswer(Answer):
         for reason in self.result.confirmation.reasons:
             yield Line(reason, 1)
 
+    def _withheld(self) -> Iterator[Block]:
+        first, *others = self.result.refused
+        yield Caution(f"refused: {first}")
+        for reason in (*others, *(doubt for doubt in self.result.doubts if doubt not in self.result.refused)):
+            yield Line(reason, 1)
+        yield Line(f"{self.result.target_name}: no number is to be trusted; --anyway shows what the law says")
+
     def _edge(self) -> Iterator[Block]:
         result = self.result
         assert result.edge is not None
@@ -252,7 +262,7 @@ class PredictAnswer(Answer):
         confirmation = self.result.confirmation
         if confirmation is None:
             return
-        law = "" if self.result.is_void else f"; without them the law says {_interval(confirmation.law_edge)}"
+        law = "" if self.result.edge is None else f"; without them the law says {_interval(confirmation.law_edge)}"
         yield Line(f"trained there: {confirmation.member_steps:,} steps{law}")
         for run in confirmation.runs:
             end = "" if run.onset is None else f", breaks at step {run.onset}"
@@ -300,22 +310,22 @@ class PredictAnswer(Answer):
             own = f"{result.sweep}_at_target --seeds {min(run.seed for run in runs)}"
             return f"`sweep run {name} {sizes} --name {own}` maps {result.along} at the target itself"
         asked = f"`sweep predict {name} {self.options}"
-        assert result.edge is not None
-        is_wide = result.edge.high > _WIDE * result.edge.low
+        is_wide = result.edge is None or result.edge.high > _WIDE * result.edge.low
         is_open = result.confirmation is None or not result.confirmation.is_bracketed
         if self.can_train and (is_open or is_wide):
             known = 0 if result.confirmation is None else sum(r.steps == longest for r in result.confirmation.runs)
             why = "since a larger model may fail in a way that no smaller one shows" if not known else "to know more"
             cost = f"{_CONFIRM} runs and {_CONFIRM * longest:,} steps{self._time(_CONFIRM * longest)}"
             return f"{asked} --confirm {known + _CONFIRM}` trains at most {cost} there, {why}"
-        if result.doubts:
+        if result.doubts and not result.is_withheld:
             return f"`sweep boundary {name} --along {result.along}` shows the edge of each size"
         if is_wide:
             values = result.ladder.values(result.axis)
             size = f"{result.axis} between {format_value(values[-1])} and {format_value(result.target[result.axis])}"
             num = len(runs) // len(values)
             steps = f" and {count(num * longest, 'step')}" if longest else ""  # an import may not know its lengths
-            return f"a size more would narrow the interval: {size}, with {count(num, 'run')}{steps}"
+            would = "show whether the law holds" if result.is_withheld else "narrow the interval"
+            return f"a size more would {would}: {size}, with {count(num, 'run')}{steps}"
         return f"{asked} --lr RATE` says P(stable) at a rate of your own"
 
     def _time(self, steps: int) -> str:

@@ -58,8 +58,9 @@ class Prediction:
     """The edge at ``target``, the best rate there (None without losses to compare) and the rate to ``take``.
 
     ``regret`` is the loss that the law left on the table at the largest trained size; ``p_stable`` is P(stable) at
-    ``rate``. ``doubts`` are reasons not to trust the answer, which come first. If ``confirmation``, from runs at the
-    target, voids the prediction, there is neither an edge nor a rate.
+    ``rate``. ``doubts`` are reasons not to trust the answer, which come first; for those in ``refused`` it is
+    ``withheld``. If ``confirmation``, from runs at the target, voids the prediction, there is neither an edge nor a
+    rate.
     """
 
     sweep: str
@@ -78,6 +79,7 @@ class Prediction:
     num_runs: int
     num_sizes: int
     doubts: tuple[str, ...]
+    refused: tuple[str, ...]
     axis: str = hidden()  # that is drawn
     ladder: Ladder = hidden()
     law: Law = hidden()
@@ -94,6 +96,18 @@ class Prediction:
     def is_void(self) -> bool:
         """Whether runs at the target show that it is not as on the ladder."""
         return self.confirmation is not None and self.confirmation.is_void
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether there is no number, since the prediction is not to be trusted."""
+        return self.edge is None and not self.is_void
+
+    def withheld(self) -> Prediction:
+        """Return the prediction without its numbers where it is refused."""
+        return self._without_numbers() if self.refused else self
+
+    def _without_numbers(self) -> Prediction:
+        return replace(self, edge=None, best_lr=None, headroom=None, take=None, p_stable=None)
 
     def law_target(self) -> Target:
         """Return what the law alone says of the edge at the target, in enough draws for runs there to weigh."""
@@ -136,6 +150,7 @@ def predict(
     exponent_K = np.array([law.exponent(i, target_K)[0] for i in range(len(ladder.names))])
     few = pooled(ladder, axis, exponent_K) if ladder.is_scattered else ladder
     best, test = form.best_law(few), backtest(few, at, axis, form)
+    refused = _refused(test)
     edge = _interval(law, target_K)
     best_lr = None if best is None else _interval(best, target_K)
     return Prediction(
@@ -154,7 +169,8 @@ def predict(
         p_stable=None if rate is None else law.at(target_K).p_stable(math.log(rate)),
         num_runs=ladder.num_runs,
         num_sizes=len(ladder.sizes),
-        doubts=tuple(_doubts(test)),
+        doubts=(*refused, *_doubts(test)),
+        refused=refused,
         axis=axis,
         ladder=ladder,
         law=law,
@@ -186,9 +202,7 @@ def confirmed(found: Prediction, trials: Sequence[TrialResult], rule: StableRule
     size_K = log_size(found.target, found.ladder.names)
     confirmation = judged(found.ladder, found.law_target(), size_K, trials, rule)
     if confirmation.is_void:
-        return replace(
-            found, edge=None, best_lr=None, headroom=None, take=None, p_stable=None, confirmation=confirmation
-        )
+        return replace(found, confirmation=confirmation, refused=())._without_numbers()
     target = confirmation.edge
     doubts = found.doubts
     if not confirmation.is_bracketed:
@@ -201,6 +215,7 @@ def confirmed(found: Prediction, trials: Sequence[TrialResult], rule: StableRule
         take=_taken(edge, found.best_lr),
         p_stable=None if found.rate is None else target.p_stable(math.log(found.rate)),
         doubts=doubts,
+        refused=() if confirmation.is_bracketed else found.refused,  # the edge was seen where it is asked for
         confirmation=confirmation,
     )
 
@@ -267,21 +282,33 @@ def _check_is_near(ladder: Ladder, at: Mapping[str, float]) -> None:
             raise InputError(Problem("--at", name, message, remedy))
 
 
+def _refused(test: Backtest | None) -> tuple[str, ...]:
+    """Say why the law is not to be trusted: it was wrong at a size that was trained, and not by chance."""
+    if test is None:
+        return ()
+    return (*([_missed(test)] if test.misses else []), *([_beaten(test)] if test.loses else []))
+
+
 def _doubts(test: Backtest | None) -> list[str]:
     if test is None:
         return ["no backtest: without the largest size too little is left, or its edge is not on the axis"]
-    found = []
-    if test.misses:
-        where = ", ".join(f"{name}={format_value(value)}" for name, value in test.at.items())
-        found.append(f"the law misses the edge at {where}, which was trained, by a factor of {test.factor:.2g}")
-    if test.loses:
-        rule, factor = min(
-            ("copying the edge of the largest size", test.copied),
-            ("the mean edge of all sizes", test.no_effect),
-            key=lambda each: each[1],
-        )
-        found.append(f"{rule} is nearer in the backtest: a factor of {factor:.2g} against {test.factor:.2g}")
-    return found
+    found = [_missed(test)] if test.is_off and not test.misses else []
+    return [*found, *([_beaten(test)] if test.is_beaten and not test.loses else [])]
+
+
+def _missed(test: Backtest) -> str:
+    where = ", ".join(f"{name}={format_value(value)}" for name, value in test.at.items())
+    at_least = f", or {test.at_least:.2g} at least" if f"{test.at_least:.2g}" != f"{test.factor:.2g}" else ""
+    return f"the law misses the edge at {where}, which was trained, by a factor of {test.factor:.2g}{at_least}"
+
+
+def _beaten(test: Backtest) -> str:
+    rule, factor = min(
+        ("copying the edge of the largest size", test.copied),
+        ("the mean edge of all sizes", test.no_effect),
+        key=lambda each: each[1],
+    )
+    return f"{rule} is nearer in the backtest: a factor of {factor:.2g} against {test.factor:.2g}"
 
 
 # --- laws ------------------------------------------------------------------------------------------------------

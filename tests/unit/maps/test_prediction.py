@@ -72,23 +72,49 @@ def test_an_edge_that_does_not_move_has_the_exponent_zero() -> None:
     assert found.edge.low < 0.02 < found.edge.high
 
 
-def test_an_edge_that_falls_off_a_cliff_at_the_largest_size_is_a_doubt() -> None:
-    found = predict(
-        table_of([16, 32, 64, 128], lambda width: power_law(width) / (5 if width == 128 else 1)), {"width": 256}
-    )
+def cliff(width: float) -> float:
+    """An edge that drops at width 128."""
+    return power_law(width) / (5 if width == 128 else 1)
+
+
+def test_an_edge_that_falls_off_a_cliff_at_the_largest_size_is_refused() -> None:
+    found = predict(table_of([16, 32, 64, 128], cliff), {"width": 256}, rate=1e-4)
     assert found.backtest is not None
-    assert found.backtest.factor > 1.5
-    assert not found.backtest.is_passed
-    assert "width=128" in found.doubts[0]
+    assert found.backtest.factor > found.backtest.at_least > 1.5
+    assert found.backtest.misses
+    assert "width=128" in found.refused[0]
+    assert found.doubts[0] == found.refused[0]
+    shown = found.withheld()
+    assert shown.is_withheld
+    assert not shown.is_void
+    assert [shown.edge, shown.best_lr, shown.headroom, shown.take, shown.p_stable] == [None] * 5
+    assert shown.backtest == found.backtest
+    assert found.edge is not None, "the law still says one, to whoever wants it anyway"
 
 
-def test_a_naive_rule_that_is_nearer_is_a_doubt() -> None:
+def test_a_naive_rule_that_is_nearer_though_the_law_excludes_it_is_refused() -> None:
     found = predict(table_of([16, 32, 64, 128], lambda width: max(power_law(width), power_law(64))), {"width": 256})
     assert found.backtest is not None
     assert found.backtest.loses
     assert found.backtest.copied == pytest.approx(1.0)
-    assert any("copying" in doubt for doubt in found.doubts)
-    assert not replace(found.backtest, factor=found.backtest.copied * (1 + 1e-12)).loses, "a tie is no loss"
+    assert "copying" in found.refused[-1]
+    tie = replace(found.backtest, factor=found.backtest.copied * (1 + 1e-12))
+    assert not tie.loses, "a tie is no loss"
+    assert not replace(found.backtest, sees_effect=False).loses, "a law that allows for no effect agrees with it"
+    assert replace(found.backtest, sees_effect=False).is_beaten
+
+
+def test_a_miss_that_the_bracket_explains_is_a_doubt_and_not_refused() -> None:
+    """The edge may lie at the near end of its bracket."""
+    found = predict(
+        table_of([16, 32, 64, 128], lambda width: power_law(width) / (1.9 if width == 128 else 1)), {"width": 256}
+    )
+    assert found.backtest is not None
+    assert found.backtest.factor > 1.5 > found.backtest.at_least > 1
+    assert found.backtest.is_off
+    assert len(found.doubts) == 1
+    assert found.refused == ()
+    assert found.withheld() == found
 
 
 @pytest.mark.parametrize(
