@@ -224,8 +224,9 @@ class PredictAnswer(Answer):
         for name, exponent in result.exponents.items():
             best = result.best_exponents.get(name)
             yield Line(f"{name} to the power {_power(exponent)}{'' if best is None else f', best {_power(best)}'}", 1)
-            if name != STEPS:
+            if name != STEPS and exponent.binds is None:
                 yield Line(_theories(exponent), 2)
+        yield from self._binding()
         yield from self._tested()
         yield from self._trained()
         yield Line(f"next: {self._next()}")
@@ -282,6 +283,21 @@ class PredictAnswer(Answer):
             return f"{best}, which reaches beyond the low end of the edge's interval"
         assert result.headroom is not None
         return f"{best}, a factor {result.headroom:.2g} below the edge; err low, since loss is steeper above"
+
+    def _binding(self) -> Iterator[Line]:
+        """Which groups of layers hold the edge where it is, by the exponents of their shares of the rate."""
+        groups = {name: each for name, each in self.result.exponents.items() if each.binds is not None}
+        if not groups:
+            return
+        binding = sorted((name for name, each in groups.items() if each.binds), key=lambda name: groups[name].at)
+        others = [name for name in groups if name not in binding]
+        free = f"{joined(others, 'and')}: not seen to bind, the edge does not fall with a share of the rate"
+        if binding:
+            yield Line(
+                f"{joined(binding, 'and')} {'binds' if len(binding) == 1 else 'bind'}: a lower share raises the edge", 1
+            )
+        if others:
+            yield Line(free, 1)
 
     def _tested(self) -> Iterator[Line]:
         test = self.result.backtest

@@ -29,18 +29,23 @@ FEWEST_SIZES, LEAST_SPAN, FARTHEST = 3, 4.0, 4.0
 _SAFE = 2.0  # below the edge's interval, where no loss says which rate is best
 _COPIES = 16  # of each draw, where runs at the target weigh them
 _CURVE_POINTS = 40
+_BASE_RATE, _SHARE = "lr", "_lr"  # an axis such as mlp_lr is the share of a group of layers
 _BENDS_FROM = 4  # values of an axis that can show a bend
 
 
 @dataclass(frozen=True, slots=True)
 class Exponent:
-    """The exponent of an axis at the target with its 95 % interval, and the ``theories`` that lie inside."""
+    """The exponent of an axis at the target with its 95 % interval, and the ``theories`` that lie inside.
+
+    ``binds`` says, of the share of the rate that a group of layers has, whether the edge falls as it grows; else None.
+    """
 
     at: float
     low: float
     high: float
     theories: tuple[float, ...]
     is_assumed: bool
+    binds: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +328,8 @@ def _exponents(ladder: Ladder, law: Law, target_K: np.ndarray, assumed: Sequence
     for i, name in enumerate(ladder.names):
         at, low, high = law.exponent(i, target_K)
         theories = tuple(theory for theory in THEORIES if low <= theory <= high and name != STEPS)
-        found[name] = Exponent(at, low, high, theories, name in assumed)
+        is_group = ladder.along == _BASE_RATE and name.endswith(_SHARE)
+        found[name] = Exponent(at, low, high, theories, name in assumed, high < 0 if is_group else None)
     return found
 
 
