@@ -312,7 +312,8 @@ class PredictAnswer(Answer):
             f"largest of them {test.copied:.2f}, their mean {test.no_effect:.2f}"
         )
         if test.regret is not None:
-            yield Line(f"the best rate of the law leaves {test.regret:.2g} of loss there on the table", 1)
+            copied = "" if test.copied_regret is None else f", copying the best rate {test.copied_regret:.2g}"
+            yield Line(f"the best rate of the law leaves {test.regret:.2g} of loss there on the table{copied}", 1)
 
     def _next(self) -> str:
         result, name = self.result, shlex.quote(str(self.folder))

@@ -13,6 +13,7 @@ from orchestrator.base.query import hidden
 from orchestrator.maps.edges import Interval
 from orchestrator.maps.form import Form
 from orchestrator.maps.ladder import Ladder, Size, log_size
+from orchestrator.maps.optimum import FLAT
 
 MOST_OFF = 1.5  # of a backtest that can be trusted
 _CLEARLY = 1.1  # factor by which a naive rule is nearer than the law, and not by chance
@@ -26,7 +27,7 @@ class Backtest:
     how far from the bracket, and ``num_inside`` counts the intervals that meet it. ``copied`` and ``no_effect`` are the
     factors of copying the edge of the largest other size, and of the mean of all. ``edge``, ``bracket_low`` and
     ``bracket_high`` are of the size nearest to the target, ``regret`` the loss that the predicted best rate leaves
-    there on the table.
+    there on the table, and ``copied_regret`` what the best rate of the largest other size leaves.
     """
 
     at: Mapping[str, float]
@@ -40,9 +41,11 @@ class Backtest:
     bracket_low: float
     bracket_high: float
     regret: float | None
+    copied_regret: float | None
     num_within: int = hidden()
     least_naive: float = hidden()  # at_least of the better naive rule
     sees_effect: bool = hidden()  # whether the law of the others excludes that the edge does not move
+    flat: float = hidden()  # loss that is no matter
 
     @property
     def is_off(self) -> bool:
@@ -55,6 +58,13 @@ class Backtest:
         naive = min(self.copied, self.no_effect)
         is_nearer = self.factor > naive and not math.isclose(self.factor, naive)  # on a grid ties are common
         return is_nearer and 2 * self.num_within < self.num_sizes
+
+    @property
+    def copies_better(self) -> bool:
+        """Whether copying the best rate leaves less loss on the table, by more than is no matter."""
+        if self.regret is None or self.copied_regret is None:
+            return False
+        return self.regret > self.copied_regret + self.flat
 
     @property
     def misses(self) -> bool:
@@ -83,11 +93,13 @@ def backtest(ladder: Ladder, at: Mapping[str, float], axis: str, form: Form) -> 
     mean = [fmean(size.edge_or_bound for size in rest.sizes)] * len(tested)
     near = min(range(len(tested)), key=lambda i: _distance(tested[i], at, ladder.names))
     _, least, most = law.exponent(ladder.names.index(axis), places[near])
-    regrets = [
-        size.optimum.regret(best.interval(place_K)[0])
+    optima = [
+        (size.optimum, best.interval(place_K)[0], _nearest(rest, size, axis).optimum)
         for size, place_K in zip(tested, places, strict=True)
         if best is not None and size.optimum is not None
     ]
+    regrets = [optimum.regret(rate) for optimum, rate, _ in optima]
+    copied_regrets = [optimum.regret(other.centre) for optimum, _, other in optima if other is not None]
     pairs = list(zip(predicted, map(_bracket, tested), strict=True))
     return Backtest(
         at={axis: largest},
@@ -101,9 +113,11 @@ def backtest(ladder: Ladder, at: Mapping[str, float], axis: str, form: Form) -> 
         bracket_low=math.exp(_bracket(tested[near])[0]),
         bracket_high=math.exp(_bracket(tested[near])[1]),
         regret=median(regrets) if regrets else None,
+        copied_regret=median(copied_regrets) if copied_regrets else None,
         num_within=sum(low <= found[0] <= high for found, (low, high) in pairs),
         least_naive=min(_at_least(rule, tested) for rule in (copied, mean)),
         sees_effect=not least <= 0 <= most,
+        flat=FLAT * median(abs(min(optimum.costs)) for optimum, *_ in optima) if optima else 0.0,
     )
 
 

@@ -211,7 +211,8 @@ def confirmed(found: Prediction, trials: Sequence[TrialResult], rule: StableRule
     target = confirmation.edge
     doubts = found.doubts
     if not confirmation.is_bracketed:
-        doubts = (f"the runs at {found.target_name} do not bracket its edge: none broke, or none was stable", *doubts)
+        missing = "no whole one was stable" if confirmation.has_broken else "none broke"
+        doubts = (f"the runs at {found.target_name} do not bracket its edge: {missing}", *doubts)
     edge = Interval(*map(math.exp, target.interval()))
     return replace(
         found,
@@ -298,7 +299,13 @@ def _doubts(test: Backtest | None) -> list[str]:
     if test is None:
         return ["no backtest: without the largest size too little is left, or its edge is not on the axis"]
     found = [_missed(test)] if test.is_off and not test.misses else []
-    return [*found, *([_beaten(test)] if test.is_beaten and not test.loses else [])]
+    found += [_beaten(test)] if test.is_beaten and not test.loses else []
+    if test.copies_better:
+        found.append(
+            "copying the best rate of the largest size leaves less loss on the table in the backtest: "
+            f"{test.copied_regret:.2g} against {test.regret:.2g}"
+        )
+    return found
 
 
 def _missed(test: Backtest) -> str:

@@ -60,7 +60,9 @@ def test_the_shipped_ladder_of_widths_predicts_what_the_page_shows() -> None:
 
 def test_the_ladder_of_depths_passes_its_backtest_though_a_deeper_model_may_fail_otherwise() -> None:
     found = of_reference("lr_depth", "depth", 8)
-    assert found.doubts == ()
+    assert found.refused == ()
+    assert not found.backtest.is_off
+    assert not found.backtest.is_beaten
     assert f"{found.edge.at:.2g}" in PAGE
 
 

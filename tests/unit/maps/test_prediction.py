@@ -60,7 +60,7 @@ def test_edge_best_rate_and_exponent_of_a_known_law_are_found_and_the_backtest_p
     assert found.backtest.num_inside == 1
     assert found.doubts == ()
     assert found.regret is not None
-    assert found.regret < 0.01
+    assert found.regret < min(0.01, found.backtest.copied_regret)
     assert found.p_stable is not None
     assert found.p_stable > 0.95
 
@@ -102,6 +102,22 @@ def test_a_naive_rule_that_is_nearer_though_the_law_excludes_it_is_refused() -> 
     assert not tie.loses, "a tie is no loss"
     assert not replace(found.backtest, sees_effect=False).loses, "a law that allows for no effect agrees with it"
     assert replace(found.backtest, sees_effect=False).is_beaten
+
+
+def test_a_best_rate_that_is_better_copied_is_a_doubt() -> None:
+    """The best rate stays at 0.001 from width 64 on, and fell before."""
+    table = table_of([16, 32, 64, 128])
+    trials = [
+        replace(trial, final_loss=2 + 0.06 * math.log(trial.cell["lr"] / max(1e-3, 0.064 / trial.cell["width"])) ** 2)
+        if trial.outcome == "stable"
+        else trial
+        for trial in table.trials
+    ]
+    found = predict(replace(table, trials=tuple(trials)), {"width": 256})
+    assert found.backtest is not None
+    assert found.backtest.copies_better
+    assert found.refused == ()
+    assert any("copying the best rate" in doubt for doubt in found.doubts)
 
 
 def test_a_miss_that_the_bracket_explains_is_a_doubt_and_not_refused() -> None:
