@@ -229,6 +229,9 @@ class PredictAnswer(Answer):
         yield from self._binding()
         yield from self._tested()
         yield from self._trained()
+        if result.settings and result.edge is not None:
+            held = (f"{name}={format_value(value)}" for name, value in result.settings.items())
+            yield Line(f"holds with {' '.join(held)}, as trained")
         yield Line(f"next: {self._next()}")
         yield Figure(picture_of("prediction:prediction_picture", self.result), "edge and best rate over size")
         if os.access(self.folder, os.W_OK):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,7 @@ _SAFE = 2.0  # below the edge's interval, where no loss says which rate is best
 _COPIES = 16  # of each draw, where runs at the target weigh them
 _CURVE_POINTS = 40
 _BASE_RATE, _SHARE = "lr", "_lr"  # an axis such as mlp_lr is the share of a group of layers
+_SETTINGS = ("warmup", "beta2", "eps", "clip", "batch", "batch_size")  # for which the rate to take holds
 _BENDS_FROM = 4  # values of an axis that can show a bend
 
 
@@ -63,9 +65,9 @@ class Prediction:
     """The edge at ``target``, the best rate there (None without losses to compare) and the rate to ``take``.
 
     ``regret`` is the loss that the law left on the table at the largest trained size; ``p_stable`` is P(stable) at
-    ``rate``. ``doubts`` are reasons not to trust the answer, which come first; for those in ``refused`` it is
-    ``withheld``. If ``confirmation``, from runs at the target, voids the prediction, there is neither an edge nor a
-    rate.
+    ``rate``, and ``settings`` what all runs share of what else moves the edge. ``doubts`` are reasons not to trust the
+    answer, which come first; for those in ``refused`` it is ``withheld``. If ``confirmation``, from runs at the target,
+    voids the prediction, there is neither an edge nor a rate.
     """
 
     sweep: str
@@ -83,6 +85,7 @@ class Prediction:
     p_stable: float | None
     num_runs: int
     num_sizes: int
+    settings: Mapping[str, Any]
     doubts: tuple[str, ...]
     refused: tuple[str, ...]
     axis: str = hidden()  # that is drawn
@@ -174,6 +177,7 @@ def predict(
         p_stable=None if rate is None else law.at(target_K).p_stable(math.log(rate)),
         num_runs=ladder.num_runs,
         num_sizes=len(ladder.sizes),
+        settings=_settings(ladder),
         doubts=(*refused, *_doubts(test)),
         refused=refused,
         axis=axis,
@@ -196,6 +200,12 @@ def usual_form(ladder: Ladder, at: Mapping[str, float], assumed: Sequence[str], 
         tuple(i for i in places if may_bend[i] and not is_beyond[i]),
         assumed_places,
     )
+
+
+def _settings(ladder: Ladder) -> dict[str, Any]:
+    configs = [run.config for size in ladder.sizes for run in size.runs]
+    shared = (name for name in _SETTINGS if all(name in each and each[name] == configs[0][name] for each in configs))
+    return {name: configs[0][name] for name in shared if name not in (ladder.along, *ladder.names)}
 
 
 def _taken(edge: Interval, best_lr: Interval | None) -> float:

@@ -65,6 +65,16 @@ def test_edge_best_rate_and_exponent_of_a_known_law_are_found_and_the_backtest_p
     assert found.p_stable > 0.95
 
 
+def test_what_else_moves_the_edge_is_named_where_all_runs_share_it() -> None:
+    plain = table_of([16, 32, 64])
+    trials = [
+        replace(trial, config={"warmup": 10, "clip": None, "beta2": 0.9 if i else 0.95, "width": trial.cell["width"]})
+        for i, trial in enumerate(plain.trials)
+    ]
+    assert predict(replace(plain, trials=tuple(trials)), {"width": 128}).settings == {"warmup": 10, "clip": None}
+    assert predict(plain, {"width": 128}).settings == {}
+
+
 def test_an_edge_that_does_not_move_has_the_exponent_zero() -> None:
     found = predict(table_of([16, 32, 64, 128], lambda width: 0.02), {"width": 256})
     assert 0.0 in found.exponents["width"].theories
