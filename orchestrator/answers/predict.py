@@ -285,7 +285,8 @@ class PredictAnswer(Answer):
         if result.take < result.best_lr.at:
             return f"{best}, which reaches beyond the low end of the edge's interval"
         assert result.headroom is not None
-        return f"{best}, a factor {result.headroom:.2g} below the edge; err low, since loss is steeper above"
+        loss = "" if result.best_loss is None else f" and its loss {_interval(result.best_loss, 3)}"
+        return f"{best}{loss}, a factor {result.headroom.at:.2g} below the edge; err low, since loss is steeper above"
 
     def _binding(self) -> Iterator[Line]:
         """Which groups of layers hold the edge where it is, by the exponents of their shares of the rate."""
@@ -356,8 +357,8 @@ class PredictAnswer(Answer):
         return f" (about {high if low == high else f'{low} to {high}'} on one worker)"
 
 
-def _interval(found: Interval) -> str:
-    return f"{found.at:.2g} ({found.low:.2g} to {found.high:.2g})"
+def _interval(found: Interval, digits: int = 2) -> str:
+    return f"{found.at:.{digits}g} ({found.low:.{digits}g} to {found.high:.{digits}g})"
 
 
 def _power(exponent: Exponent) -> str:

@@ -18,7 +18,7 @@ from orchestrator.detection.relative import lr_axis
 from orchestrator.maps.backtest import Backtest, backtest
 from orchestrator.maps.confirmation import Confirmation, judged
 from orchestrator.maps.edges import STABLE, Interval, StableRule
-from orchestrator.maps.form import Form, usual_prior
+from orchestrator.maps.form import LOSS_SCALE, Form, usual_prior
 from orchestrator.maps.ladder import Ladder, is_stable_above, log_size, pooled, read_ladder
 from orchestrator.maps.law import Law
 from orchestrator.maps.lengths import STEPS
@@ -62,7 +62,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The edge at ``target``, the best rate there (None without losses to compare) and the rate to ``take``.
+    """The edge at ``target``, the best rate, its loss and edge / best rate there, and the rate to ``take``.
+
+    What losses tell is None without some to compare.
 
     ``regret`` is the loss that the law left on the table at the largest trained size; ``p_stable`` is P(stable) at
     ``rate``, and ``settings`` what all runs share of what else moves the edge. ``doubts`` are reasons not to trust the
@@ -75,7 +77,8 @@ class Prediction:
     target: Mapping[str, float]
     edge: Interval | None
     best_lr: Interval | None
-    headroom: float | None
+    best_loss: Interval | None
+    headroom: Interval | None
     take: float | None
     exponents: Mapping[str, Exponent]
     best_exponents: Mapping[str, Exponent]
@@ -115,7 +118,7 @@ class Prediction:
         return self._without_numbers() if self.refused else self
 
     def _without_numbers(self) -> Prediction:
-        return replace(self, edge=None, best_lr=None, headroom=None, take=None, p_stable=None)
+        return replace(self, edge=None, best_lr=None, best_loss=None, headroom=None, take=None, p_stable=None)
 
     def law_target(self) -> Target:
         """Return what the law alone says of the edge at the target, in enough draws for runs there to weigh."""
@@ -157,7 +160,7 @@ def predict(
     law = form.edge_law(ladder)
     exponent_K = np.array([law.exponent(i, target_K)[0] for i in range(len(ladder.names))])
     few = pooled(ladder, axis, exponent_K) if ladder.is_scattered else ladder
-    best, test = form.best_law(few), backtest(few, at, axis, form)
+    best, losses, test = form.best_law(few), form.loss_law(few), backtest(few, at, axis, form)
     refused = _refused(test)
     edge = _interval(law, target_K)
     best_lr = None if best is None else _interval(best, target_K)
@@ -167,7 +170,8 @@ def predict(
         target=dict(at),
         edge=edge,
         best_lr=best_lr,
-        headroom=None if best_lr is None else edge.at / best_lr.at,
+        best_loss=None if losses is None else _interval(losses, target_K, LOSS_SCALE),
+        headroom=_headroom(edge, best_lr),
         take=_taken(edge, best_lr),
         exponents=_exponents(ladder, law, target_K, assumed),
         best_exponents={} if best is None else _exponents(ladder, best, target_K, assumed),
@@ -208,6 +212,16 @@ def _settings(ladder: Ladder) -> dict[str, Any]:
     return {name: configs[0][name] for name in shared if name not in (ladder.along, *ladder.names)}
 
 
+def _headroom(edge: Interval, best_lr: Interval | None) -> Interval | None:
+    """The quotient of edge and best rate, which are fitted apart."""
+    if best_lr is None:
+        return None
+    at = edge.at / best_lr.at
+    below = math.hypot(math.log(edge.at / edge.low), math.log(best_lr.high / best_lr.at))
+    above = math.hypot(math.log(edge.high / edge.at), math.log(best_lr.at / best_lr.low))
+    return Interval(at, at * math.exp(-below), at * math.exp(above))
+
+
 def _taken(edge: Interval, best_lr: Interval | None) -> float:
     return edge.low / _SAFE if best_lr is None else min(best_lr.at, edge.low)
 
@@ -227,7 +241,7 @@ def confirmed(found: Prediction, trials: Sequence[TrialResult], rule: StableRule
     return replace(
         found,
         edge=edge,
-        headroom=None if found.best_lr is None else edge.at / found.best_lr.at,
+        headroom=_headroom(edge, found.best_lr),
         take=_taken(edge, found.best_lr),
         p_stable=None if found.rate is None else target.p_stable(math.log(found.rate)),
         doubts=doubts,
@@ -336,8 +350,8 @@ def _beaten(test: Backtest) -> str:
 # --- laws ------------------------------------------------------------------------------------------------------
 
 
-def _interval(law: Law, size_K: np.ndarray) -> Interval:
-    return Interval(*map(math.exp, law.interval(size_K)))
+def _interval(law: Law, size_K: np.ndarray, scale: float = 1.0) -> Interval:
+    return Interval(*(math.exp(log / scale) for log in law.interval(size_K)))
 
 
 def _exponents(ladder: Ladder, law: Law, target_K: np.ndarray, assumed: Sequence[str]) -> dict[str, Exponent]:

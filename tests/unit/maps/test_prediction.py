@@ -65,6 +65,22 @@ def test_edge_best_rate_and_exponent_of_a_known_law_are_found_and_the_backtest_p
     assert found.p_stable > 0.95
 
 
+def test_the_loss_of_the_best_rate_follows_a_law_of_its_own() -> None:
+    plain = table_of([16, 32, 64, 128])
+    trials = [
+        replace(trial, final_loss=None if trial.final_loss is None else trial.final_loss * trial.cell["width"] ** -0.07)
+        for trial in plain.trials
+    ]
+    found = predict(replace(plain, trials=tuple(trials)), {"width": 256})
+    assert found.best_loss is not None
+    assert found.best_loss.low < 2 * 256**-0.07 < found.best_loss.high
+    assert found.best_loss.high / found.best_loss.low < 1.1
+    assert found.headroom is not None
+    assert found.headroom.low < 4 < found.headroom.high
+    without = predict(replace(plain, trials=tuple(replace(trial, final_loss=None) for trial in trials)), {"width": 256})
+    assert (without.best_loss, without.headroom) == (None, None)
+
+
 def test_what_else_moves_the_edge_is_named_where_all_runs_share_it() -> None:
     plain = table_of([16, 32, 64])
     trials = [
