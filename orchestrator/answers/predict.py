@@ -226,6 +226,7 @@ class PredictAnswer(Answer):
             yield Line(f"{name} to the power {_power(exponent)}{'' if best is None else f', best {_power(best)}'}", 1)
             if name != STEPS and exponent.binds is None:
                 yield Line(_theories(exponent), 2)
+            yield from self._bends(name)
         yield from self._binding()
         yield from self._tested()
         yield from self._trained()
@@ -287,6 +288,16 @@ class PredictAnswer(Answer):
         assert result.headroom is not None
         loss = "" if result.best_loss is None else f" and its loss {_interval(result.best_loss, 3)}"
         return f"{best}{loss}, a factor {result.headroom.at:.2g} below the edge; err low, since loss is steeper above"
+
+    def _bends(self, name: str) -> Iterator[Line]:
+        """Where an exponent changes over the sizes."""
+        pairs = ("edge", self.result.exponents.get(name)), ("best", self.result.best_exponents.get(name))
+        for what, exponent in pairs:
+            if exponent is not None and exponent.bends and exponent.bend is not None:
+                bend = exponent.bend
+                yield Line(
+                    f"bends: {what} by {bend.at:.2f} ({bend.low:.2f} to {bend.high:.2f}, 99 %) for each doubling", 2
+                )
 
     def _binding(self) -> Iterator[Line]:
         """Which groups of layers hold the edge where it is, by the exponents of their shares of the rate."""

@@ -16,6 +16,7 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.words import count
 from orchestrator.detection.relative import lr_axis
 from orchestrator.maps.backtest import Backtest, backtest
+from orchestrator.maps.bend import BENDS_FROM, best_bends, edge_bends
 from orchestrator.maps.confirmation import Confirmation, judged
 from orchestrator.maps.edges import STABLE, Interval, StableRule
 from orchestrator.maps.form import LOSS_SCALE, Form, usual_prior
@@ -32,14 +33,14 @@ _COPIES = 16  # of each draw, where runs at the target weigh them
 _CURVE_POINTS = 40
 _BASE_RATE, _SHARE = "lr", "_lr"  # an axis such as mlp_lr is the share of a group of layers
 _SETTINGS = ("warmup", "beta2", "eps", "clip", "batch", "batch_size")  # for which the rate to take holds
-_BENDS_FROM = 4  # values of an axis that can show a bend
 
 
 @dataclass(frozen=True, slots=True)
 class Exponent:
     """The exponent of an axis at the target with its 95 % interval, and the ``theories`` that lie inside.
 
-    ``binds`` says, of the share of the rate that a group of layers has, whether the edge falls as it grows; else None.
+    ``bend`` is its change for each doubling of the size with a 99 % interval, None with few sizes. ``binds`` says, of
+    the share of the rate that a group of layers has, whether the edge falls as it grows; else None.
     """
 
     at: float
@@ -48,6 +49,12 @@ class Exponent:
     theories: tuple[float, ...]
     is_assumed: bool
     binds: bool | None = None
+    bend: Interval | None = None
+
+    @property
+    def bends(self) -> bool:
+        """Whether the exponent surely changes over the sizes."""
+        return self.bend is not None and not self.bend.low <= 0 <= self.bend.high
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +169,8 @@ def predict(
     few = pooled(ladder, axis, exponent_K) if ladder.is_scattered else ladder
     best, losses, test = form.best_law(few), form.loss_law(few), backtest(few, at, axis, form)
     refused = _refused(test)
+    exponents = _exponents(ladder, law, target_K, assumed, edge_bends(few))
+    best_exponents = {} if best is None else _exponents(ladder, best, target_K, assumed, best_bends(few))
     edge = _interval(law, target_K)
     best_lr = None if best is None else _interval(best, target_K)
     return Prediction(
@@ -173,8 +182,8 @@ def predict(
         best_loss=None if losses is None else _interval(losses, target_K, LOSS_SCALE),
         headroom=_headroom(edge, best_lr),
         take=_taken(edge, best_lr),
-        exponents=_exponents(ladder, law, target_K, assumed),
-        best_exponents={} if best is None else _exponents(ladder, best, target_K, assumed),
+        exponents=exponents,
+        best_exponents=best_exponents,
         backtest=test,
         regret=None if test is None else test.regret,
         rate=rate,
@@ -182,7 +191,7 @@ def predict(
         num_runs=ladder.num_runs,
         num_sizes=len(ladder.sizes),
         settings=_settings(ladder),
-        doubts=(*refused, *_doubts(test)),
+        doubts=(*refused, *_doubts(test), *_bent(ladder, at, exponents)),
         refused=refused,
         axis=axis,
         ladder=ladder,
@@ -195,7 +204,7 @@ def predict(
 def usual_form(ladder: Ladder, at: Mapping[str, float], assumed: Sequence[str], assume: float | None) -> Form:
     """Return the form of a law for a target: sizes share what lies beyond them, and bend along what they enclose."""
     is_beyond = [_is_beyond(ladder, name, at[name]) for name in ladder.names]
-    may_bend = [len(ladder.values(name)) >= _BENDS_FROM for name in ladder.names]
+    may_bend = [len(ladder.values(name)) >= BENDS_FROM for name in ladder.names]
     places = range(len(ladder.names))
     assumed_places = tuple(ladder.names.index(name) for name in assumed)
     return Form(
@@ -332,6 +341,16 @@ def _doubts(test: Backtest | None) -> list[str]:
     return found
 
 
+def _bent(ladder: Ladder, at: Mapping[str, float], exponents: Mapping[str, Exponent]) -> list[str]:
+    """Say along which axes beyond the sizes the edge bends, since its law is straight."""
+    return [
+        f"the edge bends along {name}, and its law is straight: the exponent changes by {each.bend.at:.2g} "
+        f"({each.bend.low:.2g} to {each.bend.high:.2g}, 99 %) for each doubling"
+        for name, each in exponents.items()
+        if each.bends and each.bend is not None and _is_beyond(ladder, name, at[name])
+    ]
+
+
 def _missed(test: Backtest) -> str:
     where = ", ".join(f"{name}={format_value(value)}" for name, value in test.at.items())
     at_least = f", or {test.at_least:.2g} at least" if f"{test.at_least:.2g}" != f"{test.factor:.2g}" else ""
@@ -354,13 +373,16 @@ def _interval(law: Law, size_K: np.ndarray, scale: float = 1.0) -> Interval:
     return Interval(*(math.exp(log / scale) for log in law.interval(size_K)))
 
 
-def _exponents(ladder: Ladder, law: Law, target_K: np.ndarray, assumed: Sequence[str]) -> dict[str, Exponent]:
+def _exponents(
+    ladder: Ladder, law: Law, target_K: np.ndarray, assumed: Sequence[str], bends: Mapping[str, Interval]
+) -> dict[str, Exponent]:
     found = {}
     for i, name in enumerate(ladder.names):
         at, low, high = law.exponent(i, target_K)
         theories = tuple(theory for theory in THEORIES if low <= theory <= high and name != STEPS)
         is_group = ladder.along == _BASE_RATE and name.endswith(_SHARE)
-        found[name] = Exponent(at, low, high, theories, name in assumed, high < 0 if is_group else None)
+        binds = high < 0 if is_group else None
+        found[name] = Exponent(at, low, high, theories, name in assumed, binds, bends.get(name))
     return found
 
 
