@@ -1,6 +1,6 @@
 """How well smaller sizes predict the edge and the best rate of a larger one, on a table of finished runs.
 
-    python benchmarks/predict.py FILE [--leave-out WIDTH | --each-grid] [--assume EXPONENT | --free]
+    python benchmarks/predict.py FILE [--leave-out WIDTH | --each-grid] [--assume EXPONENT | --free] [--surface]
 
 FILE is a CSV with the columns width, depth, tokens, batch, lr and smooth_loss, such as the table of Step Law (arXiv
 2503.04715); a loss above 5 is a run that diverged. It is imported as a sweep with axes lr, batch, width, depth and
@@ -8,7 +8,8 @@ tokens. The runs of the largest width, or of WIDTH and above, or of one grid aft
 others, row by row: a row is one size, token count and batch. Where widths or depths span less than a factor of 4,
 `sweep predict` refuses them without an exponent, and the one that it proposes is assumed here, unless --free says to
 fit it nevertheless. Two naive rules stand next to the law: no scaling (the edge of the nearest row of the largest
-smaller size), and one constant (the mean edge of all other rows).
+smaller size), and one constant (the mean edge of all other rows). With --surface the surface of P(stable), over all
+axes but the depth, is read at the target, too, where `sweep` itself does not read it.
 
 Regret is the loss that a rate leaves on the table: first against the best single run of its row, which may be a lucky
 one, then against a cubic in log rate through the runs within 0.06 of it, where luck averages out.
@@ -40,7 +41,8 @@ from orchestrator.maps.ladder import Ladder, Size, log_size, read_ladder  # noqa
 from orchestrator.maps.law import Law  # noqa: E402
 from orchestrator.maps.optimum import Optimum  # noqa: E402
 from orchestrator.maps.prediction import carries, usual_assumption, usual_form  # noqa: E402
-from orchestrator.maps.table import read_table  # noqa: E402
+from orchestrator.maps.surface_map import surface_map  # noqa: E402
+from orchestrator.maps.table import SweepTable, read_table  # noqa: E402
 
 SIZES = ("width", "depth", "tokens", "batch")
 DIVERGED_ABOVE = 5
@@ -97,13 +99,18 @@ def rounded(path: Path, folder: Path) -> Path:
 
 def imported(path: Path, folder: Path) -> Ladder:
     """The table as a sweep, read as sizes."""
+    return read_ladder(imported_table(path, folder), SIZES, "lr")
+
+
+def imported_table(path: Path, folder: Path) -> SweepTable:
+    """The table as a sweep."""
     axes = [part for name in ("lr", *SIZES) for part in ("--axis", f"{name}=log")]
     arguments = ["import", str(rounded(path, folder)), "--name", "table", *axes, "--outcome", "smooth_loss"]
     done = CliRunner().invoke(app, [*arguments, "--diverged-above", str(DIVERGED_ABOVE), "--results", str(folder)])
     if done.exit_code:
         raise SystemExit(done.output or str(done.exception))
     with LedgerReader(folder / "table" / LEDGER) as ledger:
-        return read_ladder(read_table(ledger), SIZES, "lr")
+        return read_table(ledger)
 
 
 def predicted(ladder: Ladder, from_width: float, assume: float | None = None, is_free: bool = False) -> list[Row]:
@@ -151,18 +158,38 @@ def _of_others(ladder: Ladder, is_target: Callable[[Size], bool], assume: float 
     return found
 
 
+def surface_factors(table: SweepTable, rows: list[Row]) -> list[float]:
+    """How far a surface that is fitted to smaller widths is from the edges of ``rows``, of those where it has one."""
+    from_width = min(row.size.setting["width"] for row in rows)
+    smaller = tuple(trial for trial in table.trials if trial.cell["width"] < from_width)
+    axes = tuple(axis for axis in table.axes if axis.name != "depth")  # it goes with the width
+    trials = tuple(replace(trial, cell=trial.cell.without({"depth"})) for trial in smaller)
+    surface = surface_map(replace(table, axes=axes, trials=trials), "lr", fills_grids=True)
+    whole = replace(surface, reach=surface.axes)
+    found = []
+    for row in rows:
+        edges = whole.row({axis.name: float(row.size.setting[axis.name]) for axis in axes if axis.name != "lr"}).edges
+        if row.size.edge is not None and edges and edges[0].at is not None:
+            found.append(math.exp(abs(math.log(edges[0].at) - row.size.edge)))
+    return found
+
+
 def factors(rows: list[Row], rule: str) -> list[float]:
     """How far the edges of a rule are from the middles of the brackets, among rows that have one."""
     return [math.exp(abs(getattr(row, rule) - row.size.edge)) for row in rows if row.size.edge is not None]
+
+
+def factors_text(name: str, found: list[float]) -> str:
+    """The median of factors, and how many are near."""
+    share = sum(factor <= NEAR for factor in found) / len(found)
+    return f"{name}: factor {median(found):.3f} in the median, {100 * share:.0f} % within {NEAR}"
 
 
 def report(rows: list[Row]) -> list[str]:
     """The figures, one a line."""
     lines = [f"{len(rows)} rows, {sum(row.size.edge is not None for row in rows)} with a bracket"]
     for rule, name in (("at", "the law"), ("copied", "no scaling"), ("constant", "one constant")):
-        found = factors(rows, rule)
-        share = sum(factor <= NEAR for factor in found) / len(found)
-        lines.append(f"{name}: factor {median(found):.3f} in the median, {100 * share:.0f} % within {NEAR}")
+        lines.append(factors_text(name, factors(rows, rule)))
     meets = 100 * sum(row.meets for row in rows) / len(rows)
     width = median(math.exp(row.high - row.low) for row in rows)
     lines.append(f"the interval meets the bracket in {meets:.0f} % of rows, and is a factor {width:.2f} wide")
@@ -185,15 +212,19 @@ def main() -> None:
     parser.add_argument("--each-grid", action="store_true", help="predict each width and token count from all others")
     parser.add_argument("--assume", type=float, metavar="EXPONENT", help="in place of what `sweep predict` proposes")
     parser.add_argument("--free", action="store_true", help="assume no exponent of width and depth")
+    parser.add_argument("--surface", action="store_true", help="read a fitted surface beyond its trials, too")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        ladder = imported(arguments.file, Path(folder))
+        table = imported_table(arguments.file, Path(folder))
+    ladder = read_ladder(table, SIZES, "lr")
     if arguments.each_grid:
         rows = each_grid(ladder, arguments.assume, arguments.free)
     else:
         from_width = arguments.leave_out or ladder.values("width")[-1]
         rows = predicted(ladder, from_width, arguments.assume, arguments.free)
     print("\n".join(report(rows)))
+    if arguments.surface:
+        print(factors_text("a surface beyond its trials", surface_factors(table, rows)))
 
 
 if __name__ == "__main__":

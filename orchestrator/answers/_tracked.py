@@ -36,7 +36,8 @@ def _predicted(folder: Path) -> Iterator[SweepAnswer]:
 def _answer(found: Prediction) -> SweepAnswer:
     tags = {"predicted.at": found.target_name, "predicted.doubts": "; ".join(found.doubts) or "none"}
     if found.edge is None or found.take is None:
-        return SweepAnswer({**tags, "predicted.edge": "void"}, {}, f"Nothing is predicted at {found.target_name}.")
+        word = "void" if found.is_void else "refused"
+        return SweepAnswer({**tags, "predicted.edge": word}, {}, f"Nothing is predicted at {found.target_name}.")
     edge = f"{found.edge.at:.2g} ({found.edge.low:.2g} to {found.edge.high:.2g})"
     return SweepAnswer(
         {**tags, "predicted.edge": edge},

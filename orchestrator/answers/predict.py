@@ -68,6 +68,7 @@ class PredictQuery(Query["SweepTable"]):
         None, "the exponent of axes with fewer than 3 sizes or a span below 4, e.g. -1", metavar="EXPONENT"
     )
     far: bool = option(False, "predict a target that is more than 4 times beyond the trained sizes")
+    anyway: bool = option(False, "also say numbers that failed the backtest")
     degraded: bool = degraded_option()
     confirm: int | None = option(
         None, "train a short run and this many whole ones at the target", metavar="N", minimum=1, maximum=100
@@ -103,6 +104,7 @@ class PredictQuery(Query["SweepTable"]):
         else:
             found, code = confirming.train(found, self.confirm, say)
             trained = confirming.folders(found)
+        found = found if self.anyway else found.withheld()
         can_train = imported_of(subject.facts) is None
         asked = json.dumps({name: getattr(self, name) for name in self.options() if name not in _NOT_KEPT})
         folder, seconds = subject.ledger.path.parent, step_seconds(table, found.ladder, found.target)
@@ -146,6 +148,7 @@ class PredictQuery(Query["SweepTable"]):
             *([f"--along={self.along}"] if self.along else []),
             *([f"--assume={self.assume:g}"] if self.assume is not None else []),
             *(["--far"] if self.far else []),
+            *(["--anyway"] if self.anyway else []),
             *(["--degraded"] if self.degraded else []),
         ]
         return shlex.join(words)
@@ -211,7 +214,7 @@ class PredictAnswer(Answer):
             yield Caution(
                 f"a run at the target has no result: `sweep status {runs}` says why; the same command goes on"
             )
-        yield from self._void() if result.is_void else self._edge()
+        yield from self._void() if result.is_void else self._withheld() if result.is_withheld else self._edge()
         runs, sizes = count(result.num_runs, "run"), count(result.num_sizes, "size")
         judged = joined(list(map(str, result.ladder.lengths)), "and")
         when = f", judged after {judged} steps" if judged else ""
@@ -221,10 +224,15 @@ class PredictAnswer(Answer):
         for name, exponent in result.exponents.items():
             best = result.best_exponents.get(name)
             yield Line(f"{name} to the power {_power(exponent)}{'' if best is None else f', best {_power(best)}'}", 1)
-            if name != STEPS:
+            if name != STEPS and exponent.binds is None:
                 yield Line(_theories(exponent), 2)
+            yield from self._bends(name)
+        yield from self._binding()
         yield from self._tested()
         yield from self._trained()
+        if result.settings and result.edge is not None:
+            held = (f"{name}={format_value(value)}" for name, value in result.settings.items())
+            yield Line(f"holds with {' '.join(held)}, as trained")
         yield Line(f"next: {self._next()}")
         yield Figure(picture_of("prediction:prediction_picture", self.result), "edge and best rate over size")
         if os.access(self.folder, os.W_OK):
@@ -235,6 +243,13 @@ class PredictAnswer(Answer):
         yield Caution(f"void: {self.result.target_name} is not as on the ladder, so nothing is predicted there")
         for reason in self.result.confirmation.reasons:
             yield Line(reason, 1)
+
+    def _withheld(self) -> Iterator[Block]:
+        first, *others = self.result.refused
+        yield Caution(f"refused: {first}")
+        for reason in (*others, *(doubt for doubt in self.result.doubts if doubt not in self.result.refused)):
+            yield Line(reason, 1)
+        yield Line(f"{self.result.target_name}: no number is to be trusted; --anyway shows what the law says")
 
     def _edge(self) -> Iterator[Block]:
         result = self.result
@@ -252,7 +267,7 @@ class PredictAnswer(Answer):
         confirmation = self.result.confirmation
         if confirmation is None:
             return
-        law = "" if self.result.is_void else f"; without them the law says {_interval(confirmation.law_edge)}"
+        law = "" if self.result.edge is None else f"; without them the law says {_interval(confirmation.law_edge)}"
         yield Line(f"trained there: {confirmation.member_steps:,} steps{law}")
         for run in confirmation.runs:
             end = "" if run.onset is None else f", breaks at step {run.onset}"
@@ -271,7 +286,33 @@ class PredictAnswer(Answer):
         if result.take < result.best_lr.at:
             return f"{best}, which reaches beyond the low end of the edge's interval"
         assert result.headroom is not None
-        return f"{best}, a factor {result.headroom:.2g} below the edge; err low, since loss is steeper above"
+        loss = "" if result.best_loss is None else f" and its loss {_interval(result.best_loss, 3)}"
+        return f"{best}{loss}, a factor {result.headroom.at:.2g} below the edge; err low, since loss is steeper above"
+
+    def _bends(self, name: str) -> Iterator[Line]:
+        """Where an exponent changes over the sizes."""
+        pairs = ("edge", self.result.exponents.get(name)), ("best", self.result.best_exponents.get(name))
+        for what, exponent in pairs:
+            if exponent is not None and exponent.bends and exponent.bend is not None:
+                bend = exponent.bend
+                yield Line(
+                    f"bends: {what} by {bend.at:.2f} ({bend.low:.2f} to {bend.high:.2f}, 99 %) for each doubling", 2
+                )
+
+    def _binding(self) -> Iterator[Line]:
+        """Which groups of layers hold the edge where it is, by the exponents of their shares of the rate."""
+        groups = {name: each for name, each in self.result.exponents.items() if each.binds is not None}
+        if not groups:
+            return
+        binding = sorted((name for name, each in groups.items() if each.binds), key=lambda name: groups[name].at)
+        others = [name for name in groups if name not in binding]
+        free = f"{joined(others, 'and')}: not seen to bind, the edge does not fall with a share of the rate"
+        if binding:
+            yield Line(
+                f"{joined(binding, 'and')} {'binds' if len(binding) == 1 else 'bind'}: a lower share raises the edge", 1
+            )
+        if others:
+            yield Line(free, 1)
 
     def _tested(self) -> Iterator[Line]:
         test = self.result.backtest
@@ -286,7 +327,8 @@ class PredictAnswer(Answer):
             f"largest of them {test.copied:.2f}, their mean {test.no_effect:.2f}"
         )
         if test.regret is not None:
-            yield Line(f"the best rate of the law leaves {test.regret:.2g} of loss there on the table", 1)
+            copied = "" if test.copied_regret is None else f", copying the best rate {test.copied_regret:.2g}"
+            yield Line(f"the best rate of the law leaves {test.regret:.2g} of loss there on the table{copied}", 1)
 
     def _next(self) -> str:
         result, name = self.result, shlex.quote(str(self.folder))
@@ -300,22 +342,22 @@ class PredictAnswer(Answer):
             own = f"{result.sweep}_at_target --seeds {min(run.seed for run in runs)}"
             return f"`sweep run {name} {sizes} --name {own}` maps {result.along} at the target itself"
         asked = f"`sweep predict {name} {self.options}"
-        assert result.edge is not None
-        is_wide = result.edge.high > _WIDE * result.edge.low
+        is_wide = result.edge is None or result.edge.high > _WIDE * result.edge.low
         is_open = result.confirmation is None or not result.confirmation.is_bracketed
         if self.can_train and (is_open or is_wide):
             known = 0 if result.confirmation is None else sum(r.steps == longest for r in result.confirmation.runs)
             why = "since a larger model may fail in a way that no smaller one shows" if not known else "to know more"
             cost = f"{_CONFIRM} runs and {_CONFIRM * longest:,} steps{self._time(_CONFIRM * longest)}"
             return f"{asked} --confirm {known + _CONFIRM}` trains at most {cost} there, {why}"
-        if result.doubts:
+        if result.doubts and not result.is_withheld:
             return f"`sweep boundary {name} --along {result.along}` shows the edge of each size"
         if is_wide:
             values = result.ladder.values(result.axis)
             size = f"{result.axis} between {format_value(values[-1])} and {format_value(result.target[result.axis])}"
             num = len(runs) // len(values)
             steps = f" and {count(num * longest, 'step')}" if longest else ""  # an import may not know its lengths
-            return f"a size more would narrow the interval: {size}, with {count(num, 'run')}{steps}"
+            would = "show whether the law holds" if result.is_withheld else "narrow the interval"
+            return f"a size more would {would}: {size}, with {count(num, 'run')}{steps}"
         return f"{asked} --lr RATE` says P(stable) at a rate of your own"
 
     def _time(self, steps: int) -> str:
@@ -326,8 +368,8 @@ class PredictAnswer(Answer):
         return f" (about {high if low == high else f'{low} to {high}'} on one worker)"
 
 
-def _interval(found: Interval) -> str:
-    return f"{found.at:.2g} ({found.low:.2g} to {found.high:.2g})"
+def _interval(found: Interval, digits: int = 2) -> str:
+    return f"{found.at:.{digits}g} ({found.low:.{digits}g} to {found.high:.{digits}g})"
 
 
 def _power(exponent: Exponent) -> str:

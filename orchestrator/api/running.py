@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from objectives.native.library import compile_kernels
 from orchestrator.api.live_view import LiveView
 from orchestrator.api.sweep_files import overrides, read_sweep
@@ -39,7 +37,7 @@ from orchestrator.render.text_map import text_map
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, build_sweep, check_import, load_sections
-from orchestrator.sweepfile.strict_yaml import parse_document
+from orchestrator.sweepfile.strict_yaml import parse_document, text_of
 
 if TYPE_CHECKING:
     from orchestrator.api.results import SweepResults
@@ -78,8 +76,7 @@ def run(
 
 def _sweep(sweep: str | Path | Mapping[str, Any], changes: Overrides, results: Path, allow_import: bool) -> Sweep:
     if isinstance(sweep, Mapping):
-        text = yaml.safe_dump(dict(sweep), sort_keys=False)
-        return build_sweep(parse_document(text, "sweep"), changes, allow_import=allow_import)
+        return build_sweep(parse_document(text_of(sweep), "sweep"), changes, allow_import=allow_import)
     return read_sweep(str(sweep), results, changes, allow_import)
 
 

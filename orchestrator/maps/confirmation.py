@@ -57,6 +57,11 @@ class Confirmation:
     edge: Target = hidden()
 
     @property
+    def has_broken(self) -> bool:
+        """Whether a run broke."""
+        return any(run.outcome in BROKEN for run in self.runs)
+
+    @property
     def is_void(self) -> bool:
         """Whether the target is not as on the ladder."""
         return bool(self.reasons)

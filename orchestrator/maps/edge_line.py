@@ -105,9 +105,10 @@ def _fitted(table: SweepTable, chosen: EdgeAxes, rule: StableRule) -> tuple[list
     """The lines of a surface, and what was fitted."""
     surface = surface_map(table, chosen.along.name, chosen.fixed, rule)
     names, across, lines = [axis.name for axis in surface.axes if axis.name != surface.along.name], chosen.across, []
+    places = _places(next((axis for axis in surface.reach if axis.name == across.name), across))
     for value, label in _facet_values(chosen.facet):
         setting = dict(chosen.read_at) if chosen.facet is None else {**chosen.read_at, chosen.facet.name: value}
-        settings = ({**setting, across.name: place} for place in _places(across))
+        settings = ({**setting, across.name: place} for place in places)
         rows = (surface.row({name: values[name] for name in names}) for values in settings)
         lines.append(EdgeLine(value, label, tuple(rows)))
     return lines, [

@@ -17,10 +17,13 @@ import numpy as np
 from orchestrator.maps.ladder import Ladder, log_size
 from orchestrator.maps.law import Exponents, Law, fit_centres, fit_edges, fit_edges_over_time
 from orchestrator.maps.lengths import STEPS
+from orchestrator.maps.optimum import FLAT
 
 _ASSUMED_SD = 1e-3
 _BEST_STEEPER, _BEST_STEEPER_SD = 1.375, 0.25
 _LEAST_OPTIMA = 2
+_FEWEST_LOSSES = 3  # an exponent of the loss that is assumed for two sizes would be a guess
+LOSS_SCALE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,26 @@ class Form:
         shared = [axis for axis in self.shared if ladder.names[axis] != STEPS]
         log_step_J = np.log(ladder.lengths)
         return fit_edges_over_time(size_NK[:, :-1], log_rate_N, num_stable_N, log_step_J, self.prior, shared)
+
+    def loss_law(self, ladder: Ladder) -> Law | None:
+        """Fit the law of ``LOSS_SCALE`` times the log of the best loss; None without losses, which are positive.
+
+        Losses scatter less between sizes than rates, and their exponents are smaller, so that they are scaled up to
+        what the priors are made for.
+        """
+        optima = [(size, min(optimum.costs)) for size, optimum in ladder.optima() if not optimum.beyond]
+        if (
+            ladder.lengths
+            or not ladder.measure.is_loss
+            or len(optima) < _FEWEST_LOSSES
+            or min(c for _, c in optima) <= 0
+        ):
+            return None
+        sizes = np.array([log_size(size.setting, ladder.names) for size, _ in optima])
+        log_R = LOSS_SCALE * np.log([cost for _, cost in optima])
+        spread_R = np.full(len(log_R), LOSS_SCALE * FLAT)
+        usual = Exponents.usual(len(ladder.names))
+        return fit_centres(sizes, log_R, spread_R, np.zeros(len(log_R)), usual, self.shared, self.bent)
 
     def best_law(self, ladder: Ladder) -> Law | None:
         """Fit the law of the centres of flat optima; None without a centre on the axis, or for another length."""

@@ -137,7 +137,7 @@ def _doubts(num: int, num_inside: int) -> list[str]:
 def surface_shares(table: SweepTable) -> tuple[Mapping[str, float] | None, str | None]:
     """The share of each axis in what moves P(stable): its mean squared change when the values of the axis are shuffled.
 
-    The points are drawn evenly over the axes, whatever cells were trained. The second value is the reason why
+    The points are drawn evenly over the part of the axes that trials reach. The second value is the reason why
     shares are missing. L. Breiman, Random forests, 2001, section 10.
     """
     if not any(axis.ends is not None or is_ordered(axis.values) for axis in table.axes):
@@ -157,7 +157,7 @@ def _changes(surface: SurfaceMap) -> dict[str, float]:
     cells = [
         {
             axis.name: axis.values[random.integers(len(axis.values))] if axis.values else axis.at(random.random())
-            for axis in surface.axes
+            for axis in surface.reach
         }
         for _ in range(_POINTS)
     ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.errors import InputError, Problem, did_you_mean
 from orchestrator.base.query import hidden, reported
@@ -17,9 +17,13 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import IMPORTED, cell_state
 from orchestrator.maps.axes import existing, led, sides, value_labels
 from orchestrator.maps.edges import STABLE, Escape, Interval, Margin, Side, StableRule
+from orchestrator.maps.grid_map import GridMap
 from orchestrator.maps.stability_map import map_of
 from orchestrator.maps.table import SweepTable, base_notes
 from orchestrator.sweepfile.settings import RunSettings, settings_of
+
+if TYPE_CHECKING:
+    from orchestrator.maps.surface_map import SurfaceMap
 
 _NEAREST = 4  # cells
 _SAME = 1e-9  # values within this share of each other, of 1 - value on a log1m axis, are one
@@ -140,6 +144,8 @@ def locate(table: SweepTable, run: RunSettings, rule: StableRule = STABLE) -> Lo
         return located
     stability = map_of(table, rule=rule)
     position = stability.position(place.setting)
+    if position.side == "outside":
+        return replace(located, place=replace(place, outside=tuple(_unreached(stability, place.setting))))
     return replace(
         located,
         side=position.side,
@@ -152,6 +158,14 @@ def locate(table: SweepTable, run: RunSettings, rule: StableRule = STABLE) -> Lo
         axes=stability.axes if stability.is_fitted else located.axes,
         is_fitted=stability.is_fitted,
     )
+
+
+def _unreached(stability: GridMap | SurfaceMap, setting: Mapping[str, Any]) -> Iterator[Outside]:
+    """The values of the run that no trial of a surface reaches."""
+    assert not isinstance(stability, GridMap)
+    for axis, part in zip(stability.axes, stability.reach, strict=True):
+        if part != axis and not part.has(setting[axis.name]):
+            yield Outside(axis.name, setting[axis.name], f"trials in {_range_text(part)}")
 
 
 def _with_value(axis: Axis, value: Any) -> Axis:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +16,10 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.words import count
 from orchestrator.detection.relative import lr_axis
 from orchestrator.maps.backtest import Backtest, backtest
+from orchestrator.maps.bend import BENDS_FROM, best_bends, edge_bends
 from orchestrator.maps.confirmation import Confirmation, judged
 from orchestrator.maps.edges import STABLE, Interval, StableRule
-from orchestrator.maps.form import Form, usual_prior
+from orchestrator.maps.form import LOSS_SCALE, Form, usual_prior
 from orchestrator.maps.ladder import Ladder, is_stable_above, log_size, pooled, read_ladder
 from orchestrator.maps.law import Law
 from orchestrator.maps.lengths import STEPS
@@ -29,18 +31,30 @@ FEWEST_SIZES, LEAST_SPAN, FARTHEST = 3, 4.0, 4.0
 _SAFE = 2.0  # below the edge's interval, where no loss says which rate is best
 _COPIES = 16  # of each draw, where runs at the target weigh them
 _CURVE_POINTS = 40
-_BENDS_FROM = 4  # values of an axis that can show a bend
+_BASE_RATE, _SHARE = "lr", "_lr"  # an axis such as mlp_lr is the share of a group of layers
+_SETTINGS = ("warmup", "beta2", "eps", "clip", "batch", "batch_size")  # for which the rate to take holds
 
 
 @dataclass(frozen=True, slots=True)
 class Exponent:
-    """The exponent of an axis at the target with its 95 % interval, and the ``theories`` that lie inside."""
+    """The exponent of an axis at the target with its 95 % interval, and the ``theories`` that lie inside.
+
+    ``bend`` is its change for each doubling of the size with a 99 % interval, None with few sizes. ``binds`` says, of
+    the share of the rate that a group of layers has, whether the edge falls as it grows; else None.
+    """
 
     at: float
     low: float
     high: float
     theories: tuple[float, ...]
     is_assumed: bool
+    binds: bool | None = None
+    bend: Interval | None = None
+
+    @property
+    def bends(self) -> bool:
+        """Whether the exponent surely changes over the sizes."""
+        return self.bend is not None and not self.bend.low <= 0 <= self.bend.high
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +69,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The edge at ``target``, the best rate there (None without losses to compare) and the rate to ``take``.
+    """The edge at ``target``, the best rate, its loss and edge / best rate there, and the rate to ``take``.
+
+    What losses tell is None without some to compare.
 
     ``regret`` is the loss that the law left on the table at the largest trained size; ``p_stable`` is P(stable) at
-    ``rate``. ``doubts`` are reasons not to trust the answer, which come first. If ``confirmation``, from runs at the
-    target, voids the prediction, there is neither an edge nor a rate.
+    ``rate``, and ``settings`` what all runs share of what else moves the edge. ``doubts`` are reasons not to trust the
+    answer, which come first; for those in ``refused`` it is ``withheld``. If ``confirmation``, from runs at the target,
+    voids the prediction, there is neither an edge nor a rate.
     """
 
     sweep: str
@@ -67,7 +84,8 @@ class Prediction:
     target: Mapping[str, float]
     edge: Interval | None
     best_lr: Interval | None
-    headroom: float | None
+    best_loss: Interval | None
+    headroom: Interval | None
     take: float | None
     exponents: Mapping[str, Exponent]
     best_exponents: Mapping[str, Exponent]
@@ -77,7 +95,9 @@ class Prediction:
     p_stable: float | None
     num_runs: int
     num_sizes: int
+    settings: Mapping[str, Any]
     doubts: tuple[str, ...]
+    refused: tuple[str, ...]
     axis: str = hidden()  # that is drawn
     ladder: Ladder = hidden()
     law: Law = hidden()
@@ -94,6 +114,18 @@ class Prediction:
     def is_void(self) -> bool:
         """Whether runs at the target show that it is not as on the ladder."""
         return self.confirmation is not None and self.confirmation.is_void
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether there is no number, since the prediction is not to be trusted."""
+        return self.edge is None and not self.is_void
+
+    def withheld(self) -> Prediction:
+        """Return the prediction without its numbers where it is refused."""
+        return self._without_numbers() if self.refused else self
+
+    def _without_numbers(self) -> Prediction:
+        return replace(self, edge=None, best_lr=None, best_loss=None, headroom=None, take=None, p_stable=None)
 
     def law_target(self) -> Target:
         """Return what the law alone says of the edge at the target, in enough draws for runs there to weigh."""
@@ -135,7 +167,10 @@ def predict(
     law = form.edge_law(ladder)
     exponent_K = np.array([law.exponent(i, target_K)[0] for i in range(len(ladder.names))])
     few = pooled(ladder, axis, exponent_K) if ladder.is_scattered else ladder
-    best, test = form.best_law(few), backtest(few, at, axis, form)
+    best, losses, test = form.best_law(few), form.loss_law(few), backtest(few, at, axis, form)
+    refused = _refused(test)
+    exponents = _exponents(ladder, law, target_K, assumed, edge_bends(few))
+    best_exponents = {} if best is None else _exponents(ladder, best, target_K, assumed, best_bends(few))
     edge = _interval(law, target_K)
     best_lr = None if best is None else _interval(best, target_K)
     return Prediction(
@@ -144,17 +179,20 @@ def predict(
         target=dict(at),
         edge=edge,
         best_lr=best_lr,
-        headroom=None if best_lr is None else edge.at / best_lr.at,
+        best_loss=None if losses is None else _interval(losses, target_K, LOSS_SCALE),
+        headroom=_headroom(edge, best_lr),
         take=_taken(edge, best_lr),
-        exponents=_exponents(ladder, law, target_K, assumed),
-        best_exponents={} if best is None else _exponents(ladder, best, target_K, assumed),
+        exponents=exponents,
+        best_exponents=best_exponents,
         backtest=test,
         regret=None if test is None else test.regret,
         rate=rate,
         p_stable=None if rate is None else law.at(target_K).p_stable(math.log(rate)),
         num_runs=ladder.num_runs,
         num_sizes=len(ladder.sizes),
-        doubts=tuple(_doubts(test)),
+        settings=_settings(ladder),
+        doubts=(*refused, *_doubts(test), *_bent(ladder, at, exponents)),
+        refused=refused,
         axis=axis,
         ladder=ladder,
         law=law,
@@ -166,7 +204,7 @@ def predict(
 def usual_form(ladder: Ladder, at: Mapping[str, float], assumed: Sequence[str], assume: float | None) -> Form:
     """Return the form of a law for a target: sizes share what lies beyond them, and bend along what they enclose."""
     is_beyond = [_is_beyond(ladder, name, at[name]) for name in ladder.names]
-    may_bend = [len(ladder.values(name)) >= _BENDS_FROM for name in ladder.names]
+    may_bend = [len(ladder.values(name)) >= BENDS_FROM for name in ladder.names]
     places = range(len(ladder.names))
     assumed_places = tuple(ladder.names.index(name) for name in assumed)
     return Form(
@@ -175,6 +213,22 @@ def usual_form(ladder: Ladder, at: Mapping[str, float], assumed: Sequence[str], 
         tuple(i for i in places if may_bend[i] and not is_beyond[i]),
         assumed_places,
     )
+
+
+def _settings(ladder: Ladder) -> dict[str, Any]:
+    configs = [run.config for size in ladder.sizes for run in size.runs]
+    shared = (name for name in _SETTINGS if all(name in each and each[name] == configs[0][name] for each in configs))
+    return {name: configs[0][name] for name in shared if name not in (ladder.along, *ladder.names)}
+
+
+def _headroom(edge: Interval, best_lr: Interval | None) -> Interval | None:
+    """The quotient of edge and best rate, which are fitted apart."""
+    if best_lr is None:
+        return None
+    at = edge.at / best_lr.at
+    below = math.hypot(math.log(edge.at / edge.low), math.log(best_lr.high / best_lr.at))
+    above = math.hypot(math.log(edge.high / edge.at), math.log(best_lr.at / best_lr.low))
+    return Interval(at, at * math.exp(-below), at * math.exp(above))
 
 
 def _taken(edge: Interval, best_lr: Interval | None) -> float:
@@ -186,21 +240,21 @@ def confirmed(found: Prediction, trials: Sequence[TrialResult], rule: StableRule
     size_K = log_size(found.target, found.ladder.names)
     confirmation = judged(found.ladder, found.law_target(), size_K, trials, rule)
     if confirmation.is_void:
-        return replace(
-            found, edge=None, best_lr=None, headroom=None, take=None, p_stable=None, confirmation=confirmation
-        )
+        return replace(found, confirmation=confirmation, refused=())._without_numbers()
     target = confirmation.edge
     doubts = found.doubts
     if not confirmation.is_bracketed:
-        doubts = (f"the runs at {found.target_name} do not bracket its edge: none broke, or none was stable", *doubts)
+        missing = "no whole one was stable" if confirmation.has_broken else "none broke"
+        doubts = (f"the runs at {found.target_name} do not bracket its edge: {missing}", *doubts)
     edge = Interval(*map(math.exp, target.interval()))
     return replace(
         found,
         edge=edge,
-        headroom=None if found.best_lr is None else edge.at / found.best_lr.at,
+        headroom=_headroom(edge, found.best_lr),
         take=_taken(edge, found.best_lr),
         p_stable=None if found.rate is None else target.p_stable(math.log(found.rate)),
         doubts=doubts,
+        refused=() if confirmation.is_bracketed else found.refused,  # the edge was seen where it is asked for
         confirmation=confirmation,
     )
 
@@ -267,36 +321,68 @@ def _check_is_near(ladder: Ladder, at: Mapping[str, float]) -> None:
             raise InputError(Problem("--at", name, message, remedy))
 
 
+def _refused(test: Backtest | None) -> tuple[str, ...]:
+    """Say why the law is not to be trusted: it was wrong at a size that was trained, and not by chance."""
+    if test is None:
+        return ()
+    return (*([_missed(test)] if test.misses else []), *([_beaten(test)] if test.loses else []))
+
+
 def _doubts(test: Backtest | None) -> list[str]:
     if test is None:
         return ["no backtest: without the largest size too little is left, or its edge is not on the axis"]
-    found = []
-    if test.misses:
-        where = ", ".join(f"{name}={format_value(value)}" for name, value in test.at.items())
-        found.append(f"the law misses the edge at {where}, which was trained, by a factor of {test.factor:.2g}")
-    if test.loses:
-        rule, factor = min(
-            ("copying the edge of the largest size", test.copied),
-            ("the mean edge of all sizes", test.no_effect),
-            key=lambda each: each[1],
+    found = [_missed(test)] if test.is_off and not test.misses else []
+    found += [_beaten(test)] if test.is_beaten and not test.loses else []
+    if test.copies_better:
+        found.append(
+            "copying the best rate of the largest size leaves less loss on the table in the backtest: "
+            f"{test.copied_regret:.2g} against {test.regret:.2g}"
         )
-        found.append(f"{rule} is nearer in the backtest: a factor of {factor:.2g} against {test.factor:.2g}")
     return found
+
+
+def _bent(ladder: Ladder, at: Mapping[str, float], exponents: Mapping[str, Exponent]) -> list[str]:
+    """Say along which axes beyond the sizes the edge bends, since its law is straight."""
+    return [
+        f"the edge bends along {name}, and its law is straight: the exponent changes by {each.bend.at:.2g} "
+        f"({each.bend.low:.2g} to {each.bend.high:.2g}, 99 %) for each doubling"
+        for name, each in exponents.items()
+        if each.bends and each.bend is not None and _is_beyond(ladder, name, at[name])
+    ]
+
+
+def _missed(test: Backtest) -> str:
+    where = ", ".join(f"{name}={format_value(value)}" for name, value in test.at.items())
+    at_least = f", or {test.at_least:.2g} at least" if f"{test.at_least:.2g}" != f"{test.factor:.2g}" else ""
+    return f"the law misses the edge at {where}, which was trained, by a factor of {test.factor:.2g}{at_least}"
+
+
+def _beaten(test: Backtest) -> str:
+    rule, factor = min(
+        ("copying the edge of the largest size", test.copied),
+        ("the mean edge of all sizes", test.no_effect),
+        key=lambda each: each[1],
+    )
+    return f"{rule} is nearer in the backtest: a factor of {factor:.2g} against {test.factor:.2g}"
 
 
 # --- laws ------------------------------------------------------------------------------------------------------
 
 
-def _interval(law: Law, size_K: np.ndarray) -> Interval:
-    return Interval(*map(math.exp, law.interval(size_K)))
+def _interval(law: Law, size_K: np.ndarray, scale: float = 1.0) -> Interval:
+    return Interval(*(math.exp(log / scale) for log in law.interval(size_K)))
 
 
-def _exponents(ladder: Ladder, law: Law, target_K: np.ndarray, assumed: Sequence[str]) -> dict[str, Exponent]:
+def _exponents(
+    ladder: Ladder, law: Law, target_K: np.ndarray, assumed: Sequence[str], bends: Mapping[str, Interval]
+) -> dict[str, Exponent]:
     found = {}
     for i, name in enumerate(ladder.names):
         at, low, high = law.exponent(i, target_K)
         theories = tuple(theory for theory in THEORIES if low <= theory <= high and name != STEPS)
-        found[name] = Exponent(at, low, high, theories, name in assumed)
+        is_group = ladder.along == _BASE_RATE and name.endswith(_SHARE)
+        binds = high < 0 if is_group else None
+        found[name] = Exponent(at, low, high, theories, name in assumed, binds, bends.get(name))
     return found
 
 

@@ -12,6 +12,7 @@ from orchestrator.base.space import Axis, Cell, format_value, number_text
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.words import listed
 from orchestrator.maps.axes import ordered, value_labels
+from orchestrator.maps.reach import reached
 from orchestrator.maps.surface_map import as_range
 from orchestrator.maps.table import SweepTable
 from orchestrator.sweepfile.settings import settings_of
@@ -73,7 +74,14 @@ def shared_region(tables: Sequence[SweepTable], names: Sequence[str]) -> tuple[A
     """The region that sweeps over the same axes cover. Raises InputError for other axes, and if they cover none."""
     axes_of = [{axis.name: axis for axis in table.axes} for table in tables]
     _check_axes(names, axes_of, [table.ties for table in tables])
-    return tuple(_common(names, [as_range(axes[name]) for axes in axes_of]) for name in axes_of[0])
+    reach_of = [
+        {
+            axis.name: axis
+            for axis in reached(list(map(as_range, axes.values())), {run.cell for run in table.runs if run.is_judged})
+        }
+        for axes, table in zip(axes_of, tables, strict=True)
+    ]
+    return tuple(_common(names, [axes[name] for axes in reach_of]) for name in axes_of[0])
 
 
 def with_cell_of(trial: TrialResult, axes: Sequence[str]) -> TrialResult:

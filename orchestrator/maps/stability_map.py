@@ -101,9 +101,11 @@ def surface_mesh(table: SweepTable, cells: CellMap, where: Mapping[str, Any] | N
     if set(axes) != {cells.x.name, cells.y.name} or any(axis.values for axis in axes.values()):
         return None
     try:
-        return mesh_of(surface_map(table, where=fixed, rule=cells.rule), axes[cells.x.name], axes[cells.y.name])
+        surface = surface_map(table, where=fixed, rule=cells.rule)
     except InputError:
         return None
+    reach = {axis.name: axis for axis in surface.reach}
+    return mesh_of(surface, reach[cells.x.name], reach[cells.y.name])
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from orchestrator.maps.edges import (
     Side,
     kind_of,
 )
+from orchestrator.maps.reach import is_reached, reached
 from orchestrator.maps.table import SweepTable, axis_named
 from orchestrator.surface.fitting import Outcomes, surface_of
 from orchestrator.surface.lattice import Lattice, LatticeColumn, lattice_of
@@ -54,7 +55,8 @@ _ALONG, _ALONG_ALONE = 65, 257  # points of it on a range along, with other axes
 class SurfaceMap:
     """A surface over ``axes``, fitted to ``num_trials`` trials in ``num_cells`` cells; edges lie along ``along``.
 
-    An axis without values is a range. Rows and area belong to ``region``, whose axes are the same or shorter.
+    An axis without values is a range. Rows and area belong to ``region``, whose axes are the same or shorter. Nothing
+    is read beyond ``reach``, the part of the axes that trials reach.
     """
 
     name: str
@@ -66,6 +68,7 @@ class SurfaceMap:
     num_cells: int
     num_trials: int
     region: tuple[Axis, ...]
+    reach: tuple[Axis, ...]
 
     is_fitted: ClassVar[bool] = True
     level: ClassVar[float] = LEVEL
@@ -79,17 +82,30 @@ class SurfaceMap:
 
     def row(self, setting: Mapping[str, Any]) -> Row:
         """The row at ``setting``, which has a value of every other axis."""
-        low = self.along.values[0] if self.along.values else self.along.at(0.0)
+        if not is_reached(self.axes, self.reach, setting):
+            return Row(Cell(setting), kind_of(0, None), ())
+        i, low = self.axes.index(self.along), self.along.values[0] if self.along.values else self.along.at(0.0)
         row_1D = np.array([self.lattice.point({**setting, self.along.name: low})])
+        from_unit, to_unit = self._units_along(self.along)
         places_L = np.linspace(0.0, 1.0, max(len(self.along.values) or _PLACES, 2))
+        places_L = places_L[(places_L >= from_unit) & (places_L <= to_unit)]
         points_LD = np.repeat(row_1D, len(places_L), axis=0)
-        points_LD[:, self.axes.index(self.along)] = places_L
+        points_LD[:, i] = places_L
         above_L = self.surface.latent(points_LD).above(self.level)
         edges = tuple(map(self._edge, crossings_of(places_L, above_L)))
-        row_1D[0, self.axes.index(self.along)] = 0.5
+        row_1D[0, i] = (from_unit + to_unit) / 2
         p_stable = float(self.surface.latent(row_1D).probability()[0])
         kind = kind_of(len(edges), bool(above_L[0] > 0), self.rule.inner, self.rule.outer)
         return Row(Cell(setting), kind, edges, p_stable=p_stable)
+
+    def _units_along(self, axis: Axis) -> tuple[float, float]:
+        """The places on an ordered axis between which trials reach."""
+        reach = self.reach[self.axes.index(axis)]
+        if reach == axis:
+            return 0.0, 1.0
+        ends = (reach.values[0], reach.values[-1]) if reach.ends is None else reach.ends
+        first, last = sorted(map(self._column(axis).unit, ends))
+        return first, last
 
     def _edge(self, crossing: Crossing) -> Edge:
         at = None if crossing.at is None else self._value(crossing.at)
@@ -110,6 +126,8 @@ class SurfaceMap:
 
     def position(self, setting: Mapping[str, Any]) -> Position:
         """The side of ``setting``: at the edge if the interval of its P(stable) has the level."""
+        if not is_reached(self.axes, self.reach, setting):
+            return Position("outside", has_margins=False)
         (p_stable,) = self.p_stable([setting])
         side: Side = "at the edge"
         if p_stable.low > self.level:
@@ -152,18 +170,19 @@ class SurfaceMap:
     def _beyond(
         self, settings: Sequence[Mapping[str, Any]], axis: Axis, is_upwards: bool
     ) -> tuple[np.ndarray, Callable[[np.ndarray, np.ndarray], np.ndarray]]:
-        """The places from each of ``settings`` to the end of an axis, both included, and how surely they are stable.
+        """The places from each of ``settings`` to the end of its reach, both included, and how surely they are stable.
 
         The second is a function of lines and places, as in ``first_below``. Lines along a list repeat its end.
         """
         points_SD, i = self._points(settings), self.axes.index(axis)
+        first, last = self._units_along(axis)
         if axis.values:
-            unit_L = np.array(self._column(axis).units)
+            unit_L = np.array([unit for unit in self._column(axis).units if first <= unit <= last])
             step_L = np.arange(len(unit_L)) * (1 if is_upwards else -1)
             here_S = np.searchsorted(unit_L, points_SD[:, i])
             unit_SL = unit_L[np.clip(here_S[:, None] + step_L, 0, len(unit_L) - 1)]
         else:
-            unit_SL = np.linspace(points_SD[:, i], float(is_upwards), _PLACES_BEYOND, axis=1)
+            unit_SL = np.linspace(points_SD[:, i], last if is_upwards else first, _PLACES_BEYOND, axis=1)
             if axis.is_integer:
                 unit_SL[:, 1:] = np.vectorize(lambda unit: axis.unit(axis.at(float(unit))))(unit_SL[:, 1:])
 
@@ -192,6 +211,8 @@ class SurfaceMap:
         def value(place: int) -> Any:
             return self._column(axis).value(float(unit_L[place])) if place else here
 
+        end = self._units_along(axis)[is_upwards]
+        unreached = () if end == float(is_upwards) else (self._column(axis).value(float(is_upwards)),)
         last_stable = value(max(0, unsure - 1))
         edge = value(below) if below < len(unit_L) else None
         return Margin(
@@ -201,7 +222,7 @@ class SurfaceMap:
             edge=None if edge is None else axis.factor(here, edge),
             last_stable=last_stable,
             first_not_stable=edge,
-            not_known=(value(unsure),) if unsure < len(unit_L) and edge is None else (),
+            not_known=() if edge is not None else (value(unsure),) if unsure < len(unit_L) else unreached,
         )
 
     # --- P(stable) --------------------------------------------------------------------------------------
@@ -263,7 +284,8 @@ def surface_map(
     sides = _sides(runs, axes, rule)
     has_one_edge = _has_one_edge(table, sides, lattice)
     surface = _kept_surface(_outcomes(sides, lattice), lattice.layout, lattice.resolution, has_one_edge)
-    return SurfaceMap(table.name, axes, chosen, rule, lattice, surface, len(sides), len(runs), axes)
+    reach = reached(axes, sides)
+    return SurfaceMap(table.name, axes, chosen, rule, lattice, surface, len(sides), len(runs), reach, reach)
 
 
 _kept_surface = lru_cache(maxsize=_KEPT)(surface_of)

@@ -66,8 +66,7 @@ class Group:
 class RowLaw:
     """The edge of one row of the map at the step asked for, and the exponent with which it moves over steps.
 
-    Both are None without a law, or if it misses an edge that was trained, and ``doubts`` say why; else ``doubts`` are
-    the prediction's.
+    Both are None without a law, or if it is refused, and ``doubts`` say why; else ``doubts`` are the prediction's.
     """
 
     setting: Cell
@@ -78,8 +77,8 @@ class RowLaw:
 
     @classmethod
     def of(cls, setting: Cell, found: Prediction) -> RowLaw:
-        """Return the law that predicts, without a number if its backtest misses."""
-        if found.backtest is not None and found.backtest.misses:
+        """Return the law that predicts, without a number if it is refused."""
+        if found.refused:
             return cls(setting, None, None, found.doubts)
         return cls(setting, found.edge, found.exponents[STEPS], found.doubts, found)
 

@@ -41,7 +41,8 @@ def surface_html(table: SweepTable) -> str:
 def surface_data(table: SweepTable, axes: Sequence[Axis]) -> dict[str, Any]:
     """Places on the scales of two axes and P(stable) at them, by rows of the second. Raises InputError."""
     surface = surface_map(table, fills_grids=True)
-    columns, rows = (_values(axis) for axis in axes)
+    reach = {axis.name: axis for axis in surface.reach}
+    columns, rows = (_values(reach[axis.name]) for axis in axes)
     x, y = axes
     latent = surface.latent([{x.name: a, y.name: b} for b in rows for a in columns])
     stable_YX = latent.probability().reshape(len(rows), len(columns))

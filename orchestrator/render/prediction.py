@@ -32,7 +32,7 @@ def prediction_picture(found: Prediction) -> Figure:
     axes = figure.subplots()
     axes.set_xscale("log")
     axes.set_yscale("log")
-    furthest = found.ladder.values(found.axis)[-1] if found.is_void else math.inf
+    furthest = found.ladder.values(found.axis)[-1] if found.edge is None else math.inf
     edges, best = ([p for p in curve if p.size <= furthest] for curve in (found.edge_curve, found.best_curve))
     _band(axes, edges, VERMILION, "edge, with its 95 % interval at a new size")
     _band(axes, best, BLUE, "best rate, likewise")
@@ -62,13 +62,22 @@ def prediction_picture(found: Prediction) -> Figure:
     axes.set_ylabel(plain(found.along))
     axes.grid(alpha=0.25)
     at = " ".join(f"{name}={format_value(value)}" for name, value in found.target.items())
-    title = f"void: {at} is not as on the ladder" if found.is_void else f"edge along {found.along}, predicted at {at}"
-    figure.suptitle(plain(f"{found.sweep}: {title}"), fontsize=11)
+    figure.suptitle(plain(f"{found.sweep}: {_title(found, at)}"), fontsize=11)
     handles: dict[str, Any] = {}
     for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
         handles.setdefault(label, handle)
     legend_below(figure, list(handles.values()), most_columns=2)
     return figure
+
+
+def _title(found: Prediction, at: str) -> str:
+    if found.is_void:
+        return f"void: {at} is not as on the ladder"
+    return (
+        f"refused: the law fails at a trained size, {at}"
+        if found.is_withheld
+        else f"edge along {found.along}, predicted at {at}"
+    )
 
 
 def _band(axes: Axes, curve: Sequence[Point], colour: str, label: str) -> None:

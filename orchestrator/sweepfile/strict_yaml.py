@@ -194,7 +194,11 @@ def dotted(path: KeyPath) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes floats readably, lists on one line, and null explicitly."""
+    """Writes floats readably, lists on one line, null explicitly, and what is used twice out twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Without an alias: a sweep file has none."""
+        return True
 
 
 def _represent_float(dumper: yaml.SafeDumper, value: float) -> yaml.Node:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from page_cases import run_commands
 from sweep_cases import table_with, trial_row
@@ -20,6 +21,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.confirmation import judged
 from orchestrator.maps.form import Form, usual_prior
 from orchestrator.maps.ladder import log_size, read_ladder
+from orchestrator.maps.law import fit_edges
 from orchestrator.maps.prediction import Prediction, predict
 from orchestrator.maps.table import read_table
 from orchestrator.sweepfile.overrides import Overrides
@@ -58,7 +60,9 @@ def test_the_shipped_ladder_of_widths_predicts_what_the_page_shows() -> None:
 
 def test_the_ladder_of_depths_passes_its_backtest_though_a_deeper_model_may_fail_otherwise() -> None:
     found = of_reference("lr_depth", "depth", 8)
-    assert found.doubts == ()
+    assert found.refused == ()
+    assert not found.backtest.is_off
+    assert not found.backtest.is_beaten
     assert f"{found.edge.at:.2g}" in PAGE
 
 
@@ -95,7 +99,7 @@ def ladder(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "low", "high", "most_off"),
     # What was trained at the target: the rates between which the edge lies.
-    [("width128", 0.0064, 0.0111, 1.4), ("steps1200", 0.0127, 0.0202, 1.3)],
+    [("width128", 0.0091, 0.0110, 1.25), ("steps1200", 0.0127, 0.0202, 1.3)],
 )
 def test_the_ladders_of_reference_find_the_edge_of_their_targets(
     name: str, low: float, high: float, most_off: float
@@ -104,6 +108,21 @@ def test_the_ladders_of_reference_find_the_edge_of_their_targets(
     assert max(edge["at"] / truth, truth / edge["at"]) < most_off
     assert edge["low"] < high
     assert low < edge["high"]
+
+
+def test_the_edge_at_width_128_is_where_half_of_the_runs_there_are_stable() -> None:
+    with (ROOT / "results" / "reference" / "ladders" / "target128.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    runs = [
+        (math.log(float(row["lr"])), outcome != "stable")
+        for row in rows
+        for outcome in OUTCOMES
+        for _ in range(int(row[f"num_{outcome}"]))
+    ]
+    log_rate_N, unstable_N = map(np.array, zip(*runs, strict=True))
+    assert len(runs) == 54
+    law = fit_edges(np.zeros((len(runs), 0)), log_rate_N, unstable_N)
+    assert [math.exp(each) for each in law.interval(np.zeros(0))] == pytest.approx([0.0100, 0.0091, 0.0110], rel=0.03)
 
 
 def test_a_rate_that_is_tied_to_the_width_as_in_mup_is_found_flat() -> None:

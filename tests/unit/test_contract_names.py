@@ -99,7 +99,7 @@ QUESTIONS = {
     "map": {"--x", "--y", "--metric", "--where", "--reduce", "--by", "--degraded"},
     "merge": {"--cells", "--stable", "--along", "--seed", "--method", "--anyway"},
     "plan": SWEEP_OPTIONS - {"--results"},
-    "predict": {"--at", "--along", "--where", "--lr", "--assume", "--far", "--degraded"}
+    "predict": {"--at", "--along", "--where", "--lr", "--assume", "--far", "--anyway", "--degraded"}
     | {"--confirm", "--executor", "--allow-import"},
     "recommend": {"--margin", "--metric", "--degraded", "--maximize", "--minimize", "--paste"},
     "remedies": FORK_OPTIONS | {"--cell"},

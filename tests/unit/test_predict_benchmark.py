@@ -64,6 +64,13 @@ def test_an_exponent_that_too_few_sizes_show_is_assumed_unless_it_is_free(table:
 
 
 @pytest.mark.slow
+def test_a_surface_is_further_off_beyond_its_trials_than_the_law(table: Path, tmp_path: Path) -> None:
+    whole = predict.imported_table(table, tmp_path)
+    rows = predict.predicted(predict.read_ladder(whole, predict.SIZES, "lr"), 512)
+    assert min(predict.surface_factors(whole, rows)) > max(predict.factors(rows, "at"))
+
+
+@pytest.mark.slow
 def test_each_grid_is_predicted_from_all_others(table: Path, tmp_path: Path) -> None:
     ladder = predict.imported(table, tmp_path)
     rows = predict.each_grid(ladder)

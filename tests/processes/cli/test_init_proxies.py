@@ -62,7 +62,7 @@ def test_more_trials_make_a_narrower_interval(tmp_path: Path) -> None:
 def test_the_written_sweep_runs_and_its_prediction_can_be_confirmed(tmp_path: Path) -> None:
     fixed = [f"--set=fixed.{name}" for name in ("optimizer=sgd", "beta1=0", "noise=1", "dimension=1000")]
     settings = ["--objective", "quadratic", "--steps", "80", *fixed, "--set", "tracking.enabled=false"]
-    _, said = init(tmp_path, "--for", "curvature=64", "--axis", "lr=log:1e-2,10", "--trials", "30", *settings)
+    _, said = init(tmp_path, "--for", "curvature=64", "--axis", "lr=log:1e-2,10", "--trials", "45", *settings)
     run(tmp_path / "proxies.yaml", results=tmp_path, executor="inline")
     command = shlex.split(next(line for line in said.splitlines() if line.startswith("then:")).split("`")[1])
     done = CliRunner().invoke(app, [*command[1:], "--results", str(tmp_path)])

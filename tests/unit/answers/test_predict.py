@@ -2,10 +2,12 @@ import json
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from orchestrator import load
+from orchestrator.answers._tracked import _answer
 from orchestrator.base.errors import InputError
 from orchestrator.cli.app import app
 from orchestrator.render.blocks import Caution, Line
@@ -101,6 +103,32 @@ def imported(folder: Path, width: int, name: str) -> None:
     arguments = ["import", str(folder / f"{name}.csv"), "--name", name, "--axis", "lr", "--axis", "width"]
     done = CliRunner().invoke(app, [*arguments, "--outcome", "loss", "--results", str(folder)])
     assert done.exit_code == 0, done.output
+
+
+def test_a_law_that_fails_its_backtest_says_no_number_unless_it_is_wanted_anyway(tmp_path: Path) -> None:
+    lines = [
+        f"{lr},{width},{'nan' if lr * width > (0.05 if width == 128 else 0.3) else 2}"
+        for lr in np.geomspace(1e-4, 3e-2, 12)
+        for width in (16, 32, 64, 128)
+    ]
+    (tmp_path / "cliff.csv").write_text("\n".join(["lr,width,loss", *lines]))
+    arguments = ["import", str(tmp_path / "cliff.csv"), "--name", "cliff", "--axis", "lr", "--axis", "width"]
+    done = CliRunner().invoke(app, [*arguments, "--outcome", "loss", "--results", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    results = load(tmp_path / "cliff")
+    answer, anyway = results.predict(at=("width=256",), lr=1e-4), results.predict(at=("width=256",), anyway=True)
+    plain = answer.to_plain()
+    assert [plain[key] for key in ("edge", "best_lr", "headroom", "take", "p_stable")] == [None] * 5
+    assert plain["refused"] == anyway.to_plain()["refused"] != []
+    first = next(iter(answer.blocks()))
+    assert isinstance(first, Caution)
+    assert plain["refused"][0] in first.text
+    assert not any(f"lr {anyway.edge.at:.2g}" in line for line in answer.lines())
+    assert any("width between 128 and 256" in line for line in answer.lines()), "the remedy"
+    assert isinstance(next(iter(anyway.blocks())), Caution)
+    assert anyway.edge.low < anyway.edge.at < anyway.edge.high
+    assert answer.rendered("svg").startswith(b"<?xml")
+    assert _answer(answer.result).tags["predicted.edge"] == "refused"
 
 
 @pytest.mark.slow

@@ -42,6 +42,12 @@ def test_a_dictionary_and_a_file_that_says_the_same_are_one_sweep() -> None:
     assert orchestrator.load("small").trials.trial_id.tolist() == found.trials.trial_id.tolist()
 
 
+def test_what_a_dictionary_has_twice_is_no_alias() -> None:
+    share = {"log": [0.1, 0.2], "num": 2}
+    sweep = {**SMALL, "axes": {"lr": share, "curvature": share}}
+    assert len(orchestrator.run(sweep, executor="inline").trials) == 4
+
+
 def test_the_options_are_those_of_the_command_line_and_seeds_may_be_a_number() -> None:
     Path("edge.yaml").write_text(QUADRATIC)
     found = orchestrator.run(

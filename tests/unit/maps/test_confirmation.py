@@ -67,6 +67,17 @@ def test_runs_that_all_agree_do_not_bracket_the_edge_and_are_a_doubt(predicted: 
     assert found.edge.at > predicted.edge.at
 
 
+def test_runs_that_bracket_the_edge_lift_the_refusal_of_a_law_and_its_doubt_stays(predicted: Prediction) -> None:
+    refused = replace(predicted, refused=("it misses",), doubts=("it misses",))
+    assert refused.withheld().edge is None
+    found = after(refused, 4, lambda rate: trial(rate, 256)).withheld()
+    assert found.edge.low < TRUTH < found.edge.high
+    assert found.doubts == ("it misses",)
+    open_ended = after(refused, 2, lambda rate: trial(rate, 256, outcome="stable", onset_step=None)).withheld()
+    assert open_ended.is_withheld
+    assert open_ended.refused == ("it misses",)
+
+
 def test_outcomes_that_the_law_cannot_explain_void_it(predicted: Prediction) -> None:
     low, high = predicted.edge.low / 20, predicted.edge.high * 20
     for broke, rate in ((True, low), (False, high)):

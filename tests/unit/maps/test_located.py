@@ -207,3 +207,21 @@ def test_the_axes_are_measured_once_for_all_cells(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(module, "_position", lambda axis, value: asked.append(value) or position(axis, value))
     located(tmp_path, SCATTERED, ["stable"] * 48, lr=0.01, beta2=0.95)
     assert len(asked) <= 2 * 48 * 3
+
+
+def test_a_run_beyond_the_trials_of_a_surface_is_outside_though_the_axis_goes_on(tmp_path: Path) -> None:
+    body = (
+        "seeds: [0]\nsample: {method: sobol, num: 32}\naxes: {lr: {log: [0.001, 1.0]}, beta1: {linear: [0.0, 0.9]}}\n"
+    )
+    sweep = sweep_of(body)
+    labels = [
+        "planned" if trial.cell["beta1"] > 0.4 else "stable" if trial.cell["lr"] < 0.1 else "diverged"
+        for trial in sweep.trials
+    ]
+    with ledger_at(tmp_path) as ledger:
+        map_ledger(ledger, sweep, labels)
+        within, beyond = (locate(read_table(ledger), run_with(lr=0.002, beta1=beta1)) for beta1 in (0.3, 0.85))
+    assert (within.side, within.outside) == ("stable", ())
+    assert beyond.side == "outside"
+    assert [each.axis for each in beyond.outside] == ["beta1"]
+    assert (beyond.margins, beyond.escapes, beyond.p_stable) == ((), (), None)

@@ -60,9 +60,35 @@ def test_edge_best_rate_and_exponent_of_a_known_law_are_found_and_the_backtest_p
     assert found.backtest.num_inside == 1
     assert found.doubts == ()
     assert found.regret is not None
-    assert found.regret < 0.01
+    assert found.regret < min(0.01, found.backtest.copied_regret)
     assert found.p_stable is not None
     assert found.p_stable > 0.95
+
+
+def test_the_loss_of_the_best_rate_follows_a_law_of_its_own() -> None:
+    plain = table_of([16, 32, 64, 128])
+    trials = [
+        replace(trial, final_loss=None if trial.final_loss is None else trial.final_loss * trial.cell["width"] ** -0.07)
+        for trial in plain.trials
+    ]
+    found = predict(replace(plain, trials=tuple(trials)), {"width": 256})
+    assert found.best_loss is not None
+    assert found.best_loss.low < 2 * 256**-0.07 < found.best_loss.high
+    assert found.best_loss.high / found.best_loss.low < 1.1
+    assert found.headroom is not None
+    assert found.headroom.low < 4 < found.headroom.high
+    without = predict(replace(plain, trials=tuple(replace(trial, final_loss=None) for trial in trials)), {"width": 256})
+    assert (without.best_loss, without.headroom) == (None, None)
+
+
+def test_what_else_moves_the_edge_is_named_where_all_runs_share_it() -> None:
+    plain = table_of([16, 32, 64])
+    trials = [
+        replace(trial, config={"warmup": 10, "clip": None, "beta2": 0.9 if i else 0.95, "width": trial.cell["width"]})
+        for i, trial in enumerate(plain.trials)
+    ]
+    assert predict(replace(plain, trials=tuple(trials)), {"width": 128}).settings == {"warmup": 10, "clip": None}
+    assert predict(plain, {"width": 128}).settings == {}
 
 
 def test_an_edge_that_does_not_move_has_the_exponent_zero() -> None:
@@ -72,23 +98,65 @@ def test_an_edge_that_does_not_move_has_the_exponent_zero() -> None:
     assert found.edge.low < 0.02 < found.edge.high
 
 
-def test_an_edge_that_falls_off_a_cliff_at_the_largest_size_is_a_doubt() -> None:
-    found = predict(
-        table_of([16, 32, 64, 128], lambda width: power_law(width) / (5 if width == 128 else 1)), {"width": 256}
-    )
+def cliff(width: float) -> float:
+    """An edge that drops at width 128."""
+    return power_law(width) / (5 if width == 128 else 1)
+
+
+def test_an_edge_that_falls_off_a_cliff_at_the_largest_size_is_refused() -> None:
+    found = predict(table_of([16, 32, 64, 128], cliff), {"width": 256}, rate=1e-4)
     assert found.backtest is not None
-    assert found.backtest.factor > 1.5
-    assert not found.backtest.is_passed
-    assert "width=128" in found.doubts[0]
+    assert found.backtest.factor > found.backtest.at_least > 1.5
+    assert found.backtest.misses
+    assert "width=128" in found.refused[0]
+    assert found.doubts[0] == found.refused[0]
+    shown = found.withheld()
+    assert shown.is_withheld
+    assert not shown.is_void
+    assert [shown.edge, shown.best_lr, shown.headroom, shown.take, shown.p_stable] == [None] * 5
+    assert shown.backtest == found.backtest
+    assert found.edge is not None, "the law still says one, to whoever wants it anyway"
 
 
-def test_a_naive_rule_that_is_nearer_is_a_doubt() -> None:
+def test_a_naive_rule_that_is_nearer_though_the_law_excludes_it_is_refused() -> None:
     found = predict(table_of([16, 32, 64, 128], lambda width: max(power_law(width), power_law(64))), {"width": 256})
     assert found.backtest is not None
     assert found.backtest.loses
     assert found.backtest.copied == pytest.approx(1.0)
-    assert any("copying" in doubt for doubt in found.doubts)
-    assert not replace(found.backtest, factor=found.backtest.copied * (1 + 1e-12)).loses, "a tie is no loss"
+    assert "copying" in found.refused[-1]
+    tie = replace(found.backtest, factor=found.backtest.copied * (1 + 1e-12))
+    assert not tie.loses, "a tie is no loss"
+    assert not replace(found.backtest, sees_effect=False).loses, "a law that allows for no effect agrees with it"
+    assert replace(found.backtest, sees_effect=False).is_beaten
+
+
+def test_a_best_rate_that_is_better_copied_is_a_doubt() -> None:
+    """The best rate stays at 0.001 from width 64 on, and fell before."""
+    table = table_of([16, 32, 64, 128])
+    trials = [
+        replace(trial, final_loss=2 + 0.06 * math.log(trial.cell["lr"] / max(1e-3, 0.064 / trial.cell["width"])) ** 2)
+        if trial.outcome == "stable"
+        else trial
+        for trial in table.trials
+    ]
+    found = predict(replace(table, trials=tuple(trials)), {"width": 256})
+    assert found.backtest is not None
+    assert found.backtest.copies_better
+    assert found.refused == ()
+    assert any("copying the best rate" in doubt for doubt in found.doubts)
+
+
+def test_a_miss_that_the_bracket_explains_is_a_doubt_and_not_refused() -> None:
+    """The edge may lie at the near end of its bracket."""
+    found = predict(
+        table_of([16, 32, 64, 128], lambda width: power_law(width) / (1.9 if width == 128 else 1)), {"width": 256}
+    )
+    assert found.backtest is not None
+    assert found.backtest.factor > 1.5 > found.backtest.at_least > 1
+    assert found.backtest.is_off
+    assert len(found.doubts) == 1
+    assert found.refused == ()
+    assert found.withheld() == found
 
 
 @pytest.mark.parametrize(

@@ -239,8 +239,9 @@ def test_a_law_that_misses_a_trained_edge_gives_a_row_no_number(filled: tuple[Sw
     kept, other = found.laws
     test = kept.prediction.backtest
     assert not test.misses
+    assert kept.prediction.refused == ()
     assert RowLaw.of(kept.setting, kept.prediction) == kept
-    missed = replace(kept.prediction, backtest=replace(test, factor=2.0), doubts=("it misses",))
+    missed = replace(kept.prediction, refused=("it misses",), doubts=("it misses",))
     law = RowLaw.of(kept.setting, missed)
     assert law == RowLaw(kept.setting, None, None, ("it misses",))
     assert law.share(0.1, found.until) is None
