@@ -347,15 +347,13 @@ def test_a_clear_cause_is_known_from_norms_and_losses_alone(planted: str) -> Non
     assert finding(PLANTED[planted]().without_telemetry(), planted).verdict == "supported"
 
 
-def test_where_v_had_decayed_a_little_the_curvature_must_tell() -> None:
+def test_where_v_had_decayed_a_little_nobody_knows_whether_it_was_that() -> None:
     case = preconditioner_decay()
     norm_N = case.trace["grad_norm"].copy()
     before_N = (case.trace["step"] >= 60) & (case.trace["step"] < 238)
     norm_N[before_N] *= 13  # |g|^2 / sum v then falls to about 0.3
     norm_N[238:] *= 13
-    case = case.with_trace(grad_norm=norm_N)
-    assert finding(case, "preconditioner_decay").verdict == "supported"
-    assert finding(case.without_telemetry(), "preconditioner_decay").verdict == "unknown"
+    assert finding(case.with_trace(grad_norm=norm_N), "preconditioner_decay").verdict == "unknown"
 
 
 @pytest.mark.parametrize(
