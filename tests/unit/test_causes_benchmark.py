@@ -3,8 +3,11 @@
 from typing import Any
 
 import pytest
+from diagnosis_cases import preconditioner_decay
 
+from benchmarks.bursts import DECAY, without_limit
 from benchmarks.causes import CellCause, Standing, Total, standing, summary
+from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 
 
 def answer(
@@ -39,3 +42,13 @@ def test_the_share_of_confirmed_causes_leaves_chance_failures_out() -> None:
     (line,) = summary({"s": total})
     assert line.startswith("s: 6 of 9 unstable cells forked: 3 confirmed, 1 refuted, 1 chance, 1 another")
     assert line.endswith("60% of the named confirmed")
+
+
+def test_a_burst_excludes_a_decay_by_the_limit_alone() -> None:
+    case = preconditioner_decay()
+    norm_N = case.trace["grad_norm"].copy()
+    norm_N[225] = 20.0
+    evidence = case.with_trace(grad_norm=norm_N).evidence()
+    with without_limit():
+        assert MECHANISMS[DECAY].examine(evidence).verdict == "supported"
+    assert MECHANISMS[DECAY].examine(evidence).verdict == "excluded"
