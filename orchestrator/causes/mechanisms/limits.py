@@ -32,7 +32,7 @@ LEARNED = 0.15
 # peak the third limit has to be exceeded. All three are ours.
 DECAYED, KEPT_UP, LAGGING = 0.1, 0.5, 1.0
 # Above it a single gradient has raised v, which is then far above |g|^2 without a decay: 20 to 96 in four cells of
-# beta2_eps, where forks with v at rest fail as the others do, as in its three other trials with a burst; at most 2 in
+# beta2_eps, where forks with v at rest fail as the others do, as in its three other trials with one; at most 2 in
 # the planted decays. The limit is ours.
 INFLATED = 10.0
 # Steps before the onset in which v must have decayed, and readings per median. Ours.
