@@ -51,6 +51,7 @@ TABLES = ROOT / "results" / "reference" / "lr_knobs"
 PICTURE = ROOT / "docs" / "pictures" / "knobs_at_lr_edge.png"
 # The fields of the edge that are not at their default; a knob's base value is the one that it has there.
 BASE = {"norm": None, "init": "fan_in", "warmup": 10, "duplicated_times": 1}
+AVERAGED = {"merge_last": "merged_loss"}  # a knob that leaves training alone and has a loss of its own
 PAGE = ROOT / "docs" / "knobs.md"
 REPEAT_SEEDS = range(5, 15)
 _BEYOND_DOUBT = 1.5  # factor of the edge from which other seeds are not asked
@@ -229,13 +230,16 @@ def best_losses(
 ) -> tuple[float, dict[int, float]] | None:
     """The learning rate of the lowest median loss on held-out data, and the loss of each seed there.
 
-    A trial that is lost has no loss of held-out data, and counts as infinite.
+    A trial that is lost has no loss of held-out data, and counts as infinite. A knob that averages weights has their
+    loss.
     """
     losses: dict[float, dict[int, float]] = {lr: {} for lr in grid}
     for trial in trials:
         if trial.cell[knob] == value and trial.cell["lr"] in losses and trial.outcome is not None:
-            lost = trial.outcome == "diverged" or trial.validation_loss is None
-            losses[trial.cell["lr"]][trial.seed] = math.inf if lost else float(trial.validation_loss or math.inf)
+            averaged = getattr(trial, AVERAGED[knob]) if knob in AVERAGED else None
+            loss = trial.validation_loss if averaged is None else averaged
+            lost = trial.outcome == "diverged" or loss is None
+            losses[trial.cell["lr"]][trial.seed] = math.inf if lost else float(loss or math.inf)
     medians = {lr: median(of_seed.values()) for lr, of_seed in losses.items() if of_seed}
     if not medians or math.isinf(min(medians.values())):
         return None

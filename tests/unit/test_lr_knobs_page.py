@@ -45,6 +45,8 @@ OTHER_BASE = {
     "curriculum": {"batch_size"},
     "norm_place": {"norm"},
     "norm_lr": {"norm"},
+    "parametrisation": {"init"},
+    "preset": {"norm"},
 }
 
 
@@ -75,7 +77,7 @@ def test_every_sweep_has_the_learning_rate_and_its_knob_at_that_edge(path: Path)
     assert path.read_text().startswith("# ")
     assert sweep.name == f"lr_knob_{path.stem}"
     lr, knob = sweep.axis_names
-    assert (lr, knob) == ("lr", "optimizer" if path.stem in ("library_optimizers", "muon") else path.stem)
+    assert (lr, knob) == ("lr", "optimizer" if path.stem in ("library_optimizers", "muon", "lcm_adam") else path.stem)
     for name in EDGE.keys() - {knob} - OTHER_BASE.get(path.stem, set()):
         values = {trial.config[name] for trial in sweep.trials if name in trial.config}  # SGD has no eps
         assert values == {EDGE[name]}, name
@@ -107,6 +109,16 @@ def test_the_lowest_median_loss_is_taken_of_the_grid_alone_and_a_lost_trial_coun
     trials += [trial(0.15, seed, 0.5) for seed in range(3)]
     assert best_losses(trials, "knob", 1, {0.1, 0.2}) == (0.1, {0: 3.0, 1: 3.0, 2: 3.0})
     assert best_losses(trials, "knob", 1, {0.2}) is None
+
+
+def test_a_knob_that_averages_weights_has_their_loss_and_its_base_that_of_the_last_weights() -> None:
+    facts = {"seed": 0, "outcome": "stable", "validation_loss": 3.0}
+    trials = [
+        SimpleNamespace(**facts, cell={"lr": 0.1, "merge_last": value}, merged_loss=merged)
+        for value, merged in ((None, None), (10, 2.5))
+    ]
+    assert best_losses(trials, "merge_last", None, {0.1}) == (0.1, {0: 3.0})
+    assert best_losses(trials, "merge_last", 10, {0.1}) == (0.1, {0: 2.5})
 
 
 def test_losses_that_are_all_larger_by_one_factor_have_it_without_an_interval() -> None:
@@ -176,8 +188,8 @@ def test_the_page_says_how_many_values_other_seeds_confirm() -> None:
     rows = [row for table in tables for row in table if row.repeat_lr is not None]
     lean = [row for row in rows if (row.repeat_stable - row.repeat_base_stable) * math.log(row.edge_factor) > 0]
     apart = [row for row in rows if lr_knobs.repeat_text(row).startswith("**")]
-    assert len(apart) == 8
-    said = f"Of {len(rows)} values tried with other seeds {len(lean)} lean the same way; the test separates eight"
+    assert len(apart) == 9
+    said = f"Of {len(rows)} values tried with other seeds {len(lean)} lean the same way; the test separates nine"
     assert said in PAGE
 
 

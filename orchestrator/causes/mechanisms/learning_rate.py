@@ -123,8 +123,8 @@ def warmup_too_short(evidence: Evidence, finding: MakeFinding) -> Finding:
 
     Supported if the onset is within 1 / (1 - beta2) steps, the warmup is shorter than the rule of Ma and Yarats
     (arXiv 1910.04209), the direction was near sign descent at a high learning rate, and the same run with a longer
-    warmup is stable or fails much later, or the curvature is below the threshold once v is older. Excluded if one of
-    the first three is false, or if a warmup by the rule does not help.
+    warmup is stable or fails much later, or the run comes back and the curvature is below the threshold once v is
+    older. Excluded if one of the first three is false, or if a warmup by the rule does not help.
     """
     warmup, memory = evidence.number("warmup"), evidence.memory
     if evidence.onset is None:
@@ -160,7 +160,8 @@ def warmup_too_short(evidence: Evidence, finding: MakeFinding) -> Finding:
         return finding("unknown", "the direction of the steps before the onset was not read", numbers)
     later = evidence.threshold_ratio.between(young, evidence.end)
     share_later = later.share(lambda ratio_N: ratio_N > at.THRESHOLD)
-    if evidence.bounds_curvature and len(later) > 1 and known(share_later) <= at.SELDOM_OVER:
+    is_lost = evidence.outcome == "diverged"  # then its curvature falls for other reasons
+    if not is_lost and evidence.bounds_curvature and len(later) > 1 and known(share_later) <= at.SELDOM_OVER:
         began = evidence.threshold_ratio.first(lambda ratio_N: ratio_N > at.THRESHOLD)
         if began is not None and began < young:
             return finding("supported", "the curvature was over the threshold only while v was young", numbers, began)

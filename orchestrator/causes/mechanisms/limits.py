@@ -28,10 +28,12 @@ LEARNED = 0.15
 # --- the second moment ---
 # |g|^2 / sum(vhat) is well below 1 while v only decays. Measured on the regression of Bai et al.: 0.001 to 0.08 twenty
 # steps before the peak of a spike, 5 to 15 at the peak. Below the first limit v only decays, above the second it keeps
-# up, in between the curvature decides. At the peak the third limit has to be exceeded. All three are ours.
+# up. In between nobody knows: so it is in language models with small batches, where forks refute that v decayed. At the
+# peak the third limit has to be exceeded. All three are ours.
 DECAYED, KEPT_UP, LAGGING = 0.1, 0.5, 1.0
 # Above it a single gradient has raised v, which is then far above |g|^2 without a decay: 20 to 96 in four cells of
-# beta2_eps, where forks with v at rest fail as the others do; at most 2 in the planted decays. The limit is ours.
+# beta2_eps, where forks with v at rest fail as the others do, as in its three other trials with one; at most 2 in
+# the planted decays. The limit is ours.
 INFLATED = 10.0
 # Steps before the onset in which v must have decayed, and readings per median. Ours.
 DECAY_WINDOW, DECAY_SMOOTHING = 50, 5

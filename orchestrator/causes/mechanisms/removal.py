@@ -57,12 +57,17 @@ def held(**entry: Any) -> Remove:
 
 
 def still_v(evidence: Evidence, began: int | None) -> Removal | None:
-    """Keep the second moment as it last was when steps were shorter than the threshold, before it decayed further."""
+    """Keep the second moment as it last was when steps were shorter than the threshold, before it decayed further.
+
+    Without such a reading from a few steps before the decay was seen, when v may have been too low already.
+    """
     end = min(evidence.until, evidence.until if began is None else began)
     readings = evidence.threshold_ratio.between(1, end + 1)
     calm = readings.step_N[readings.value_N <= _BELOW_THRESHOLD]
     step = int(calm[-1]) if len(calm) else max(1, end - LEAD)
-    return Removal(step, ({"at": 0, "optimizer": "sgd_like"},)) if step < evidence.until else None
+    if step >= evidence.until:
+        return None
+    return Removal(step, ({"at": 0, "optimizer": "sgd_like"},), may_remain=not len(calm))
 
 
 def from_the_start(

@@ -20,7 +20,6 @@ from orchestrator.causes.mechanisms.mechanism import (
     LOWER_EPS,
     LOWER_LR,
     NO_ONSET,
-    NOT_MEASURED,
     SHORTER_MEMORY,
     Finding,
     MakeFinding,
@@ -59,9 +58,9 @@ _ANY_GROWTH = "v lags at the peak of any gradient that grows"
 def preconditioner_decay(evidence: Evidence, finding: MakeFinding) -> Finding:
     """The spike of Bai et al. (arXiv 2506.04805), from |g|^2 / sum(vhat), the curvature and the rise of the gradient.
 
-    Supported if v only decayed before the onset, or decayed a little while the curvature crossed its threshold, and the
-    gradient then grew over several steps until v lagged behind it. Excluded if one of these is false, or if a single
-    gradient had raised v.
+    Supported if v only decayed before the onset, and the gradient then grew over several steps until v lagged behind.
+    Excluded if one of these is false, or if a single gradient had raised v; unknown if v decayed a little, as it does
+    between noisy gradients.
     """
     onset, peak = evidence.onset, evidence.peak
     if onset is None or peak is None:
@@ -105,9 +104,8 @@ def preconditioner_decay(evidence: Evidence, finding: MakeFinding) -> Finding:
         numbers.append(f"curvature up to {curvature.largest():.3g} times its threshold before the peak")
     if has_crossed:
         numbers.append(_crossings(evidence, first, end))
-    if decayed >= at.DECAYED and not has_crossed:
-        missing = "the curvature did not cross its threshold" if len(curvature) else NOT_MEASURED
-        return finding("unknown", f"v had decayed a little, and {missing}", numbers)
+    if decayed >= at.DECAYED:
+        return finding("unknown", "v had decayed a little, as it does between noisy gradients", numbers)
     return finding("supported", "v decayed on its own until a step overshot, then lagged behind", numbers, began)
 
 

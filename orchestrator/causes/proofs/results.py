@@ -114,7 +114,7 @@ def _why_open(proof: Proof) -> str:
     if proof.helps:
         return "another rate helps against most causes, and another cause is confirmed"
     if proof.may_remain and 2 * proof.spiked > proof.tried:
-        return "even this rate may be over the threshold"
+        return "even so a step may be over the threshold"
     return "chance may explain the difference"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from diagnosis_cases import (
     PLANTED,
@@ -186,7 +187,10 @@ def test_the_command_prints_the_page_and_writes_picture_and_json(planted: Path) 
 
 
 def test_the_small_sweeps_that_would_tell_are_written_ready_to_run(tmp_path: Path) -> None:
-    cases = [replace(preconditioner_decay(), sisters=()), *[None] * (len(sweep_of_text().trials) - 1)]
+    case = replace(preconditioner_decay(), sisters=())
+    norm_N, step_N = case.trace["grad_norm"], case.trace["step"]
+    case = case.with_trace(grad_norm=np.where(step_N < 60, 5 * norm_N, norm_N))  # for the beta2 of this sweep
+    cases = [case, *[None] * (len(sweep_of_text().trials) - 1)]
     record_cases(tmp_path / "results" / "planted", sweep_of_text(), cases)
     code, page = invoke(tmp_path, "diagnose", "planted")
     assert code == 0

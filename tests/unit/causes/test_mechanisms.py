@@ -129,8 +129,10 @@ def test_where_a_longer_warmup_helps_it_is_the_warmup_and_not_the_learning_rate(
     case = warmup_too_short()
     assert finding(case, "over_the_threshold").verdict == "excluded"
     alone = replace(case, sisters=())
-    assert finding(alone, "warmup_too_short").verdict == "supported", "curvature is over only while v is young"
-    assert finding(alone.without_telemetry(), "warmup_too_short").verdict == "unknown"
+    assert finding(alone, "warmup_too_short").verdict == "unknown", "the curvature of a lost run says nothing"
+    back = replace(alone, row=replace(alone.row, outcome="spiked", episodes=((3, 40),)))
+    assert finding(back, "warmup_too_short").verdict == "supported", "curvature is over only while v is young"
+    assert finding(back.without_telemetry(), "warmup_too_short").verdict == "unknown"
 
 
 def test_where_a_warmup_by_the_rule_fails_as_early_it_is_the_learning_rate() -> None:
@@ -345,15 +347,13 @@ def test_a_clear_cause_is_known_from_norms_and_losses_alone(planted: str) -> Non
     assert finding(PLANTED[planted]().without_telemetry(), planted).verdict == "supported"
 
 
-def test_where_v_had_decayed_a_little_the_curvature_must_tell() -> None:
+def test_where_v_had_decayed_a_little_nobody_knows_whether_it_was_that() -> None:
     case = preconditioner_decay()
     norm_N = case.trace["grad_norm"].copy()
     before_N = (case.trace["step"] >= 60) & (case.trace["step"] < 238)
     norm_N[before_N] *= 13  # |g|^2 / sum v then falls to about 0.3
     norm_N[238:] *= 13
-    case = case.with_trace(grad_norm=norm_N)
-    assert finding(case, "preconditioner_decay").verdict == "supported"
-    assert finding(case.without_telemetry(), "preconditioner_decay").verdict == "unknown"
+    assert finding(case.with_trace(grad_norm=norm_N), "preconditioner_decay").verdict == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -747,13 +747,14 @@ def test_a_loss_that_had_risen_before_it_broke_off_may_have_other_reasons() -> N
 # --- the list ------------------------------------------------------------------------------------
 
 
-def test_the_page_has_every_mechanism_and_every_limit_with_its_value() -> None:
+def test_the_page_has_every_mechanism_and_the_values_of_the_limits_that_it_shows() -> None:
     page = (Path(__file__).parents[3] / "docs" / "diagnosis.md").read_text()
     for title in (mechanism.title for mechanism in MECHANISMS.values()):
         assert f"**{title}**" in page.lower() or f"**{title[0].upper()}{title[1:]}**" in page, title
     rows = dict(re.findall(r"`([A-Z_]+)`\s+(?:\| )?([\d.e]*\d)", page))
     own = {name: value for name, value in vars(limits).items() if name.isupper()}
-    assert {name: float(shown) for name, shown in rows.items()} == {name: float(value) for name, value in own.items()}
+    assert len(rows) == 14
+    assert {name: float(shown) for name, shown in rows.items()} == {name: float(own[name]) for name in rows}
 
 
 def test_every_group_of_a_transformer_is_in_the_made_up_readings() -> None:

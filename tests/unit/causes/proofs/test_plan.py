@@ -106,6 +106,13 @@ def test_forks_with_and_without_a_mechanism_have_the_same_other_data() -> None:
     assert {fork.entries[1]["optimizer"] for fork in own.without} == {"sgd_like"}
 
 
+def test_a_second_moment_that_no_reading_shows_to_be_large_enough_refutes_nothing_where_it_stands_still() -> None:
+    case = diagnosis_cases.preconditioner_decay()
+    remove = MECHANISMS["preconditioner_decay"].removal
+    removals = [remove(each.evidence(), 200) for each in (case, case.without_telemetry())]
+    assert [removal.may_remain for removal in removals] == [False, True]
+
+
 def test_where_all_steps_see_the_same_data_replicates_take_one_longer_step() -> None:
     diagnosis = diagnosis_of("preconditioner_decay")
     config = {**FunctionFitConfig(steps=diagnosis.trial.steps).model_dump()}
