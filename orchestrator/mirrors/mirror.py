@@ -193,7 +193,6 @@ class BackgroundMirror:
     def ended(self, progress: Any) -> None:
         """Accept no more results; queued ones are written while workers and exports finish."""
         self._queue.put(None)
-        self._come_forward()
 
     def is_current(self) -> bool:
         """Return whether the store has everything in the ledger."""
@@ -210,7 +209,8 @@ class BackgroundMirror:
         self._is_ending = True
         self._deadline = time.monotonic() + self._patience_s
         if self._thread.native_id is not None:
-            self._come_forward()
+            # Behind training it may have done little, and other programs may keep the processors busy.
+            _set_niceness(self._thread.native_id, os.nice(0))
             self._wait_for(self._thread)
         if self.failure is None:
             last = threading.Thread(
@@ -219,11 +219,6 @@ class BackgroundMirror:
             last.start()
             self._wait_for(last)
         return self.failure
-
-    def _come_forward(self) -> None:
-        """End the thread's place behind training, where other programs may have kept the processors busy."""
-        if self._thread.native_id is not None:
-            _set_niceness(self._thread.native_id, os.nice(0))
 
     def _wait_for(self, thread: threading.Thread) -> None:
         """Wait until ``thread`` ends, or the store has been silent or slow for too long."""
