@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -46,6 +47,15 @@ def part_of(command: str) -> str:
     return next((part for word, part in _PARTS.items() if word in command), command[:60])
 
 
+def used_by(running: psutil.Process) -> Iterator[tuple[tuple[int, float], str, float]]:
+    """Iterate over a process and its descendants: what identifies each, its command, and its CPU seconds so far."""
+    with contextlib.suppress(psutil.Error):
+        for process in [running, *running.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                yield (process.pid, process.create_time()), " ".join(process.cmdline()), times.user + times.system
+
+
 def measure(command: list[str], folder: Path) -> tuple[float, dict[str, float], dict[str, float]]:
     """Return wall seconds, CPU seconds of each part, and when each part was first there."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SWEEP_CACHE": str(folder / "cache")}
@@ -55,14 +65,10 @@ def measure(command: list[str], folder: Path) -> tuple[float, dict[str, float], 
     with open(folder / "said", "w") as said:
         running = psutil.Popen(command, cwd=folder, env=environment, stdout=said, stderr=subprocess.STDOUT)
         while running.poll() is None:
-            with contextlib.suppress(psutil.Error):
-                for process in [running, *running.children(recursive=True)]:
-                    with contextlib.suppress(psutil.Error):
-                        times, words = process.cpu_times(), " ".join(process.cmdline())
-                        if words:
-                            part = part_of(words)
-                            used[process.pid, process.create_time()] = part, times.user + times.system
-                            first.setdefault(part, time.monotonic() - began)
+            for process, words, seconds in used_by(running):
+                if words:
+                    used[process] = part_of(words), seconds
+                    first.setdefault(part_of(words), time.monotonic() - began)
             time.sleep(_EVERY_S)
     sums: dict[str, float] = collections.defaultdict(float)
     for part, seconds in used.values():

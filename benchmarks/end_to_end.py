@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -15,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from benchmarks.cpu_parts import used_by
 from orchestrator.base.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 
@@ -38,9 +42,10 @@ TrialKey = tuple[tuple[tuple[str, Any], ...], int]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One sweep from start to end. Seconds count from the start of the command."""
+    """One sweep from start to end. Seconds count from the start of the command, CPU seconds in all of its processes."""
 
     wall_s: float
+    cpu_s: float
     first_step_s: float | None
     first_cell_s: float
     member_steps: int
@@ -51,6 +56,7 @@ class Run:
         not_finite = sum(not math.isfinite(curve[-1]) for curve in self.curves.values())
         return {
             "wall_s": self.wall_s,
+            "cpu_s": self.cpu_s,
             "first_step_s": self.first_step_s,
             "first_cell_s": self.first_cell_s,
             "trials": len(self.curves),
@@ -69,11 +75,12 @@ def run_arm(name: str, sweep_file: Path) -> Run:
         folder = Path(scratch)
         command = [sys.executable, *_command(name, sweep_file, folder)]
         began = time.time()
-        wall_s, first_step_at = _timed(command, folder)
+        wall_s, cpu_s, first_step_at = _timed(command, folder)
         if name == OURS:
             (ledger_file,) = folder.glob(f"results/*/{LEDGER}")
-            return _run_of_ledger(ledger_file, began, wall_s, first_step_at)
-        return _run_of_records([json.loads(path.read_text()) for path in folder.glob("trial_*.json")], began, wall_s)
+            return _run_of_ledger(ledger_file, began, (wall_s, cpu_s), first_step_at)
+        records = [json.loads(path.read_text()) for path in folder.glob("trial_*.json")]
+        return _run_of_records(records, began, (wall_s, cpu_s))
 
 
 def _command(name: str, sweep_file: Path, folder: Path) -> list[str]:
@@ -85,8 +92,8 @@ def _command(name: str, sweep_file: Path, folder: Path) -> list[str]:
     return ["-m", module, str(sweep_file), str(folder), *options]
 
 
-def _timed(command: Sequence[str], folder: Path) -> tuple[float, float | None]:
-    """Seconds that the command took, and the time of the first losses in the ledger, if it has one."""
+def _timed(command: Sequence[str], folder: Path) -> tuple[float, float, float | None]:
+    """Seconds that the command took, its CPU seconds, and the time of the first losses in the ledger, if it has one."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -97,7 +104,7 @@ def _timed(command: Sequence[str], folder: Path) -> tuple[float, float | None]:
         "MLFLOW_DISABLE_TELEMETRY": "true",
     }
     environment.pop("RAY_ADDRESS", None)
-    first_step_at = None
+    first_step_at, used = None, dict[tuple[int, float], float]()
     with (folder / "output.txt").open("w+") as output:
         started = time.perf_counter()
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
@@ -105,6 +112,8 @@ def _timed(command: Sequence[str], folder: Path) -> tuple[float, float | None]:
             while process.poll() is None:
                 if first_step_at is None and any(map(_has_losses, folder.glob(f"results/*/{LEDGER}"))):
                     first_step_at = time.time()
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    used |= {one: seconds for one, _, seconds in used_by(psutil.Process(process.pid))}
                 time.sleep(_POLL_S)
             seconds = time.perf_counter() - started
         finally:
@@ -113,7 +122,7 @@ def _timed(command: Sequence[str], folder: Path) -> tuple[float, float | None]:
         if process.returncode != 0:
             output.seek(0)
             raise RunFailed(f"exit code {process.returncode}:\n" + "".join(output.readlines()[-20:]))
-    return seconds, first_step_at
+    return seconds, sum(used.values()), first_step_at
 
 
 def _has_losses(ledger_file: Path) -> bool:
@@ -127,22 +136,22 @@ def _has_losses(ledger_file: Path) -> bool:
         return False  # the driver is still creating it
 
 
-def _run_of_ledger(ledger_file: Path, began: float, wall_s: float, first_step_at: float | None) -> Run:
+def _run_of_ledger(ledger_file: Path, began: float, spent: tuple[float, float], first_step_at: float | None) -> Run:
     with LedgerReader(ledger_file) as ledger:
         rows = ledger.trials()
         curves = {trial_key(row.cell, row.seed): ledger.trace(row.trial_id)["loss"].tolist() for row in rows}
     finished = [(row.cell, row.finished_at) for row in rows]
     member_steps = sum(row.steps_done for row in rows)
     first_step_s = None if first_step_at is None else first_step_at - began
-    return Run(wall_s, first_step_s, first_cell(finished) - began, member_steps, curves)
+    return Run(*spent, first_step_s, first_cell(finished) - began, member_steps, curves)
 
 
-def _run_of_records(records: Sequence[Mapping[str, Any]], began: float, wall_s: float) -> Run:
+def _run_of_records(records: Sequence[Mapping[str, Any]], began: float, spent: tuple[float, float]) -> Run:
     if not records:
         raise RunFailed("it trained nothing")
     curves = {trial_key(record["cell"], record["seed"]): record["losses"] for record in records}
     return Run(
-        wall_s,
+        *spent,
         min(record["first_step_at"] for record in records) - began,
         first_cell([(record["cell"], record["finished_at"]) for record in records]) - began,
         sum(len(curve) for curve in curves.values()),

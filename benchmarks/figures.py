@@ -80,8 +80,8 @@ _UNIT = "member-steps per second of both processes"
 
 
 def _sweep_table(title: str, arms: Mapping[str, Any]) -> Table:
-    columns = ("wall, s", "min", "max", "first step, s", "first cell, s", "trials", "member-steps", "losses differ by")
-    table = Table("arm", *columns, title=title)
+    times = ("wall, s", "min", "max", "CPU, s", "first step, s", "first cell, s")
+    table = Table("arm", *times, "trials", "member-steps", "losses differ by", title=title)
     for name, arm in arms.items():
         if "error" in arm:
             table.add_row(name, arm["error"])
@@ -92,6 +92,7 @@ def _sweep_table(title: str, arms: Mapping[str, Any]) -> Table:
         table.add_row(
             name,
             *(f"{wall[key]:.1f}" for key in ("median", "min", "max")),
+            f"{last['cpu_s']:.1f}",
             "" if first_step is None else f"{first_step:.1f}",
             f"{last['first_cell_s']:.1f}",
             str(last["trials"]),

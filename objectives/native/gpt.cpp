@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "parts.hpp"
+#include "subnormal.hpp"
 
 namespace sweep {
 namespace {
@@ -143,6 +144,7 @@ public:
 
     // Return the mean loss on ``tokens``, positions + 1 bytes a sequence, and write the gradient.
     real loss_and_gradient(const std::int64_t* tokens, int sequences) {
+        const WithoutSubnormals here;
         TIMED(WHOLE);
         const int T = shape_.positions, D = shape_.width;
         double sum = 0;
@@ -162,6 +164,7 @@ public:
         real loss, attention_logit, log_z;
     };
     Readings readings(const std::int64_t* tokens, int sequences) {
+        const WithoutSubnormals here;
         const double count = static_cast<double>(sequences) * shape_.positions;
         double loss = 0, log_z = 0;
         real largest = 0;

@@ -122,15 +122,17 @@ def run_lines(
     from orchestrator.mirrors.tracker import tracker_class
 
     check_runnable(sweep, folder)
-    if not isinstance(sweep.objective, CustomTrainer):
+    is_built_in = not isinstance(sweep.objective, CustomTrainer)
+    if is_built_in:
         check_installed(f"training {sweep.objective.name}", "torch")
     trackers = [tracker_class(name) for name in sweep.tracking.to] if sweep.tracking.enabled else []
     mirrors = [BackgroundMirror(folder, sweep.tracking, tracker) for tracker in trackers]
     notifiers = _notifiers(sweep, folder)
     view = LiveView(Console())
-    exports = ExportProcess(folder)
+    # The causes of a lost trial are looked for in its batches, which torch draws.
+    exports = ExportProcess(folder, with_answers=bool(mirrors), libraries=["torch"] if is_built_in else [])
     later: list[Callable[[], object]] = [mirror.start for mirror in mirrors]
-    observers: list[Observer] = [view, *mirrors, *notifiers, OnceTraining(later)]
+    observers: list[Observer] = [view, exports, *mirrors, *notifiers, OnceTraining(later)]
     num = count(len(sweep.trials) if sweep.max_trials is None else sweep.max_trials, "trial")
     what = f"{'at most ' if sweep.is_open else ''}{num} of {sweep.objective.name}"
     yield f"{sweep.name}: {what}, {length_text(sweep.steps, sweep.tokens)} each"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import SweepError
 from orchestrator.base.files import FROZEN_SWEEP, without_users
+from orchestrator.mirrors.mlflow_client import client_of, write_out
 from orchestrator.mirrors.mlflow_runs import (
     ATTEMPT,
     MIRRORED,
@@ -159,6 +160,7 @@ class MlflowTracker:
                 self._client.set_terminated(run_id, status="KILLED")  # the sweep has lost this cell
                 self._runs.status[run_id] = "KILLED"
             log_differences(self._client, self._experiment_id, self._on_response)
+            write_out(sqlite_file(self.uri))
 
     @contextlib.contextmanager
     def _tracking_errors(self) -> Iterator[None]:
@@ -176,7 +178,6 @@ class MlflowTracker:
 
     def _connect(self) -> None:
         import mlflow
-        from mlflow import MlflowClient
 
         for name in ("mlflow", "alembic", "urllib3"):
             # The sweep reports an error once, as a warning without a traceback.
@@ -188,7 +189,7 @@ class MlflowTracker:
         if (path := sqlite_file(self.uri)) is not None:
             prepare_database(path, self.folder.parent / ".mlflow.lock", self._on_response)
             rehome(path, self.folder.parent)
-        self._client = MlflowClient(tracking_uri=self.uri)
+        self._client = client_of(self.uri, tracking_uri(TrackingConfig(), self.folder.parent))
         self._experiment_id = self._find_experiment()
         self._on_response()
         folder = folder_tag(self.folder)
@@ -204,8 +205,7 @@ class MlflowTracker:
                 self._client.restore_experiment(experiment.experiment_id)
             return experiment.experiment_id
         # By default a local store keeps artifacts in the working directory.
-        is_local = self.uri.startswith("sqlite:")
-        location = artifacts_folder(self.folder.parent).as_uri() if is_local else None
+        location = artifacts_folder(self.folder.parent).as_uri() if self.uri.startswith("sqlite:") else None
         try:
             return self._client.create_experiment(self.tracking.experiment, artifact_location=location)
         except Exception:

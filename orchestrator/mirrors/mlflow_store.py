@@ -17,6 +17,7 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import database_copy, make_folder, make_private, waiting_lock, without_users
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.tables import Log, Table, make_log
+from orchestrator.mirrors.mlflow_client import forget_store
 from orchestrator.mirrors.mlflow_template import fill_from_template
 from orchestrator.mirrors.records import differences
 from orchestrator.mirrors.tracker import MAP_AXES
@@ -95,16 +96,8 @@ def prepare_database(path: Path, lock: Path, on_response: Callable[[], None]) ->
         fill_from_template(new)
         SqlAlchemyStore(f"sqlite:///{new}", artifacts_folder(path.parent).as_uri()).engine.dispose()
         os.replace(new, path)
-        _forget_store(path)
+        forget_store(path)
     on_response()
-
-
-def _forget_store(path: Path) -> None:
-    """Close the connections that MLflow holds to a deleted file."""
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-
-    if (known := getattr(SqlAlchemyStore, "_engine_map", {}).get(f"sqlite:///{path}")) is not None:
-        known.dispose()
 
 
 def rehome(path: Path, results: Path) -> None:
@@ -219,7 +212,7 @@ def _connection(source: str, results: Path) -> Iterator[tuple[MlflowClient, str]
         if path is not None:
             with database_copy(path, "experiments") as copy:
                 yield MlflowClient(tracking_uri=f"sqlite:///{copy}"), where
-                _forget_store(copy)
+                forget_store(copy)
             return
         if urlsplit(uri).scheme.partition("+")[0] in _DATABASES:
             _check_tables(uri, source, where)

@@ -1,7 +1,7 @@
 """The exports at the end of a run, in a process that imports what they need while workers train.
 
-It has a core of its own, while the driver writes the last trials to trackers. It also finds what trackers show of
-causes, which takes the same libraries.
+It has a core of its own, and begins when the last result is in the ledger, while workers end and the driver writes the
+last trials to trackers. It also finds what trackers show of causes, which takes the same libraries.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import json
 import pickle
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from orchestrator.base.environment import OWN_PYTHON
 from orchestrator.base.files import check_in_place
@@ -31,15 +33,17 @@ _WITH_ANSWERS = "export and answer"
 
 
 class ExportProcess:
-    """The files of the sweep in ``folder``: its map, trials, picture and report."""
+    """The files of the sweep in ``folder``: its map, trials, picture and report. An observer of the run."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, with_answers: bool = False, libraries: Sequence[str] = ()) -> None:
+        """``with_answers`` finds answers for trackers after training, and ``libraries`` are imported, too."""
+        self._folder, self._with_answers, self._libraries = folder, with_answers, libraries
         self._process: subprocess.Popen[str] | None = None
+        self._is_asked = False
 
     def start(self) -> None:
         """Start the process, which ends with this one."""
-        command = [*OWN_PYTHON, "-m", "orchestrator.pages.export_process", str(self._folder)]
+        command = [*OWN_PYTHON, "-m", "orchestrator.pages.export_process", str(self._folder), *self._libraries]
         with contextlib.suppress(OSError):  # short of memory or processes: the driver then does it itself
             self._process = subprocess.Popen(
                 command,
@@ -50,21 +54,42 @@ class ExportProcess:
                 start_new_session=True,  # Ctrl-C in the terminal goes to the driver
             )
 
+    def began(self, progress: Any) -> None:
+        """Do nothing: workers still start."""
+
+    def changed(self, progress: Any, finished: Sequence[Any]) -> None:
+        """Do nothing: the files need all results."""
+
+    def ended(self, progress: Any) -> None:
+        """Let the process begin, unless the run ends with an error."""
+        if progress.error is None:
+            self._ask(with_answers=self._with_answers)
+
     def finish(self, *, with_answers: bool = False) -> tuple[list[Path], list[TrialAnswer | SweepAnswer]]:
         """Write the files unless they are current; return their paths and, if asked, the answers for trackers."""
+        self._ask(with_answers=with_answers)
         if self._process is not None:
             with contextlib.suppress(OSError, ValueError):
-                written, _ = self._process.communicate(f"{_WITH_ANSWERS if with_answers else 'export'}\n")
+                written, _ = self._process.communicate()
                 if self._process.returncode == 0:
                     paths, answers = json.loads(written)
                     return [Path(path) for path in paths], pickle.loads(bytes.fromhex(answers))
         written_here = _exported(self._folder)  # raises its errors here
         return written_here, _answers(self._folder) if with_answers else []
 
+    def _ask(self, *, with_answers: bool) -> None:
+        """Ask the process, if there is one, the first time."""
+        if self._process is None or self._process.stdin is None or self._is_asked:
+            return
+        self._is_asked = True
+        with contextlib.suppress(OSError):  # it has died
+            self._process.stdin.write(f"{_WITH_ANSWERS if with_answers else 'export'}\n")
+            self._process.stdin.flush()
 
-def import_all() -> None:
-    """Import what the exports need; an error is left to whoever imports for use."""
-    for name in _IMPORTED:
+
+def import_all(libraries: Sequence[str] = ()) -> None:
+    """Import what the exports need, and ``libraries``; an error is left to whoever imports for use."""
+    for name in (*_IMPORTED, *libraries):
         with contextlib.suppress(Exception):  # an extra may be missing: the report then leaves something out
             importlib.import_module(name)
 
@@ -84,7 +109,7 @@ def _answers(folder: Path) -> list[TrialAnswer | SweepAnswer]:
 
 def main() -> None:
     """Import, wait for a line, write files, and print their paths and the answers; do nothing without a line."""
-    import_all()
+    import_all(sys.argv[2:])
     if line := sys.stdin.readline():
         folder = Path(sys.argv[1])
         paths = [str(path) for path in _exported(folder)]

@@ -208,7 +208,7 @@ def test_fewer_trials_of_the_main_sweep_are_a_smaller_grid_of_it(tmp_path, wante
 
 
 def run_with(curves: dict) -> end_to_end.Run:
-    return end_to_end.Run(1.0, None, 1.0, 1, curves)
+    return end_to_end.Run(1.0, 1.0, None, 1.0, 1, curves)
 
 
 def test_losses_of_two_arms_are_compared_on_every_trial() -> None:

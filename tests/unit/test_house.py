@@ -33,7 +33,7 @@ IMPORTERS = {
     "ray": {"orchestrator.executors.ray_ranks", "orchestrator.executors.ray_start", "orchestrator.executors.ray_tune"},
     "mlflow": {
         f"orchestrator.mirrors.{name}"
-        for name in ("mlflow", "mlflow_runs", "mlflow_server", "mlflow_store", "mlflow_template")
+        for name in ("mlflow", "mlflow_client", "mlflow_runs", "mlflow_server", "mlflow_store", "mlflow_template")
     },
     "optuna": {f"orchestrator.search.{name}" for name in ("by_optuna", "ped_anova", "study")},
     "submitit": {"orchestrator.executors.slurm"},

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
@@ -37,14 +38,25 @@ def test_after_the_imports_ahead_the_files_need_no_heavy_library_more(tmp_path: 
 def test_the_process_writes_what_this_one_would(tmp_path: Path) -> None:
     with ledger_at(tmp_path / "grid") as ledger:
         record(ledger, sweep_of(GRID), ["stable", "diverged"] * 4)
-    process = ExportProcess(tmp_path / "grid")
+    process = ExportProcess(tmp_path / "grid", with_answers=True, libraries=["no_library"])
     process.start()
+    process.ended(SimpleNamespace(error=None))
+    assert process._process is not None
+    process._process.wait(60)  # it needs nothing more to be done
     written, answers = process.finish(with_answers=True)
     assert {path.name for path in written} >= {"map.csv", "trials.csv", "report.html"}
     assert all(path.is_file() for path in written)
     assert answers == tracked_answers(tmp_path / "grid")
     assert answers
     assert ExportProcess(tmp_path / "grid").finish() == (written, [])
+
+
+def test_after_an_error_of_the_run_nothing_is_written(tmp_path: Path) -> None:
+    process = ExportProcess(tmp_path, with_answers=True)
+    process.start()
+    process.ended(SimpleNamespace(error=OSError()))
+    assert process._process is not None
+    assert process._process.communicate() == ("", None)
 
 
 def test_a_process_that_dies_leaves_the_work_to_this_one(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.columns import Columns
 from orchestrator.mirrors.mirror import BackgroundMirror, Mirror
 from orchestrator.mirrors.mlflow_server import server_command
-from orchestrator.mirrors.mlflow_store import folder_tag, read_run, rehome
+from orchestrator.mirrors.mlflow_store import folder_tag, read_run, rehome, tracking_uri
 from orchestrator.mirrors.tracker import SweepAnswer
 from orchestrator.render.text import show
 from orchestrator.sweepfile.overrides import Overrides
@@ -193,6 +193,16 @@ def sweep_command(folder: Path, *arguments: str, umask: int = -1) -> str:
 
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+
+
+@pytest.mark.parametrize(("uri", "synchronous"), [(None, 0), ("other.db", 2)], ids=["own", "named"])
+def test_only_in_the_store_that_a_sync_makes_again_a_commit_does_not_wait(results, tmp_path, uri, synchronous) -> None:
+    sets = () if uri is None else (f"tracking.uri=sqlite:///{tmp_path / uri}",)
+    sweep = tracked_sweep(*sets)
+    train_and_mirror(sweep, results)
+    client = MlflowClient(tracking_uri=tracking_uri(sweep.tracking, results))
+    with client._tracking_client.store.engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == synchronous
 
 
 @pytest.fixture(scope="module")

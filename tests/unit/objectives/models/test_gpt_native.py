@@ -96,6 +96,17 @@ def test_a_members_bits_are_the_same_in_every_pack_and_on_every_number_of_thread
         assert torch.equal(alone[1][0], whole[1][k])
 
 
+def test_numbers_too_small_for_all_their_digits_are_zero_in_the_kernel_and_nowhere_else(text) -> None:
+    trainer = pack_of(text, EVEN)
+    trainer._params_Kn *= 5  # so that most bytes have almost no probability
+    tokens, knobs = trainer._batch()
+    expected = losses_and_gradient(trainer.weights, tokens, trainer.structure, "default", knobs)[1]
+    found, tiny = kernel_of(trainer).losses_and_gradient(trainer._params_Kn, tokens, knobs)[1], 2.0**-126
+    assert ((expected != 0) & (expected.abs() < tiny)).any()
+    assert not ((found != 0) & (found.abs() < tiny)).any()
+    assert (torch.tensor([tiny]) / 2 > 0).all()
+
+
 @pytest.mark.parametrize("shape", thinned([ODD, EVEN, LONG], lambda shape: shape is ODD), ids=["odd", "even", "long"])
 @pytest.mark.parametrize("structure", STRUCTURES[::3], ids=str)
 def test_readings_of_a_pass_forward_are_those_by_torch(text, structure, shape) -> None:
