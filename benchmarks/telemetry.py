@@ -1,6 +1,6 @@
 """The cost of telemetry and of validations: observed steps alternating with plain ones, in one process on one thread.
 
-    python benchmarks/telemetry.py [--rounds N] [--members N] [--json FILE]
+    python benchmarks/telemetry.py [--rounds N] [--members N] [--kernels default] [--json FILE]
     python benchmarks/telemetry.py --agreement RESULTS FORWARDS
 
 The times are medians of CPU time over the rounds, so that a machine that is faster now than a minute ago does not
@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from objectives.base import Kernels
 from orchestrator.worker.machine import prepare_process
 
 AGREEMENT = Path(__file__).parents[1] / "results" / "reference" / "warning" / "agreement.csv"
@@ -30,7 +31,7 @@ _EVERY = 10  # steps between two readings, the default
 _VALIDATED_EVERY = 50
 
 
-def extra_steps(rounds: int, members: int) -> dict[str, float]:
+def extra_steps(rounds: int, members: int, kernels: Kernels) -> dict[str, float]:
     """The extra cost of a reading, of a measurement with each number of products, and of a validation, in steps."""
     import torch
 
@@ -39,7 +40,7 @@ def extra_steps(rounds: int, members: int) -> dict[str, float]:
     torch.set_num_threads(1)
     config = GptConfig(steps=100_000, lr=1e-2, warmup=10, beta2=0.95)
     everyone = list(range(members))
-    trainer = OBJECTIVES["gpt"].start([config] * members, everyone, "cpu", ExecutionPlan(members))
+    trainer = OBJECTIVES["gpt"].start([config] * members, everyone, "cpu", ExecutionPlan(members, kernels=kernels))
     kinds: dict[str, Callable[[], Any]] = {"reading": lambda: trainer.observed_step(everyone, [], 1)}
     for number in _PRODUCTS:
         kinds[f"{number} products"] = lambda number=number: trainer.observed_step(everyone, everyone, number)
@@ -114,6 +115,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--members", type=int, default=16)
+    parser.add_argument("--kernels", choices=("native", "default"), default="native")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--agreement", type=Path, nargs=2, metavar="RESULTS")
     arguments = parser.parse_args()
@@ -125,7 +127,7 @@ def main() -> None:
             writer.writerows(rows)
         return
     prepare_process()
-    found = extra_steps(arguments.rounds, arguments.members)
+    found = extra_steps(arguments.rounds, arguments.members, arguments.kernels)
     for name, steps in found.items():
         print(f"{steps:6.2f} steps: {name}")
     read = found["reading"]

@@ -345,7 +345,7 @@ def cost_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
             "score": f"risk, {name}",
             "every": str(every),
             "curvature": "-" if curvature is None else str(curvature),
-            "time": f"{cost.time_factor:.2f}",
+            "time": f"{cost.time_factor(native=False):.2f}",
         }
         train = trained_on(SETS[name], at_edge=name == "curvature")
         rows.append({**row, **numbers(across(sparse, "setting", train)["all"])})

@@ -163,7 +163,8 @@ class PlanAnswer(Answer):
             return "none, there is nothing to train"
         if plan.seconds is None:
             return "`sweep check FILE` estimates it from one trial" if is_custom else _UNKNOWN_TIME
-        about = f"{'at most ' if plan.is_bound else ''}about {format_seconds(plan.seconds)} without early ends"
+        most = "at most " if plan.is_bound else ""
+        about = f"{most}about {format_seconds(plan.seconds)} once workers have started, without early ends"
         off = "" if plan.seconds_within is None else f", within a factor of {plan.seconds_within:.1f}"
         if speed is None:
             return f"{about}{off}, as `sweep check` measured one trial"

@@ -31,6 +31,7 @@ from orchestrator.worker.machine import Measurement, load_measurements
 
 _MOST_MEASURED = 4  # structures that a plan measures
 _MEASURED_WITHIN, _GUESSED_WITHIN = 1.5, 3.0  # factors: of measured structures, and of one measured for several
+_CURVED_WITHIN = 2.0  # with measurements of the curvature, whose time differs more
 CHECKED_WITHIN = 2.0  # of trials like the one that was checked
 _POWERS = (0.0, 1.5)  # of the product of shapes
 _NO_SIZES = {"steps", "rollback_every", "merge_every", "merge_last", "validation_batches"}
@@ -117,9 +118,12 @@ def planned_time(
     for cost, each in zip(costs, structures, strict=True):
         per_step = each.seconds or math.exp(offset + power * cost)
         num = sum(trial.steps for trial in each.trials)
-        total, steps = total + num * per_step, steps + num
+        factor = sweep.telemetry.time_factor(native=each.rounding.kernels == "native")
+        total, steps = total + num * per_step * factor, steps + num
     is_bound = any(not each.rounding.is_measured for each in structures)
-    speed = steps / total / sweep.telemetry.time_factor
+    speed = steps / total
+    if sweep.telemetry.curvature:
+        within = max(within, _CURVED_WITHIN)
     return PlannedTime(speed, num_steps / (speed * at_a_time), within, is_bound)
 
 
