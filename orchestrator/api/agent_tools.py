@@ -149,12 +149,7 @@ def _training_tools(results: Path) -> list[Tool]:
     of_trial = {
         "name": _SUBJECT["sweep"][1],
         "trial": {"type": "string", "description": "id of a trial"},
-        "replicates": {
-            "type": "integer",
-            "minimum": 1,
-            "maximum": 64,
-            "description": "forks of each kind",
-        },
+        "replicates": {"type": "integer", "minimum": 1, "maximum": 64, "description": "forks of each kind"},
         "minutes": _MINUTES,
     }
     forking = schema_of_object(of_trial, ["name", "trial", "replicates", "minutes"])

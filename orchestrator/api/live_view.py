@@ -48,11 +48,9 @@ class LiveView:
 
     def began(self, progress: Progress) -> None:
         """Training starts."""
-        workers = f"{progress.workers} worker{'s' if progress.workers != 1 else ''}"
-        what = count(progress.to_train, "trial") + (
-            f" of at most {most}" if (most := progress.sweep.max_trials) else ""
-        )
-        self._console.print(f"training {what} on {workers}", highlight=False)
+        most = f" of at most {progress.sweep.max_trials}" if progress.sweep.max_trials else ""
+        what, workers = count(progress.to_train, "trial"), count(progress.workers, "worker")
+        self._console.print(f"training {what}{most} on {workers}", highlight=False)
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()

@@ -193,7 +193,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """It stopped on request; a later run continues unfinished members, or this one if it is ``goes_on``."""
+    """It stopped for a ``reason``; a later run continues unfinished members, or this one if it ``goes_on``."""
 
     reason: str = "the run was stopped"
     goes_on: bool = False

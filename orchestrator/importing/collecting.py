@@ -18,6 +18,7 @@ from orchestrator.base.files import LEDGER, sweep_lock, whole_database
 from orchestrator.base.measure import SCORE, Measure, score_fact
 from orchestrator.base.space import Axis, canonical_text, trial_id
 from orchestrator.base.vocabulary import IMPORTED
+from orchestrator.base.words import count
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.importing.options import ImportOptions
 from orchestrator.importing.outcomes import (
@@ -363,10 +364,9 @@ def _is_needed(folder: Path, digest: str, *, replaces: bool) -> bool:
     if known.digest == digest:
         return False
     if not replaces:
-        message = f"holds {num_trials} other {'run' if num_trials == 1 else 'runs'}, imported from {known.source_text}"
-        raise InputError(
-            Problem(str(folder), "", message, "say --name NEW_NAME, or --replace to put these in their place")
-        )
+        message = f"holds {count(num_trials, 'other run')}, imported from {known.source_text}"
+        remedy = "say --name NEW_NAME, or --replace to put these in their place"
+        raise InputError(Problem(str(folder), "", message, remedy))
     return True
 
 

@@ -46,8 +46,8 @@ class SharedRun(PackedRun):
 
     def _can_grow(self) -> bool:
         """Whether a larger number of processes has places; looked for once a checkpoint, as a restart costs time."""
-        larger = [size for size in self.pack.sizes if size > self._size]
-        self._grows = self._may_look and any(self.launcher.has_room(size, self.pack.cpus) for size in larger)
+        larger = next((size for size in self.pack.sizes if size > self._size), None)
+        self._grows = self._may_look and larger is not None and self.launcher.has_room(larger, self.pack.cpus)
         self._may_look = False
         return self._grows
 

@@ -25,6 +25,7 @@ from orchestrator.ledger.reader import LedgerReader
 
 pytestmark = pytest.mark.slow  # each fork is a process, and a test has about ten of them
 ASKED = RemedyRequest(("lr=x0.5,x0.25",), ("-20,-5",), pairs=False)
+OF_A_LOG = SWEEP.replace("  resume:", '  metrics: {file: "{folder}/log.txt"}\n  resume:')
 LOSS = re.compile(r"step (\d+) \| loss (\S+)")
 
 
@@ -40,6 +41,12 @@ def found(mine: Path) -> Remedies:
 
 def said(found: Remedies) -> str:
     return re.sub(r"\s+", " ", str(RemedyAnswer.of(found)))
+
+
+def into_a_log(script: str) -> str:
+    """The script, appending to a file what it prints."""
+    appended = script.replace("    print(", "    print(file=open(out + '/log.txt', 'a'), *[")
+    return appended.replace(':.9g}", flush=True)', ':.9g}"])')
 
 
 def forks(folder: Path, found: Remedies) -> dict[tuple[str, int], TrialResult]:
@@ -190,12 +197,8 @@ def test_of_many_checkpoints_the_newest_before_the_step_is_copied(tmp_path: Path
 
 
 def test_a_log_that_the_trainer_appends_to_has_the_lines_of_each_fork_alone(tmp_path: Path) -> None:
-    script = TRAIN.replace("    print(", "    print(file=open(out + '/log.txt', 'a'), *[").replace(
-        ':.9g}", flush=True)', ':.9g}"])'
-    )
-    script = script.replace('"pause", 0.004', '"pause", 0.01')
-    text = SWEEP.replace("  resume:", '  metrics: {file: "{folder}/log.txt"}\n  resume:')
-    mine = swept(tmp_path, script, text)
+    script = TRAIN.replace('"pause", 0.004', '"pause", 0.01')
+    mine = swept(tmp_path, into_a_log(script), OF_A_LOG)
     found = find_remedies(mine, None, {}, ASKED)
     assert found.resumed == (Resumed(30, None), Resumed(50, None))
     own = curve(mine, found, "lr x0.5", 30)
@@ -257,10 +260,7 @@ def test_a_trainer_that_cannot_be_resumed_is_an_error_that_says_why(
 def test_a_command_that_is_killed_at_any_moment_goes_on_and_gives_the_same_answer(tmp_path: Path) -> None:
     script = TRAIN.replace('"pause", 0.004', '"pause", 0.02')
     # Of what is printed, lines that nobody has read yet die with their reader; a file keeps them.
-    script = script.replace("print(f", "print(file=open(out + '/log.txt', 'a'), flush=True, *[f").replace(
-        ':.9g}", flush=True)', ':.9g}"])'
-    )
-    mine = swept(tmp_path, script, SWEEP.replace("  resume:", '  metrics: {file: "{folder}/log.txt"}\n  resume:'))
+    mine = swept(tmp_path, into_a_log(script), OF_A_LOG)
     arguments = ["remedy", "mine", "--fork", "-20,-5", "--try", "lr=x0.5,x0.25", "--json", "answer.json"]
     command = [sys.executable, "-m", "orchestrator.cli", *arguments]
     killed = 0
