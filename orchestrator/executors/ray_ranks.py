@@ -23,7 +23,7 @@ from orchestrator.worker.torchrun import free_port, torchrun_environments
 TIMEOUT_S = 60.0  # for an actor's result
 # For the places of an elastic trial: Ray counts those of a lost node for a while, but cannot reserve them.
 _ROOM_S, _LAST_ROOM_S = 3.0, 300.0  # of a size, and of the smallest one
-_MORE_ROOM_S = 0.5  # of a larger size, while the trial waits
+_MORE_ROOM_S = 1  # of a larger size, while the trial waits; Ray takes whole seconds
 
 
 class RayRank:
@@ -124,7 +124,10 @@ class RayLauncher(Launcher):
 
     def has_room(self, size: int, cpus: int) -> bool:
         """Return whether the cluster has places for ``size`` processes now, with the ones that it has reserved."""
-        more = ray.util.placement_group([{"CPU": float(cpus)}] * (size - 1 - len(self._actors)))
+        num = size - 1 - len(self._actors)
+        if ray.available_resources().get("CPU", 0.0) < num * cpus:
+            return False  # without a wait
+        more = ray.util.placement_group([{"CPU": float(cpus)}] * num)
         is_ready = more.wait(_MORE_ROOM_S)
         ray.util.remove_placement_group(more)  # the next attempt reserves all at once
         return is_ready

@@ -37,6 +37,7 @@ pytestmark = pytest.mark.faults
 LONGEST = SWEEP.replace("steps: 1000", "steps: 5000").replace("pack: 4", "pack: 2")
 RAY = str(Path(sys.executable).with_name("ray"))
 PORT = 6379
+TRAINS = "ray::ImplicitFunc"  # the command of a worker that has a pack
 _NUMBERS = itertools.count()
 
 
@@ -89,10 +90,18 @@ class Cluster:
 
     def kill(self, number: int) -> None:
         """SIGKILL everything on a node at once, as when its power fails."""
+        self.signal(number, signal.SIGKILL)
+
+    def signal(self, number: int, sent: signal.Signals, named: str = "") -> int:
+        """Send a signal to the processes of a node whose command has ``named`` in it; returns how many there are."""
         found = subprocess.run(["ip", "netns", "pids", self.nodes[number - 1]], capture_output=True, text=True).stdout
-        for pid in found.split():
-            with suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+        num = 0
+        for pid in map(int, found.split()):
+            with suppress(ProcessLookupError, FileNotFoundError):
+                if named in Path(f"/proc/{pid}/cmdline").read_text():
+                    os.kill(pid, sent)
+                    num += 1
+        return num
 
     def is_up(self, num_nodes: int) -> bool:
         """Whether Ray knows that many nodes."""
@@ -211,7 +220,11 @@ def test_an_elastic_trial_loses_a_process_with_its_node_and_grows_onto_one_that_
     wait_until(lambda: can_go_on(here), "checkpoint", 120)
     cluster.kill(2)
     wait_until(lambda: workers_of(here) == ["2", "1"], "one process", 120)
+    assert cluster.signal(1, signal.SIGSTOP, TRAINS), "a fast machine would be at its end before the node is there"
+    wait_until(lambda: cluster.is_up(1), "end of the lost node", 90)  # Ray counts it for a while
     cluster.add()
+    wait_until(lambda: cluster.is_up(2), "another node", 90)
+    cluster.signal(1, signal.SIGCONT, TRAINS)
     output, _ = driver.communicate()
     assert driver.returncode == 0, output
     assert_sound(here)
