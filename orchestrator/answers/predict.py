@@ -290,10 +290,12 @@ class PredictAnswer(Answer):
         return f"{best}{loss}, a factor {result.headroom.at:.2g} below the edge; err low, since loss is steeper above"
 
     def _bends(self, name: str) -> Iterator[Line]:
-        """Where an exponent changes over the sizes."""
+        """Where an exponent changes over the sizes, or ends."""
         pairs = ("edge", self.result.exponents.get(name)), ("best", self.result.best_exponents.get(name))
         for what, exponent in pairs:
-            if exponent is not None and exponent.bends and exponent.bend is not None:
+            if exponent is not None and exponent.saturates is not None:
+                yield Line(f"saturates: {what} does not change above {_interval(exponent.saturates)}", 2)
+            elif exponent is not None and exponent.bends and exponent.bend is not None:
                 bend = exponent.bend
                 yield Line(
                     f"bends: {what} by {bend.at:.2f} ({bend.low:.2f} to {bend.high:.2f}, 99 %) for each doubling", 2

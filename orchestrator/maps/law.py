@@ -1,7 +1,8 @@
 """A law over sizes: log rate = constant + sum of exponents x log size + a random effect of each size.
 
 Exponents may change with the sizes (bends, quadratic in log sizes) along axes where the target lies among the sizes.
-Two axes that bend also bend together: the batch at which a rate stops growing grows with the tokens.
+Two axes that bend also bend together. Or one of them saturates, at a place that moves with the others; the evidence
+weighs these forms.
 
 Sizes that share values of some axes, as four batches at one width do, may share a part of the random effect: they are a
 group. Otherwise many batches at two widths would count as many widths.
@@ -26,6 +27,7 @@ from scipy.special import log_expit, log_ndtr, logsumexp
 from scipy.stats import halfnorm, norm
 
 from orchestrator.maps.law_posterior import GRID_STEP, PROPOSALS, SEED, Posterior
+from orchestrator.maps.saturation import Saturation, saturations
 from orchestrator.maps.target import Target
 
 # Priors, in natural logarithms. The theories of exponents are 0, -1/2 and -1; the mean is the one in the middle.
@@ -69,7 +71,8 @@ class Exponents:
 class Law:
     """Draws from the posterior: coefficients, the scatter between sizes, and the width of the transition.
 
-    ``origin_K`` are the log sizes at which the constant holds, ``bends`` the pairs of axes whose product counts.
+    ``origin_K`` are the log sizes at which the constant holds, ``bends`` the pairs of axes whose product counts. Of the
+    ``saturations``, a draw has the one that ``saturation_S`` says, or none: -1.
     """
 
     origin_K: np.ndarray
@@ -77,10 +80,16 @@ class Law:
     coefficient_SD: np.ndarray
     scatter_S: np.ndarray
     width_S: np.ndarray
+    saturations: tuple[Saturation, ...]
+    saturation_S: np.ndarray
 
     def at(self, size_K: np.ndarray, copies: int = 1) -> Target:
         """Return the edge at a new size, whose random effect nobody has seen: ``copies`` of it for each draw."""
-        mean_S = np.tile(self.coefficient_SD @ _features(size_K[None] - self.origin_K, self.bends)[0], copies)
+        ahead_1K = size_K[None] - self.origin_K
+        mean_S = self.coefficient_SD @ _features(ahead_1K, self.bends)[0]
+        for saturation, has_S in self._saturating():
+            mean_S[has_S] = self.coefficient_SD[has_S] @ _features(ahead_1K, self.bends, saturation)[0]
+        mean_S = np.tile(mean_S, copies)
         scatter_S, width_S = np.tile(self.scatter_S, copies), np.tile(self.width_S, copies)
         return Target(mean_S + scatter_S * _standard_normals(len(mean_S)), width_S, np.ones(len(mean_S)))
 
@@ -94,8 +103,33 @@ class Law:
         ahead_K = size_K - self.origin_K
         bends = [(first == axis) * ahead_K[second] + (second == axis) * ahead_K[first] for first, second in self.bends]
         exponent_S = self.coefficient_SD @ np.array([0, *np.eye(len(size_K))[axis], *bends])
+        for saturation, has_S in self._saturating():
+            slope_K = np.eye(len(size_K))[axis]
+            slope_K[saturation.axis] = saturation.across_K[axis] * (saturation.reached(ahead_K[None])[0] < 0)
+            exponent_S[has_S] = self.coefficient_SD[has_S, : 1 + len(size_K)] @ np.array([0, *slope_K])
         at, low, high = np.quantile(exponent_S, [0.5, tail, 1 - tail])
         return float(at), float(low), float(high)
+
+    def saturates_at(self, axis: int, size_K: np.ndarray, level: float = 0.95) -> tuple[float, float, float] | None:
+        """Return the median and the interval of the log size at which an axis saturates, the other sizes being as given.
+
+        None unless a share ``level`` of the draws saturates along it from a slope of one sign. The ends are those of the
+        places that were tried, half of the distance to the next ones further out.
+        """
+        found = [(each, has_S) for each, has_S in self._saturating() if each.axis == axis]
+        slope_S = np.concatenate([self.coefficient_SD[has_S, 1 + axis] for _, has_S in found] or [np.zeros(0)])
+        if max((slope_S > 0).sum(), (slope_S < 0).sum()) < level * len(self.coefficient_SD):
+            return None
+        places = [size_K[axis] - (size_K - self.origin_K) @ each.across_K + each.place for each, _ in found]
+        place_S = np.repeat(places, [has_S.sum() for _, has_S in found])
+        tail, beyond = (1 - level) / 2, found[0][0].spacing / 2
+        at, low, high = np.quantile(place_S, [0.5, tail, 1 - tail])
+        return float(at), float(low - beyond), float(high + beyond)
+
+    def _saturating(self) -> Iterator[tuple[Saturation, np.ndarray]]:
+        """Yield each saturation that some draws have, and which."""
+        for i in np.unique(self.saturation_S[self.saturation_S >= 0]):
+            yield self.saturations[i], self.saturation_S == i
 
 
 def fit_edges(
@@ -200,7 +234,7 @@ def fit_centres(
     """Fit the law of a rate that is known up to a normal error ``spread_R``.
 
     Where ``beyond_R`` is +1 or -1 the rate is only known to be at least, or at most, the one given (censored). The
-    exponents of the axes ``bent`` may change with size.
+    exponents of the axes ``bent`` may change with size, or end where an axis saturates.
     """
     grid_M = _grid(centre_R)
     distance_RM = (grid_M - centre_R[:, None]) / spread_R[:, None]
@@ -240,13 +274,16 @@ def _fit(
 ) -> Law:
     """Integrate over coefficients by importance sampling, for each scatter and each hypothesis.
 
-    Without axes of sizes there is no scatter between them.
+    Without axes of sizes there is no scatter between them. Axes that may bend may saturate, too, which is one hypothesis
+    for each place; then there is no other.
     """
     origin_K = size_RK.mean(axis=0)
     group_RG = _groups(size_RK[:, list(shared)])
     num_groups = group_RG.shape[1]
     bends = tuple(itertools.combinations_with_replacement(bent, 2))
-    design_RD = np.column_stack([_features(size_RK - origin_K, bends), group_RG])
+    forms = tuple(saturations(size_RK - origin_K, bent))
+    features_HRD = np.array([_features(size_RK - origin_K, bends, form) for form in (None, *forms)])
+    design_HRD = np.concatenate([features_HRD, np.tile(group_RG, (len(features_HRD), 1, 1))], axis=2)
     bend_B = np.zeros(len(bends))
     mean_D = np.array([(grid_M[0] + grid_M[-1]) / 2, *prior.mean_K, *bend_B, *np.zeros(num_groups)])
     scatters, scatter_shares = halfnorm.ppf(_QUANTILES) * _SCATTER_SCALE, _SHARES
@@ -257,24 +294,38 @@ def _fit(
     top_HR1 = log_HRM.max(axis=2, keepdims=True)
     log_HRM -= top_HR1
     shape_HRM = np.exp(log_HRM)
-    log_share_H1 = np.array([each.log_share for each in hypotheses])[:, None]
-    mode_HD, samples, log_weights = np.tile(mean_D, (len(hypotheses), 1)), [], []
-    for scatter, share in zip(scatters, scatter_shares, strict=True):
+    log_share_H = np.array([each.log_share for each in hypotheses])
+    if forms:
+        log_share_H = np.array([0.0, *np.full(len(forms), -np.log(len(forms)))])
+
+    def posterior(scatter: float) -> Posterior:
         smooth_HRM = np.log(np.maximum(shape_HRM @ _kernel(grid_M, scatter * own**0.5), 1e-300))
         smooth_HRM = np.where(smooth_HRM < _LOST, log_HRM, smooth_HRM) + top_HR1
         sd_G = np.full(num_groups, scatter * _SHARED**0.5)
         precision_D = np.array([_CONSTANT_SD, *prior.sd_K, *(bend_B + _BEND_SD), *sd_G]) ** -2.0
-        posterior = Posterior(design_RD, grid_M, smooth_HRM, mean_D, precision_D)
-        mode_HD = posterior.modes(mode_HD)
-        sample_HSD, log_weight_HS = posterior.sample(mode_HD)
+        return Posterior(design_HRD, grid_M, smooth_HRM, mean_D, precision_D)
+
+    mode_HD, kept_H = np.tile(mean_D, (len(log_share_H), 1)), np.arange(len(log_share_H))
+    if forms:
+        middle = posterior(scatters[len(scatters) // 2])
+        mode_HD = middle.modes(mode_HD)
+        evidence_H = logsumexp(middle.sample(mode_HD)[1], axis=1) + log_share_H
+        kept_H = np.flatnonzero(evidence_H > evidence_H.max() - _UNLIKELY)
+        mode_HD, log_share_H = mode_HD[kept_H], log_share_H[kept_H]
+    samples, log_weights = [], []
+    for scatter, share in zip(scatters, scatter_shares, strict=True):
+        at_scatter = posterior(scatter).of(kept_H)
+        mode_HD = at_scatter.modes(mode_HD)
+        sample_HSD, log_weight_HS = at_scatter.sample(mode_HD)
         samples.append(sample_HSD)
-        log_weights.append(log_weight_HS + log_share_H1 + np.log(share))
+        log_weights.append(log_weight_HS + log_share_H[:, None] + np.log(share))
     sample_SD = np.stack(samples, axis=1).reshape(-1, len(mean_D))
     log_weight_S = np.stack(log_weights, axis=1).ravel()
     weight_S = np.exp(log_weight_S - logsumexp(log_weight_S))
     chosen_S = np.searchsorted(np.cumsum(weight_S), (np.arange(_DRAWS) + 0.5) / _DRAWS * weight_S.sum())
     chosen_S = np.minimum(chosen_S, len(weight_S) - 1)
-    hypothesis_S, scatter_S, _ = np.unravel_index(chosen_S, (len(hypotheses), len(scatters), PROPOSALS))
+    place_S, scatter_S, _ = np.unravel_index(chosen_S, (len(kept_H), len(scatters), PROPOSALS))
+    form_S, hypothesis_S = (kept_H[place_S], np.zeros_like(place_S)) if forms else (np.zeros_like(place_S), place_S)
     num_linear = 1 + size_RK.shape[1]
     of_time_S2 = np.array([each.of_time for each in hypotheses])[hypothesis_S]
     of_sizes_SD = sample_SD[chosen_S]
@@ -291,12 +342,22 @@ def _fit(
         ),
         scatters[scatter_S],
         np.array([each.width for each in hypotheses])[hypothesis_S],
+        forms,
+        form_S - 1,
     )
 
 
-def _features(size_RK: np.ndarray, bends: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Return what the coefficients multiply: one, the log sizes, and their products that bend."""
-    return np.column_stack([np.ones(len(size_RK)), size_RK, *(size_RK[:, i] * size_RK[:, j] for i, j in bends)])
+def _features(
+    size_RK: np.ndarray, bends: Sequence[tuple[int, int]], saturation: Saturation | None = None
+) -> np.ndarray:
+    """Return what the coefficients multiply: one, the log sizes, and their products that bend unless an axis saturates."""
+    products = [size_RK[:, i] * size_RK[:, j] for i, j in bends]
+    if saturation is not None:
+        reached_R = saturation.reached(size_RK)
+        products = [np.zeros_like(reached_R) for _ in bends]
+        size_RK = size_RK.copy()
+        size_RK[:, saturation.axis] = reached_R
+    return np.column_stack([np.ones(len(size_RK)), size_RK, *products])
 
 
 def _groups(shared_RK: np.ndarray) -> np.ndarray:

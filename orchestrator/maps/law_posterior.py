@@ -5,7 +5,7 @@ Axes of arrays: H hypotheses, R sizes (rows), D coefficients, M points of a grid
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -24,9 +24,12 @@ _DEGREES, _WIDER = 5.0, 1.2  # Student's t around the mode, from which coefficie
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """The coefficients under each hypothesis, whose ``log_HRM`` is the log likelihood of each row over its log rate."""
+    """The coefficients under each hypothesis: a design, and the log likelihood of each row over its log rate.
 
-    design_RD: np.ndarray
+    ``design_HRD`` or ``log_HRM`` may be one for all hypotheses.
+    """
+
+    design_HRD: np.ndarray
     grid_M: np.ndarray
     log_HRM: np.ndarray
     mean_D: np.ndarray
@@ -37,7 +40,7 @@ class Posterior:
         here_HD, value_H = start_HD.copy(), self._log_density(start_HD[:, None])[:, 0]
         rises_H = np.arange(len(here_HD))
         for _ in range(_NEWTON_STEPS):
-            some = Posterior(self.design_RD, self.grid_M, self.log_HRM[rises_H], self.mean_D, self.precision_D)
+            some = self.of(rises_H)
             gradient_HD, hessian_HDD = some._slopes(here_HD[rises_H])
             step_HD = np.linalg.solve(hessian_HDD, gradient_HD[..., None])[..., 0]
             tried_HSD = here_HD[rises_H, None] + step_HD[:, None] * 0.5 ** np.arange(_HALVINGS)[:, None]
@@ -51,6 +54,12 @@ class Posterior:
             here_HD[rises_H] = tried_HSD[is_better_H][np.arange(len(best_H)), best_H]
             value_H[rises_H] = best_value_H[is_better_H]
         return here_HD
+
+    def of(self, some_H: np.ndarray) -> Posterior:
+        """Return the posterior of some of the hypotheses."""
+        design_HRD = self.design_HRD if len(self.design_HRD) == 1 else self.design_HRD[some_H]
+        log_HRM = self.log_HRM if len(self.log_HRM) == 1 else self.log_HRM[some_H]
+        return replace(self, design_HRD=design_HRD, log_HRM=log_HRM)
 
     def sample(self, mode_HD: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return coefficients proposed around each mode, and their log weights, whose sum is the log evidence."""
@@ -66,7 +75,7 @@ class Posterior:
         return sample_HSD, self._log_density(sample_HSD) - log_proposal_HS - np.log(len(base_SD))
 
     def _log_density(self, coefficient_HSD: np.ndarray) -> np.ndarray:
-        place_HSR = (coefficient_HSD @ self.design_RD.T - self.grid_M[0]) / GRID_STEP
+        place_HSR = (coefficient_HSD @ self.design_HRD.swapaxes(1, 2) - self.grid_M[0]) / GRID_STEP
         index_HSR = np.clip(place_HSR.astype(int), 0, len(self.grid_M) - 2)
         place_HSR -= index_HSR
         index_HSR += self._starts()[:, None]
@@ -79,14 +88,16 @@ class Posterior:
     def _slopes(self, coefficient_HD: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the gradients of the log densities, and the negatives of their second derivatives."""
         span = round(_CURVATURE_SPAN / GRID_STEP)
-        place_HR = np.rint((coefficient_HD @ self.design_RD.T - self.grid_M[0]) / GRID_STEP).astype(int)
+        design_HDR = self.design_HRD.swapaxes(1, 2)
+        place_HR = (coefficient_HD[:, None] @ design_HDR)[:, 0]
+        place_HR = np.rint((place_HR - self.grid_M[0]) / GRID_STEP).astype(int)
         place_HR = np.clip(place_HR, span, len(self.grid_M) - 1 - span) + self._starts()
         flat = self.log_HRM.reshape(-1)
         low_HR, mid_HR, high_HR = (flat[place_HR + shift] for shift in (-span, 0, span))
         slope_HR = (high_HR - low_HR) / (2 * _CURVATURE_SPAN)
         curvature_HR = np.maximum((2 * mid_HR - low_HR - high_HR) / _CURVATURE_SPAN**2, 1e-6)
-        gradient_HD = slope_HR @ self.design_RD - self.precision_D * (coefficient_HD - self.mean_D)
-        hessian_HDD = (self.design_RD.T * curvature_HR[:, None]) @ self.design_RD + np.diag(self.precision_D)
+        gradient_HD = (slope_HR[:, None] @ self.design_HRD)[:, 0] - self.precision_D * (coefficient_HD - self.mean_D)
+        hessian_HDD = (design_HDR * curvature_HR[:, None]) @ self.design_HRD + np.diag(self.precision_D)
         return gradient_HD, hessian_HDD
 
     def _starts(self) -> np.ndarray:

@@ -40,7 +40,8 @@ class Exponent:
     """The exponent of an axis at the target with its 95 % interval, and the ``theories`` that lie inside.
 
     ``bend`` is its change for each doubling of the size with a 99 % interval, None with few sizes. ``binds`` says, of
-    the share of the rate that a group of layers has, whether the edge falls as it grows; else None.
+    the share of the rate that a group of layers has, whether the edge falls as it grows; else None. ``saturates`` is the
+    value of the axis beyond which it has no effect, with its 95 % interval; None where it is not sure to have one.
     """
 
     at: float
@@ -50,6 +51,7 @@ class Exponent:
     is_assumed: bool
     binds: bool | None = None
     bend: Interval | None = None
+    saturates: Interval | None = None
 
     @property
     def bends(self) -> bool:
@@ -382,7 +384,9 @@ def _exponents(
         theories = tuple(theory for theory in THEORIES if low <= theory <= high and name != STEPS)
         is_group = ladder.along == _BASE_RATE and name.endswith(_SHARE)
         binds = high < 0 if is_group else None
-        found[name] = Exponent(at, low, high, theories, name in assumed, binds, bends.get(name))
+        place = law.saturates_at(i, target_K)
+        saturates = None if place is None else Interval(*map(math.exp, place))
+        found[name] = Exponent(at, low, high, theories, name in assumed, binds, bends.get(name), saturates)
     return found
 
 
