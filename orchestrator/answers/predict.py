@@ -294,7 +294,7 @@ class PredictAnswer(Answer):
         pairs = ("edge", self.result.exponents.get(name)), ("best", self.result.best_exponents.get(name))
         for what, exponent in pairs:
             if exponent is not None and exponent.saturates is not None:
-                yield Line(f"saturates: {what} does not change above {_interval(exponent.saturates)}", 2)
+                yield Line(f"saturates: {what} is flat above {name} {_sizes(exponent.saturates)}", 2)
             elif exponent is not None and exponent.bends and exponent.bend is not None:
                 bend = exponent.bend
                 yield Line(
@@ -372,6 +372,11 @@ class PredictAnswer(Answer):
 
 def _interval(found: Interval, digits: int = 2) -> str:
     return f"{found.at:.{digits}g} ({found.low:.{digits}g} to {found.high:.{digits}g})"
+
+
+def _sizes(found: Interval) -> str:
+    at, low, high = (f"{float(f'{value:.2g}'):,g}" for value in (found.at, found.low, found.high))
+    return f"{at} ({low} to {high})"
 
 
 def _power(exponent: Exponent) -> str:

@@ -111,10 +111,10 @@ class Law:
         return float(at), float(low), float(high)
 
     def saturates_at(self, axis: int, size_K: np.ndarray, level: float = 0.95) -> tuple[float, float, float] | None:
-        """Return the median and the interval of the log size at which an axis saturates, the other sizes being as given.
+        """Return the median and the interval of the log size at which an axis saturates, with the other sizes given.
 
-        None unless a share ``level`` of the draws saturates along it from a slope of one sign. The ends are those of the
-        places that were tried, half of the distance to the next ones further out.
+        None unless a share ``level`` of the draws saturates along it, from a slope of one sign. The interval ends half
+        way to the next places that were tried.
         """
         found = [(each, has_S) for each, has_S in self._saturating() if each.axis == axis]
         slope_S = np.concatenate([self.coefficient_SD[has_S, 1 + axis] for _, has_S in found] or [np.zeros(0)])
@@ -274,8 +274,8 @@ def _fit(
 ) -> Law:
     """Integrate over coefficients by importance sampling, for each scatter and each hypothesis.
 
-    Without axes of sizes there is no scatter between them. Axes that may bend may saturate, too, which is one hypothesis
-    for each place; then there is no other.
+    Without axes of sizes there is no scatter between them. Axes that may bend may saturate, too, which is a hypothesis
+    for each place; then there are no others.
     """
     origin_K = size_RK.mean(axis=0)
     group_RG = _groups(size_RK[:, list(shared)])
@@ -350,7 +350,7 @@ def _fit(
 def _features(
     size_RK: np.ndarray, bends: Sequence[tuple[int, int]], saturation: Saturation | None = None
 ) -> np.ndarray:
-    """Return what the coefficients multiply: one, the log sizes, and their products that bend unless an axis saturates."""
+    """Return what the coefficients multiply: one, the log sizes, and unless an axis saturates their products."""
     products = [size_RK[:, i] * size_RK[:, j] for i, j in bends]
     if saturation is not None:
         reached_R = saturation.reached(size_RK)

@@ -40,8 +40,8 @@ class Exponent:
     """The exponent of an axis at the target with its 95 % interval, and the ``theories`` that lie inside.
 
     ``bend`` is its change for each doubling of the size with a 99 % interval, None with few sizes. ``binds`` says, of
-    the share of the rate that a group of layers has, whether the edge falls as it grows; else None. ``saturates`` is the
-    value of the axis beyond which it has no effect, with its 95 % interval; None where it is not sure to have one.
+    the share of the rate that a group of layers has, whether the edge falls as it grows; else None. ``saturates`` is
+    the value of the axis beyond which it has no effect, with its 95 % interval; None where there may be none.
     """
 
     at: float

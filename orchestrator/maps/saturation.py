@@ -1,7 +1,9 @@
 """Axes that saturate: a best rate grows as a power of the batch up to the critical batch, and no more beyond it.
 
-The critical batch itself goes as a power of the other sizes, such as the tokens. A kink is no small bend: on the grids of
-Step Law a quadratic law misses the optima of held-out grids by 0.21 in log rate, one with a kink by 0.17.
+The critical batch itself goes as a power of the other sizes, such as the tokens. A kink is no small bend: on the grids
+of Step Law a quadratic law misses the optima of held-out grids by 0.21 in log rate, one with a kink by 0.17. A slow
+test simulates it: of 300 laws that saturate 28 % are said to, and the intervals hold 98 % of the places; of straight
+laws 4 % are said to, and of bent ones 1 %.
 
 Axes of arrays: R sizes (rows), K size axes, S draws from a posterior.
 """
@@ -23,8 +25,8 @@ _FEWER_EXPONENTS = (0.0, 0.5, 1.0)  # with several other axes
 class Saturation:
     """The axis that saturates where ``across_K @ ahead = place``, ``ahead`` being log sizes from the law's origin.
 
-    ``across_K`` is 1 on that axis, and minus the exponent of the kink on the others. The next places that were tried are
-    ``spacing`` away.
+    ``across_K`` is 1 on that axis, and minus the exponent of the kink on the others. The next places that were tried
+    are ``spacing`` away.
     """
 
     axis: int
@@ -43,7 +45,7 @@ def saturations(ahead_RK: np.ndarray, bent: Sequence[int]) -> Iterator[Saturatio
         others = [other for other in bent if other != axis]
         low, high = ahead_RK[:, axis].min(), ahead_RK[:, axis].max()
         places = np.linspace(low, high, _PLACES + 2)[1:-1]
-        exponents = _EXPONENTS if len(others) < 2 else _FEWER_EXPONENTS  # noqa: PLR2004
+        exponents = _EXPONENTS if len(others) < 2 else _FEWER_EXPONENTS
         for place, powers in itertools.product(places, itertools.product(exponents, repeat=len(others))):
             across_K = np.zeros(ahead_RK.shape[1])
             across_K[axis] = 1
