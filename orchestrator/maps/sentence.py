@@ -288,9 +288,12 @@ def _next(table: SweepTable, edge: _Edge, found: Recommendation | None, missing:
         return f"sweep status {name} --watch", "follows the run"
     if IMPORTED_FACT in table.facts:
         return f"sweep boundary {name}", "lists the edge row by row"
+    errored = any(trial.status == "errored" for trial in table.trials)
+    if missing and errored and not any(trial.outcome for trial in table.trials):
+        return f"sweep run {name} --retry-errored{imports}", "trains all of them once the error is mended"
     if missing:
         return f"sweep run {name}{imports}", f"trains the {count(missing, 'trial')} without a result"
-    if any(trial.status == "errored" for trial in table.trials):
+    if errored:
         return f"sweep run {name} --retry-errored{imports}", "trains the errored trials again"
     if not table.axes and any(STABLE.of_trial(run) is False for run in table.runs):
         return f"sweep diagnose {name}", "says why"

@@ -55,6 +55,7 @@ def test_it_says_edge_setting_margin_and_the_next_command(tmp_path: Path) -> Non
         ("spppp", "1 of 5 trials over: 1 known cell is stable (1 of 5 cells known)", "run case"),
         ("sspdd", "4 of 5 trials over: stable up to lr 0.01", "run case"),
         ("ssedd", "stable up to lr 0.01", "run case --retry-errored"),
+        ("eeepp", "3 of 5 trials over", "run case --retry-errored"),
         ("dssdd", "stable from lr 0.01 to 0.1, not at 0.001 and at 1", "run case --refine"),
         ("sgggg", "all 5 cells are inside the edge (4 degraded)", "run case --axis lr="),
     ],
