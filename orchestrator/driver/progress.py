@@ -25,7 +25,7 @@ from orchestrator.sweepfile.sections import BudgetConfig
 from orchestrator.sweepfile.spec import Sweep
 
 _ENOUGH_S = 3.0
-_TO_TRAIN = ("planned", "running", "lost")
+_TO_TRAIN = ("planned", "running", "interrupted", "lost")
 # Time for running packs to write a checkpoint when the run is stopped, in seconds.
 PAUSE_S = 10.0
 _HOUR_S = 3600.0

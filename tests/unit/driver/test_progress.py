@@ -122,3 +122,14 @@ def test_the_share_that_is_done_grows_with_steps_in_hand_and_with_trials_that_ar
     progress.running = {"a": Report("a", 5, 5, 1.0)}
     assert progress.share_done == pytest.approx(5 / (len(trials) * first.steps))
     assert Progress(sweep, {}, {}, {}, 0, lambda: 0.0, 0.0).share_done == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "is_left"),
+    [("planned", 1), ("running", 1), ("interrupted", 1), ("lost", 1), ("finished", 0), ("errored", 0)],
+)
+def test_a_trial_that_goes_on_later_has_steps_left(status: str, is_left: int) -> None:
+    sweep = sweep_with()
+    first = sweep.trials[0]
+    progress = Progress(sweep, {first.trial_id: first}, {first.trial_id: status}, {}, 0, lambda: 0.0, 0.0)
+    assert progress.steps_left == is_left * first.steps
