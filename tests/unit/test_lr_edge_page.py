@@ -1,6 +1,7 @@
 """The page of maps over the learning rate says what the maps that ship say."""
 
 import csv
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,6 +56,26 @@ def test_the_losses_of_muon_are_those_of_its_map() -> None:
     assert f"at width 64 {best_of_muon:.2f} on held-out text, where AdamW's best of this range is {best:.2f}" in PAGE
     low, high = ends([row for row in muon if float(row["lr"]) <= 0.02])
     assert f"from 0.005 to 0.02 it changes by {high - low:.2f}" in PAGE
+
+
+def test_the_edges_of_muon_and_of_qk_clip_are_those_of_their_maps() -> None:
+    def edge(width: str, optimizer: str, table: str = "map") -> float:
+        rows = sorted(cells_of("lr_muon", table, width=width, optimizer=optimizer), key=lambda row: float(row["lr"]))
+        lost = next(place for place, row in enumerate(rows) if row["state"] != "stable")
+        return math.sqrt(float(rows[lost - 1]["lr"]) * float(rows[lost]["lr"]))
+
+    widths = "16", "32", "64"
+    assert [round(edge(width, "muon"), 2) for width in widths] == [0.91, 0.91, 0.45]
+    assert [edge(width, "adamw") for width in widths[1:]] == [edge(width, "muon") for width in widths[1:]]
+    (odd,) = (row for row in cells_of("lr_muon", width="16", optimizer="muon") if row["lr"] == "1.28")
+    assert (edge("16", "adamw") > 1.28, odd["num_stable"]) == (True, "2")
+    for optimizer in ("adamw", "muon"):
+        for width in widths:
+            assert abs(math.log2(edge(width, optimizer, "map_qk_clip") / edge(width, optimizer))) < 1.01
+        pairs = zip(*(cells_of("lr_muon", table, optimizer=optimizer) for table in ("map", "map_qk_clip")), strict=True)
+        gains = [held_out(a) - held_out(b) for a, b in pairs if a["state"] == b["state"] == "stable"]
+        assert round(max(gains), 1) == 0.3
+    assert "it lowers the held-out loss of either by up to 0.3." in PAGE
 
 
 def test_the_collapsed_routers_and_their_losses_are_those_of_the_maps() -> None:
