@@ -176,6 +176,18 @@ class TestGptOfToday(ObjectiveConformance):
 
 
 @pytest.mark.slow
+class TestGptWithOneTableOfBytes(ObjectiveConformance):
+    objective = OBJECTIVES["gpt"]
+    small = {**TestGpt.small, "tie_embeddings": True, "position": None, "qk_norm": True, "norm_place": "output"}
+    values = TestGpt.values
+    needs = {
+        **TestGpt.needs,
+        "head_lr": {"tie_embeddings": False},
+        "loss_scale_growth": {"precision": "float16", "loss_scale": 2.0**13},
+    }
+
+
+@pytest.mark.slow
 class TestGptOfExperts(ObjectiveConformance):
     objective = OBJECTIVES["gpt"]
     small = {

@@ -1,6 +1,7 @@
 """The page of maps over the learning rate says what the maps that ship say."""
 
 import csv
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +10,9 @@ PAGE = " ".join((ROOT / "docs" / "lr-edge.md").read_text().split())
 Row = dict[str, str]
 
 
-def cells_of(name: str, **values: str) -> list[Row]:
+def cells_of(name: str, table: str = "map", **values: str) -> list[Row]:
     """The cells of a map with these values."""
-    with (ROOT / "results" / "reference" / name / "map.csv").open() as file:
+    with (ROOT / "results" / "reference" / name / f"{table}.csv").open() as file:
         return [row for row in csv.DictReader(file) if all(row[key] == value for key, value in values.items())]
 
 
@@ -19,8 +20,8 @@ def held_out(row: Row) -> float:
     return float(row["median_validation_loss"])
 
 
-def loss_at(name: str, **values: str) -> float:
-    (row,) = cells_of(name, **values)
+def loss_at(name: str, table: str = "map", **values: str) -> float:
+    (row,) = cells_of(name, table, **values)
     return held_out(row)
 
 
@@ -29,13 +30,23 @@ def ends(rows: list[Row], of: Callable[[Row], float] = held_out) -> tuple[float,
 
 
 def test_the_losses_of_the_model_of_today_are_those_of_its_map() -> None:
-    def loss(preset: str, lr: str, qk_norm: str = "false") -> float:
-        return loss_at("lr_model", preset=preset, lr=lr, qk_norm=qk_norm)
+    def loss(preset: str, lr: str, qk_norm: str = "false", table: str = "map") -> float:
+        return loss_at("lr_model", table, preset=preset, lr=lr, qk_norm=qk_norm)
 
     assert f"ends {loss('small', '0.0025') - loss('llama', '0.0025'):.2f} lower on held-out text" in PAGE
-    lost, with_norm = (loss("llama", "0.16", norm) - loss("llama", "0.0025", norm) for norm in ("false", "true"))
-    assert f"`llama` has lost {lost:.2f}, " in PAGE
-    assert f"with `qk_norm` {with_norm:.2f}" in PAGE
+    guards = ("false", "map"), ("false", "map_softcap"), ("true", "map")
+    lost, capped, normed = (loss("llama", "0.16", *guard) - loss("llama", "0.0025", *guard) for guard in guards)
+    assert f"`llama` has lost {lost:.2f}, with the softcap {capped:.2f}, with `qk_norm` {normed:.2f}." in PAGE
+
+
+def test_the_models_of_today_share_an_edge_whatever_guards_their_logits() -> None:
+    def num_stable(lr: str) -> int:
+        return sum(
+            int(row["num_stable"]) for table in ("map", "map_softcap") for row in cells_of("lr_model", table, lr=lr)
+        )
+
+    assert (num_stable("0.64"), num_stable("1.28")) == (23, 0)
+    assert "are stable at lr 0.64, but for one seed of 24, and not at 1.28" in PAGE
 
 
 def test_the_losses_of_muon_are_those_of_its_map() -> None:
@@ -45,6 +56,26 @@ def test_the_losses_of_muon_are_those_of_its_map() -> None:
     assert f"at width 64 {best_of_muon:.2f} on held-out text, where AdamW's best of this range is {best:.2f}" in PAGE
     low, high = ends([row for row in muon if float(row["lr"]) <= 0.02])
     assert f"from 0.005 to 0.02 it changes by {high - low:.2f}" in PAGE
+
+
+def test_the_edges_of_muon_and_of_qk_clip_are_those_of_their_maps() -> None:
+    def edge(width: str, optimizer: str, table: str = "map") -> float:
+        rows = sorted(cells_of("lr_muon", table, width=width, optimizer=optimizer), key=lambda row: float(row["lr"]))
+        lost = next(place for place, row in enumerate(rows) if row["state"] != "stable")
+        return math.sqrt(float(rows[lost - 1]["lr"]) * float(rows[lost]["lr"]))
+
+    widths = "16", "32", "64"
+    assert [round(edge(width, "muon"), 2) for width in widths] == [0.91, 0.91, 0.45]
+    assert [edge(width, "adamw") for width in widths[1:]] == [edge(width, "muon") for width in widths[1:]]
+    (odd,) = (row for row in cells_of("lr_muon", width="16", optimizer="muon") if row["lr"] == "1.28")
+    assert (edge("16", "adamw") > 1.28, odd["num_stable"]) == (True, "2")
+    for optimizer in ("adamw", "muon"):
+        for width in widths:
+            assert abs(math.log2(edge(width, optimizer, "map_qk_clip") / edge(width, optimizer))) < 1.01
+        pairs = zip(*(cells_of("lr_muon", table, optimizer=optimizer) for table in ("map", "map_qk_clip")), strict=True)
+        gains = [held_out(a) - held_out(b) for a, b in pairs if a["state"] == b["state"] == "stable"]
+        assert round(max(gains), 1) == 0.3
+    assert "it lowers the held-out loss of either by up to 0.3." in PAGE
 
 
 def test_the_collapsed_routers_and_their_losses_are_those_of_the_maps() -> None:

@@ -37,7 +37,7 @@ def _of_scores(setting: str, *factors: float) -> Values:
     colour="#6a3d9a",
     moves=(
         Move("balance", "switch", "makes crowded experts less likely to be chosen", just("aux", "loss_free")),
-        Move("balance_weight", "raise", "makes them less likely still", just(0.1, _FULL_BALANCE)),
+        Move("balance_weight", "raise", "penalises uneven loads", just(0.1, _FULL_BALANCE)),
         Move("router_lr", "lower", "lets experts learn before the router decides", scaled("router_lr", 0.3, 0.1)),
         Move("router_z_loss", "raise", "keeps the router's logits small", just(1e-3, 1e-2)),
         Move("router_noise", "raise", "sends tokens to experts that are not chosen yet", just(0.1, 1.0)),

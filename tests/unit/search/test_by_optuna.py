@@ -304,6 +304,15 @@ def test_shares_of_the_variance_are_those_of_optuna(kinds: tuple[str, ...]) -> N
     assert importances(used, rows, results, 0.2)["fanova"] == pytest.approx(expected, rel=1e-4)
 
 
+def test_a_choice_among_a_hundred_is_read_without_the_combinations_of_its_columns() -> None:
+    names = tuple(f"optimizer {i}" for i in range(100))
+    parameters = [Parameter("many", choices=names), Parameter("idle", 0.0, 1.0)]
+    rows = [{"many": name, "idle": seed / 2} for name in names for seed in range(3)]
+    found = importances(parameters, rows, [math.sin(names.index(row["many"])) for row in rows], 0.2)["fanova"]
+    assert found is not None
+    assert found["many"] > 0.9
+
+
 def test_the_order_of_the_trials_changes_nothing() -> None:
     rows, results = planted(40)
     order = np.random.default_rng(1).permutation(40)
