@@ -55,23 +55,6 @@ ELASTIC = (
     .replace("width: 16, context: 16", "width: 64, context: 64")
 )
 
-ELASTIC_TRAINER = """
-name: edge
-objective:
-  command: [python, elastic.py, "{lr}", "{micro_batch}", "{accumulation}", "{steps}", "{folder}/checkpoint.pt"]
-  resume: {checkpoint: "{folder}/checkpoint.pt"}
-steps: 400
-batch: {global: 8, micro: 2}
-axes: {lr: {values: [0.01]}}
-resources: {workers: {min: 1, max: 2}}
-tracking: {enabled: false}
-"""
-_RECIPE = Path(__file__).parents[1] / "sweeps/trainers/recipes/elastic.py"
-_LOOP = "    for step in range(first, steps):\n"
-_PACED = """        while os.path.exists("limit") and step >= int(open("limit").read()):
-            time.sleep(0.01)
-"""
-
 _INSTALL = {"strace": "strace", "ss": "iproute2", "ip": "iproute2", "unshare": "util-linux", "mount": "mount"}
 _NUMBERS = (
     "status", "outcome", "onset_step", "num_spikes", "steps_done", "initial_loss", "best_loss", "final_loss",
@@ -91,21 +74,6 @@ def write_sweep(folder: Path, text: str = SWEEP) -> Path:
     path = folder / "edge.yaml"
     path.write_text(text)
     return path
-
-
-def write_elastic_trainer(folder: Path) -> None:
-    """The recipe of an elastic trainer in ``folder``; it waits at the step in the file ``limit``, if there is one."""
-    recipe = _RECIPE.read_text()
-    assert recipe.count(_LOOP) == 1
-    paced = recipe.replace(_LOOP, _LOOP + _PACED).replace("import sys\n", "import sys\nimport time\n")
-    (folder / "elastic.py").write_text(paced)
-    write_sweep(folder, ELASTIC_TRAINER)
-
-
-def set_limit(folder: Path, step: int) -> None:
-    """Let the trainer in ``folder`` train up to ``step``."""
-    (folder / "limit.new").write_text(str(step))
-    (folder / "limit.new").replace(folder / "limit")
 
 
 def command(*arguments: str) -> list[str]:

@@ -3,63 +3,23 @@
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
-from fault_kit import (
-    assert_sound,
-    losses_and_resizes,
-    run,
+from elastic_cases import (
+    ROUNDING,
+    advance_until,
+    has_checkpoint,
+    processes_of,
     set_limit,
-    start,
-    wait_until,
-    workers_of,
+    undisturbed_losses,
     write_elastic_trainer,
 )
+from fault_kit import assert_sound, losses_and_resizes, run, start, wait_until, workers_of
 
 pytestmark = pytest.mark.faults
-ROUNDING = 1e-6  # of a loss of about one: sums of eight rows in another order, over 400 steps of SGD
-
-
-def processes_of(driver: psutil.Process) -> dict[str, psutil.Process]:
-    """The trainer's processes below the driver, by rank."""
-    found = {}
-    for process in driver.children(recursive=True):
-        try:
-            if "elastic.py" in process.cmdline():
-                found[process.environ()["RANK"]] = process
-        except (psutil.Error, KeyError):
-            continue
-    return found
-
-
-def has_checkpoint(folder: Path) -> bool:
-    return bool(list(folder.glob("results/edge/trials/*/checkpoint.pt")))
-
-
-def advance_until(folder: Path, step: int, is_over: Callable[[], bool]) -> None:
-    """Let the trainer go on from ``step``, a step in half a second, so that ``is_over`` comes long before its end."""
-    began = time.monotonic()
-
-    def goes_on() -> bool:
-        set_limit(folder, step + int(2 * (time.monotonic() - began)))
-        return is_over()
-
-    wait_until(goes_on, "change of the number of processes", 120)
-
-
-def undisturbed_losses(folder: Path) -> np.ndarray:
-    folder.mkdir()
-    write_elastic_trainer(folder)
-    code, output = run(folder, "run", "edge.yaml", "--executor", "inline")
-    assert code == 0, output
-    losses, resizes = losses_and_resizes(folder)
-    assert not resizes
-    return losses
 
 
 @pytest.mark.parametrize("executor", ["inline", "ray"])

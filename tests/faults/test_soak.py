@@ -76,7 +76,7 @@ def test_two_hundred_random_faults_cost_no_result(tmp_path: Path) -> None:
         since = time.time()
         driver = start(tmp_path, "--executor", executor)
         if victim not in ("driver", "a signal") or dice.random() < 0.5:
-            wait_until(lambda: trains(tmp_path, driver, since), "training", 120)  # noqa: B023
+            wait_until(lambda: trains(tmp_path, driver, since), "training")  # noqa: B023
             time.sleep(dice.uniform(0.0, 1.0))
         else:
             time.sleep(dice.uniform(0.5, 4.0))  # while it starts

@@ -1,0 +1,79 @@
+"""A trainer whose number of processes may change: the recipe, made to wait where a test has something to do."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+from fault_kit import losses_and_resizes, run, wait_until, write_sweep
+
+ROUNDING = 1e-6  # of a loss of about one: sums of eight rows in another order, over 400 steps of SGD
+ELASTIC_TRAINER = """
+name: edge
+objective:
+  command: [python, elastic.py, "{lr}", "{micro_batch}", "{accumulation}", "{steps}", "{folder}/checkpoint.pt"]
+  resume: {checkpoint: "{folder}/checkpoint.pt"}
+steps: 400
+batch: {global: 8, micro: 2}
+axes: {lr: {values: [0.01]}}
+resources: {workers: {min: 1, max: 2}}
+tracking: {enabled: false}
+"""
+_RECIPE = Path(__file__).parents[1] / "sweeps/trainers/recipes/elastic.py"
+_LOOP = "    for step in range(first, steps):\n"
+_PACED = """        while os.path.exists("limit") and step >= int(open("limit").read()):
+            time.sleep(0.01)
+"""
+
+
+def write_elastic_trainer(folder: Path) -> None:
+    """The recipe of an elastic trainer in ``folder``; it waits at the step in the file ``limit``, if there is one."""
+    recipe = _RECIPE.read_text()
+    assert recipe.count(_LOOP) == 1
+    paced = recipe.replace(_LOOP, _LOOP + _PACED).replace("import sys\n", "import sys\nimport time\n")
+    (folder / "elastic.py").write_text(paced)
+    write_sweep(folder, ELASTIC_TRAINER)
+
+
+def set_limit(folder: Path, step: int) -> None:
+    """Let the trainer in ``folder`` train up to ``step``."""
+    (folder / "limit.new").write_text(str(step))
+    (folder / "limit.new").replace(folder / "limit")
+
+
+def processes_of(driver: psutil.Process) -> dict[str, psutil.Process]:
+    """The trainer's processes below the driver, by rank."""
+    found = {}
+    for process in driver.children(recursive=True):
+        try:
+            if "elastic.py" in process.cmdline():
+                found[process.environ()["RANK"]] = process
+        except (psutil.Error, KeyError):
+            continue
+    return found
+
+
+def has_checkpoint(folder: Path) -> bool:
+    return bool(list(folder.glob("results/edge/trials/*/checkpoint.pt")))
+
+
+def advance_until(folder: Path, step: int, is_over: Callable[[], bool]) -> None:
+    """Let the trainer go on from ``step``, a step in half a second, so that ``is_over`` comes long before its end."""
+    began = time.monotonic()
+
+    def goes_on() -> bool:
+        set_limit(folder, step + int(2 * (time.monotonic() - began)))
+        return is_over()
+
+    wait_until(goes_on, "change of the number of processes", 120)
+
+
+def undisturbed_losses(folder: Path) -> np.ndarray:
+    folder.mkdir()
+    write_elastic_trainer(folder)
+    code, output = run(folder, "run", "edge.yaml", "--executor", "inline")
+    assert code == 0, output
+    losses, resizes = losses_and_resizes(folder)
+    assert not resizes
+    return losses
