@@ -28,7 +28,7 @@ axes:
   lr: {values: [0.1, 0.5, 1.0, 2.0, 3.0]}
   beta1: {values: [0.0, 0.5]}
 fixed: {optimizer: sgd, noise: 0.1}
-resources: {pack: 5, stall_timeout_s: 30}
+resources: {pack: 5, stall_timeout_s: 300}
 checkpoint: {every_s: 0.2}
 tracking: {enabled: false}
 """

@@ -254,7 +254,7 @@ def test_a_job_that_slurm_cannot_start_and_holds_is_lost_and_tried_again(tmp_pat
         executor.submit(pack)
         (lost,) = events_until(executor, lambda events: events)
         assert isinstance(lost, PackLost)
-        assert "could not start: launch failed requeued held" in lost.reason
+        assert "launch failed requeued held" in lost.reason
         broken.unlink()
         slurm.say("scontrol", "update", "nodename=n1", "state=resume")
         executor.submit(replace(pack, pack_id="again"))
