@@ -69,7 +69,7 @@ class CheckQuery(Query["tuple[Sweep, Path]"]):
         from orchestrator.driver.planning import check_runnable
         from orchestrator.driver.timing import keep_trial_time
         from orchestrator.sweepfile.custom_trainer import CustomTrainer
-        from orchestrator.worker.custom_run import CustomRun
+        from orchestrator.worker.forked_run import launched_run
         from orchestrator.worker.launcher import close_server
 
         sweep, own = subject[0], subject[0].objective
@@ -85,7 +85,7 @@ class CheckQuery(Query["tuple[Sweep, Path]"]):
             pack = replace(pack, launch=replace(pack.launch, trials_folder=folder, report_s=_REPORT_S))
             say(f"running:  {own.summary}")
             say(f"          with {trial.name}, for at least {self.losses} losses, at most {self.timeout:g} s")
-            run, traces, error, began = CustomRun(pack, None), list["Trace"](), None, time.monotonic()
+            run, traces, error, began = launched_run(pack, None), list["Trace"](), None, time.monotonic()
             has_ended = False
             readings: list[Trace] = []
             seen: list[tuple[float, float]] = []  # when the last step of each report was read, and which one it was

@@ -103,13 +103,18 @@ class PlanAnswer(Answer):
     def _batch(self) -> Iterator[str]:
         """What follows from the parts of a global batch."""
         from orchestrator.driver.packing import world_sizes
-        from orchestrator.sweepfile.custom_trainer import CustomTrainer, formula
+        from orchestrator.sweepfile.custom_trainer import CustomTrainer, formula, sized
 
         sweep, own = self.file, self.file.objective
         if isinstance(own, CustomTrainer) and own.batch_workers is not None:
-            name, text = formula({*sweep.fixed, *sweep.axis_names, *sweep.maker.ties}, own.batch_workers)
-            known = () if sweep.is_open else sweep.trials
-            yield f"batch:    {name} = {text}{_extent([trial.config[name] for trial in known])}"
+            given = {*sweep.fixed, *sweep.axis_names, *sweep.maker.ties}
+            known = [] if sweep.is_open else [trial.config for trial in sweep.trials]
+            workers = f"{own.batch_workers}"
+            if sweep.resources.is_elastic:
+                ends = {sweep.resources.fewest_workers, sweep.resources.most_workers}
+                workers, known = sweep.resources.workers_text, [sized(config, end) for config in known for end in ends]
+            name, text = formula(given, workers)
+            yield f"batch:    {name} = {text}{_extent([config[name] for config in known])}"
         elif not isinstance(own, CustomTrainer) and sweep.resources.most_workers > 1:
             configs = [] if sweep.is_open else [own.config_of(trial.config) for trial in sweep.trials]
             numbers = [world_sizes(own, config, sweep.resources) for config in configs]

@@ -59,7 +59,8 @@ class Launch:
     ``resume_arguments`` are added. A trial that must end has ``grace_s`` seconds after SIGTERM; one that reports no
     loss for ``silence_s`` is ended. With ``preload``, processes are forked from one that has imported these modules;
     "auto" means the script's imports. A trial whose last lines match ``diverged_if`` has diverged. There
-    is a report every ``report_s`` seconds. ``maximizes`` says whether more of its score is better.
+    is a report every ``report_s`` seconds. ``maximizes`` says whether more of its score is better. An elastic trial
+    takes the largest of ``sizes``, which ascend, whose processes find a place, in place of ``workers``.
     """
 
     folder: str
@@ -74,6 +75,7 @@ class Launch:
     trials_folder: str = ""
     report_s: float = 1.0
     maximizes: bool = False
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,9 @@ class Paused:
 
     reason: str = "the run was stopped"
     goes_on: bool = False
+
+
+MORE_PLACES = Paused("there are places for more processes", goes_on=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-FACT = "restart"  # of an attempt that resumed an elastic trial
+FACT = "restart"  # of an attempt that resumed an elastic trial; a list has those of earlier attempts, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,16 @@ class Resize:
         return {FACT: json.dumps(asdict(self))}
 
 
+def facts_of(restarts: Iterable[Resize]) -> dict[str, str]:
+    """Return all restarts of a trial so far as a fact of its last attempt."""
+    return {FACT: json.dumps([asdict(restart) for restart in restarts])}
+
+
+def in_curve(restarts: Iterable[Resize], before: int) -> list[Resize]:
+    """Return the ``restarts`` that losses before step ``before`` followed."""
+    return [restart for restart in restarts if restart.step < before]
+
+
 def resizes_in(attempts: Iterable[Mapping[str, str]], trial_id: str) -> list[Resize]:
     """Return the changes in a trial's curve, by the facts of its attempts, the oldest first.
 
@@ -37,7 +47,8 @@ def resizes_in(attempts: Iterable[Mapping[str, str]], trial_id: str) -> list[Res
     """
     restarts: list[Resize] = []
     for facts in attempts:
-        if FACT not in facts or (restart := Resize(**json.loads(facts[FACT]))).trial_id != trial_id:
-            continue
-        restarts = [*(other for other in restarts if other.step < restart.step), restart]
+        known = json.loads(facts.get(FACT, "[]"))
+        for numbers in known if isinstance(known, list) else [known]:
+            if (restart := Resize(**numbers)).trial_id == trial_id:
+                restarts = [*in_curve(restarts, restart.step), restart]
     return [restart for restart in restarts if restart.before != restart.after]

@@ -19,7 +19,7 @@ from orchestrator.base.files import TRIALS, read_checkpoint
 from orchestrator.base.packs import Checkpoint, Keep, Launch, LaunchedPack, Member, Pack, StackedPack, Telemetry
 from orchestrator.base.space import Trial, canonical_text, format_value
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.sweepfile.custom_trainer import CustomTrainer
+from orchestrator.sweepfile.custom_trainer import CustomTrainer, holds_batch
 from orchestrator.sweepfile.sections import ResourcesConfig
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.worker.machine import fastest_width, load_measurements
@@ -222,7 +222,7 @@ def pack_of(sweep: Sweep, members: Sequence[Member], width: int | None = None) -
         "gpus": resources.gpus,
     }
     if isinstance(objective, CustomTrainer):
-        return LaunchedPack(**shared, launch=_launch(sweep, objective))
+        return LaunchedPack(**shared, launch=_launch(sweep, objective, members[0].config))
     config = objective.config_of(members[0].config)
     if width is None and resources.pack != "auto" and config.can_be_stacked:
         width = resources.pack
@@ -256,8 +256,9 @@ def world_sizes(objective: Objective, config: TrainingConfig, resources: Resourc
     return tuple(filter(can_share, range(resources.fewest_workers, resources.most_workers + 1)))
 
 
-def _launch(sweep: Sweep, trainer: CustomTrainer) -> Launch:
+def _launch(sweep: Sweep, trainer: CustomTrainer, config: Mapping[str, Any]) -> Launch:
     resume, resources = trainer.section.resume, sweep.resources
+    sizes = range(resources.fewest_workers, resources.most_workers + 1) if resources.is_elastic else ()
     return Launch(
         folder=trainer.folder,
         workers=trainer.workers,
@@ -269,6 +270,7 @@ def _launch(sweep: Sweep, trainer: CustomTrainer) -> Launch:
         preload=trainer.preload,
         diverged_if=trainer.section.diverged_if,
         maximizes=trainer.section.metrics.score is not None and bool(trainer.section.metrics.score.maximize),
+        sizes=tuple(size for size in sizes if holds_batch(config, size)),
     )
 
 

@@ -37,14 +37,14 @@ class ExecutorOptions:
             "gpus": resources.gpus_per_worker or resources.gpus,
             "parallel": None if resources.parallel == "auto" else resources.parallel,
             "workers": resources.most_workers,
+            "fewest": resources.fewest_workers if resources.is_elastic else None,
         }
 
 
 def _ray(options: ExecutorOptions) -> Start:
     from orchestrator.executors.subprocess_executor import SubprocessExecutor
 
-    fewest = options.resources.fewest_workers if options.resources.is_elastic else None
-    arguments = {**options.resource_arguments(), "address": options.address, "fewest": fewest}
+    arguments = {**options.resource_arguments(), "address": options.address}
     if options.address is None:
         _check_gpus(options.resources)
     # Without other nodes, as on macOS and Windows, Ray listens on loopback only.

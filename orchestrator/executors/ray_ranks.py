@@ -107,6 +107,7 @@ class RayLauncher(Launcher):
         super().__init__()
         self._name = _room_of(pack_id)
         self._cpus, self._gpus = cpus, gpus
+        self._place = {"CPU": float(cpus), **({"GPU": float(gpus)} if gpus else {})}  # of one process
         self._actors: list[Any] = []
         self._room: Any = None  # the places of an elastic trial besides this process, which has its own
 
@@ -115,7 +116,7 @@ class RayLauncher(Launcher):
         for size in reversed(sizes):
             if size == 1:
                 return 1
-            room = ray.util.placement_group([{"CPU": float(cpus)}] * (size - 1), name=self._name)
+            room = ray.util.placement_group([self._place] * (size - 1), name=self._name)
             if room.wait(_LAST_ROOM_S if size == sizes[0] else _ROOM_S):
                 self._room = room
                 return size
@@ -125,9 +126,10 @@ class RayLauncher(Launcher):
     def has_room(self, size: int, cpus: int) -> bool:
         """Return whether the cluster has places for ``size`` processes now, with the ones that it has reserved."""
         num = size - 1 - len(self._actors)
-        if ray.available_resources().get("CPU", 0.0) < num * cpus:
+        free = ray.available_resources()
+        if any(free.get(kind, 0.0) < num * amount for kind, amount in self._place.items()):
             return False  # without a wait
-        more = ray.util.placement_group([{"CPU": float(cpus)}] * num)
+        more = ray.util.placement_group([self._place] * num)
         is_ready = more.wait(_MORE_ROOM_S)
         ray.util.remove_placement_group(more)  # the next attempt reserves all at once
         return is_ready

@@ -80,6 +80,11 @@ def train_pack(config: dict[str, Any]) -> None:
         tune.report({"report": report})
 
 
+def _is_elastic(pack: Pack) -> bool:
+    """Whether a pack reserves the places of its processes itself."""
+    return bool(pack.sizes if isinstance(pack, StackedPack) else isinstance(pack, LaunchedPack) and pack.launch.sizes)
+
+
 def _kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
@@ -191,7 +196,7 @@ class Forward(TrialProgressCallback):
     def _ended(self, trial: Any, reason: str) -> None:
         pack_id = trial.config["pack"].pack_id
         if pack_id not in self._over:
-            if isinstance(trial.config["pack"], StackedPack) and trial.config["pack"].sizes:
+            if _is_elastic(trial.config["pack"]):
                 release_room(pack_id)
             self._mailbox.events.put(PackLost(pack_id, reason))
         self._over.discard(pack_id)

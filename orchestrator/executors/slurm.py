@@ -43,6 +43,7 @@ from orchestrator.executors.slurm_cluster import (
     SlurmCluster,
     SubmittedPack,
     is_local,
+    most_nodes,
     names_in,
     submission_parameters,
 )
@@ -99,18 +100,22 @@ class SlurmExecutor:
         parallel: int | None,
         options: Mapping[str, str],
         pace: Pace | None = None,
+        fewest: int | None = None,
     ) -> None:
         """Clean up after an earlier driver of the sweep in ``folder``, and prepare for ``parallel`` jobs.
 
-        ``pace`` sets how often it checks on them, by default SLURM_PACE, or LOCAL_PACE for local jobs. Raises
+        ``pace`` sets how often it checks on them, by default SLURM_PACE, or LOCAL_PACE for local jobs. The job of an
+        elastic trial has ``fewest`` processes on each of as many nodes as are free, up to ``workers`` in all. Raises
         InputError for invalid ``options`` or without Slurm.
         """
         here, known = is_local(options), submitit.SlurmExecutor._valid_parameters()
-        parameters = submission_parameters(options, known, cpus * workers, math.ceil(gpus * workers - 1e-9))
+        on_node = fewest or workers
+        num_nodes = 1 if here else most_nodes(workers, on_node)
+        parameters = submission_parameters(options, known, cpus * on_node, math.ceil(gpus * on_node - 1e-9), num_nodes)
         self._folder = folder.absolute() / JOBS
         if "%" in str(self._folder):
             raise InputError(Problem(str(self._folder), "", "contains a %, which Slurm expands", "change --results"))
-        max_slots = max(1, len(os.sched_getaffinity(0)) // (cpus * workers)) if here else _MAX_SLOTS
+        max_slots = max(1, len(os.sched_getaffinity(0)) // (cpus * on_node)) if here else _MAX_SLOTS
         self.slots = min(parallel or max_slots, _MAX_SLOTS)
         self._cluster = LocalCluster() if here else SlurmCluster()
         self._pace = pace or (LOCAL_PACE if here else SLURM_PACE)

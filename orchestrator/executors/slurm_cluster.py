@@ -271,8 +271,18 @@ def read_options(texts: Iterable[str]) -> dict[str, str]:
     return options
 
 
-def submission_parameters(options: Mapping[str, str], submitit_knows: Collection[str], cpus: int, gpus: int) -> dict:
-    """Return the parameters of submitit's AutoExecutor for jobs of ``cpus`` and ``gpus``.
+def most_nodes(workers: int, on_node: int) -> int:
+    """Return how many nodes hold ``workers`` processes. Raises InputError unless each has as many."""
+    if workers % on_node:
+        message = f"max = {workers} is not a multiple of min = {on_node}, which each node of a Slurm job has"
+        raise InputError(Problem("resources", "workers", message, f"write max: {workers - workers % on_node}"))
+    return workers // on_node
+
+
+def submission_parameters(
+    options: Mapping[str, str], submitit_knows: Collection[str], cpus: int, gpus: int, num_nodes: int
+) -> dict:
+    """Return the parameters of submitit's AutoExecutor for jobs of ``cpus`` and ``gpus`` on each of up to some nodes.
 
     Raises InputError for invalid options.
     """
@@ -292,6 +302,12 @@ def submission_parameters(options: Mapping[str, str], submitit_knows: Collection
         # Since 22.05, srun does not inherit it from sbatch and may bind the trial to one core.
         "slurm_srun_args": [f"--cpus-per-task={cpus}", *shlex.split(options.get("srun_args", ""))],
     }
+    if num_nodes > 1:
+        # The first node has this job's process, which starts those on the others.
+        # With a number of tasks on each, Slurm would allocate as few nodes as it may.
+        del parameters["tasks_per_node"]
+        parameters["slurm_additional_parameters"] |= {"nodes": f"1-{num_nodes}", "mincpus": cpus}
+        parameters["slurm_srun_args"] += ["--nodes=1", "--ntasks=1"]
     if gpus and not options.get("gres", "").startswith("gpu"):
         parameters["gpus_per_node"] = gpus
     if "mem_gb" in options:

@@ -14,7 +14,7 @@ import threading
 import time
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Union
@@ -24,15 +24,13 @@ import numpy as np
 from orchestrator.base.files import atomic_write, make_folder, open_private, storage_errors
 from orchestrator.base.packs import Ending, Failed, LaunchedPack, Lost, Report
 from orchestrator.base.processes import MARK, new_mark
-from orchestrator.worker.launcher import CannotStart, Child, Launcher
+from orchestrator.executors.slurm_launcher import JobLauncher
 from orchestrator.worker.run import run_pack
 
 REPORTS = "reports"
 MORE_MEMORY = "its job ran out of memory (raise --slurm mem_gb=)"
 # Slurm may send the signal before a job's time limit by this much earlier than requested.
 _SLACK_S = 60.0
-# Slurm sends it before the time limit and, on some clusters, at preemption. submitit reads the same variable.
-_WARNING = signal.Signals[f"SIG{os.environ.get('SUBMITIT_PREEMPT_SIGNAL', 'USR2')}"]
 _LAST_REPORT_S = 2.0
 _MAX_WAIT_S = 120.0  # for a job to end after Slurm has sent SIGTERM
 _STEP_S = 0.05
@@ -50,7 +48,7 @@ class TrialJob:
         self._minutes, self._signal_delay_s = minutes, signal_delay_s
         self._began = time.monotonic()
         self._outbox: Outbox | None = None
-        self._launcher = JobLauncher()
+        self._launcher = JobLauncher(minutes)
         self._is_ending = self._is_over = False
         self._failure: BaseException | None = None
 
@@ -159,37 +157,6 @@ def num_oom_kills() -> int:
                 if counts.is_file():
                     return int(dict(entry.split() for entry in counts.read_text().splitlines())["oom_kill"])
     return 0
-
-
-class JobLauncher(Launcher):
-    """Starts processes on this machine; a signal handler can end them while another thread reads."""
-
-    def __init__(self) -> None:
-        super().__init__()  # without preloading: a job has a single trial
-        self._is_ending = False
-
-    def start(self, rank: int, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path) -> Child:
-        """Start a process, unless the job is ending. Raises CannotStart."""
-        if self._is_ending:
-            raise CannotStart("the job is ending")
-        # Slurm sends the signal to all processes of the job; it would kill the trial before its last checkpoint.
-        process = Child(command, folder, environment, log, ignored=_WARNING)
-        self._children.append(process)
-        if self._is_ending:
-            process.terminate()
-        return process
-
-    def terminate(self) -> None:
-        """Ask all processes to end, and start no further ones."""
-        self._is_ending = True
-        for process in self._children:
-            process.terminate()
-
-    def kill(self) -> None:
-        """Kill all processes."""
-        self._is_ending = True
-        for process in self._children:
-            process.close()
 
 
 class Outbox:

@@ -42,6 +42,7 @@ class CustomTrainer:
     workers: int
     file: str  # the sweep file that names it, for messages
     batch_workers: int | None  # that share a global batch, if the file has the section `batch`
+    fewest_workers: int | None = None  # of an elastic trial, whose batch they hold as well
 
     # For a cross-entropy a rise by a tenth is a spike; for squared errors set it in `stopping`.
     spike_rise = 0.1
@@ -90,10 +91,13 @@ class CustomTrainer:
         return name in used or "config" in used
 
     def resolve(self, steps: int, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a trial's values with what is run. Raises ValueError if a value does not accept its format."""
-        values = self.with_whole_batch(values)
+        """Return a trial's values with what is run. Raises ValueError if a value does not accept its format.
+
+        An elastic trial gets ``workers``, and the part of its batch that follows from them, at each start.
+        """
+        whole = self.with_whole_batch(values)
         for _, text in self.templates():
-            render(text, {**values, **self.stand_ins(steps)})
+            render(text, {**whole, **self.stand_ins(steps)})
         section = self.section
         what: dict[str, Any] = {"python": section.python}
         if section.python is not None and (section.metrics.also or section.metrics.score is not None):
@@ -102,9 +106,11 @@ class CustomTrainer:
             what = {"command": section.command, "metrics": _what_is_read(section.metrics)}
         if section.environment:
             what["environment"] = section.environment
+        if self.fewest_workers is not None:
+            return {"steps": steps, **values, **what}
         if self.workers > 1 or self.batch_workers is not None:
             what["workers"] = self.batch_workers or self.workers
-        return {"steps": steps, **values, **what}
+        return {"steps": steps, **whole, **what}
 
     @property
     def score_fact(self) -> dict[str, str]:
@@ -114,7 +120,11 @@ class CustomTrainer:
 
     def with_whole_batch(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Complete the three parts of a global batch if the file has one. Raises ValueError."""
-        return values if self.batch_workers is None else whole_batch(values, self.batch_workers)
+        if self.batch_workers is None:
+            return values
+        if self.fewest_workers is not None:
+            whole_batch(values, self.fewest_workers)
+        return whole_batch(values, self.batch_workers)
 
     def stand_ins(self, steps: int) -> dict[str, Any]:
         """Return values of the types that sweep's own placeholders have."""
@@ -191,7 +201,8 @@ def custom_trainer(section: CustomTrainerSection, file: SweepFile, file_name: st
     """Make the trainer of ``section``; its paths are relative to the folder of the sweep file ``file_name``."""
     workers = file.resources.most_workers
     sharing = None if file.batch is None else file.batch.workers or workers
-    return CustomTrainer(section, absolute_folder(section, file_name), workers, file_name, sharing)
+    fewest = file.resources.fewest_workers if file.resources.is_elastic else None
+    return CustomTrainer(section, absolute_folder(section, file_name), workers, file_name, sharing, fewest)
 
 
 def absolute_folder(section: CustomTrainerSection, file_name: str) -> str:
@@ -259,6 +270,10 @@ def batch_problems(file: SweepFile, is_custom: bool, document: Document) -> Iter
         message = f"{', '.join(given) or 'none'} of {', '.join(PARTS.values())} given: the third follows from two"
         remedy = "give two parts, here (global, micro, accumulation), or as axes, fixed or tied"
         yield document.problem(("batch",), message, remedy)
+    if file.resources.is_elastic and len(given) == 2 and GLOBAL not in given:
+        message = "would change with the number of workers: resources.workers is a range"
+        remedy = "give batch.global in place of one of the others, so that each number of workers holds it"
+        yield document.problem(("batch",), message, remedy)
     if (workers := file.batch.workers) is not None and file.resources.most_workers not in (1, workers):
         message = f"{workers} differs from resources.workers = {file.resources.most_workers}"
         yield document.problem(("batch", "workers"), message, "remove it to use resources.workers")
@@ -289,8 +304,22 @@ def whole_batch(values: Mapping[str, Any], workers: int) -> dict[str, Any]:
     return {**values, missing: values[GLOBAL] // unit}
 
 
-def formula(given: Collection[str], workers: int) -> tuple[str, str]:
-    """Return the part that follows when ``given`` have values, and its formula."""
+def sized(config: Mapping[str, Any], workers: int) -> dict[str, Any]:
+    """Return the configuration of an elastic trial with its number of ``workers``, and what follows from it."""
+    return {**whole_batch(config, workers), "workers": workers}
+
+
+def holds_batch(config: Mapping[str, Any], workers: int) -> bool:
+    """Return whether ``workers`` can share the global batch of an elastic trial."""
+    try:
+        whole_batch(config, workers)
+    except ValueError:
+        return False
+    return True
+
+
+def formula(given: Collection[str], workers: str) -> tuple[str, str]:
+    """Return the part that follows when ``given`` have values, and its formula with the number of ``workers``."""
     if GLOBAL not in given:
         return GLOBAL, f"{MICRO} x {ACCUMULATION} x {workers} workers"
     other, missing = _other_and_missing(given)

@@ -235,7 +235,7 @@ class ResourcesConfig(Section):
     workers: Annotated[
         Annotated[int, Field(ge=1, le=4096), Tag("workers-number")] | Annotated[WorkersSection, Tag("workers-range")],
         Discriminator(lambda value: "workers-range" if isinstance(value, dict | WorkersSection) else "workers-number"),
-    ] = Field(1, description="processes of one trial, of a custom trainer or `gpt`; {min, max} of an elastic `gpt`")
+    ] = Field(1, description="processes of one trial, of a custom trainer or `gpt`; {min, max} of an elastic one")
     gpus_per_worker: float = Field(0.0, ge=0, description="GPUs of each of these processes, which get cpus each")
     grams_per_kwh: float | None = Field(None, ge=0, description="grams of CO2 of the electricity; null: not known")
     stall_timeout_s: float = Field(

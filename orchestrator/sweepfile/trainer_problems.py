@@ -58,9 +58,7 @@ def with_one_member(file: SweepFile, objective: Objective | CustomTrainer) -> Sw
 def _sharing_problems(objective: Objective, file: SweepFile) -> Iterator[KeyedProblem]:
     """Yield what does not fit trials of several processes."""
     resources = file.resources
-    if resources.fewest_workers > resources.most_workers:
-        message = f"min = {resources.fewest_workers} is more than max = {resources.most_workers}"
-        yield ("resources", "workers", "min"), message, "swap them"
+    yield from _range_problems(file)
     if resources.pack not in ("auto", 1):
         message = f"{resources.pack} members at a time, and {resources.most_workers} workers share the batches of one"
         yield ("resources", "pack"), message, "remove it, or remove workers"
@@ -72,11 +70,32 @@ def _sharing_problems(objective: Objective, file: SweepFile) -> Iterator[KeyedPr
             yield ("resources", key), message, "remove it, or remove workers"
 
 
+def _range_problems(file: SweepFile) -> Iterator[KeyedProblem]:
+    """Yield what is wrong with the numbers of workers of an elastic trial."""
+    resources = file.resources
+    if resources.fewest_workers > resources.most_workers:
+        message = f"min = {resources.fewest_workers} is more than max = {resources.most_workers}"
+        yield ("resources", "workers", "min"), message, "swap them"
+
+
+def _elastic_problems(trainer: CustomTrainer, file: SweepFile) -> Iterator[KeyedProblem]:
+    """Yield why a custom trainer cannot go on with another number of workers and the same global batch."""
+    yield from _range_problems(file)
+    key = ("resources", "workers")
+    if trainer.section.resume is None:
+        yield key, "a trial goes on from its checkpoint when they change", "say objective.resume, or write one number"
+    if file.batch is None:
+        message = "the global batch, which each number of workers must hold, is not known"
+        yield key, message, "add batch: {global: N, micro: M}, or write one number"
+    elif not any(map(trainer.uses, PARTS.values())):
+        message = "the command takes no size of the batch, so each number of workers would train another"
+        yield key, message, "write {accumulation}, {micro_batch} or {global_batch} in objective.command"
+
+
 def _custom_problems(trainer: CustomTrainer, file: SweepFile) -> Iterator[KeyedProblem]:
     every = file.validation.every
     if file.resources.is_elastic:
-        message = "a custom trainer has the same number of processes at each start"
-        yield ("resources", "workers"), message, f"write workers: {file.resources.most_workers}"
+        yield from _elastic_problems(trainer, file)
     if file.resources.compile:
         yield ("resources", "compile"), "a custom trainer compiles by itself", "remove it"
     if file.stopping.validation_patience is not None and every is None and trainer.section.metrics.score is None:

@@ -17,7 +17,6 @@ from orchestrator.base.measure import SCORE
 from orchestrator.base.packs import Completed, Ending, Failed, LaunchedPack, Lost, Paused, Report
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.vocabulary import ENOUGH_LOSSES
-from orchestrator.base.words import count
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.outcomes import judge, member_result
@@ -31,14 +30,23 @@ from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render, tak
 from orchestrator.sweepfile.entries import are_rules, rules_of
 from orchestrator.worker.fork_server import FUNCTION
 from orchestrator.worker.launcher import CannotStart, Launcher
-from orchestrator.worker.own_verdict import Losses, aborted, how_failed, own_verdict, question_of, signal_from_outside
+from orchestrator.worker.own_verdict import (
+    Losses,
+    aborted,
+    first_to_fail,
+    how_failed,
+    own_verdict,
+    question_of,
+    signal_from_outside,
+)
 from orchestrator.worker.points import Curve, Process, Readings, Source, TrialFolder, WatchReadings
 from orchestrator.worker.recorded import recorded_firings, recorded_points, recorded_readings
-from orchestrator.worker.trainer_checkpoints import changed_at, ends_text, trainer_checkpoints
+from orchestrator.worker.trainer_checkpoints import changed_at, read_text, trainer_checkpoints
 
 # A paused trial must end before the driver stops waiting for its last report.
 _MAX_PAUSE_S = 8.0
 _SHOWN_LINES = 20
+_CAUSE_S = 2.0  # in which the process that made another one fail is seen to have ended, too
 
 
 class CustomRun:
@@ -127,11 +135,10 @@ class CustomRun:
         # A `Watch` writes the reading of a step after its row, so only the last row may still lack readings.
         last_step = (self.curve.last_step or 0) if self._watched.has_any else None
         readings = self._readings.take(is_last=ending is not None, last_step=last_step)
-        steps = self.curve.steps_done
         report = Report(
             pack_id=self.pack.pack_id,
-            member_steps=steps,
-            steps_in_hand=0 if ending is not None else steps,
+            member_steps=self.curve.steps_done,
+            steps_in_hand=0 if ending is not None else self.curve.steps_done,
             seconds=time.perf_counter() - started,
             traces={self.member.trial_id: trace} if trace else {},
             telemetry={self.member.trial_id: readings} if readings else {},
@@ -191,7 +198,7 @@ class CustomRun:
             "SWEEP_TRIAL": str(self.folder.settings),
             **{name: filled(text) for name, text in config.get("environment", {}).items()},
         }
-        for rank, variables in enumerate(self.launcher.environments(launch.workers)):
+        for rank, variables in enumerate(self.launcher.environments(launch.workers, is_elastic=bool(launch.sizes))):
             log = self.folder.output(rank)
             self._children.append(self.launcher.start(rank, command, launch.folder, {**environment, **variables}, log))
         self.environment = {
@@ -279,11 +286,9 @@ class CustomRun:
             return True
         if all(code in (None, 0) for code in codes):
             return False
-        if not self._is_complete:
-            return True
-        # If a rank is killed after the last step, the others may be about to end.
+        # If a rank is killed after the last step, the others may be about to end; before it, one may be the cause.
         self._failed_at = self._failed_at or time.monotonic()
-        return time.monotonic() - self._failed_at > self.launch.grace_s
+        return time.monotonic() - self._failed_at > (self.launch.grace_s if self._is_complete else _CAUSE_S)
 
     @property
     def _is_complete(self) -> bool:
@@ -322,7 +327,7 @@ class CustomRun:
     def _last_report(self, started: float) -> Report:
         """Report the result, or the reason for its absence."""
         codes = [child.returncode() for child in self._children]
-        failed = next((rank for rank, code in enumerate(codes) if code not in (None, 0)), None)
+        failed = first_to_fail(codes)
         if failed is not None and self._is_complete and (codes[0] == 0 or aborted(self._children[0].last_lines())):
             # Libraries of collectives may abort at exit, after the training has ended.
             failed = None
@@ -353,9 +358,7 @@ class CustomRun:
                 has_score=self._scores.final is not None,
                 diverged=diverged,
             )
-            how = ends_text(self.curve, record.num_steps)
-            losses = count(record.num_steps, "loss", "losses")
-            read = f"{losses} for {count(self.pack.steps, 'step')}{how} ({self.source.note})"
+            read = read_text(self.curve, record.num_steps, self.pack.steps, self.source.note)
             result = replace(
                 result,
                 is_audited=self.is_audited,

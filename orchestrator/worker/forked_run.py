@@ -27,6 +27,7 @@ from orchestrator.sweepfile.entries import (
     without_fork,
 )
 from orchestrator.worker.custom_run import CustomRun
+from orchestrator.worker.elastic_run import ElasticRun
 from orchestrator.worker.launcher import CannotStart, Launcher
 from orchestrator.worker.points import TrialFolder, step_rows
 
@@ -45,7 +46,7 @@ def launched_run(pack: LaunchedPack, launcher: Launcher | None) -> CustomRun:
     """Return the run of one trial of a custom trainer: plain, or in a sweep of forks a fork or their control."""
     (member,) = pack.members
     if not is_of_fork(member.config):
-        return CustomRun(pack, launcher)
+        return ElasticRun(pack, launcher) if pack.launch.sizes else CustomRun(pack, launcher)
     return ForkRun(pack, launcher) if member.config[INTERVENTIONS] else ControlRun(pack, launcher)
 
 

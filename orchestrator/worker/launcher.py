@@ -60,10 +60,13 @@ class Launcher:
         """The largest memory in MiB of a process that it launched on this machine; None if none was seen."""
         return max((child.peak_memory for child in self._children if child.peak_memory), default=None)
 
-    def environments(self, workers: int) -> list[dict[str, str]]:
-        """Return the environment of each of ``workers`` processes, by rank; the same ones at each call."""
+    def environments(self, workers: int, *, is_elastic: bool = False) -> list[dict[str, str]]:
+        """Return the environment of each of ``workers`` processes, by rank; the same ones at each call.
+
+        One process has torchrun's variables only if its trial ``is_elastic``, and may have had more.
+        """
         if not self._environments:
-            self._environments = self.rank_environments(workers) if workers > 1 else [{}]
+            self._environments = self.rank_environments(workers) if workers > 1 or is_elastic else [{}]
         return self._environments
 
     def fit(self, sizes: Sequence[int], cpus: int) -> int:

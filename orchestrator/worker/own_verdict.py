@@ -55,6 +55,15 @@ _LOST_FACTOR = 10.0  # of its first loss
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR2)
 
 
+def first_to_fail(codes: Sequence[int | None]) -> int | None:
+    """Return the rank whose end explains the end of a trial; None if none failed.
+
+    It is one that was killed from outside, since the others fail when they miss it, or else the lowest one.
+    """
+    failed = [rank for rank, code in enumerate(codes) if code not in (None, 0)]
+    return next((rank for rank in failed if signal_from_outside(codes[rank]) is not None), next(iter(failed), None))
+
+
 def signal_from_outside(code: int | None) -> signal.Signals | None:
     """Return the signal that ended a process from outside; a shell reports 128 plus its number as exit code."""
     number = 0 if code is None else -code if code < 0 else code - 128

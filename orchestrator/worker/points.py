@@ -45,6 +45,7 @@ class TrialFolder:
         self.readings = path / "readings.jsonl"  # validation losses and other metrics parsed from its output
         self.points = path / "points.jsonl"  # points parsed from a trainer that prints its losses
         self.joules = path / "joules.json"  # the energy of its attempts so far
+        self.workers = path / "workers.json"  # how many processes it began with, and its restarts with another number
 
     def output(self, rank: int) -> Path:
         """Return the file for the output of the process ``rank``."""

@@ -12,7 +12,7 @@ from typing import Any
 from objectives.base import RankLost
 from orchestrator.base.consumption import EnergyMeter
 from orchestrator.base.environment import OWN_PYTHON
-from orchestrator.base.packs import Checkpoint, Ending, Failed, Lost, Paused, Report, StackedPack
+from orchestrator.base.packs import MORE_PLACES, Checkpoint, Ending, Failed, Lost, Report, StackedPack
 from orchestrator.base.resizes import Resize
 from orchestrator.worker.launcher import Launcher
 from orchestrator.worker.members import Roster
@@ -24,7 +24,6 @@ from orchestrator.worker.rank import READY, command_settings, interface_to
 _POLL_S, _END_S = 0.02, 5.0
 _NO_LOG = Path(os.devnull)  # the last lines of a process are kept in memory
 _SHOWN_LINES = 20
-_MORE_PLACES = Paused("there are places for more processes", goes_on=True)
 
 
 class SharedRun(PackedRun):
@@ -42,7 +41,7 @@ class SharedRun(PackedRun):
     def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
         """Yield reports as any pack; an elastic trial pauses to go on with more processes once they have places."""
         for report in super().reports(started, lambda: wants_pause() or self._can_grow()):
-            yield replace(report, ending=_MORE_PLACES) if self._grows and report.ending else report
+            yield replace(report, ending=MORE_PLACES) if self._grows and report.ending else report
 
     def _can_grow(self) -> bool:
         """Whether a larger number of processes has places; looked for once a checkpoint, as a restart costs time."""

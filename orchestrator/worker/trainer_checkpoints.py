@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from orchestrator.base.vocabulary import STARTED_LATER
+from orchestrator.base.words import count
 
 if TYPE_CHECKING:
     from orchestrator.worker.points import Curve
@@ -18,6 +19,11 @@ def changed_at(path: str) -> float:
         return os.path.getmtime(path)
     except OSError:
         return 0.0
+
+
+def read_text(curve: Curve, num_points: int, steps: int, note: str) -> str:
+    """Return in words how many losses of a run of ``steps`` were read; the ``note`` says from where."""
+    return f"{count(num_points, 'loss', 'losses')} for {count(steps, 'step')}{ends_text(curve, num_points)} ({note})"
 
 
 def ends_text(curve: Curve, num_points: int) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from elastic_cases import ROUNDING, has_checkpoint, set_limit, undisturbed_losses, write_elastic_trainer
 from fault_kit import (
     ELASTIC,
     SWEEP,
@@ -288,6 +289,27 @@ def test_the_processes_of_a_trial_find_each_other_across_nodes(cluster: Cluster,
     assert sorted(numbers[1] for numbers in results_of(tmp_path).values()) == ["diverged", "stable"]
     for log in (tmp_path / "results/edge/trials").glob("*/output.log"):
         assert "hosts node1 node2 0 step 0" in log.read_text()
+
+
+def test_an_elastic_trainer_loses_a_process_with_its_node_and_goes_on_with_the_other(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as shared:
+        here = Path(shared)
+        write_elastic_trainer(here)
+        text = (here / "edge.yaml").read_text()
+        set_limit(here, 50)
+        driver = drive(cluster, here, text.replace("  resume", "  environment: {GLOO_SOCKET_IFNAME: eth0}\n  resume"))
+        wait_until(lambda: has_checkpoint(here) and workers_of(here) == ["2"], "checkpoint")
+        cluster.kill(2)
+        wait_until(lambda: workers_of(here) == ["2", "1"], "one process")
+        (here / "limit").unlink()
+        output, _ = driver.communicate()
+        assert driver.returncode == 0, output
+        assert_sound(here)
+        found, resizes = losses_and_resizes(here)
+    assert [(resize.before, resize.after) for resize in resizes] == [(2, 1)]
+    np.testing.assert_allclose(found, undisturbed_losses(tmp_path / "undisturbed"), rtol=ROUNDING)
 
 
 SHARED = """

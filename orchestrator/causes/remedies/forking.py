@@ -21,7 +21,7 @@ from orchestrator.causes.remedies.remedy import Entry, Fork, held_by, own_interv
 from orchestrator.causes.small_sweeps import cell_alone
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.search.protocol import ListedCells
-from orchestrator.sweepfile.custom_trainer import GIVEN, PARTS, CustomTrainer, placeholders
+from orchestrator.sweepfile.custom_trainer import GIVEN, PARTS, CustomTrainer, placeholders, sized
 from orchestrator.sweepfile.entries import CHECKPOINTS_FOR, DATA_SEED, INTERVENTIONS, forked_values
 from orchestrator.sweepfile.spec import Sweep, build_sweep, check_import, load_sections
 from orchestrator.worker.forked_run import KEPT, ResumeSteps
@@ -262,13 +262,18 @@ def custom_sweep(sweep: Sweep, folder: Path, forks: Iterable[Fork], steps: Seque
     The results of earlier requests are in ``folder``.
     """
     (alone,) = sweep.trials
+    of_batch: dict[str, Any] = {}
+    if sweep.resources.is_elastic:  # forks and their control must not differ in their number of processes
+        workers = sweep.resources.most_workers
+        of_batch = sized(alone.config, workers)
+        sweep = replace(sweep, resources=sweep.resources.model_copy(update={"workers": workers}))
     controls: list[dict[str, Any]] = [
         {INTERVENTIONS: [], CHECKPOINTS_FOR: list(kept)} for kept in _controls(folder, steps)
     ]
     added = [*controls, *({INTERVENTIONS: entries_of(fork)} for fork in forks)]
     trials: dict[str, Trial] = {}
     for changes in added:
-        config = {**alone.config, **changes}
+        config = {**alone.config, **of_batch, **changes}
         cell = Cell({INTERVENTIONS: to_hashable(changes[INTERVENTIONS])})
         made = trial_id(sweep.objective.name, config, alone.seed, sweep.rules)
         trials.setdefault(made, Trial(made, cell, alone.seed, config))

@@ -48,7 +48,7 @@ def submitted(slurm: Slurm, folder: Path) -> str:
 
 def ended(slurm: Slurm, job: str, folder: Path, state: str) -> str:
     """Wait for the end of a job; its exit code."""
-    wait_until(lambda: slurm.jobs()[job] not in ("PENDING", "RUNNING", "COMPLETING"), "end of the job", 150)
+    wait_until(lambda: slurm.jobs()[job] not in ("PENDING", "RUNNING", "COMPLETING"), "end of the job")
     assert slurm.jobs()[job] == state, (folder / f"job-{job}.log").read_text()
     return slurm.show(job)["ExitCode"]
 
@@ -61,7 +61,7 @@ def test_a_job_that_is_asked_to_end_exits_with_143_and_the_same_script_resumes_i
     folder.mkdir()
     write_sweep(folder, LONGEST)
     first = submitted(slurm, folder)
-    wait_until(lambda: can_go_on(folder), "checkpoint", 120)
+    wait_until(lambda: can_go_on(folder), "checkpoint")
     slurm.say("scancel", "--batch", "--signal=TERM", first)  # what --signal=B:TERM@120 does before the time limit
     assert ended(slurm, first, folder, "FAILED") == "143:0"
     second = submitted(slurm, folder)
@@ -76,7 +76,7 @@ def test_a_job_that_is_preempted_is_requeued_and_resumes_its_sweep(tmp_path: Pat
     folder.mkdir()
     write_sweep(folder, LONGEST)
     job = submitted(slurm, folder)
-    wait_until(lambda: can_go_on(folder), "checkpoint", 120)
+    wait_until(lambda: can_go_on(folder), "checkpoint")
     other = slurm.submit("--partition=high", "--nodes=2", "--exclusive", "--time=1", script="sleep 3")
     slurm.wait_for(other, "COMPLETED")
     assert ended(slurm, job, folder, "COMPLETED") == "0:0"

@@ -1,5 +1,6 @@
 """Trials as jobs of a real Slurm, with its own preemption, limits, memory and devices."""
 
+import csv
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -35,6 +36,7 @@ from orchestrator.executors.slurm import SlurmExecutor
 from orchestrator.ledger.reader import LedgerReader
 
 pytestmark = pytest.mark.slurm
+USAGE = {f"median_{name}" for name in ("peak_memory", "peak_device_memory", "joules")}
 LOW = {"time": "30", "partition": "low"}
 Start = Callable[..., Slurm]
 
@@ -71,6 +73,12 @@ def assert_whole(row) -> None:
     np.testing.assert_allclose(row.curve["grad_norm"], 2.0 * 0.9 ** np.arange(60), rtol=1e-8)
 
 
+def map_in(path: Path) -> list[dict[str, str]]:
+    """The rows of an exported map, without what the machine was measured to use."""
+    with open(path, newline="") as file:
+        return [{name: value for name, value in row.items() if name not in USAGE} for row in csv.DictReader(file)]
+
+
 def test_a_sweep_runs_to_its_map_and_has_the_results_of_the_inline_executor(tmp_path: Path, start: Start) -> None:
     start(nodes=2)
     for folder, arguments in (
@@ -83,7 +91,7 @@ def test_a_sweep_runs_to_its_map_and_has_the_results_of_the_inline_executor(tmp_
         assert code == 0, output
         code, output = run(tmp_path / folder, "export", "heatmap", "mine", "--output", "../" + folder + ".csv")
         assert code == 0, output
-    assert (tmp_path / "jobs.csv").read_text() == (tmp_path / "inline.csv").read_text()
+    assert map_in(tmp_path / "jobs.csv") == map_in(tmp_path / "inline.csv")
     assert results_of(tmp_path / "jobs", "mine") == results_of(tmp_path / "inline", "mine")
 
 
@@ -246,7 +254,7 @@ def test_a_job_that_slurm_cannot_start_and_holds_is_lost_and_tried_again(tmp_pat
         executor.submit(pack)
         (lost,) = events_until(executor, lambda events: events)
         assert isinstance(lost, PackLost)
-        assert "could not start: launch failed requeued held" in lost.reason
+        assert "launch failed requeued held" in lost.reason
         broken.unlink()
         slurm.say("scontrol", "update", "nodename=n1", "state=resume")
         executor.submit(replace(pack, pack_id="again"))

@@ -152,9 +152,9 @@ REFUSED = {
         "name: mine\nobjective: quadratic\nsteps: 5\nresources: {workers: 2}\n",
         ["resources.workers", "parallel"],
     ),
-    "a number of processes that changes": (
+    "a number of processes that changes, without a checkpoint and a batch": (
         SWEEP + "resources: {workers: {min: 1, max: 4}}\n",
-        ["resources.workers", "the same number of processes", "write workers: 4"],
+        ["resources.workers", "say objective.resume", "add batch: {global: N, micro: M}"],
     ),
     "a fact that is an axis": (SWEEP + "facts: {lr: 0.1}\n", ["facts.lr", "is given elsewhere in the file as well"]),
     "a fact that is a list": (SWEEP + "facts: {warmup: [1]}\n", ["facts.warmup"]),

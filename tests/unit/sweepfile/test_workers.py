@@ -1,14 +1,16 @@
 """Trials of a built-in objective whose batches several workers share."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 from sweep_cases import refusal, sweep_of
 
 from orchestrator.answers.plan import PlanQuery
-from orchestrator.base.resizes import Resize, resizes_in
+from orchestrator.base.resizes import Resize, facts_of, resizes_in
 from orchestrator.driver.packing import lookahead, make_packs
+from orchestrator.worker.elastic_run import with_workers
 from orchestrator.worker.torchrun import largest_that_fits
 
 GPT = "name: case\nobjective: gpt\nsteps: 20\n"
@@ -51,6 +53,86 @@ def test_an_elastic_trial_has_each_number_of_workers_that_holds_its_global_batch
 def test_a_fixed_number_of_workers_has_no_other_size() -> None:
     sweep = sweep_of(f"{AXES}resources: {{workers: 2}}\n", GPT)
     assert {pack.sizes for pack in make_packs(sweep, sweep.trials, 1)} == {()}
+
+
+OWN = """name: case
+objective:
+  command: "true {global_batch} {lr}"
+  resume: {checkpoint: "{folder}/x"}
+steps: 20
+axes: {lr: {values: [0.1, 1.0]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("batch", "fewest", "most", "sizes"),
+    [
+        ("{global: 64, micro: 8}", 1, 8, (1, 2, 4, 8)),
+        ("{global: 24, micro: 4}", 1, 6, (1, 2, 3, 6)),
+        ("{global: 24, accumulation: 2}", 2, 6, (2, 3, 4, 6)),
+        ("{global: 64, micro: 8}", 2, 2, (2,)),
+    ],
+)
+def test_an_elastic_trainer_has_each_number_of_workers_that_holds_its_global_batch(
+    batch: str, fewest: int, most: int, sizes: tuple[int, ...]
+) -> None:
+    sweep = sweep_of(f"batch: {batch}\nresources: {{workers: {{min: {fewest}, max: {most}}}}}\n", OWN)
+    packs = make_packs(sweep, sweep.trials, 1)
+    assert {pack.launch.sizes for pack in packs} == {sizes}
+    for size in sizes:
+        (member,) = with_workers(packs[0], size).members
+        parts = [member.config[name] for name in ("micro_batch", "accumulation", "workers")]
+        assert math.prod(parts) == member.config["global_batch"]
+        assert parts[2] == size
+
+
+def test_an_elastic_trial_is_the_same_with_another_range_of_workers() -> None:
+    def trials(most: int) -> list[str]:
+        sweep = sweep_of(f"batch: {{global: 64, micro: 8}}\nresources: {{workers: {{min: 1, max: {most}}}}}\n", OWN)
+        return [trial.trial_id for trial in sweep.trials]
+
+    assert trials(2) == trials(8)
+
+
+def test_plan_says_the_part_of_the_batch_that_follows_from_the_workers(tmp_path: Path) -> None:
+    sweep = sweep_of("batch: {global: 64, micro: 8}\nresources: {workers: {min: 1, max: 4}}\n", OWN)
+    lines = PlanQuery().ask((sweep, tmp_path)).lines()
+    assert "batch:    accumulation = global_batch / (micro_batch x 1 to 4 workers): 2 .. 8" in lines
+
+
+@pytest.mark.parametrize(
+    ("base", "body", "message"),
+    [
+        (
+            OWN.replace("{global_batch}", ""),
+            "resources: {workers: {min: 1, max: 4}}\n",
+            "resources.workers: the global batch, which each number",
+        ),
+        (OWN, "batch: {micro: 8, accumulation: 1}\nresources: {workers: {min: 1, max: 4}}\n", "batch: would change"),
+        (OWN, "batch: {global: 64, micro: 8}\nresources: {workers: {min: 3, max: 4}}\n", "global_batch = 64 is not"),
+        (OWN, "batch: {global: 64, micro: 8}\nresources: {workers: {min: 4, max: 2}}\n", "min = 4 is more than max"),
+        (
+            OWN.replace("{global_batch}", ""),
+            "batch: {global: 64, micro: 8}\nresources: {workers: {min: 1, max: 4}}\n",
+            "resources.workers: the command takes no size of the batch",
+        ),
+        (
+            OWN.replace('  resume: {checkpoint: "{folder}/x"}\n', ""),
+            "batch: {global: 64, micro: 8}\nresources: {workers: {min: 1, max: 4}}\n",
+            "resources.workers: a trial goes on from its checkpoint",
+        ),
+    ],
+)
+def test_an_elastic_trainer_that_could_not_hold_its_batch_is_refused(base: str, body: str, message: str) -> None:
+    refused = refusal(body, base)
+    assert message in refused
+    assert len(refused.splitlines()) == 2, "one problem and its remedy"
+
+
+def test_restarts_that_a_trial_has_kept_itself_are_events_of_the_curve() -> None:
+    restarts = [Resize("a", 20, 4, 2), Resize("a", 30, 2, 2), Resize("a", 60, 2, 4)]
+    assert resizes_in([facts_of(restarts)], "a") == [restarts[0], restarts[2]]
+    assert resizes_in([facts_of(restarts[:1]), facts_of(restarts)], "a") == [restarts[0], restarts[2]]
 
 
 @pytest.mark.parametrize(("places", "size"), [(9, 4), (4, 4), (3, 2), (1, 1), (0, 1)])

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.worker.own_verdict import Losses, own_verdict, question_of
+from orchestrator.worker.own_verdict import Losses, first_to_fail, own_verdict, question_of
 
 HEALTHY = Losses(first=4.0, last=3.0, have_diverged=False, are_complete=False)
 GROWN = Losses(first=4.0, last=9.0, have_diverged=False, are_complete=False)
@@ -119,3 +119,11 @@ def test_a_trainer_that_skips_every_step_until_its_end_has_diverged(line: str) -
     assert own_verdict(0, HEALTHY, [*skipped, *(f"step {step} loss 2.0" for step in range(30))], None) is None
     assert own_verdict(0, HEALTHY, ["step 1 loss 2.0", *skipped[:2], "done"], None) is None
     assert own_verdict(0, replace(HEALTHY, are_complete=True), skipped, None) is None
+
+
+@pytest.mark.parametrize(
+    ("codes", "rank"),
+    [([0, None], None), ([1, None, 1], 0), ([1, -9], 1), ([None, 137, 1], 1), ([1, -6], 0), ([0, 1], 1)],
+)
+def test_a_process_that_was_killed_explains_why_the_others_failed(codes: list[int | None], rank: int | None) -> None:
+    assert first_to_fail(codes) == rank

@@ -30,6 +30,7 @@ from orchestrator.causes.remedies.forking import (
 from orchestrator.causes.remedies.reading import forks_folder
 from orchestrator.causes.remedies.remedy import Fork, Remedy, fork_of
 from orchestrator.causes.remedies.request import RemedyRequest, parse_remedies
+from orchestrator.driver.packing import make_packs
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -248,6 +249,15 @@ def test_the_control_has_the_values_of_the_trial_and_the_steps_that_forks_start_
     assert fork_of(alone.config["interventions"]) == Fork(Remedy(), 30, 0)
     assert fork_of(control.config["interventions"]) is None
     assert len({trial.trial_id for trial in sweep.trials}) == 3
+
+
+def test_forks_of_an_elastic_trial_have_the_largest_number_of_processes_each(tmp_path: Path) -> None:
+    text = SWEEP.replace('"--seed={seed}"', '"--seed={seed}", "--parts={accumulation}"')
+    row = frozen(tmp_path, f"{text}batch: {{global: 8, micro: 2}}\nresources: {{workers: {{min: 1, max: 2}}}}\n")
+    sweep = fork_sweep(tmp_path, row, [Fork(HALF, 30, 0)], target=tmp_path / "no", steps=[36])
+    packs = make_packs(sweep, sweep.trials, 1)
+    assert {(pack.launch.workers, pack.launch.sizes) for pack in packs} == {(2, ())}
+    assert {(trial.config["workers"], trial.config["accumulation"]) for trial in sweep.trials} == {(2, 2)}
 
 
 def test_only_remedies_that_a_resumed_trainer_can_take_are_tried_by_default(tmp_path: Path) -> None:
