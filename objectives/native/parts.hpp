@@ -32,6 +32,10 @@ struct Weight {
     // d_in may be null.
     void back(const real* in, const real* d_out, int rows, real* d_in, Panels& scratch) const {
         TIMED(PRODUCTS);
+        add_gradient(in, d_out, rows, scratch);
+        if (d_in) multiply({d_out, outputs, 1}, rows, backward, d_in, inputs, false);
+    }
+    void add_gradient(const real* in, const real* d_out, int rows, Panels& scratch) const {
         if (is_transposed) {
             scratch.pack({in, inputs, 1}, rows, inputs);
             multiply(View{d_out, 1, outputs}, outputs, scratch, gradient, inputs, true);
@@ -39,7 +43,6 @@ struct Weight {
             scratch.pack({d_out, outputs, 1}, rows, outputs);
             multiply(View{in, 1, inputs}, inputs, scratch, gradient, outputs, true);
         }
-        if (d_in) multiply({d_out, outputs, 1}, rows, backward, d_in, inputs, false);
     }
 };
 
@@ -168,11 +171,13 @@ struct Attention {
     }
 
     void resize(int sequences) { shares.resize(static_cast<std::size_t>(sequences) * heads * positions * positions); }
+    // The shares of a sequence and head, or what else is kept in their order.
+    real* of(int sequence, int head) { return of(shares, sequence, head); }
+    real* of(Buffer& kept, int sequence, int head) const {
+        return kept.data() + (static_cast<std::size_t>(sequence) * heads + head) * positions * positions;
+    }
 
 private:
-    real* of(int sequence, int head) {
-        return shares.data() + (static_cast<std::size_t>(sequence) * heads + head) * positions * positions;
-    }
     void raise(real& largest, const real* scores, real scale) const {
         for (int s = 0; s < positions; ++s)
             for (int t = s, end = end_of(s); t < end; ++t) {
