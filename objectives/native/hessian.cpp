@@ -322,13 +322,11 @@ private:
             real* d = layer.d_projected.at<ALONG>(static_cast<std::size_t>(s) * shape_.positions * W);
             const HeadGradients to{d, d + D, d + D + kv_width_, W};
             const Heads here = heads<false>(layer, s);
-            const View out = rows_of<false>(layer.mixed, s), d_out = rows_of<false>(layer.d_mixed, s);
+            const View d_out = rows_of<false>(layer.d_mixed, s);
             if constexpr (ALONG)
-                layer.attention.back_along(
-                    s, here, heads<true>(layer, s), out, rows_of<true>(layer.mixed, s), d_out,
-                    rows_of<true>(layer.d_mixed, s), to);
+                layer.attention.back_along(s, here, heads<true>(layer, s), d_out, rows_of<true>(layer.d_mixed, s), to);
             else
-                layer.attention.back(s, here, out, d_out, to);
+                layer.attention.back(s, here, d_out, to);
         }
         real* d = layer.d_projected.at<ALONG>();
         turn_heads(d, W, d + D, W, -1);

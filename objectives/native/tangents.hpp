@@ -93,7 +93,7 @@ struct HeadGradients {
 struct CurvedAttention {
     Attention attention;
     Buffer spread, t_shares;  // the gradient of each share less its mean, and the shares' derivatives, (T, T) each
-    Buffer slope, t_slope, mean;  // gradients of scores
+    Buffer slope, t_slope, mean;  // gradients of scores, and means over attended positions
     Panels panels;
 
     void resize(int sequences) {
@@ -133,27 +133,35 @@ struct CurvedAttention {
         }
     }
 
-    void back(int sequence, const Heads& at, View out, View d_out, const HeadGradients& d) {
-        attention.backward(sequence, at.q, at.k, at.v, out, d_out, d.q, d.step, d.k, d.step, d.v, d.step);
+    // The gradient of a share is taken less the mean of those gradients, not less d_out . out as in training: where
+    // one share is 1, as in a member that is lost, the difference is zero to the last digit.
+    void back(int sequence, const Heads& at, View d_out, const HeadGradients& d) {
         TIMED(ATTENTION);
         const int T = attention.positions, C = attention.channels;
-        mean.resize(T);
+        resize_scratch();
         for (int h = 0; h < attention.heads; ++h) {
+            const real* share = attention.of(sequence, h);
             real* kept = attention.of(spread, sequence, h);
-            scores<Needed::UPPER>(at.v, h / attention.sharing * C, d_out, h * C, kept, false);
-            add_dots(d_out, out, h * C, false);
-            for (int s = 0; s < T; ++s)
-                for (int t = s - s % NUM_ROWS; t < T; ++t) kept[static_cast<std::size_t>(s) * T + t] -= mean[t];
+            const int q = h * C, kv = h / attention.sharing * C;
+            const bool adds = h % attention.sharing > 0;
+            panels.pack(from(d_out, q), T, C);
+            multiply<Needed::FROM_ROW>({share, T, 1}, T, panels, d.v + kv, d.step, adds);
+            scores<Needed::UPPER>(at.v, kv, d_out, q, kept, false);
+            std::fill(mean.begin(), mean.end(), real(0));
+            for_shares([&](std::size_t i, int t) { mean[t] += share[i] * kept[i]; });
+            for_shares([&](std::size_t i, int t) {
+                kept[i] -= mean[t];
+                slope[i] = kept[i] * share[i] * attention.scale;
+            });
+            add_products(slope, at, q, kv, d, false, adds);
         }
     }
 
     void back_along(
-        int sequence, const Heads& at, const Heads& t, View out, View t_out, View d_out, View t_d_out,
-        const HeadGradients& t_d) {
+        int sequence, const Heads& at, const Heads& t, View d_out, View t_d_out, const HeadGradients& t_d) {
         TIMED(ATTENTION);
         const int T = attention.positions, C = attention.channels;
-        const std::size_t size = static_cast<std::size_t>(T) * T;
-        slope.resize(size), t_slope.resize(size);
+        resize_scratch();
         for (int h = 0; h < attention.heads; ++h) {
             const real *share = attention.of(sequence, h), *t_share = attention.of(t_shares, sequence, h);
             const real* kept = attention.of(spread, sequence, h);
@@ -163,28 +171,16 @@ struct CurvedAttention {
             multiply<Needed::FROM_ROW>({t_share, T, 1}, T, panels, t_d.v + kv, t_d.step, adds);
             panels.pack(from(t_d_out, q), T, C);
             multiply<Needed::FROM_ROW>({share, T, 1}, T, panels, t_d.v + kv, t_d.step, true);
-            add_dots(t_d_out, out, q, false);
-            add_dots(d_out, t_out, q, true);
             scores<Needed::UPPER>(t.v, kv, d_out, q, t_slope.data(), false);
             scores<Needed::UPPER>(at.v, kv, t_d_out, q, t_slope.data(), true);
-            for (int s = 0; s < T; ++s) {
-                const std::size_t row = static_cast<std::size_t>(s) * T;
-                const real scale = attention.scale;
-#pragma GCC ivdep
-                for (int t = s - s % NUM_ROWS; t < T; ++t) {
-                    const std::size_t i = row + t;
-                    t_slope[i] = ((t_slope[i] - mean[t]) * share[i] + kept[i] * t_share[i]) * scale;
-                    slope[i] = kept[i] * share[i] * scale;
-                }
-            }
-            panels.pack(from(at.k, kv), T, C);
-            multiply<Needed::UP_TO_ROW>({t_slope.data(), 1, T}, T, panels, t_d.q + q, t_d.step, false);
-            panels.pack(from(t.k, kv), T, C);
-            multiply<Needed::UP_TO_ROW>({slope.data(), 1, T}, T, panels, t_d.q + q, t_d.step, true);
-            panels.pack(from(at.q, q), T, C);
-            multiply<Needed::FROM_ROW>({t_slope.data(), T, 1}, T, panels, t_d.k + kv, t_d.step, adds);
-            panels.pack(from(t.q, q), T, C);
-            multiply<Needed::FROM_ROW>({slope.data(), T, 1}, T, panels, t_d.k + kv, t_d.step, true);
+            std::fill(mean.begin(), mean.end(), real(0));
+            for_shares([&](std::size_t i, int t) { mean[t] += t_share[i] * kept[i] + share[i] * t_slope[i]; });
+            for_shares([&](std::size_t i, int t) {
+                t_slope[i] = ((t_slope[i] - mean[t]) * share[i] + kept[i] * t_share[i]) * attention.scale;
+                slope[i] = kept[i] * share[i] * attention.scale;
+            });
+            add_products(t_slope, at, q, kv, t_d, false, adds);
+            add_products(slope, t, q, kv, t_d, true, true);
         }
     }
 
@@ -198,12 +194,28 @@ private:
         panels.pack({right.data + of_right, 1, right.row_step}, attention.channels, T);
         multiply<NEEDED>(from(left, of_left), T, panels, to, T, adds);
     }
-    void add_dots(View left, View right, int channel, bool adds) {
-        for (int t = 0; t < attention.positions; ++t) {
-            const real *a = left.data + t * left.row_step + channel, *b = right.data + t * right.row_step + channel;
-            const real dot = sum_of(attention.channels, [&](int c) { return a[c] * b[c]; });
-            mean[t] = adds ? mean[t] + dot : dot;
+    void resize_scratch() {
+        const std::size_t T = attention.positions;
+        slope.resize(T * T), t_slope.resize(T * T), mean.resize(T);
+    }
+    // Call ``work`` with the place of each share that tiles reach, and its attending position.
+    template <typename Work>
+    void for_shares(Work work) {
+        const int T = attention.positions;
+        for (int s = 0; s < T; ++s) {
+            const std::size_t row = static_cast<std::size_t>(s) * T;
+#pragma GCC ivdep
+            for (int t = s - s % NUM_ROWS; t < T; ++t) work(row + t, t);
         }
+    }
+    // Write or add the gradients of queries and keys, by those of the scores.
+    void add_products(
+        const Buffer& of_scores, const Heads& at, int q, int kv, const HeadGradients& d, bool adds_q, bool adds_k) {
+        const int T = attention.positions, C = attention.channels;
+        panels.pack(from(at.k, kv), T, C);
+        multiply<Needed::UP_TO_ROW>({of_scores.data(), 1, T}, T, panels, d.q + q, d.step, adds_q);
+        panels.pack(from(at.q, q), T, C);
+        multiply<Needed::FROM_ROW>({of_scores.data(), T, 1}, T, panels, d.k + kv, d.step, adds_k);
     }
 };
 

@@ -84,6 +84,21 @@ def test_the_curvature_of_training_is_torchs_to_the_digits_of_single_precision(t
     torch.testing.assert_close(found.lambda_grad_R.double(), wanted.lambda_grad_R, rtol=1e-5, atol=0)
 
 
+def test_members_whose_loss_has_blown_up_have_torchs_curvature_too(text) -> None:
+    """Losses of 5 to 1e9, whose softmaxes are saturated: what cancels there cancels to the last digit."""
+    configs = [GptConfig(text=text, norm=None, lr=lr, clip=None, **(EVEN | {"steps": 100})) for lr in (0.1, 0.3, 1.0)]
+    trainer = trainer_of("gpt", configs, [0, 1, 2], ExecutionPlan(3, kernels="native"))
+    for _ in range(40):
+        trainer.step()
+    params_Kn, rows = trainer._params_Kn.double(), torch.arange(3)
+    graph = GradientGraph(lambda weights: trainer.losses_of(weights, rows), params_Kn, trainer.weight_shapes)
+    vector_Kn = vectors(trainer)
+    expected_Kn = graph.hessian_product(vector_Kn)
+    assert graph.loss_R.max() > 1000
+    assert error(native(trainer, params_Kn, rows).hessian_product(vector_Kn), expected_Kn) < 1e-9
+    assert error(native(trainer, trainer._params_Kn, rows).hessian_product(vector_Kn.float()), expected_Kn) < 1e-2
+
+
 def test_a_product_has_the_same_bits_again_in_every_pack_and_on_every_number_of_threads(text) -> None:
     trainer = pack_of(text, ODD)
     vector_Kn, threads = vectors(trainer).float(), torch.get_num_threads()
