@@ -210,7 +210,7 @@ inline void turn(
 }
 
 // SwiGLU: active = silu(gate) * value. The gate is replaced by silu(gate), and slope gets silu's slope there.
-inline void swiglu(real* gate, real* slope, const real* value, real* active, std::size_t count) {
+__attribute__((noinline)) inline void swiglu(real* gate, real* slope, const real* value, real* active, std::size_t count) {
     TIMED(ACTIVATION);
 #pragma GCC ivdep
     for (std::size_t i = 0; i < count; ++i) slope[i] = exponential(-gate[i]);
@@ -225,7 +225,7 @@ inline void swiglu(real* gate, real* slope, const real* value, real* active, std
 
 // GELU and its slope at every number: x F(x) and F(x) + x f(x), with the normal distribution F and its density f. In
 // two loops: in one, compilers follow the branches of the exponential and give vectors up.
-inline void gelu(real* x, real* slope, std::size_t count) {
+__attribute__((noinline)) inline void gelu(real* x, real* slope, std::size_t count) {
     TIMED(ACTIVATION);
 #pragma GCC ivdep
     for (std::size_t i = 0; i < count; ++i) slope[i] = exponential(real(-0.5) * x[i] * x[i]);
