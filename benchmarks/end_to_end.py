@@ -24,6 +24,7 @@ from orchestrator.ledger.reader import LedgerReader
 
 ROOT = Path(__file__).parents[1]
 OURS = "ours"
+_OURS = {OURS: (), "ours, telemetry off": ("--set", "telemetry.every=null")}  # options of `sweep run`
 _PEERS = {
     "ray default": ("benchmarks.peer_ray", "--logging", "batched"),
     "ray reuse_actors": ("benchmarks.peer_ray", "--reuse-actors", "--logging", "batched"),
@@ -31,7 +32,7 @@ _PEERS = {
     "optuna": ("benchmarks.peer_optuna",),
     "two processes": ("benchmarks.peer_processes",),
 }
-ARMS = (OURS, *_PEERS)
+ARMS = (*_OURS, *_PEERS)
 CHECKED_STEPS = 5
 LOSS_TOLERANCE = 1e-4
 _POLL_S = 0.1
@@ -76,7 +77,7 @@ def run_arm(name: str, sweep_file: Path) -> Run:
         command = [sys.executable, *_command(name, sweep_file, folder)]
         began = time.time()
         wall_s, cpu_s, first_step_at = _timed(command, folder)
-        if name == OURS:
+        if name in _OURS:
             (ledger_file,) = folder.glob(f"results/*/{LEDGER}")
             return _run_of_ledger(ledger_file, began, (wall_s, cpu_s), first_step_at)
         records = [json.loads(path.read_text()) for path in folder.glob("trial_*.json")]
@@ -84,10 +85,11 @@ def run_arm(name: str, sweep_file: Path) -> Run:
 
 
 def _command(name: str, sweep_file: Path, folder: Path) -> list[str]:
-    if name == OURS:
+    if name in _OURS:
         # The same as the installed command, but also found from this checkout.
         entry = "import sys; from orchestrator.cli import main; sys.exit(main())"
-        return ["-c", entry, "run", str(sweep_file), "--results", str(folder / "results"), "--parallel", "2"]
+        options = ["--results", str(folder / "results"), "--parallel", "2", *_OURS[name]]
+        return ["-c", entry, "run", str(sweep_file), *options]
     module, *options = _PEERS[name]
     return ["-m", module, str(sweep_file), str(folder), *options]
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Protocol
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -32,6 +33,15 @@ Losses = Callable[[dict[str, torch.Tensor]], torch.Tensor]
 _ROUNDINGS = 1000
 # Small matrices are raised to the power 16 ** 10 = 1e12; eigenvalues that this cannot separate count as one.
 _ROUNDS, _POWER = 10, 16
+
+
+class Hessian(Protocol):
+    """The gradient of R members at one point, (R, n), and products with their Hessians."""
+
+    gradient_Rn: torch.Tensor
+
+    def hessian_product(self, vector_Rn: torch.Tensor) -> torch.Tensor:
+        """Return the Hessian of each member times its row of ``vector_Rn``, (R, n)."""
 
 
 class Graph:
@@ -118,9 +128,14 @@ class Curvature:
     lambda_max_R: torch.Tensor
     warm_Rn: torch.Tensor
 
+    @classmethod
+    def joined(cls, parts: Sequence[Curvature]) -> Curvature:
+        """Return the curvature of the members of all parts, in order."""
+        return cls(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+
 
 def measure_curvature(
-    graph: Graph, divisor_Rn: torch.Tensor, factor_R: torch.Tensor, warm_Rn: torch.Tensor, num_products: int
+    hessian: Hessian, divisor_Rn: torch.Tensor, factor_R: torch.Tensor, warm_Rn: torch.Tensor, num_products: int
 ) -> Curvature:
     """Measure the curvature along the gradient and the largest eigenvalue with ``num_products`` Hessian products.
 
@@ -140,26 +155,24 @@ def measure_curvature(
     if num_products < 1:
         raise ValueError(f"num_products = {num_products}: the curvature along the gradient alone takes one")
     scale_Rn = divisor_Rn.rsqrt()
-    direction_Rn, _ = _unit(graph.gradient_Rn)
+    direction_Rn, _ = _unit(hessian.gradient_Rn)
     vector_Rn, stretch_R = _unit(scale_Rn * direction_Rn)
-    basis_RPn = vector_Rn.new_empty(len(vector_Rn), num_products, vector_Rn.shape[1])
-    image_RPn = torch.empty_like(basis_RPn)
+    span = _Span(vector_Rn, num_products)
 
-    def multiply(product: int, vector_Rn: torch.Tensor) -> torch.Tensor:
-        curved_Rn = graph.hessian_product(scale_Rn * vector_Rn)
-        basis_RPn[:, product], image_RPn[:, product] = vector_Rn, scale_Rn * curved_Rn
+    def multiply(vector_Rn: torch.Tensor) -> torch.Tensor:
+        curved_Rn = hessian.hessian_product(scale_Rn * vector_Rn)
+        span.add(vector_Rn, scale_Rn * curved_Rn)
         return curved_Rn
 
-    lambda_grad_R = stretch_R * (direction_Rn * multiply(0, vector_Rn)).sum(1)
+    lambda_grad_R = stretch_R * (direction_Rn * multiply(vector_Rn)).sum(1)
     for product in range(1, num_products):
-        known_RPn = basis_RPn[:, :product]
-        vector_Rn = _new_direction(_ritz(known_RPn, image_RPn[:, :product])[1], known_RPn)
+        vector_Rn = _new_direction(span.ritz()[1], span.basis_RPn)
         if product == 1:
-            warm_Rn = _new_direction(_finite(warm_Rn), known_RPn)
+            warm_Rn = _new_direction(_finite(warm_Rn), span.basis_RPn)
             is_cold_R = torch.linalg.vector_norm(warm_Rn, dim=1) == 0
             vector_Rn = torch.where(is_cold_R[:, None], vector_Rn, warm_Rn)
-        multiply(product, vector_Rn)
-    lambda_max_R, best_image_Rn = _ritz(basis_RPn, image_RPn)
+        multiply(vector_Rn)
+    lambda_max_R, best_image_Rn = span.ritz()
     factor_R = factor_R.to(lambda_max_R.dtype)
     return Curvature(
         lambda_grad_R=(factor_R * lambda_grad_R.masked_fill(stretch_R == 0, math.nan)).to(scale_Rn.dtype),
@@ -168,29 +181,52 @@ def measure_curvature(
     )
 
 
-def _ritz(basis_RPn: torch.Tensor, image_RPn: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the largest eigenvalue of A in the span of the basis, (R,), and A's image of its eigenvector, (R, n).
+class _Span:
+    """Orthonormal vectors of R members, their images by a symmetric A, and the products of both."""
 
-    ``image_RPn`` is A's image of the orthonormal basis. Their small matrix, shifted to be positive, is squared
-    repeatedly until only the projection on its largest eigenvalue is left: ``torch.linalg.eigh`` would wait for a GPU,
-    and raise for a member with non-finite numbers.
-    """
-    images = [_dots(image_Rn, basis_RPn) for image_Rn in image_RPn.unbind(1)]
-    matrix_RPP = torch.stack(images, dim=2).to(torch.float64)
-    matrix_RPP = (matrix_RPP + matrix_RPP.mT) / 2
-    # A basis vector has length 1, or 0 if it added nothing. Adding twice the matrix's norm makes the eigenvalues of
-    # the vectors of length 1 positive; the others stay zero.
-    length_RP = torch.linalg.vector_norm(basis_RPn, dim=2).to(torch.float64)
-    size_R = torch.linalg.matrix_norm(matrix_RPP)
-    power_RPP = matrix_RPP / size_R.masked_fill(size_R == 0, 1.0)[:, None, None] + torch.diag_embed(2 * length_RP)
-    for _ in range(_ROUNDS):
-        power_RPP = torch.linalg.matrix_power(power_RPP / torch.linalg.matrix_norm(power_RPP, keepdim=True), _POWER)
-    strongest_R = power_RPP.diagonal(dim1=1, dim2=2).argmax(1)
-    vector_RP = torch.nn.functional.normalize(
-        power_RPP[torch.arange(len(power_RPP), device=power_RPP.device), strongest_R], dim=1
-    )
-    value_R = (vector_RP[:, :, None] * matrix_RPP * vector_RP[:, None]).sum((1, 2))
-    return value_R, _combined(vector_RP.to(image_RPn.dtype), image_RPn)
+    def __init__(self, like_Rn: torch.Tensor, most: int) -> None:
+        num_members, size = like_Rn.shape
+        self._basis_RPn = like_Rn.new_empty(num_members, most, size)
+        self._image_RPn = torch.empty_like(self._basis_RPn)
+        self._matrix_RPP = like_Rn.new_empty(num_members, most, most)
+        self._length_RP = like_Rn.new_empty(num_members, most)
+        self._count = 0
+
+    @property
+    def basis_RPn(self) -> torch.Tensor:
+        """The vectors so far."""
+        return self._basis_RPn[:, : self._count]
+
+    def add(self, vector_Rn: torch.Tensor, image_Rn: torch.Tensor) -> None:
+        """Add a vector, of length 1, or 0 if it adds nothing."""
+        new, image_RPn = self._count, self._image_RPn[:, : self._count]
+        self._basis_RPn[:, new], self._image_RPn[:, new] = vector_Rn, image_Rn
+        self._count += 1
+        self._matrix_RPP[:, new, :new] = _dots(vector_Rn, image_RPn)
+        self._matrix_RPP[:, : new + 1, new] = _dots(image_Rn, self.basis_RPn)
+        self._length_RP[:, new] = torch.linalg.vector_norm(vector_Rn, dim=1)
+
+    def ritz(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the largest eigenvalue of A in the span, (R,), and A's image of its eigenvector, (R, n).
+
+        The small matrix, shifted to be positive, is squared repeatedly until only the projection on its largest
+        eigenvalue is left: ``torch.linalg.eigh`` would wait for a GPU, and raise for a member with non-finite numbers.
+        """
+        matrix_RPP = self._matrix_RPP[:, : self._count, : self._count].to(torch.float64)
+        matrix_RPP = (matrix_RPP + matrix_RPP.mT) / 2
+        # Adding twice the matrix's norm makes the eigenvalues of the vectors of length 1 positive; others stay zero.
+        length_RP = self._length_RP[:, : self._count].to(torch.float64)
+        size_R = torch.linalg.matrix_norm(matrix_RPP)
+        power_RPP = matrix_RPP / size_R.masked_fill(size_R == 0, 1.0)[:, None, None] + torch.diag_embed(2 * length_RP)
+        for _ in range(_ROUNDS):
+            power_RPP = torch.linalg.matrix_power(power_RPP / torch.linalg.matrix_norm(power_RPP, keepdim=True), _POWER)
+        strongest_R = power_RPP.diagonal(dim1=1, dim2=2).argmax(1)
+        vector_RP = torch.nn.functional.normalize(
+            power_RPP[torch.arange(len(power_RPP), device=power_RPP.device), strongest_R], dim=1
+        )
+        value_R = (vector_RP[:, :, None] * matrix_RPP * vector_RP[:, None]).sum((1, 2))
+        image_RPn = self._image_RPn[:, : self._count]
+        return value_R, _combined(vector_RP.to(image_RPn.dtype), image_RPn)
 
 
 def _new_direction(vector_Rn: torch.Tensor, basis_RPn: torch.Tensor) -> torch.Tensor:

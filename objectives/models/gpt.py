@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 
 from objectives.base import ExecutionPlan, GptConfig
+from objectives.instruments.curvature import Hessian
 from objectives.models import data
 from objectives.models.ahead import STEPS_PER_DRAW, Ahead
 from objectives.models.batch_gradient import LossScaler, MicroBatches
@@ -16,6 +17,7 @@ from objectives.models.data import Corpus, held_out_batches
 from objectives.models.feed import Feed
 from objectives.models.gpt_experts import STACKS
 from objectives.models.gpt_gradient import losses_and_gradient
+from objectives.models.gpt_hessian import NativeHessian
 from objectives.models.gpt_knobs import Knobs, context_lengths, dropout_keys
 from objectives.models.gpt_model import (
     Forward,
@@ -42,6 +44,7 @@ from objectives.training.ranks import Ranks
 # Shapes: K members, R observed ones, B sequences, T bytes of context, n parameters per member.
 
 _DROPOUT_PURPOSE, _NOISE_PURPOSE = 10, 13  # of random streams, among a seed's streams
+_NUMBERS_AT_ONCE, _HESSIANS_AT_ONCE = 2**19, 16  # of the residual stream, and members, kept by the kernel at a time
 _MOST_SEQUENCES_READ = 2  # of a batch, in the readings of a forward pass: a whole batch would take much memory
 
 
@@ -92,6 +95,8 @@ class GptTrainer(PackedTrainer[GptConfig]):
                 kind = "experts" if self.structure.experts else self.structure.precision
                 raise ValueError(f"native kernels are for float32 on a CPU, not for {kind} on {device}")
             self._native = NativeGpt(self.structure, self.layout, kernel_folder(), self._params_Kn.dtype)
+            numbers = self.structure.batch_size * self.structure.context * self.structure.width
+            self.hessians_at_once = min(max(1, _NUMBERS_AT_ONCE // numbers), _HESSIANS_AT_ONCE)
         elif plan.compiled and self._by_hand:
             self._differentiate = Compiled(losses_and_gradient)
         elif plan.compiled:
@@ -162,6 +167,15 @@ class GptTrainer(PackedTrainer[GptConfig]):
         tokens_KBS, knobs = self._batch()
         return cross_entropy(
             structure, weights, tokens_KBS[rows], knobs.of_rows(rows).with_factor(len(rows), self.device)
+        )
+
+    def hessian_of(self, params_Rn: torch.Tensor, rows: torch.Tensor) -> Hessian:
+        """Return the Hessian, by the kernel where it trains whole batches, whose sequences weigh the same."""
+        if self._native is None or self._parts is not None:
+            return super().hessian_of(params_Rn, rows)
+        tokens_KBS, knobs = self._batch()
+        return NativeHessian(
+            self.structure, self.layout, kernel_folder(), params_Rn, tokens_KBS[rows], knobs.of_rows(rows)
         )
 
     def losses_and_gradient(self) -> tuple[torch.Tensor, torch.Tensor]:

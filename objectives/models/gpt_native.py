@@ -30,7 +30,9 @@ _SIZES = ("depth", "width", "heads", "kv_heads", "mlp_width", "positions", "norm
 _KNOBS = ("z_loss_K", "residual_scale_K", "dropout_K", "dropout_key_KB", "context_K")
 
 
-class _Shape(ctypes.Structure):
+class Shape(ctypes.Structure):
+    """As in objectives/native/gpt_shape.hpp."""
+
     _fields_ = [
         *((name, ctypes.c_int32) for name in _SIZES),
         *((name, ctypes.c_double) for name in ("embedding_scale", "attention_scale", "head_scale")),
@@ -40,8 +42,50 @@ class _Shape(ctypes.Structure):
     ]
 
 
-class _Numbers(ctypes.Structure):
+class Numbers(ctypes.Structure):
+    """As in objectives/native/gpt_shape.hpp."""
+
     _fields_ = [(name, ctypes.c_void_p) for name in _KNOBS]
+
+
+def shape_of(structure: GptConfig, layout: Layout) -> tuple[Shape, object]:
+    """Return the kernels' ``Shape``, and what must stay alive until a kernel has copied it."""
+    start = {piece.name: piece.start for piece in layout.pieces}
+    parts = [start.get(f"{layer}.{part}", -1) for layer in range(structure.depth) for part in _PARTS]
+    angle = None if structure.position != "rope" else torch.cat(turns(structure, structure.context), dim=1)
+    shape = Shape(
+        depth=structure.depth,
+        width=structure.width,
+        heads=structure.heads,
+        kv_heads=structure.num_kv_heads,
+        mlp_width=structure.mlp_width,
+        embedding_scale=structure.embedding_scale,
+        attention_scale=structure.attention_scale,
+        head_scale=1 / structure.size_factors.width,
+        angles=None if angle is None else angle.data_ptr(),
+        positions=structure.context,
+        norm=_NORMS.index(structure.norm),
+        place=_PLACES.index(structure.norm_place),
+        qk_norm=structure.qk_norm,
+        parameters=layout.size,
+        embedding=start["embedding"],
+        position=start.get("position", -1),
+        final_norm=start.get("final_norm", -1),
+        head=start.get("head", -1),
+        parts=(ctypes.c_int64 * len(parts))(*parts),
+    )
+    return shape, angle
+
+
+def numbers_of(knobs: Sequence[Knobs]) -> tuple[ctypes.Array[Any], object]:
+    """Return the kernels' ``Numbers`` of each step, and what they point to."""
+    values = [
+        {name: value.contiguous() for name in _KNOBS if (value := getattr(one, name)) is not None} for one in knobs
+    ]
+    numbers = (Numbers * len(knobs))(
+        *(Numbers(**{name: value.data_ptr() for name, value in one.items()}) for one in values)
+    )
+    return numbers, values
 
 
 class NativeGpt:
@@ -58,31 +102,7 @@ class NativeGpt:
         """``folder`` keeps compiled kernels; ``options`` are the compiler's. Raises RuntimeError if it fails."""
         self._kernel = library.load("gpt", folder, "double" if dtype == torch.float64 else "float", *options)
         self._kernel.gpt_create.restype = ctypes.c_void_p
-        start = {piece.name: piece.start for piece in layout.pieces}
-        parts = [start.get(f"{layer}.{part}", -1) for layer in range(structure.depth) for part in _PARTS]
-        # Kept alive until the kernel has copied it.
-        angle = None if structure.position != "rope" else torch.cat(turns(structure, structure.context), dim=1)
-        shape = _Shape(
-            depth=structure.depth,
-            width=structure.width,
-            heads=structure.heads,
-            kv_heads=structure.num_kv_heads,
-            mlp_width=structure.mlp_width,
-            embedding_scale=structure.embedding_scale,
-            attention_scale=structure.attention_scale,
-            head_scale=1 / structure.size_factors.width,
-            angles=None if angle is None else angle.data_ptr(),
-            positions=structure.context,
-            norm=_NORMS.index(structure.norm),
-            place=_PLACES.index(structure.norm_place),
-            qk_norm=structure.qk_norm,
-            parameters=layout.size,
-            embedding=start["embedding"],
-            position=start.get("position", -1),
-            final_norm=start.get("final_norm", -1),
-            head=start.get("head", -1),
-            parts=(ctypes.c_int64 * len(parts))(*parts),
-        )
+        shape, _kept = shape_of(structure, layout)
         self._crew = ctypes.c_void_p(self._kernel.gpt_create(ctypes.byref(shape)))
         if not self._crew:
             raise MemoryError
@@ -94,7 +114,7 @@ class NativeGpt:
         """Return each member's loss, (K,), and gradient, (K, n), zero in the padding. Raises MemoryError."""
         loss_K, grad_Kn = params_Kn.new_empty(len(params_Kn)), torch.empty_like(params_Kn)
         self._run(
-            "gpt_losses_and_gradient", params_Kn, tokens_KBS[None], [knobs], [], [_address(loss_K), _address(grad_Kn)]
+            "gpt_losses_and_gradient", params_Kn, tokens_KBS[None], [knobs], [], [address(loss_K), address(grad_Kn)]
         )
         return loss_K, grad_Kn
 
@@ -106,7 +126,7 @@ class NativeGpt:
         The last two are as in objectives.models.gpt_model.forward_readings.
         """
         found_3K = params_Kn.new_empty(3, len(params_Kn))
-        self._run("gpt_readings", params_Kn, tokens_KBS[None], [knobs], [], [_address(row_K) for row_K in found_3K])
+        self._run("gpt_readings", params_Kn, tokens_KBS[None], [knobs], [], [address(row_K) for row_K in found_3K])
         loss_K, logit_K, log_z_K = found_3K
         return loss_K, logit_K, log_z_K
 
@@ -127,17 +147,13 @@ class NativeGpt:
         places: Sequence[Any],
     ) -> None:
         params_Kn, tokens_TKBS, num_members = params_Kn.contiguous(), tokens_TKBS.contiguous(), len(params_Kn)
-        values = [
-            {name: value.contiguous() for name in _KNOBS if (value := getattr(one, name)) is not None} for one in knobs
-        ]
-        numbers = (_Numbers * len(knobs))(
-            *(_Numbers(**{name: value.data_ptr() for name, value in one.items()}) for one in values)
-        )
+        numbers, _kept = numbers_of(knobs)
         sizes = (num_members, tokens_TKBS.shape[2], torch.get_num_threads(), *counts)
         call = getattr(self._kernel, name)
-        if call(self._crew, numbers, *sizes, _address(params_Kn), _address(tokens_TKBS), *places):
+        if call(self._crew, numbers, *sizes, address(params_Kn), address(tokens_TKBS), *places):
             raise MemoryError("bad_alloc in the native kernel")
 
 
-def _address(value: torch.Tensor) -> ctypes.c_void_p:
+def address(value: torch.Tensor) -> ctypes.c_void_p:
+    """Return where the numbers of a tensor without gaps begin."""
     return ctypes.c_void_p(value.data_ptr())

@@ -1,89 +1,15 @@
 // Losses and gradients of the stacked transformer on a CPU, member by member: all that a member needs stays in the
 // processor's cache. The same mathematics as objectives/models/gpt_gradient.py.
 
-#include <atomic>
-#include <memory>
-#include <new>
-#include <thread>
-
+#include "crew.hpp"
 #include "parts.hpp"
 #include "subnormal.hpp"
 
 namespace sweep {
 namespace {
 
-constexpr int NUM_BYTES = 256;
 constexpr int ROWS_OF_HEAD = 64;     // whose logits are computed at a time
 constexpr int ROWS_OF_CHUNK = 128;   // about as many rows as whole sequences pass through all layers at a time
-
-enum NormKind { NONE, LAYER, RMS };
-enum Place { PRE, POST, OUTPUT };
-enum Part { ATTENTION_NORM, QKV, Q_NORM, K_NORM, ATTENTION_OUT, MLP_NORM, MLP_GATE, MLP_IN, MLP_OUT, NUM_PARTS };
-
-}  // namespace
-
-// The fields of both are in objectives/models/gpt_native.py, too.
-struct Shape {
-    std::int32_t depth, width, heads, kv_heads, mlp_width, positions, norm, place, qk_norm;
-    double embedding_scale, attention_scale, head_scale;
-    const double* angles;  // cosines and sines of rotations, (positions, channels of a head); null without
-    std::int64_t parameters;  // of a member, with padding
-    // Where weights begin in a member's parameters; -1 for one that the model lacks. The embedding may be the head.
-    std::int64_t embedding, position, final_norm, head;
-    const std::int64_t* parts;  // of the layers, (depth, NUM_PARTS)
-};
-
-// The knobs of one step, (K) each, but dropout_key (K, sequences); a null pointer stands for the neutral number.
-struct Numbers {
-    const double *z_loss, *residual_scale, *dropout;
-    const std::int64_t *dropout_key, *context;
-};
-
-namespace {
-
-inline std::uint32_t hashed(std::uint32_t value) {
-    for (int i = 0; i < 2; ++i) value = ((value >> 16) ^ value) * 0x45D9F3Bu;
-    return (value >> 16) ^ value;
-}
-
-// The factor on a sublayer's output before it is added to the residual stream.
-struct BranchFactor {
-    bool drops = false;
-    real scale = 1;
-    std::uint64_t least = 0;
-    const std::int64_t* keys = nullptr;  // of each sequence
-    int numbers = 0;                     // of one sequence
-
-    static BranchFactor of(const Numbers& numbers, int k, int sequences, int numbers_of_sequence) {
-        BranchFactor factor;
-        factor.numbers = numbers_of_sequence;
-        double scale = numbers.residual_scale ? numbers.residual_scale[k] : 1;
-        if (numbers.dropout && numbers.dropout[k] > 0) {
-            scale /= 1 - numbers.dropout[k];
-            factor.drops = true;
-            factor.least = static_cast<std::uint64_t>(std::nearbyint(numbers.dropout[k] * 4294967296.0));
-            factor.keys = numbers.dropout_key + static_cast<std::size_t>(k) * sequences;
-        }
-        factor.scale = static_cast<real>(scale);
-        return factor;
-    }
-
-    void apply(real* x, int branch, int first_sequence, int sequences) const {
-        if (scale == 1 && !drops) return;
-        for (int s = 0; s < sequences; ++s, x += numbers) {
-            if (!drops) {
-                for (int i = 0; i < numbers; ++i) x[i] *= scale;
-                continue;
-            }
-            const std::uint32_t key = static_cast<std::uint32_t>(keys[first_sequence + s]);
-            const std::uint32_t before = static_cast<std::uint32_t>(branch) * numbers;
-            for (int i = 0; i < numbers; ++i) {
-                const std::uint32_t bits = (hashed(before + i + 1) >> 1 | 1u) * key;
-                x[i] = x[i] * (bits >= least ? scale : real(0));
-            }
-        }
-    }
-};
 
 struct Layer {
     Norm norms[2], q_norm, k_norm;  // norms of the attention and of the MLP
@@ -433,22 +359,6 @@ private:
         logits[target] -= per_token;
         return of_row.log_z - chosen + (z_loss > 0 ? z_loss * of_row.log_z * of_row.log_z : 0);
     }
-    struct Partition {
-        real total, log_z;
-    };
-    // Replace the logits of a row by their exponentials, divided by the largest one, and return their sum and log Z.
-    static Partition partition(real* logits) {
-        vector_t largest = load(logits);
-        for (int i = LANES; i < NUM_BYTES; i += LANES) {
-            const vector_t next = load(logits + i);
-            largest = next > largest ? next : largest;
-        }
-        real highest = largest[0];
-        for (int lane = 1; lane < LANES; ++lane) highest = largest[lane] > highest ? largest[lane] : highest;
-        for (int i = 0; i < NUM_BYTES; ++i) logits[i] = exponential(logits[i] - highest);
-        const real total = sum_of(NUM_BYTES, [&](int i) { return logits[i]; });
-        return {total, std::log(total) + highest};
-    }
 
     Shape shape_;
     std::vector<Layer> layers_;
@@ -466,79 +376,32 @@ private:
     Panels panels_;
 };
 
+using Gpts = Crew<Model>;
+
 }  // namespace
 }  // namespace sweep
 
-namespace {
-
-// A model for each thread.
-struct Crew {
-    sweep::Shape shape;
-    std::vector<std::int64_t> parts;
-    std::vector<double> angles;
-    std::vector<std::unique_ptr<sweep::Model>> models;
-
-    explicit Crew(const sweep::Shape& given)
-        : shape(given), parts(given.parts, given.parts + given.depth * sweep::NUM_PARTS) {
-        shape.parts = parts.data();
-        if (!given.angles) return;
-        const std::size_t count = static_cast<std::size_t>(given.positions) * (given.width / given.heads);
-        angles.assign(given.angles, given.angles + count);
-        shape.angles = angles.data();
-    }
-};
-
-}  // namespace
-
 // Null without memory.
 extern "C" void* gpt_create(const sweep::Shape* shape) try {
-    return new Crew(*shape);
+    return new sweep::Gpts(*shape);
 } catch (const std::bad_alloc&) {
     return nullptr;
 }
 
-extern "C" void gpt_destroy(void* crew) { delete static_cast<Crew*>(crew); }
+extern "C" void gpt_destroy(void* crew) { delete static_cast<sweep::Gpts*>(crew); }
 
 // What follows from a member's loss and gradient at step t.
 typedef void Optimizer(const void* state, std::int64_t t, std::int64_t k, sweep::real loss, sweep::real* gradient);
-
-namespace {
-
-// Let each thread take one member after the other. Returns 0, or 1 without memory.
-template <typename Work>
-int for_members(Crew& crew, int members, int threads, Work work) try {
-    threads = std::max(1, std::min(threads, members));
-    while (static_cast<int>(crew.models.size()) < threads)
-        crew.models.push_back(std::make_unique<sweep::Model>(crew.shape));
-    std::atomic<int> next{0};
-    std::atomic<bool> failed{false};
-    const auto of_thread = [&](int thread) {
-        try {
-            for (int k = next++; k < members; k = next++) work(*crew.models[thread], k);
-        } catch (const std::bad_alloc&) {
-            failed = true;
-        }
-    };
-    std::vector<std::thread> others;
-    for (int thread = 1; thread < threads; ++thread) others.emplace_back(of_thread, thread);
-    of_thread(0);
-    for (std::thread& other : others) other.join();
-    return failed;
-} catch (const std::exception&) {
-    return 1;
-}
-
-}  // namespace
 
 // params and gradient are (K, parameters), tokens (K, sequences, positions + 1), losses (K). Returns 0, or 1 without
 // memory.
 extern "C" int gpt_losses_and_gradient(
     void* handle, const sweep::Numbers* numbers, int members, int sequences, int threads, const sweep::real* params,
     const std::int64_t* tokens, sweep::real* losses, sweep::real* gradient) {
-    Crew& crew = *static_cast<Crew*>(handle);
+    sweep::Gpts& crew = *static_cast<sweep::Gpts*>(handle);
     const std::size_t size = crew.shape.parameters;
     const std::size_t bytes = static_cast<std::size_t>(sequences) * (crew.shape.positions + 1);
-    return for_members(crew, members, threads, [&](sweep::Model& model, int k) {
+    return crew.for_members(members, threads, [&](sweep::Model& model, int k) {
         model.take(params + k * size, gradient + k * size, *numbers, k, sequences);
         losses[k] = model.loss_and_gradient(tokens + k * bytes, sequences);
     });
@@ -549,10 +412,10 @@ extern "C" int gpt_losses_and_gradient(
 extern "C" int gpt_train(
     void* handle, const sweep::Numbers* numbers, int members, int sequences, int threads, int steps,
     const sweep::real* params, const std::int64_t* tokens, Optimizer* optimizer, const void* state) {
-    Crew& crew = *static_cast<Crew*>(handle);
+    sweep::Gpts& crew = *static_cast<sweep::Gpts*>(handle);
     const std::size_t size = crew.shape.parameters;
     const std::size_t bytes = static_cast<std::size_t>(sequences) * (crew.shape.positions + 1);
-    return for_members(crew, members, threads, [&](sweep::Model& model, int k) {
+    return crew.for_members(members, threads, [&](sweep::Model& model, int k) {
         for (int t = 0; t < steps; ++t) {
             sweep::real* gradient = model.own_gradient();
             model.take(params + k * size, gradient, numbers[t], k, sequences);
@@ -567,9 +430,9 @@ extern "C" int gpt_train(
 extern "C" int gpt_readings(
     void* handle, const sweep::Numbers* numbers, int members, int sequences, int threads, const sweep::real* params,
     const std::int64_t* tokens, sweep::real* loss, sweep::real* attention_logit, sweep::real* log_z) {
-    Crew& crew = *static_cast<Crew*>(handle);
+    sweep::Gpts& crew = *static_cast<sweep::Gpts*>(handle);
     const std::size_t bytes = static_cast<std::size_t>(sequences) * (crew.shape.positions + 1);
-    return for_members(crew, members, threads, [&](sweep::Model& model, int k) {
+    return crew.for_members(members, threads, [&](sweep::Model& model, int k) {
         model.take(params + k * crew.shape.parameters, nullptr, *numbers, k, sequences);
         const sweep::Model::Readings found = model.readings(tokens + k * bytes, sequences);
         loss[k] = found.loss, attention_logit[k] = found.attention_logit, log_z[k] = found.log_z;

@@ -28,7 +28,12 @@ _SOURCES = Path(__file__).parent
 # No flag lets the compiler reorder a sum or assume that numbers are finite.
 _FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", "-fno-math-errno", "-fno-trapping-math")
 # By kernel, whether a product and a sum are rounded once, or twice as torch's elementwise operations are.
-KERNELS = {"gpt": "-ffp-contract=fast", "adamw": "-ffp-contract=off", "telemetry": "-ffp-contract=fast"}
+KERNELS = {
+    "gpt": "-ffp-contract=fast",
+    "adamw": "-ffp-contract=off",
+    "telemetry": "-ffp-contract=fast",
+    "hessian": "-ffp-contract=fast",
+}
 # The variable by which torch's own kernels are restricted restricts these, too.
 _CAPABILITIES = {"default": "x86-64", "avx2": "x86-64-v3"}
 _TIMEOUT_S = 600

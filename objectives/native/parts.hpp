@@ -32,6 +32,10 @@ struct Weight {
     // d_in may be null.
     void back(const real* in, const real* d_out, int rows, real* d_in, Panels& scratch) const {
         TIMED(PRODUCTS);
+        add_gradient(in, d_out, rows, scratch);
+        if (d_in) multiply({d_out, outputs, 1}, rows, backward, d_in, inputs, false);
+    }
+    void add_gradient(const real* in, const real* d_out, int rows, Panels& scratch) const {
         if (is_transposed) {
             scratch.pack({in, inputs, 1}, rows, inputs);
             multiply(View{d_out, 1, outputs}, outputs, scratch, gradient, inputs, true);
@@ -39,7 +43,6 @@ struct Weight {
             scratch.pack({d_out, outputs, 1}, rows, outputs);
             multiply(View{in, 1, inputs}, inputs, scratch, gradient, outputs, true);
         }
-        if (d_in) multiply({d_out, outputs, 1}, rows, backward, d_in, inputs, false);
     }
 };
 
@@ -168,11 +171,13 @@ struct Attention {
     }
 
     void resize(int sequences) { shares.resize(static_cast<std::size_t>(sequences) * heads * positions * positions); }
+    // The shares of a sequence and head, or what else is kept in their order.
+    real* of(int sequence, int head) { return of(shares, sequence, head); }
+    real* of(Buffer& kept, int sequence, int head) const {
+        return kept.data() + (static_cast<std::size_t>(sequence) * heads + head) * positions * positions;
+    }
 
 private:
-    real* of(int sequence, int head) {
-        return shares.data() + (static_cast<std::size_t>(sequence) * heads + head) * positions * positions;
-    }
     void raise(real& largest, const real* scores, real scale) const {
         for (int s = 0; s < positions; ++s)
             for (int t = s, end = end_of(s); t < end; ++t) {
@@ -205,23 +210,28 @@ inline void turn(
 }
 
 // SwiGLU: active = silu(gate) * value. The gate is replaced by silu(gate), and slope gets silu's slope there.
-inline void swiglu(real* gate, real* slope, const real* value, real* active, std::size_t count) {
+__attribute__((noinline)) inline void swiglu(real* gate, real* slope, const real* value, real* active, std::size_t count) {
     TIMED(ACTIVATION);
 #pragma GCC ivdep
+    for (std::size_t i = 0; i < count; ++i) slope[i] = exponential(-gate[i]);
+#pragma GCC ivdep
     for (std::size_t i = 0; i < count; ++i) {
-        const real at = gate[i], share = 1 / (1 + exponential(-at));
+        const real at = gate[i], share = 1 / (1 + slope[i]);
         slope[i] = share * (1 + at * (1 - share));
         gate[i] = at * share;
         active[i] = gate[i] * value[i];
     }
 }
 
-// GELU and its slope at every number: x F(x) and F(x) + x f(x), with the normal distribution F and its density f.
-inline void gelu(real* x, real* slope, std::size_t count) {
+// GELU and its slope at every number: x F(x) and F(x) + x f(x), with the normal distribution F and its density f. In
+// two loops: in one, compilers follow the branches of the exponential and give vectors up.
+__attribute__((noinline)) inline void gelu(real* x, real* slope, std::size_t count) {
     TIMED(ACTIVATION);
 #pragma GCC ivdep
+    for (std::size_t i = 0; i < count; ++i) slope[i] = exponential(real(-0.5) * x[i] * x[i]);
+#pragma GCC ivdep
     for (std::size_t i = 0; i < count; ++i) {
-        const real at = x[i], bell = exponential(real(-0.5) * at * at), share = normal_share(at, bell);
+        const real at = x[i], bell = slope[i], share = normal_share(at, bell);
         slope[i] = share + at * real(0.39894228040143267794) * bell;
         x[i] = at * share;
     }

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from objectives.instruments.critical_step import critical_steps
-from objectives.instruments.curvature import Curvature, GradientGraph, measure_curvature, momentum_factor, weights_of
+from objectives.instruments.curvature import Curvature, Hessian, measure_curvature, momentum_factor, weights_of
 from objectives.instruments.native_sums import StepValues
 from objectives.optimizers.packed_optimizer import Observed, PackedOptimizer, Rows
 from objectives.stacking import Layout, continued, index_on
@@ -24,6 +24,7 @@ class Pack(Protocol):
     """The part of a pack that is read here."""
 
     optimizer: PackedOptimizer
+    hessians_at_once: int | None  # members whose activations are kept at a time, or None for all
 
     @property
     def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -31,6 +32,9 @@ class Pack(Protocol):
 
     def losses_of(self, weights: dict[str, torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
         """Return the loss on this step's data for the members ``rows``."""
+
+    def hessian_of(self, params_Rn: torch.Tensor, rows: torch.Tensor) -> Hessian:
+        """Return the Hessian of the loss on this step's data for the members ``rows``, at these parameters."""
 
 
 def curvature_of(
@@ -44,11 +48,16 @@ def curvature_of(
     if divisor_Cn is None:
         return None
     _, numbers, age_C = pack.optimizer.of_rows(rows)
-    graph = GradientGraph(lambda weights: pack.losses_of(weights, rows), params_Cn, pack.weight_shapes)
     beta1_C = numbers.get("beta1", torch.zeros_like(age_C))
     factor_C = momentum_factor(beta1_C, age_C, debiased=pack.optimizer.rule.is_debiased)
-    curvature = measure_curvature(graph, divisor_Cn, factor_C, warm_Cn, num_products)
-    return curvature, 2 / pack.optimizer.lr_K[rows]
+
+    def measured(part: slice) -> Curvature:
+        hessian = pack.hessian_of(params_Cn[part], rows[part])
+        return measure_curvature(hessian, divisor_Cn[part], factor_C[part], warm_Cn[part], num_products)
+
+    at_once = pack.hessians_at_once or len(rows)
+    parts = [measured(slice(first, first + at_once)) for first in range(0, len(rows), at_once)]
+    return Curvature.joined(parts), 2 / pack.optimizer.lr_K[rows]
 
 
 def step_values(optimizer: PackedOptimizer, rows: Rows, observed: Observed) -> StepValues:
@@ -90,9 +99,8 @@ def estimate_hessian(pack: TrainingPack) -> None:
     direction_Kn = pack.draw(
         lambda generator: torch.randn(size, generator=generator, dtype=params_Kn.dtype), _HESSIAN_PURPOSE
     )
-    graph = GradientGraph(lambda weights: pack.losses_of(weights, index), params_Kn[index], pack.weight_shapes)
-    direction_Rn = direction_Kn[index]
-    pack.optimizer.take_hessian(index, direction_Rn * graph.hessian_product(direction_Rn))
+    direction_Rn, hessian = direction_Kn[index], pack.hessian_of(params_Kn[index], index)
+    pack.optimizer.take_hessian(index, direction_Rn * hessian.hessian_product(direction_Rn))
 
 
 class CurvatureReadings:

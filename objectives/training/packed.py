@@ -12,6 +12,7 @@ import torch
 
 from objectives.base import ExecutionPlan, RowSpec
 from objectives.fields import third_of_depth
+from objectives.instruments.curvature import GradientGraph, Hessian, weights_of
 from objectives.instruments.telemetry import group_readings
 from objectives.optimizers.foreign import make_optimizer
 from objectives.optimizers.packed_optimizer import Rows
@@ -61,6 +62,7 @@ class PackedTrainer(ABC, Generic[Config]):
     blocks: Sequence[str] = ()
     stacks: Sequence[str] = ()  # endings of the names of weights that are stacks of matrices
     takes_interventions = takes_control = True
+    hessians_at_once: int | None = None  # members whose curvature is measured together, all of them if None
     takes_float64 = False  # whether ``losses`` accept weights in double precision, which an intervention may ask for
 
     def __init__(self, configs: Sequence[Config], seeds: Sequence[int], device: str, plan: ExecutionPlan) -> None:
@@ -76,10 +78,8 @@ class PackedTrainer(ABC, Generic[Config]):
         groups = {name: self.group_of(name) for name in self.weight_shapes}
         depths = {name: depth for name in self.weight_shapes if (depth := self.depth_of(name)) is not None}
         self.layout = Layout(self.weight_shapes, groups, depths, self.stacks)
-        is_native = plan.kernels == "native"
-        self.optimizer = make_optimizer(
-            self._params_Kn, self.configs, self.layout, seeds=self.seeds, compiled=plan.compiled, native=is_native
-        )
+        ways = {"compiled": plan.compiled, "native": plan.kernels == "native"}
+        self.optimizer = make_optimizer(self._params_Kn, self.configs, self.layout, seeds=self.seeds, **ways)
         sizes = {name: (self.num_members, *shape) for name, shape in self.memory_shapes().items()}
         self.memory = {name: self._params_Kn.new_zeros(size) for name, size in sizes.items()}
         self.held_K: torch.Tensor | None = None  # members that the optimizer skips at this step, bool (K,)
@@ -229,6 +229,10 @@ class PackedTrainer(ABC, Generic[Config]):
             return self.losses()[rows]
         finally:
             self.weights = own
+
+    def hessian_of(self, params_Rn: torch.Tensor, rows: torch.Tensor) -> Hessian:
+        """Return the Hessian of the loss on this step's data for the members in ``rows``, at these parameters."""
+        return GradientGraph(lambda weights: self.losses_of(weights, rows), params_Rn, self.weight_shapes)
 
     def after_update(self) -> None:
         """Change the updated weights, as an objective may; nothing by default."""
@@ -392,9 +396,5 @@ class PackedTrainer(ABC, Generic[Config]):
     def _bind(self, params_Kn: torch.Tensor) -> None:
         """Make ``weights`` differentiable leaves that share memory with the flat buffer."""
         self._params_Kn = params_Kn
-        self.weights, offset = {}, 0
-        for name, shape in self.weight_shapes.items():
-            size = math.prod(shape)
-            view = params_Kn[:, offset : offset + size].view(-1, *shape)
-            self.weights[name] = view.detach().requires_grad_()
-            offset += size
+        views = weights_of(params_Kn, self.weight_shapes)
+        self.weights = {name: view.detach().requires_grad_() for name, view in views.items()}

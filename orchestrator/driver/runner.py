@@ -99,13 +99,10 @@ class _Run:
     ) -> None:
         self.sweep, self.folder, self.ledger, self.observers = sweep, folder, ledger, observers
         self.proposer, self.clock = proposer, clock
-        self.packs: dict[str, Pack] = {}
-        self.queued: list[Pack] = []
+        self.packs, self.queued = dict[str, Pack](), list[Pack]()
         self.started, self.progressed = set[str](), set[str]()
-        self.resumed_from: dict[str, str] = {}
-        self.last_news: dict[str, float] = {}
-        self.losses: Counter[str] = Counter()
-        self.furthest: Counter[str] = Counter()
+        self.resumed_from, self.last_news = dict[str, str](), dict[str, float]()
+        self.losses, self.furthest = Counter[str](), Counter[str]()
         self.budget = Budget(sweep.budget, sweep.resources.gpus, ledger, wall_clock)
         self.fail_fast = FailFast()
         self.over_when_asked: int | None = None  # number of finished trials when the search last had too few proposals
@@ -173,8 +170,8 @@ class _Run:
 
     def _ask_for_more(self, executor: Executor) -> None:
         """Ask an open search for trials if a whole pack fits, or if nothing else is running."""
-        progress, over = self.progress, self.progress.num_over
-        if not self.sweep.is_open or self.fail_fast.reason is not None or over == self.over_when_asked:
+        progress, is_closed = self.progress, not self.sweep.is_open or self.fail_fast.reason is not None
+        if is_closed or (over := progress.num_over) == self.over_when_asked:
             return
         width, at_a_time = trials_at_a_time(self.sweep, executor.slots)
         under_way = len(progress.statuses) - over
@@ -193,8 +190,7 @@ class _Run:
         return self.budget.is_used_up(self.progress, len(self.started.intersection(self.packs)))
 
     def _submit(self, pack: Pack, executor: Executor) -> None:
-        pack = dispatched(pack, self.sweep, self.folder, self.ledger)
-        executor.submit(pack)
+        executor.submit(pack := dispatched(pack, self.sweep, self.folder, self.ledger))
         if isinstance(pack, StackedPack) and pack.resume is not None:
             # The executor has the checkpoint now; the driver keeps only the steps in it.
             pack = replace(pack, resume=replace(pack.resume, content=b""))
@@ -204,12 +200,16 @@ class _Run:
         """Handle new events, and notify the observers."""
         events = executor.poll(_POLL_S)
         check_in_place(self.folder)
-        with self.ledger.together():
-            finished = [new for event in events for new in self._handle(event, executor)]
-        self._tidy_checkpoints()  # once no record names them
+        finished = self._take_in(events, executor) if events else []
         for observer in self.observers:
             observer.changed(self.progress, finished)
         self._kill_hung(executor)
+
+    def _take_in(self, events: Sequence[Event], executor: Executor) -> list[MemberResult]:
+        with self.ledger.together():
+            finished = [new for event in events for new in self._handle(event, executor)]
+        self._tidy_checkpoints()  # once no record names them
+        return finished
 
     def _pause(self, executor: Executor) -> None:
         """Let running packs write a checkpoint, within PAUSE_S."""

@@ -21,15 +21,22 @@ _HEADER = 10  # bytes before its header; the last two hold the header's length
 def pack_piece(piece: Trace) -> bytes:
     """Return the columns of ``piece``, which have the length of ``step``, as bytes."""
     # A table has one header; an archive of arrays costs more than the few rows of a report.
-    table = np.zeros(len(piece["step"]), dtype=[(name, values.dtype) for name, values in piece.items()])
+    columns = tuple((name, values.dtype.str) for name, values in piece.items())
+    table = np.zeros(len(piece["step"]), dtype=list(columns))
     for name, values in piece.items():
         table[name] = values
-    buffer = io.BytesIO()
+    return zlib.compress(_header(columns, len(table)) + table.tobytes(), level=1)
+
+
+@functools.lru_cache(maxsize=1024)
+def _header(columns: tuple[tuple[str, str], ...], num_rows: int) -> bytes:
+    """Return what NumPy writes before such a table. Cached: most pieces of a sweep have the same."""
+    buffer, table = io.BytesIO(), np.zeros(num_rows, dtype=list(columns))
     # Version 1 holds a limited number of Latin names; NumPy warns if it has to choose the other version.
-    names = "".join(piece)
-    version = (1, 0) if names.isascii() and len(names) + _ENTRY * len(piece) < 2**16 else (3, 0)
+    names = "".join(name for name, _ in columns)
+    version = (1, 0) if names.isascii() and len(names) + _ENTRY * len(columns) < 2**16 else (3, 0)
     np.lib.format.write_array(buffer, table, version=version, allow_pickle=False)
-    return zlib.compress(buffer.getvalue(), level=1)
+    return buffer.getvalue()[: buffer.tell() - table.nbytes]
 
 
 def unpack_piece(content: bytes) -> dict[str, np.ndarray]:

@@ -1,11 +1,11 @@
 """The C++ kernel of the transformer computes what the passes by hand compute, for each member by itself."""
 
-import itertools
 from dataclasses import replace
 
 import pytest
 import torch
-from gpt_cases import DENSE, KNOBS, LLAMA, SEEDS
+from gpt_cases import KNOBS
+from native_cases import EVEN, LONG, ODD, STRUCTURES, pack_of
 from pack_cases import trainer_of
 from tiers import thinned
 
@@ -16,25 +16,6 @@ from objectives.models.gpt_model import cross_entropy, forward_readings
 from objectives.models.gpt_native import NativeGpt
 from objectives.native.cache import kernel_folder
 
-# None fills whole vectors, rows of a tile or chunks of sequences.
-ODD = {"steps": 10, "width": 20, "heads": 2, "context": 24, "batch_size": 7, "depth": 2}
-EVEN = {"steps": 10, "width": 32, "heads": 2, "context": 64, "batch_size": 4, "depth": 1}
-STRUCTURES = [
-    {"norm": norm, "norm_place": place, "qk_norm": qk_norm}
-    for norm, place, qk_norm in itertools.product(["layer", "rms"], ["pre", "post", "output"], [False, True])
-]
-STRUCTURES += [{"norm": None, "qk_norm": False}, {"norm": None, "qk_norm": True}]
-
-
-def pack_of(text, shape: dict, plan: ExecutionPlan | None = None, **fields) -> GptTrainer:
-    """Members with every knob, with weights as after some training."""
-    configs = [GptConfig(text=text, **(shape | fields | knobs)) for knobs in KNOBS]
-    trainer = trainer_of("gpt", configs, SEEDS, plan)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        trainer._params_Kn += 0.2 * torch.randn(trainer._params_Kn.shape, generator=generator)
-    return trainer
-
 
 def in_double(trainer: GptTrainer) -> tuple[torch.Tensor, torch.Tensor]:
     """The passes by hand in double precision, from the float32 weights."""
@@ -44,13 +25,6 @@ def in_double(trainer: GptTrainer) -> tuple[torch.Tensor, torch.Tensor]:
 
 def kernel_of(trainer: GptTrainer, dtype: torch.dtype = torch.float32) -> NativeGpt:
     return NativeGpt(trainer.structure, trainer.layout, kernel_folder(), dtype)
-
-
-STRUCTURES += [model for model in DENSE if GptConfig(**ODD | model).has_native_kernels]
-STRUCTURES += [LLAMA | {"tie_embeddings": True, "qk_norm": True, "norm_place": "output", "embedding_scale": 2.0}]
-
-# A sum over its positions is longer than a block of terms.
-LONG = {"steps": 10, "width": 8, "heads": 2, "context": 300, "batch_size": 2, "depth": 1}
 
 
 @pytest.mark.parametrize(
