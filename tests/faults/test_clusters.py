@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from elastic_cases import ROUNDING, has_checkpoint, set_limit, undisturbed_losses, write_elastic_trainer
+from elastic_cases import ROUNDING, advance_until, has_checkpoint, set_limit, undisturbed_losses, write_elastic_trainer
 from fault_kit import (
     ELASTIC,
     SWEEP,
@@ -291,7 +291,7 @@ def test_the_processes_of_a_trial_find_each_other_across_nodes(cluster: Cluster,
         assert "hosts node1 node2 0 step 0" in log.read_text()
 
 
-def test_an_elastic_trainer_loses_a_process_with_its_node_and_goes_on_with_the_other(
+def test_an_elastic_trainer_loses_a_process_with_its_node_and_grows_onto_one_that_joins(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as shared:
@@ -302,13 +302,17 @@ def test_an_elastic_trainer_loses_a_process_with_its_node_and_goes_on_with_the_o
         driver = drive(cluster, here, text.replace("  resume", "  environment: {GLOO_SOCKET_IFNAME: eth0}\n  resume"))
         wait_until(lambda: has_checkpoint(here) and workers_of(here) == ["2"], "checkpoint")
         cluster.kill(2)
-        wait_until(lambda: workers_of(here) == ["2", "1"], "one process")
+        wait_until(lambda: workers_of(here) == ["2", "1"], "one process", 120)
+        wait_until(lambda: cluster.is_up(1), "end of the lost node", 90)  # Ray counts it for a while
+        cluster.add()
+        wait_until(lambda: cluster.is_up(2), "another node", 90)
+        advance_until(here, 50, lambda: workers_of(here) == ["2", "1", "2"])
         (here / "limit").unlink()
         output, _ = driver.communicate()
         assert driver.returncode == 0, output
         assert_sound(here)
         found, resizes = losses_and_resizes(here)
-    assert [(resize.before, resize.after) for resize in resizes] == [(2, 1)]
+    assert [(resize.before, resize.after) for resize in resizes] == [(2, 1), (1, 2)]
     np.testing.assert_allclose(found, undisturbed_losses(tmp_path / "undisturbed"), rtol=ROUNDING)
 
 
