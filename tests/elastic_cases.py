@@ -1,12 +1,15 @@
 """A trainer whose number of processes may change: the recipe, made to wait where a test has something to do."""
 
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import psutil
-from fault_kit import losses_and_resizes, run, wait_until, write_sweep
+from fault_kit import assert_sound, losses_and_resizes, run, wait_until, write_sweep
+
+from orchestrator.base.resizes import Resize
 
 ROUNDING = 1e-5  # relative: sums of eight rows in another order, over 400 steps of SGD; 6e-7 was seen
 _RECIPES = Path(__file__).parents[1] / "sweeps/trainers/recipes"
@@ -61,6 +64,15 @@ def advance_until(folder: Path, step: int, is_over: Callable[[], bool]) -> None:
         return is_over()
 
     wait_until(goes_on, "change of the number of processes", 120)
+
+
+def at_its_end(driver: subprocess.Popen, folder: Path) -> tuple[np.ndarray, list[Resize]]:
+    """Let the trainer in ``folder`` go on to its end; return its losses and the changes of its processes."""
+    (folder / "limit").unlink()
+    output, _ = driver.communicate()
+    assert driver.returncode == 0, output
+    assert_sound(folder)
+    return losses_and_resizes(folder)
 
 
 def undisturbed_losses(folder: Path) -> np.ndarray:

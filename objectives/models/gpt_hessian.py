@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-import weakref
 from pathlib import Path
 
 import torch
 
 from objectives.base import GptConfig
 from objectives.models.gpt_knobs import Knobs
-from objectives.models.gpt_native import address, numbers_of, shape_of
+from objectives.models.gpt_native import address, made, numbers_of
 from objectives.native import library
 from objectives.stacking import Layout
 
@@ -35,12 +33,7 @@ class NativeHessian:
         """At these parameters, on these bytes. Raises RuntimeError without a kernel in ``folder``, and MemoryError."""
         real = "double" if params_Rn.dtype == torch.float64 else "float"
         self._kernel = library.load("hessian", folder, real)
-        self._kernel.hessian_create.restype = ctypes.c_void_p
-        shape, _copied = shape_of(structure, layout)
-        self._points = ctypes.c_void_p(self._kernel.hessian_create(ctypes.byref(shape)))
-        if not self._points:
-            raise MemoryError
-        weakref.finalize(self, self._kernel.hessian_destroy, self._points)
+        self._points = made(self, self._kernel, "hessian", structure, layout)
         params_Rn, tokens_RBS = params_Rn.contiguous(), tokens_RBS.contiguous()
         numbers, values = numbers_of([knobs])
         self._kept = params_Rn, values  # the kernel reads them again for each product

@@ -48,7 +48,7 @@ class Numbers(ctypes.Structure):
     _fields_ = [(name, ctypes.c_void_p) for name in _KNOBS]
 
 
-def shape_of(structure: GptConfig, layout: Layout) -> tuple[Shape, object]:
+def _shape_of(structure: GptConfig, layout: Layout) -> tuple[Shape, object]:
     """Return the kernels' ``Shape``, and what must stay alive until a kernel has copied it."""
     start = {piece.name: piece.start for piece in layout.pieces}
     parts = [start.get(f"{layer}.{part}", -1) for layer in range(structure.depth) for part in _PARTS]
@@ -77,6 +77,21 @@ def shape_of(structure: GptConfig, layout: Layout) -> tuple[Shape, object]:
     return shape, angle
 
 
+def made(owner: object, kernel: ctypes.CDLL, name: str, structure: GptConfig, layout: Layout) -> ctypes.c_void_p:
+    """Return what the ``kernel`` called ``name`` makes for models of one structure, until ``owner`` ends.
+
+    Raises MemoryError.
+    """
+    create, destroy = (getattr(kernel, f"{name}_{what}") for what in ("create", "destroy"))
+    create.restype = ctypes.c_void_p
+    shape, _kept = _shape_of(structure, layout)
+    handle = ctypes.c_void_p(create(ctypes.byref(shape)))
+    if not handle:
+        raise MemoryError
+    weakref.finalize(owner, destroy, handle)
+    return handle
+
+
 def numbers_of(knobs: Sequence[Knobs]) -> tuple[ctypes.Array[Any], object]:
     """Return the kernels' ``Numbers`` of each step, and what they point to."""
     values = [
@@ -101,12 +116,7 @@ class NativeGpt:
     ) -> None:
         """``folder`` keeps compiled kernels; ``options`` are the compiler's. Raises RuntimeError if it fails."""
         self._kernel = library.load("gpt", folder, "double" if dtype == torch.float64 else "float", *options)
-        self._kernel.gpt_create.restype = ctypes.c_void_p
-        shape, _kept = shape_of(structure, layout)
-        self._crew = ctypes.c_void_p(self._kernel.gpt_create(ctypes.byref(shape)))
-        if not self._crew:
-            raise MemoryError
-        weakref.finalize(self, self._kernel.gpt_destroy, self._crew)
+        self._crew = made(self, self._kernel, "gpt", structure, layout)
 
     def losses_and_gradient(
         self, params_Kn: torch.Tensor, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL

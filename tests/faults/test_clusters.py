@@ -13,7 +13,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from elastic_cases import ROUNDING, advance_until, has_checkpoint, set_limit, undisturbed_losses, write_elastic_trainer
+from elastic_cases import (
+    ROUNDING,
+    advance_until,
+    at_its_end,
+    has_checkpoint,
+    set_limit,
+    undisturbed_losses,
+    write_elastic_trainer,
+)
 from fault_kit import (
     ELASTIC,
     SWEEP,
@@ -307,11 +315,7 @@ def test_an_elastic_trainer_loses_a_process_with_its_node_and_grows_onto_one_tha
         cluster.add()
         wait_until(lambda: cluster.is_up(2), "another node", 90)
         advance_until(here, 50, lambda: workers_of(here) == ["2", "1", "2"])
-        (here / "limit").unlink()
-        output, _ = driver.communicate()
-        assert driver.returncode == 0, output
-        assert_sound(here)
-        found, resizes = losses_and_resizes(here)
+        found, resizes = at_its_end(driver, here)
     assert [(resize.before, resize.after) for resize in resizes] == [(2, 1), (1, 2)]
     np.testing.assert_allclose(found, undisturbed_losses(tmp_path / "undisturbed"), rtol=ROUNDING)
 

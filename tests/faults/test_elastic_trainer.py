@@ -11,13 +11,14 @@ import pytest
 from elastic_cases import (
     ROUNDING,
     advance_until,
+    at_its_end,
     has_checkpoint,
     processes_of,
     set_limit,
     undisturbed_losses,
     write_elastic_trainer,
 )
-from fault_kit import assert_sound, losses_and_resizes, run, start, wait_until, workers_of
+from fault_kit import run, start, wait_until, workers_of
 
 pytestmark = pytest.mark.faults
 
@@ -40,11 +41,7 @@ def test_a_trainer_that_loses_a_process_and_its_place_gets_another_one_later(tmp
     tree.cpu_affinity(cores)
     if executor == "inline":
         advance_until(here, 50, lambda: workers_of(here) == ["2", "1", "2"])
-    (here / "limit").unlink()
-    output, _ = driver.communicate()
-    assert driver.returncode == 0, output
-    assert_sound(here)
-    found, resizes = losses_and_resizes(here)
+    found, resizes = at_its_end(driver, here)
     assert [(resize.before, resize.after) for resize in resizes] == ([(2, 1), (1, 2)] if executor == "inline" else [])
     assert all(0 < resize.step < 400 for resize in resizes)
     run(here, "status", "edge", "--json", "status.json")

@@ -83,3 +83,26 @@ def test_a_table_without_a_column_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs.csv").write_text("width,lr\n1,2\n")
     with pytest.raises(SystemExit, match="no column"):
         predict.rounded(tmp_path / "runs.csv", tmp_path)
+
+
+@pytest.mark.slow
+def test_the_batch_at_which_the_best_rate_saturates_goes_as_the_tokens_do(tmp_path: Path) -> None:
+    """Planted: batch^0.7 up to a batch of 128 at 1e9 tokens, which goes as tokens^0.6; above it tokens^0.2."""
+    path = tmp_path / "runs.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["width", "depth", "tokens", "batch", "lr", "smooth_loss"])
+        for tokens in (1e9, 3e9, 9e9, 27e9):
+            critical = 128 * (tokens / 1e9) ** 0.6
+            for batch in (16, 32, 64, 128, 256, 512, 1024, 2048):
+                best = 2e-3 * (tokens / 1e9) ** 0.2 * min(1, batch / critical) ** 0.7
+                for lr in np.geomspace(1e-4, 1e-2, 20):
+                    writer.writerow([64, 2, tokens, batch, f"{lr:.6g}", 2 + 0.05 * math.log(lr / best) ** 2])
+                writer.writerow([64, 2, tokens, batch, 0.1, 6.5])
+    found = predict.best_rate(predict.imported(path, tmp_path))
+    assert found is not None
+    assert found.at_least == pytest.approx((0.7, 0.2 - 0.6 * 0.7), abs=0.1)
+    assert found.at_most == pytest.approx((0, 0.2), abs=0.1)
+    assert found.saturates == pytest.approx((128, 128 * 27**0.6), rel=0.2)
+    assert found.power == pytest.approx(0.6, abs=0.1)
+    assert len(found.lines()) == 3
