@@ -13,6 +13,8 @@ axes but the depth, is read at the target, too, where `sweep` itself does not re
 
 Regret is the loss that a rate leaves on the table: first against the best single run of its row, which may be a lucky
 one, then against a cubic in log rate through the runs within 0.06 of it, where luck averages out.
+
+The last lines say how the best rate of the whole table goes with batch and tokens, and where the batch saturates.
 """
 
 from __future__ import annotations
@@ -204,6 +206,53 @@ def report(rows: list[Row]) -> list[str]:
     return lines
 
 
+@dataclass(frozen=True)
+class BestRate:
+    """Powers of batch and tokens with which the best rate goes, at the least and the most of both, of one width.
+
+    ``saturates`` are the batches above which it is flat, there and there, and ``power`` that of tokens between them.
+    """
+
+    at_least: tuple[float, float]
+    at_most: tuple[float, float]
+    saturates: tuple[float, float] | None
+    power: float | None
+
+    def lines(self) -> list[str]:
+        """The powers, one pair a line."""
+        pairs = (("least", self.at_least), ("most", self.at_most))
+        lines = [
+            f"at the {name} batch and tokens the best rate goes as batch^{batch:.2f} and tokens^{tokens:.2f}"
+            for name, (batch, tokens) in pairs
+        ]
+        if self.saturates is None:
+            return lines
+        low, high = self.saturates
+        return [*lines, f"it is flat above a batch of {low:.0f} to {high:.0f}, which goes as tokens^{self.power:.2f}"]
+
+
+def best_rate(ladder: Ladder) -> BestRate | None:
+    """Return how the best rate goes over the smallest width; None if no row shows one."""
+    width, *_ = ladder.values("width")
+    own = [size for size in ladder.sizes if size.setting["width"] == width]
+    least, most = (choose(own, key=_batch_and_tokens).setting for choose in (min, max))
+    law = usual_form(ladder, least, (), None).best_law(ladder)
+    if law is None:
+        return None
+    batch, tokens = SIZES.index("batch"), SIZES.index("tokens")
+    places = [log_size(setting, SIZES) for setting in (least, most)]
+    powers = [(law.exponent(batch, place)[0], law.exponent(tokens, place)[0]) for place in places]
+    flat = [found[0] for place in places if (found := law.saturates_at(batch, place)) is not None]
+    if len(flat) < len(places):
+        return BestRate(powers[0], powers[1], None, None)
+    power = (flat[1] - flat[0]) / (places[1] - places[0])[tokens]
+    return BestRate(powers[0], powers[1], (math.exp(flat[0]), math.exp(flat[1])), power)
+
+
+def _batch_and_tokens(size: Size) -> tuple[float, float]:
+    return size.setting["batch"], size.setting["tokens"]
+
+
 def main() -> None:
     """Predict the largest width from the others."""
     parser = argparse.ArgumentParser(description="predict the largest width of a table from the others")
@@ -222,7 +271,8 @@ def main() -> None:
     else:
         from_width = arguments.leave_out or ladder.values("width")[-1]
         rows = predicted(ladder, from_width, arguments.assume, arguments.free)
-    print("\n".join(report(rows)))
+    found = best_rate(ladder)
+    print("\n".join([*report(rows), *(() if found is None else found.lines())]))
     if arguments.surface:
         print(factors_text("a surface beyond its trials", surface_factors(table, rows)))
 
