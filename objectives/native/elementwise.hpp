@@ -6,10 +6,13 @@
 
 #include "matrix.hpp"
 
+// A call in a loop ends its vectors, and in a shared library compilers think twice before they put one in its place.
+#define ALWAYS_INLINE __attribute__((always_inline)) inline
+
 namespace sweep {
 
 // exp(x): x = n log 2 + r with |r| <= log(2) / 2, and the Taylor series of exp(r), whose seventh term is below 1e-8.
-inline float exponential(float x) {
+ALWAYS_INLINE float exponential(float x) {
     const float n = __builtin_rintf(x * 1.442695041f);
     const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // log 2 in two parts, so that r keeps its digits
     float p = 1.0f / 5040;
@@ -24,18 +27,18 @@ inline float exponential(float x) {
     __builtin_memcpy(&power, &bits, sizeof power);
     return x < -87.0f ? 0.0f : x > 88.0f ? __builtin_inff() : p * power;
 }
-inline double exponential(double x) { return std::exp(x); }
+ALWAYS_INLINE double exponential(double x) { return std::exp(x); }
 
 // The share of the standard normal distribution below x; ``bell`` is exp(-x^2 / 2).
 // 1 - erf(z) = (a1 t + ... + a5 t^5) exp(-z^2) with t = 1 / (1 + p z), within 1.5e-7 (Abramowitz & Stegun, 7.1.26).
-inline float normal_share(float x, float bell) {
+ALWAYS_INLINE float normal_share(float x, float bell) {
     const float t = 1.0f / (1.0f + 0.23164189f * __builtin_fabsf(x));
     const float series =
         ((((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) * t;
     const float beyond = 0.5f * series * bell;  // the share beyond |x|
     return x < 0 ? beyond : 1.0f - beyond;
 }
-inline double normal_share(double x, double) { return 0.5 * std::erfc(-x * 0.70710678118654752440); }
+ALWAYS_INLINE double normal_share(double x, double) { return 0.5 * std::erfc(-x * 0.70710678118654752440); }
 
 // The sum of term(i) over i < count, in a fixed order: lane by lane, then the lanes.
 template <typename Term>
