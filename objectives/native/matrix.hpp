@@ -97,18 +97,28 @@ inline void rows_times_panel(
     }
 }
 
+constexpr int power_of_two_below(int count) {
+    int power = 1;
+    while (2 * power < count) power *= 2;
+    return power;
+}
+
+// Any number of rows up to ROWS, in tiles of ROWS and of powers of two below, since each size takes time to compile.
 template <int ROWS>
 inline void rows_times_panel(
     int rows, const real* left, std::ptrdiff_t row_step, std::ptrdiff_t depth_step, const real* right, int depth,
     real* out, std::ptrdiff_t out_step, bool adds, int width) {
-    if (rows == ROWS) {
+    if (rows >= ROWS) {
         if (width > LANES)
             rows_times_panel<ROWS, 2>(left, row_step, depth_step, right, depth, out, out_step, adds, width);
         else
             rows_times_panel<ROWS, 1>(left, row_step, depth_step, right, depth, out, out_step, adds, width);
-    } else if constexpr (ROWS > 1) {
-        rows_times_panel<ROWS - 1>(rows, left, row_step, depth_step, right, depth, out, out_step, adds, width);
+        rows -= ROWS, left += ROWS * row_step, out += ROWS * out_step;
     }
+    if constexpr (ROWS > 1)
+        if (rows)
+            rows_times_panel<power_of_two_below(ROWS)>(
+                rows, left, row_step, depth_step, right, depth, out, out_step, adds, width);
 }
 
 // What of a product is needed: all, for rows r and columns c only c >= r, or of the sums over k only k <= r or k >= r.

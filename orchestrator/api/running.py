@@ -19,7 +19,7 @@ from orchestrator.base.space import is_number
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.base.words import count, counts_line, length_text
 from orchestrator.driver.executor_choice import AUTO, chosen_executor
-from orchestrator.driver.packing import compiles_kernels
+from orchestrator.driver.packing import kernels_of
 from orchestrator.driver.planning import check_runnable, refining_sweep
 from orchestrator.driver.progress import Observer, Progress, Summary
 from orchestrator.driver.runner import run_sweep
@@ -148,9 +148,9 @@ def run_lines(
         beside = page_beside(listener, results)
         yield f"page at {address_of(listener, sweep.name)}"
 
-    if compiles_kernels(sweep) and executor != INLINE:
+    if (kernels := kernels_of(sweep)) and executor != INLINE:
         # While workers start; they wait for it, or find it done.
-        threading.Thread(target=compile_kernels, daemon=True).start()
+        threading.Thread(target=compile_kernels, args=[kernels], daemon=True).start()
 
     def announced() -> Executor:
         with view.starting():

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from objectives.base import Objective, Rounding, TrainingConfig
+from objectives.native.library import KERNELS
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import TRIALS, read_checkpoint
 from orchestrator.base.packs import Checkpoint, Keep, Launch, LaunchedPack, Member, Pack, StackedPack, Telemetry
@@ -129,13 +130,15 @@ def rounding_of(sweep: Sweep, trial: Trial | Member) -> Rounding:
     return replace(rounding, is_alone=rounding.is_alone or (rounding.compiled and not config.can_be_stacked))
 
 
-def compiles_kernels(sweep: Sweep) -> bool:
-    """Whether a new sweep like this one trains by native kernels."""
+def kernels_of(sweep: Sweep) -> tuple[str, ...]:
+    """The native kernels that a new sweep like this one surely needs, if any."""
     if isinstance(sweep.objective, CustomTrainer) or not sweep.trials:
-        return False
+        return ()
     structural = [name for name in sweep.axis_names if name not in sweep.objective.per_member_fields]
     one_of_each = {tuple(trial.cell.get(name) for name in structural): trial for trial in sweep.trials}
-    return any(rounding_of(sweep, trial).kernels == "native" for trial in one_of_each.values())
+    if not any(rounding_of(sweep, trial).kernels == "native" for trial in one_of_each.values()):
+        return ()
+    return tuple(name for name in KERNELS if name != "hessian" or sweep.telemetry.curvature)
 
 
 def compile_note(sweep: Sweep) -> str | None:

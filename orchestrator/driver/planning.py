@@ -25,8 +25,8 @@ from orchestrator.base.words import count, plural
 from orchestrator.driver.keeping import check_kept
 from orchestrator.driver.packing import (
     compile_note,
-    compiles_kernels,
     grouped,
+    kernels_of,
     make_packs,
     planned_workers,
     rounding_of,
@@ -209,7 +209,7 @@ def check_kernels(sweep: Sweep, folder: Path) -> None:
             if not sweep.is_open and not missing_trials(sweep.trials, ledger.statuses()):
                 return
             sweep = with_numerics(sweep, ledger)
-    if compiles_kernels(sweep) and (failure := kernel_failure()) is not None:
+    if kernels_of(sweep) and (failure := kernel_failure()) is not None:
         begun = "with another --name " if has_begun else ""  # results keep their kernels
         remedy = f"repair it, or set CXX to another one; {begun}`kernels: default` trains without, more slowly"
         raise InputError(Problem("resources", "kernels", f"the C++ compiler cannot make kernels: {failure}", remedy))

@@ -15,7 +15,7 @@ from objectives.base import Rounding
 from orchestrator.answers.plan import PlanQuery
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
-from orchestrator.driver.packing import compile_note, compiles_kernels, make_packs, rounding_of, with_numerics
+from orchestrator.driver.packing import compile_note, kernels_of, make_packs, rounding_of, with_numerics
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.facts import NUMERICS_FACT
@@ -154,6 +154,8 @@ def test_a_sweep_that_began_by_native_kernels_goes_on_with_a_gpu_by_torchs() -> 
 
 def test_kernels_are_compiled_ahead_for_sweeps_that_train_by_them_alone() -> None:
     custom = sweep_of("axes: {lr: {values: [0.1]}}\n", "name: c\nobjective: {command: [train, '{lr}']}\nsteps: 9\n")
-    assert compiles_kernels(sweep_of(BODY, HEAD))
+    without_curvature = sweep_of(BODY.replace(", curvature: 4", ""), HEAD)
+    assert set(kernels_of(sweep_of(BODY, HEAD))) - set(kernels_of(without_curvature)) == {"hessian"}
+    assert "gpt" in kernels_of(without_curvature)
     for sweep in (sweep_of(BODY + EAGER, HEAD), sweep_of(BODY + COMPILE, HEAD), sweep_of(QUADRATIC, ""), custom):
-        assert not compiles_kernels(sweep)
+        assert not kernels_of(sweep)
