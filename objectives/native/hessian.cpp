@@ -9,7 +9,8 @@
 namespace sweep {
 namespace {
 
-constexpr int ROWS_OF_HEAD = 64;  // whose logits are computed at a time
+constexpr int ROWS_OF_HEAD = 64;   // whose logits are computed at a time
+constexpr int ROWS_OF_CHUNK = 64;  // about as many rows as whole sequences pass through all layers at a time
 
 // Numbers at the point, and their derivatives along the vector.
 struct Both {
@@ -29,7 +30,7 @@ struct Layer {
     Both in[2], d_out[2];  // of the two sublayers
     Both projected, normed_q, normed_k, mixed, d_projected, d_mixed;
     Both gate, value, active, d_active, d_gate, d_value;  // value: what enters GELU, or is gated
-    Buffer slope, bend;                                    // of the activation
+    Buffer slope, bend;  // of the activation; without a gate the bend is times the gradient there, once it is known
 };
 
 // Each function does its part of a pass at the point, or of the derivative of that pass if ALONG.
@@ -44,12 +45,10 @@ public:
         const real* params, real* gradient, const Numbers& numbers, int k, const std::int64_t* tokens, int sequences) {
         const WithoutSubnormals here;
         const int T = shape_.positions, D = shape_.width;
-        params_ = params, sequences_ = sequences, rows_ = sequences * T;
-        bytes_.assign(tokens, tokens + static_cast<std::size_t>(sequences) * (T + 1));
+        all_sequences_ = sequences, all_bytes_.assign(tokens, tokens + static_cast<std::size_t>(sequences) * (T + 1));
         factor_ = BranchFactor::of(numbers, k, sequences, T * D);
         z_loss_ = numbers.z_loss ? static_cast<real>(numbers.z_loss[k]) : 0;
         context_ = numbers.context ? static_cast<int>(std::min<std::int64_t>(numbers.context[k], T)) : T;
-        resize();
         passes<false>(params, gradient);
         return static_cast<real>(loss_ / (static_cast<double>(sequences) * T));
     }
@@ -83,16 +82,47 @@ private:
     }
     bool is_gated() const { return shape_.parts[MLP_GATE] >= 0; }
 
+    // Take what is kept of a chunk's passes at the point, or put it back. All chunks share the derivatives.
+    void exchange(std::vector<Buffer>& kept) {
+        std::size_t next = 0;
+        const auto swap = [&](Buffer& buffer) {
+            if (next == kept.size()) kept.emplace_back();
+            std::swap(buffer, kept[next++]);
+        };
+        const auto swap_norm = [&](CurvedNorm& it) { swap(it.norm.normed), swap(it.norm.inverse), swap(it.d_out); };
+        for (Layer& layer : layers_) {
+            for (CurvedNorm* norm : {&layer.norms[0], &layer.norms[1], &layer.q_norm, &layer.k_norm}) swap_norm(*norm);
+            for (Both* both :
+                 {&layer.in[0], &layer.in[1], &layer.d_out[0], &layer.d_out[1], &layer.projected, &layer.normed_q,
+                  &layer.normed_k, &layer.mixed, &layer.d_projected, &layer.d_mixed, &layer.active, &layer.d_value})
+                swap(both->here);
+            if (is_gated())
+                for (Both* both : {&layer.gate, &layer.value, &layer.d_active, &layer.d_gate}) swap(both->here);
+            swap(layer.slope), swap(layer.bend), swap(layer.attention.attention.shares), swap(layer.attention.spread);
+        }
+        swap_norm(final_), swap(final_in_.here), swap(logits_.here), swap(log_z_);
+    }
+
     // ``from`` are the weights, or their directions, and ``to`` is the gradient, or the product.
     template <bool ALONG>
     void passes(const real* from, real* to) {
         std::memset(to, 0, shape_.parameters * sizeof(real));
         take<ALONG>(from, to);
-        embed<ALONG>(from);
-        for (int l = 0; l < shape_.depth; ++l) forward<ALONG>(l);
-        through_head<ALONG>();
-        for (int l = shape_.depth - 1; l >= 0; --l) backward<ALONG>(l);
-        embed_back<ALONG>(to);
+        if (!ALONG) loss_ = 0;
+        const int T = shape_.positions, chunk = std::max(1, ROWS_OF_CHUNK / T);
+        chunks_.resize((all_sequences_ + chunk - 1) / chunk);
+        for (std::size_t c = 0; c < chunks_.size(); ++c) {
+            first_ = static_cast<int>(c) * chunk, sequences_ = std::min(chunk, all_sequences_ - first_);
+            rows_ = sequences_ * T, bytes_ = all_bytes_.data() + static_cast<std::size_t>(first_) * (T + 1);
+            exchange(chunks_[c]);
+            resize();
+            embed<ALONG>(from);
+            for (int l = 0; l < shape_.depth; ++l) forward<ALONG>(l);
+            through_head<ALONG>();
+            for (int l = shape_.depth - 1; l >= 0; --l) backward<ALONG>(l);
+            embed_back<ALONG>(to);
+            exchange(chunks_[c]);
+        }
     }
 
     template <bool ALONG>
@@ -164,7 +194,7 @@ private:
             norm<ALONG>(PRE, layer.norms[which], layer.in[which]);
             which ? mlp<ALONG>(layer) : attend<ALONG>(layer);
             norm<ALONG>(OUTPUT, layer.norms[which], out_);
-            factor_.apply(out_.at<ALONG>(), 2 * number + which, 0, sequences_);
+            factor_.apply(out_.at<ALONG>(), 2 * number + which, first_, sequences_);
             add(x_.of<ALONG>(), out_.of<ALONG>());
             norm<ALONG>(POST, layer.norms[which], x_);
         }
@@ -176,7 +206,7 @@ private:
             Both& d_out = layer.d_out[which];
             norm_back<ALONG>(POST, layer.norms[which], d_);
             d_out.of<ALONG>() = d_.of<ALONG>();
-            factor_.apply(d_out.at<ALONG>(), 2 * number + which, 0, sequences_);
+            factor_.apply(d_out.at<ALONG>(), 2 * number + which, first_, sequences_);
             norm_back<ALONG>(OUTPUT, layer.norms[which], d_out);
             which ? mlp_back<ALONG>(layer) : attend_back<ALONG>(layer);
             norm_back<ALONG>(PRE, layer.norms[which], d_in_);
@@ -228,7 +258,7 @@ private:
     void mlp(Layer& layer) {
         const std::size_t size = layer.active.here.size();
         Both &gate = layer.gate, &value = layer.value, &active = layer.active;
-        product<ALONG>(layer.mlp_in, layer.in[1], value);
+        product<ALONG>(layer.mlp_in, layer.in[1], is_gated() || ALONG ? value : active);
         if (is_gated()) product<ALONG>(layer.mlp_gate, layer.in[1], gate);
         if constexpr (ALONG) {
             if (is_gated())
@@ -241,8 +271,7 @@ private:
             silu_bends(gate.here.data(), layer.bend.data(), size);
             swiglu(gate.here.data(), layer.slope.data(), value.here.data(), active.here.data(), size);
         } else {
-            active.here = value.here;
-            gelu_bends(value.here.data(), layer.bend.data(), size);
+            gelu_bends(active.here.data(), layer.bend.data(), size);
             gelu(active.here.data(), layer.slope.data(), size);
         }
         product<ALONG>(layer.mlp_out, active, out_);
@@ -252,7 +281,7 @@ private:
         const std::size_t size = layer.active.here.size();
         Both &gate = layer.gate, &value = layer.value, &d = layer.d_active;
         product_back<ALONG>(layer.mlp_out, layer.active, layer.d_out[1], d);
-        const Buffer &slope = layer.slope, &bend = layer.bend;
+        Buffer &slope = layer.slope, &bend = layer.bend;
         if (is_gated()) {
             for (std::size_t i = 0; i < size; ++i) {
                 if constexpr (ALONG) {
@@ -266,10 +295,12 @@ private:
             }
         } else {
             for (std::size_t i = 0; i < size; ++i) {
-                if constexpr (ALONG)
-                    layer.d_value.change[i] = d.change[i] * slope[i] + d.here[i] * bend[i] * value.change[i];
-                else
+                if constexpr (ALONG) {
+                    layer.d_value.change[i] = d.change[i] * slope[i] + bend[i] * value.change[i];
+                } else {
                     layer.d_value.here[i] = d.here[i] * slope[i];
+                    bend[i] *= d.here[i];
+                }
             }
         }
         product_back<ALONG>(layer.mlp_in, layer.in[1], layer.d_value, d_in_);
@@ -366,7 +397,6 @@ private:
         final_in_.of<ALONG>() = x_.of<ALONG>();
         if (shape_.final_norm >= 0) norm_rows<ALONG>(final_, final_in_, rows_, D);
         scale(final_in_.of<ALONG>(), shape_.head_scale);
-        if (!ALONG) loss_ = 0;
         slope_.resize(static_cast<std::size_t>(ROWS_OF_HEAD) * NUM_BYTES);
         for (int first = 0; first < rows_; first += ROWS_OF_HEAD) {
             const int rows = std::min(ROWS_OF_HEAD, rows_ - first);
@@ -395,7 +425,7 @@ private:
     template <bool ALONG>
     void of_row(int row, real* d) {
         const int target = static_cast<int>(bytes_[row + row / shape_.positions + 1]);
-        const real per_token = real(1) / (static_cast<real>(sequences_) * shape_.positions);
+        const real per_token = real(1) / (static_cast<real>(all_sequences_) * shape_.positions);
         real* share = logits_.at<false>(static_cast<std::size_t>(row) * NUM_BYTES);
         if constexpr (!ALONG) {
             const real chosen = share[target];
@@ -420,11 +450,13 @@ private:
     int channels_, kv_width_, qkv_width_;  // of a head, of all keys, of queries, keys and values
     Linear head_;
     CurvedNorm final_;
-    int context_ = 0, sequences_ = 0, rows_ = 0;
+    int context_ = 0, all_sequences_ = 0;
+    int first_ = 0, sequences_ = 0, rows_ = 0;  // of the chunk
     real z_loss_ = 0;
     double loss_ = 0;
-    const real* params_ = nullptr;
-    std::vector<std::int64_t> bytes_;
+    std::vector<std::int64_t> all_bytes_;
+    const std::int64_t* bytes_ = nullptr;       // of the chunk
+    std::vector<std::vector<Buffer>> chunks_;  // what is kept of each
     BranchFactor factor_;
     Both x_, out_, d_, d_in_, d_other_, final_in_, logits_, gathered_;
     Buffer log_z_, slope_;
