@@ -36,7 +36,8 @@ struct View {
     std::ptrdiff_t row_step, column_step;
 };
 
-// The right factor of a product, (depth, columns), in panels of NUM_COLUMNS columns, padded by zeros.
+// The right factor of a product, (depth, columns), in panels of NUM_COLUMNS columns. What the last one has beyond the
+// columns may be anything: it adds to nothing that is kept.
 struct Panels {
     std::vector<real> data;
     int depth = 0, columns = 0;
@@ -51,21 +52,21 @@ struct Panels {
             real* to = data.data() + static_cast<std::size_t>(p) * depth * NUM_COLUMNS;
             const int first = p * NUM_COLUMNS, width = std::min(NUM_COLUMNS, columns - first);
             if (from.column_step == 1) {
-                for (int k = 0; k < depth; ++k, to += NUM_COLUMNS) {
-                    const real* row = from.data + k * from.row_step + first;
-                    if (width == NUM_COLUMNS) {
-                        std::memcpy(to, row, NUM_COLUMNS * sizeof(real));
-                    } else {
-                        for (int c = 0; c < NUM_COLUMNS; ++c) to[c] = c < width ? row[c] : 0;
-                    }
-                }
+                for (int k = 0; k < depth; ++k, to += NUM_COLUMNS) copy(from.data + k * from.row_step + first, width, to);
             } else {
-                for (int c = 0; c < NUM_COLUMNS; ++c) {
+                for (int c = 0; c < width; ++c) {
                     const real* column = from.data + (first + c) * from.column_step;
-                    for (int k = 0; k < depth; ++k) to[k * NUM_COLUMNS + c] = c < width ? column[k * from.row_step] : 0;
+                    for (int k = 0; k < depth; ++k) to[k * NUM_COLUMNS + c] = column[k * from.row_step];
                 }
             }
         }
+    }
+
+private:
+    static void copy(const real* from, int width, real* to) {
+        int c = 0;
+        for (; c + LANES <= width; c += LANES) store(to + c, load(from + c));
+        for (; c < width; ++c) to[c] = from[c];
     }
 };
 
