@@ -40,6 +40,24 @@ ALWAYS_INLINE float normal_share(float x, float bell) {
 }
 ALWAYS_INLINE double normal_share(double x, double) { return 0.5 * std::erfc(-x * 0.70710678118654752440); }
 
+// The sum of COUNT numbers, half on half. The halves are vectors: a loop over them would go through memory.
+template <int COUNT>
+ALWAYS_INLINE real sum_of_lanes(const real* lanes) {
+    if constexpr (COUNT == 1) {
+        return lanes[0];
+    } else {
+        constexpr int HALF = COUNT / 2;
+        typedef real half_t __attribute__((vector_size(HALF * sizeof(real))));
+        half_t left, right;
+        __builtin_memcpy(&left, lanes, sizeof left);
+        __builtin_memcpy(&right, lanes + HALF, sizeof right);
+        real sums[HALF];
+        left += right;
+        __builtin_memcpy(sums, &left, sizeof sums);
+        return sum_of_lanes<HALF>(sums);
+    }
+}
+
 // The sum of term(i) over i < count, in a fixed order: lane by lane, then the lanes.
 template <typename Term>
 inline real sum_of(int count, Term term) {
@@ -48,9 +66,7 @@ inline real sum_of(int count, Term term) {
     for (; i + LANES <= count; i += LANES)
         for (int lane = 0; lane < LANES; ++lane) lanes[lane] += term(i + lane);
     for (; i < count; ++i) rest += term(i);
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-    return lanes[0] + rest;
+    return sum_of_lanes<LANES>(lanes) + rest;
 }
 
 }  // namespace sweep
