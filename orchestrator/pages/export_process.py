@@ -16,18 +16,30 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from orchestrator.answers import names
 from orchestrator.base.environment import OWN_PYTHON
 from orchestrator.base.files import check_in_place
 from orchestrator.mirrors.tracker import SweepAnswer, TrialAnswer
 
 _IMPORTED = (
     "orchestrator.render.maps",
+    "orchestrator.render.small_maps",
     "orchestrator.pages.report",
+    "orchestrator.causes.advice",
+    "orchestrator.causes.proofs.training",
     "matplotlib.backends.backend_agg",
     "scipy.stats",
     "sklearn.ensemble",
     "optuna.importance",
     "orchestrator.answers._tracked",
+    # What answers import when they are asked.
+    "orchestrator.answers._rows",
+    "orchestrator.maps.audit",
+    "orchestrator.maps.energy",
+    "orchestrator.maps.lifetimes",
+    "orchestrator.maps.prediction",
+    "orchestrator.maps.sensitivity",
+    "orchestrator.search.ped_anova",
 )
 _WITH_ANSWERS = "export and answer"
 
@@ -89,7 +101,7 @@ class ExportProcess:
 
 def import_all(libraries: Sequence[str] = ()) -> None:
     """Import what the exports need, and ``libraries``; an error is left to whoever imports for use."""
-    for name in (*_IMPORTED, *libraries):
+    for name in (*_IMPORTED, *(f"orchestrator.answers.{name}" for name in names()), *libraries):
         with contextlib.suppress(Exception):  # an extra may be missing: the report then leaves something out
             importlib.import_module(name)
 
