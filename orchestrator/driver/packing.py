@@ -27,7 +27,6 @@ from orchestrator.worker.machine import fastest_width, load_measurements
 
 # The stacking width that pays off on most CPUs at proxy sizes; a measurement on the machine overrides it.
 _EXPECTED_WIDTH = 16
-_FEWEST = 4  # members of a pack, where few train nearly as fast as many
 _LATER = {"interventions", "control"}  # fields that change a trial while it trains
 
 
@@ -35,23 +34,19 @@ def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack
     """Group ``trials`` into packs of one structure; a trial of a custom trainer is a pack of its own.
 
     A pack trains some members at a time and the rest as rows become free. Early packs hold many members, to save
-    start-up time; the last packs are one round each, so that no worker waits long for another, and a few members each
-    where these train as fast. If slow trials are pruned, every pack is one round, because a pack is compared with the
-    packs that ended before it; except if the width is not known beforehand.
+    start-up time; the last packs are one round each, so that no worker waits long for another. If slow trials are
+    pruned, every pack is one round, because a pack is compared with the packs that ended before it; except if the
+    width is not known beforehand.
     """
     if isinstance(sweep.objective, CustomTrainer):
         return [pack_of(sweep, [Member(t.trial_id, t.config, t.seed)], t.steps) for t in trials]
     is_width_known = sweep.resources.pack != "auto" or not sweep.resources.gpus
     one_round_each = sweep.stopping.slow is not None and is_width_known
     packs: list[Pack] = []
-    groups = list(map(_families_together, grouped(trials, lambda trial: structure_of(sweep, trial))))
-    for alike in groups:
+    for alike in map(_families_together, grouped(trials, lambda trial: structure_of(sweep, trial))):
         done = 0
-        if alike is groups[-1] and not one_round_each and rounding_of(sweep, alike[0]).kernels == "native":
-            sizes = _falling_sizes(len(alike), workers)
-        else:
-            sizes = _sizes(len(alike), expected_width(sweep, alike[0]), workers, one_round_each=one_round_each)
-        for size in _of_whole_families(sizes, alike):
+        width = expected_width(sweep, alike[0])
+        for size in _of_whole_families(_sizes(len(alike), width, workers, one_round_each=one_round_each), alike):
             taken = [Member(t.trial_id, t.config, t.seed) for t in alike[done : done + size]]
             packs.append(pack_of(sweep, taken))
             done += size
@@ -216,18 +211,6 @@ def _sizes(num_trials: int, width: int, workers: int, *, one_round_each: bool = 
         share = 1 if one_round_each else (num_rounds - taken[-1]) // (2 * workers)
         taken.append(taken[-1] + max(1, share))
     return [bounds[high] - bounds[low] for low, high in itertools.pairwise(taken)]
-
-
-def _falling_sizes(num_trials: int, workers: int) -> list[int]:
-    """Sizes of packs that take half of one worker's share of the remainder each, down to a few members.
-
-    The guided self-scheduling of Polychronopoulos and Kuck (1987), with half of each share, as trials may end early.
-    """
-    sizes, left = [], num_trials
-    while left:
-        sizes.append(max(min(_FEWEST, math.ceil(left / workers)), left // (2 * workers)))
-        left -= sizes[-1]
-    return sizes
 
 
 def pack_of(sweep: Sweep, members: Sequence[Member], width: int | None = None) -> Pack:
