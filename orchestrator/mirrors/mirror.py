@@ -120,21 +120,31 @@ class Mirror:
                 self.tracker.write_running(record)
                 self._num_shown[trial_id, row.pack_id] = num_rows
 
+    def mirror_results(self) -> None:
+        """Write all missing trials, and what else has no need of artifacts and answers. Raises TrackingError."""
+        with LedgerReader(self.folder / LEDGER) as ledger:
+            self.tracker.write_results(self._with_trials(ledger, (), silent))
+
     def mirror_sweep(
         self, artifacts: Sequence[Path], answers: Sequence[TrialAnswer | SweepAnswer] = (), say: Say = silent
     ) -> None:
         """Write all missing trials, and the sweep with its ``artifacts`` and ``answers``. Raises TrackingError."""
         with LedgerReader(self.folder / LEDGER) as ledger:
-            statuses, known = ledger.statuses(removed=True), self.tracker.known
-            # A tracker gets planned trials only if an earlier run has put them there.
-            begun = [trial for trial, (status, _) in statuses.items() if status != "planned" or trial in known]
-            table = read_table(ledger)
-            sweep = _with_answers(sweep_record(table), answers)
-            judged = {row.trial_id: row for row in table.trials}
-            self.mirror_trials(ledger, begun, sweep.shares, judged, say)
+            sweep = self._with_trials(ledger, answers, say)
             self.tracker.write_sweep(sweep, artifacts)
             state = _state(self.folder, ledger)
         atomic_write(self.folder / _file_of(self.tracker.name, MIRRORED), f"{self.tracker.where} {state}")
+
+    def _with_trials(self, ledger: LedgerReader, answers: Sequence[TrialAnswer | SweepAnswer], say: Say) -> SweepRecord:
+        """Write all missing trials, and return the sweep. Raises TrackingError."""
+        statuses, known = ledger.statuses(removed=True), self.tracker.known
+        # A tracker gets planned trials only if an earlier run has put them there.
+        begun = [trial for trial, (status, _) in statuses.items() if status != "planned" or trial in known]
+        table = read_table(ledger)
+        sweep = _with_answers(sweep_record(table), answers)
+        judged = {row.trial_id: row for row in table.trials}
+        self.mirror_trials(ledger, begun, sweep.shares, judged, say)
+        return sweep
 
     def _logs_of(self, ledger: LedgerReader) -> LogColumns:
         """Return the log columns of the sweep's axes, read once: it takes all rows."""
@@ -191,7 +201,7 @@ class BackgroundMirror:
             self._queue.put(result.trial_id)
 
     def ended(self, progress: Any) -> None:
-        """Accept no more results; queued ones are written while workers and exports finish."""
+        """Accept no more results; queued ones and cells are written while workers and exports finish."""
         self._queue.put(None)
 
     def is_current(self) -> bool:
@@ -263,6 +273,7 @@ class BackgroundMirror:
                     pause_s = max(_LIVE_S, _LIVE_PAUSE * (time.monotonic() - began))
                     continue
                 if trial_id is None:
+                    self._mirror.mirror_results()
                     return
                 self._mirror.mirror_trials(ledger, [trial_id])
 

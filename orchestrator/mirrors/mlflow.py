@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import SweepError
 from orchestrator.base.files import FROZEN_SWEEP, without_users
-from orchestrator.mirrors.mlflow_client import client_of, write_out
+from orchestrator.mirrors.mlflow_client import client_of, rare_collections, write_out
 from orchestrator.mirrors.mlflow_runs import (
     ATTEMPT,
     MIRRORED,
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 
 _LONGEST_PARAM = 500  # characters
 _MAX_METRICS = 800  # in one call of log_batch, which accepts 1,000 entries
-_GC_THRESHOLD = 200_000
 _FINAL_STATUS = {
     "errored": "FAILED",
     "lost": "FAILED",
@@ -146,16 +145,21 @@ class MlflowTracker:
                 self._client.log_batch(self._runs.parent_id, metrics=metrics)
                 self._on_response()
 
-    def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
-        """Write the parent run, FINISHED if the sweep is over and KILLED otherwise, and end stray runs."""
+    def write_results(self, sweep: SweepRecord) -> None:
+        """Write the cells, update the trials' shares and end stray runs."""
         with self._tracking_errors():
             self._end_strays()
             self._write_shares(sweep)
+            for cell in sweep.cells:
+                self._write_cell(cell)
+
+    def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
+        """Write the parent run, FINISHED if the sweep is over and KILLED otherwise, and all that is missing below."""
+        with self._tracking_errors():
+            self.write_results(sweep)
             for answer in sweep.answers:
                 self._write_answer(answer)
             self._write_parent(sweep, artifacts)
-            for cell in sweep.cells:
-                self._write_cell(cell)
             for run_id in [run_id for run_id, status in self._runs.status.items() if status == "RUNNING"]:
                 self._client.set_terminated(run_id, status="KILLED")  # the sweep has lost this cell
                 self._runs.status[run_id] = "KILLED"
@@ -166,7 +170,7 @@ class MlflowTracker:
     def _tracking_errors(self) -> Iterator[None]:
         """Turn whatever MLflow raises, from its own errors to SQLAlchemy's, into TrackingError."""
         try:
-            with _rare_collections():
+            with rare_collections():
                 yield
         except SweepError:
             raise
@@ -384,17 +388,3 @@ def _start_ms(started_s: float | None, position: int) -> int | None:
 def _cause(error: Exception) -> str:
     """Return the first line of an error, without passwords."""
     return without_users((str(error).strip() or type(error).__name__).splitlines()[0][:200])
-
-
-@contextlib.contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Collect garbage less often: MLflow creates tens of live objects per point.
-
-    At the default threshold, a third of MLflow's time for a batch is garbage collection.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(_GC_THRESHOLD, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)

@@ -113,6 +113,9 @@ class TensorBoardTracker:
     def write_machine(self) -> None:
         """Do nothing: TensorBoard has no place for it."""
 
+    def write_results(self, sweep: SweepRecord) -> None:
+        """Do nothing: files of the sweep are written in a moment."""
+
     def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
         """Write the folders of the sweep and its cells. TensorBoard shows only the images among ``artifacts``."""
         with self._tracking_errors():

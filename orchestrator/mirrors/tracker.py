@@ -160,6 +160,9 @@ class Tracker(Protocol):
     def write_machine(self) -> None:
         """Append the current load of this machine. Optional."""
 
+    def write_results(self, sweep: SweepRecord) -> None:
+        """Write what of the sweep has no need of artifacts and answers, while these are made. Optional."""
+
     def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
         """Write the parent with ``artifacts``, update the trials' ``shares`` and ``answers``, and end stray runs.
 

@@ -117,6 +117,9 @@ class WandbTracker:
     def write_machine(self) -> None:
         """Do nothing: the sweep's run is written when it ends."""
 
+    def write_results(self, sweep: SweepRecord) -> None:
+        """Do nothing: the sweep's run is written when it ends."""
+
     def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
         """Write the sweep's run and end the library's process.
 

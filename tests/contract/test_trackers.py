@@ -74,6 +74,9 @@ class MemoryTracker:
     def write_machine(self) -> None:
         self._check()
 
+    def write_results(self, sweep: SweepRecord) -> None:
+        self._check()
+
     def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
         self._check()
         self._store["sweep"] = sweep

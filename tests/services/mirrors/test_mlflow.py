@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import mlflow
 import numpy as np
 import pytest
+from fault_kit import wait_until
 from mlflow import MlflowClient
 from scipy.stats import binomtest
 from sweep_cases import QUADRATIC, finished
@@ -362,7 +363,7 @@ def test_an_ordinary_trial_is_written_in_one_call_and_a_long_one_whole(results: 
     assert long.data.tags["status"] == "finished"
 
 
-def test_results_are_mirrored_while_others_train_once_it_has_started(results: Path) -> None:
+def test_results_are_mirrored_while_others_train_and_cells_while_files_are_made(results: Path) -> None:
     sweep = tracked_sweep("tracking.enabled=false")
     train_and_mirror(sweep, results)
     with LedgerReader(results / "edge" / LEDGER) as ledger:
@@ -370,13 +371,19 @@ def test_results_are_mirrored_while_others_train_once_it_has_started(results: Pa
     mirror = BackgroundMirror(results / "edge", sweep.tracking)
     mirror.start()
     mirror.changed(None, [finished(trial_id, "stable") for trial_id in some])
+    wait_until(lambda: mirror._mirror is not None and len(mirror._mirror.tracker.known) == 3, "three results")
+    client, _, children = all_runs(results)
+    assert set(children) == set(some)
     mirror.ended(None)
     mirror._thread.join(60)
-    _, _, children = all_runs(results)
-    assert set(children) == set(some)
-    assert mirror.finish([]) is None
-    _, _, children = all_runs(results)
+    _, (parent,), children = all_runs(results)
     assert len(children) == 12
+    cells = client.search_runs([parent.info.experiment_id], "tags.`sweep.level` = 'cell'")
+    assert {"stable_fraction" in cell.data.metrics for cell in cells} == {True}
+    assert parent.info.status == "RUNNING"
+    assert mirror.finish([]) is None
+    _, (parent,), _ = all_runs(results)
+    assert parent.info.status == "FINISHED"
 
 
 def test_a_later_prediction_replaces_the_earlier_one_also_where_it_is_lower(results: Path) -> None:
