@@ -114,7 +114,8 @@ class MlflowTracker:
             known = self._runs.shares.get(trial.trial_id, {})
             new = {name: value for name, value in trial.shares.items() if name not in known}
             shares = [Point(name, value, 0) for name, value in new.items()]
-            self._log(run_id, trial, [*trial.points, *shares], tags)
+            own = [point for point in trial.points if point.name not in trial.shares]
+            self._log(run_id, trial, [*own, *shares], tags)
             ended_ms = int(1000 * trial.finished_s) if trial.finished_s else None
             # Nobody else writes this run, so after a crash MLflow would list it as running forever.
             self._client.set_terminated(run_id, status=_FINAL_STATUS.get(trial.status, "FINISHED"), end_time=ended_ms)

@@ -251,13 +251,14 @@ def _metrics(client: MlflowClient, run_id: str, keys: Iterable[str]) -> Table:
 def runs_without_driver(folder: Path, tracking: TrackingConfig) -> int:
     """Return how many runs of the sweep in ``folder`` are RUNNING in MLflow. Call it when no driver has the sweep.
 
-    Returns 0 without a readable store. Neither creates nor changes a store.
+    Returns 0 without a readable store. Neither creates a store nor changes what one has.
     """
     uri, tag = tracking_uri(tracking, folder.parent), folder_tag(folder)
     try:
         if (path := sqlite_file(uri)) is not None:
-            # MLflow would create or migrate the store.
-            with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            # MLflow would create or migrate the store. A writer that was killed may have left half a transaction, which
+            # SQLite takes back before it reads, and cannot if the file is opened for reading only.
+            with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as database:
                 query = (
                     "SELECT COUNT(*) FROM runs JOIN tags USING (run_uuid) WHERE tags.key = 'sweep.folder'"
                     " AND tags.value = ? AND runs.status = 'RUNNING' AND runs.lifecycle_stage = 'active'"
