@@ -30,7 +30,7 @@ struct Layer {
     Both in[2], d_out[2];  // of the two sublayers
     Both projected, normed_q, normed_k, mixed, d_projected, d_mixed;
     Both gate, value, active, d_active, d_gate, d_value;  // value: what enters GELU, or is gated
-    Buffer slope, bend;  // of the activation; without a gate the bend is times the gradient there, once it is known
+    Buffer slope, bend;  // of the activation; without a gate, bend is multiplied by the gradient there
 };
 
 // Each function does its part of a pass at the point, or of the derivative of that pass if ALONG.
@@ -455,7 +455,7 @@ private:
     real z_loss_ = 0;
     double loss_ = 0;
     std::vector<std::int64_t> all_bytes_;
-    const std::int64_t* bytes_ = nullptr;       // of the chunk
+    const std::int64_t* bytes_ = nullptr;      // of the chunk
     std::vector<std::vector<Buffer>> chunks_;  // what is kept of each
     BranchFactor factor_;
     Both x_, out_, d_, d_in_, d_other_, final_in_, logits_, gathered_;
