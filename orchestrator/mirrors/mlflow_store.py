@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 import urllib.parse
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+# MLflow's client of HTTP ignores this warning, but forgets to if another thread restores its filters just then.
+warnings.filterwarnings("ignore", "SOCKS support in urllib3")
 
 STORE = "mlflow.db"
 _BUSY_TIMEOUT_S = 20.0  # for a locked database, as in MLflow
