@@ -47,7 +47,7 @@ public:
         const int T = shape_.positions, D = shape_.width;
         all_sequences_ = sequences, all_bytes_.assign(tokens, tokens + static_cast<std::size_t>(sequences) * (T + 1));
         factor_ = BranchFactor::of(numbers, k, sequences, T * D);
-        z_loss_ = numbers.z_loss ? static_cast<real>(numbers.z_loss[k]) : 0;
+        loss_ = 0, z_loss_ = numbers.z_loss ? static_cast<real>(numbers.z_loss[k]) : 0;
         context_ = numbers.context ? static_cast<int>(std::min<std::int64_t>(numbers.context[k], T)) : T;
         passes<false>(params, gradient);
         return static_cast<real>(loss_ / (static_cast<double>(sequences) * T));
@@ -108,7 +108,6 @@ private:
     void passes(const real* from, real* to) {
         std::memset(to, 0, shape_.parameters * sizeof(real));
         take<ALONG>(from, to);
-        if (!ALONG) loss_ = 0;
         const int T = shape_.positions, chunk = std::max(1, ROWS_OF_CHUNK / T);
         chunks_.resize((all_sequences_ + chunk - 1) / chunk);
         for (std::size_t c = 0; c < chunks_.size(); ++c) {

@@ -378,8 +378,7 @@ def test_results_are_mirrored_while_others_train_and_cells_while_files_are_made(
     mirror._thread.join(60)
     _, (parent,), children = all_runs(results)
     assert len(children) == 12
-    cells = client.search_runs([parent.info.experiment_id], "tags.`sweep.level` = 'cell'")
-    assert {"stable_fraction" in cell.data.metrics for cell in cells} == {True}
+    assert {"stable_fraction" in cell.data.metrics for cell in cells_of(client)} == {True}
     assert parent.info.status == "RUNNING"
     assert mirror.finish([]) is None
     _, (parent,), _ = all_runs(results)
