@@ -401,12 +401,34 @@ def test_no_run_stays_running_when_its_driver_is_gone(with_store: Path, number: 
         assert_sync_completes(with_store)
 
 
+HALF = """
+import os, sqlite3, sys
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+database.execute("PRAGMA cache_size = 1")
+database.execute("BEGIN")
+database.execute("UPDATE metrics SET value = value + 1")
+os._exit(0)
+"""
+
+
 @pytest.fixture
 def mirrored(with_store: Path) -> Path:
     """A folder with a finished sweep that MLflow has."""
     output, _ = end_of(start(with_store))
     assert "warning" not in output
     return with_store
+
+
+def test_a_run_is_counted_where_its_killed_driver_left_half_a_transaction(mirrored: Path) -> None:
+    before = runs_in(store(mirrored))
+    client = MlflowClient(tracking_uri=f"sqlite:///{store(mirrored)}")
+    run, *_ = client.search_runs([client.get_experiment_by_name("sweep").experiment_id])
+    client.update_run(run.info.run_id, status="RUNNING")
+    subprocess.run([sys.executable, "-c", HALF, str(store(mirrored))], check=True)
+    assert store(mirrored).with_name("mlflow.db-journal").stat().st_size, "half a transaction"
+    assert runs_without_driver(mirrored / "results" / NAME, TrackingConfig()) == 1
+    show(sync(mirrored / "results" / NAME, None))
+    assert runs_in(store(mirrored)) == before
 
 
 def test_runs_that_were_made_twice_or_cut_off_are_put_right(mirrored: Path) -> None:

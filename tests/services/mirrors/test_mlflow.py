@@ -513,3 +513,20 @@ def test_the_run_of_the_trial_has_its_remedies_and_another_question_replaces_the
     assert {name: again.data.tags[name] for name in run.data.tags if name.startswith("remedy.")} == {
         name: value for name, value in run.data.tags.items() if name.startswith("remedy.")
     }
+
+
+FORGOTTEN = """
+import warnings
+import orchestrator.mirrors.mlflow_store
+with warnings.catch_warnings():  # as another thread's that ends while mlflow is imported
+    import requests
+from urllib3.exceptions import DependencyWarning
+warnings.warn("SOCKS support in urllib3 requires the installation of optional dependencies", DependencyWarning)
+warnings.warn("another one", DependencyWarning)
+"""
+
+
+def test_a_warning_that_mlflows_library_ignores_stays_ignored_whatever_other_threads_do() -> None:
+    done = subprocess.run([sys.executable, "-c", FORGOTTEN], capture_output=True, text=True, check=True)
+    (warned,) = [line for line in done.stderr.splitlines() if "DependencyWarning:" in line]
+    assert warned.endswith("another one")
