@@ -203,6 +203,8 @@ class Objective:
     check_workers: Callable[[Any, int], None] | None = None
     # Number of weights of a member with a configuration; a custom objective without it keeps no states.
     num_weights: Callable[[Any], int] | None = None
+    # Module with `batch_text`, where that needs no torch; by default `module`.
+    origins: str = ""
     # Steps of a run in the sweep file that `sweep init` writes.
     starter_steps: int = 200
     # For a custom objective: its reference as module:name, and the folder of that module.
@@ -249,10 +251,10 @@ class Objective:
     def batch_text(self, config: TrainingConfig, seed: int, step: int) -> str | None:
         """Return one line on the origin of the data of ``step``, for a diagnosis, or None if the data are not text.
 
-        ``step`` counts batches of data (see ``data_step``); ``config`` is in force at the member's own step. Imports
-        torch here and reads the text. Raises ValueError if the text is missing.
+        ``step`` counts batches of data (see ``data_step``); ``config`` is in force at the member's own step. Reads
+        the text, and imports ``origins`` here. Raises ValueError if the text is missing.
         """
-        batch_text = getattr(importlib.import_module(self.module), "batch_text", None)
+        batch_text = getattr(importlib.import_module(self.origins or self.module), "batch_text", None)
         return None if batch_text is None else batch_text(config, seed, step)
 
 

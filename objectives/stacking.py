@@ -17,6 +17,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from objectives.draws import seed_of
+
 # Shapes: K members, n parameters per member (zero-padded to whole blocks), T weights, G groups.
 
 ALL = "all"
@@ -186,19 +188,8 @@ def autocast_product(a_KNI: torch.Tensor, b_KIO: torch.Tensor) -> torch.Tensor:
 
 
 def seeded_generator(*numbers: int) -> torch.Generator:
-    """Return a CPU generator that is a pure function of ``numbers``, e.g. (seed, purpose, step).
-
-    A stream that is a function of seed and step needs no state on resume, and depends neither on the device nor on the
-    other members of the pack.
-    """
-    mixed = 0
-    for number in numbers:
-        # The finaliser of splitmix64 spreads neighbouring seeds over all bits.
-        mixed = (mixed + number + 0x9E3779B97F4A7C15) % 2**64
-        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) % 2**64
-        mixed ^= mixed >> 31
-    return torch.Generator().manual_seed(mixed % 2**63)
+    """Return a CPU generator that is a pure function of ``numbers``, e.g. (seed, purpose, step); see `draws`."""
+    return torch.Generator().manual_seed(seed_of(*numbers))
 
 
 class Compiled:

@@ -1,44 +1,34 @@
-"""Text corpora, the batches that members draw from them, and the origin of a batch."""
+"""Text corpora, and the batches that members draw from them."""
 
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from objectives.models.ahead import STEPS_PER_DRAW, Ahead, Cohorts
 from objectives.models.curriculum import Curriculum
+from objectives.models.drawn import POSITIONS_PER_CHUNK, corruption_draw, positions_of_chunk, random_bytes
 from objectives.models.facts.feed import FeedFields
 from objectives.models.facts.text import Recipe
-from objectives.models.texts import StoredBytes, Text, load_text
-from objectives.stacking import seeded_generator, sent
+from objectives.models.texts import StoredBytes, load_text
+from objectives.stacking import sent
 
 # Shapes: K members, S cohorts, N steps, B sequences, T context length, D domains.
 
-_POSITIONS_PER_CHUNK = 256
-# A seed's streams, which must not overlap: for the text, the corrupted steps, their random bytes, the mixture, domains.
-_BATCH_PURPOSE, _CORRUPTION_PURPOSE, _RANDOM_BYTES_PURPOSE, _MIXTURE_PURPOSE, _DOMAIN_PURPOSE = 1, 8, 9, 14, 15
 _LARGEST_FLOAT32 = 2**24  # below it every integer is a float32
-# For the origin of a batch: bytes quoted per sequence, and sequences listed in one line.
-_EXCERPT_BYTES, _MOST_SEQUENCES = 60, 4
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Bytes to train on and held-out bytes: both 1-D uint8 tensors on the CPU, or on disk.
-
-    ``text`` knows the documents, and may be missing where nobody asks for the origin of a batch.
-    """
+    """Bytes to train on and held-out bytes: both 1-D uint8 tensors on the CPU, or on disk."""
 
     training: torch.Tensor | StoredBytes
     held_out: torch.Tensor | StoredBytes
     source: str
     sha256: str
-    text: Text | None = None
 
 
 @functools.lru_cache(maxsize=4)
@@ -52,7 +42,7 @@ def load_corpus(text: tuple[str, ...], recipe: Recipe = Recipe()) -> Corpus:
     training, held_out = (
         each if isinstance(each, StoredBytes) else torch.from_numpy(each) for each in (read.training, read.held_out)
     )
-    return Corpus(training, held_out, read.source, read.sha256, read)
+    return Corpus(training, held_out, read.source, read.sha256)
 
 
 def sequences(text: torch.Tensor | StoredBytes, starts: torch.Tensor, length: int) -> torch.Tensor:
@@ -99,12 +89,12 @@ class BatchStream:
         return found if self._reads_on == self._device else sent(found, self._device)
 
     def _forget_chunks(self, cohorts: Cohorts) -> None:
-        current = {(seed, step // _POSITIONS_PER_CHUNK) for seed, step in cohorts}
+        current = {(seed, step // POSITIONS_PER_CHUNK) for seed, step in cohorts}
         self._chunk_of = {key: chunk for key, chunk in self._chunk_of.items() if key in current}
 
     def _positions(self, seed: int, step: int) -> torch.Tensor:
         """Return the start of each sequence for ``step`` and the steps after it, (N, B)."""
-        chunk, offset = divmod(step, _POSITIONS_PER_CHUNK)
+        chunk, offset = divmod(step, POSITIONS_PER_CHUNK)
         pieces = [self._chunk(seed, chunk)[offset : offset + STEPS_PER_DRAW]]
         if len(pieces[0]) < STEPS_PER_DRAW:
             pieces.append(self._chunk(seed, chunk + 1)[: STEPS_PER_DRAW - len(pieces[0])])
@@ -113,14 +103,8 @@ class BatchStream:
     def _chunk(self, seed: int, chunk: int) -> torch.Tensor:
         if (seed, chunk) not in self._chunk_of:
             num_starts = len(self._tokens) - self.context
-            self._chunk_of[seed, chunk] = _positions_of_chunk(seed, chunk, num_starts, self.batch_size)
+            self._chunk_of[seed, chunk] = torch.from_numpy(positions_of_chunk(seed, chunk, num_starts, self.batch_size))
         return self._chunk_of[seed, chunk]
-
-
-def _positions_of_chunk(seed: int, chunk: int, num_starts: int, batch_size: int) -> torch.Tensor:
-    """Return the start of each sequence for the steps of one chunk, (_POSITIONS_PER_CHUNK, B)."""
-    generator = seeded_generator(seed, _BATCH_PURPOSE, chunk)
-    return torch.randint(num_starts, (_POSITIONS_PER_CHUNK, batch_size), generator=generator)
 
 
 class Corruption:
@@ -157,7 +141,7 @@ class Corruption:
         nothing_BS = torch.zeros(size, dtype=torch.uint8)
         random_SBS = torch.stack(
             [
-                random_bytes(seed, step, size) if is_possible else nothing_BS
+                torch.from_numpy(random_bytes(seed, step, size)) if is_possible else nothing_BS
                 for (seed, step), is_possible in zip(cohorts, may_be, strict=True)
             ]
         )
@@ -167,148 +151,15 @@ class Corruption:
         return torch.where(is_corrupted_K11, random_SBS[cohort_of_member_K].to(tokens_KBS.dtype), tokens_KBS)
 
 
-def burst_of(config: FeedFields) -> range:
-    """Return the steps of a member's burst of corrupted batches; empty without one."""
-    return range(0) if config.burst_at is None else range(config.burst_at, config.burst_at + config.burst_length)
-
-
-def corruption_draw(seed: int, step: int) -> float:
-    """Return u(seed, step), uniform on [0, 1): a member's batch is corrupted if this is below its share."""
-    chunk, offset = divmod(step, _POSITIONS_PER_CHUNK)
-    return _corruption_draws(seed, chunk)[offset]
-
-
-@functools.lru_cache(maxsize=4096)
-def _corruption_draws(seed: int, chunk: int) -> tuple[float, ...]:
-    generator = seeded_generator(seed, _CORRUPTION_PURPOSE, chunk)
-    return tuple(torch.rand(_POSITIONS_PER_CHUNK, generator=generator, dtype=torch.float64).tolist())
-
-
 def _draws_and_steps(seed: int, step: int) -> torch.Tensor:
     """Return u(seed, t) and t for a data step and the steps after it, float64 (STEPS_PER_DRAW, 2)."""
     steps = range(step, step + STEPS_PER_DRAW)
     return torch.tensor([(corruption_draw(seed, later), later) for later in steps], dtype=torch.float64)
 
 
-def mixture_draws(seed: int, step: int, num_sequences: int) -> torch.Tensor:
-    """Return u(seed, step, b), uniform on [0, 1): sequence b is of ``mix_text`` if this is below the member's share."""
-    generator = seeded_generator(seed, _MIXTURE_PURPOSE, step)
-    return torch.rand(num_sequences, generator=generator, dtype=torch.float64)
-
-
-def domain_draws(seed: int, step: int, num_sequences: int) -> torch.Tensor:
-    """Return u(seed, step, b), uniform on [0, 1): sequence b is of the domain whose part of the shares has it."""
-    generator = seeded_generator(seed, _DOMAIN_PURPOSE, step)
-    return torch.rand(num_sequences, generator=generator, dtype=torch.float64)
-
-
 def domain_of(draw: torch.Tensor, bounds: torch.Tensor) -> torch.Tensor:
     """Return the number of the domain of each draw, int64; ``bounds`` are the summed shares, but for the last one."""
     return (draw[..., None] >= bounds).sum(-1)
-
-
-def random_bytes(seed: int, step: int, size: Sequence[int]) -> torch.Tensor:
-    """Return the bytes of a corrupted batch, uint8 of shape ``size``."""
-    generator = seeded_generator(seed, _RANDOM_BYTES_PURPOSE, step)
-    return torch.randint(256, tuple(size), generator=generator, dtype=torch.uint8)
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceOrigin:
-    """The origin of a sequence in a batch: ``length`` bytes of the training text, starting at byte ``start``.
-
-    This is byte ``offset`` of ``file``, whose trailing line break counts as part of the file. A sequence with
-    ``is_cut_short`` crosses the end of the file and continues in the next one. ``excerpt`` is its beginning, on one
-    line. If ``is_corrupted``, random bytes replaced the whole sequence; with ``is_noise`` it begins in a document that
-    noise replaced.
-    """
-
-    start: int
-    length: int
-    file: str
-    offset: int
-    excerpt: str
-    is_cut_short: bool
-    is_corrupted: bool
-    is_noise: bool = False
-
-
-def batch_origin(config: FeedFields, seed: int, step: int) -> list[SequenceOrigin]:
-    """Return the origin of each sequence in a batch, found without training.
-
-    ``step`` counts batches of data; after a rollback it is ahead of the member's own step
-    (``objectives.base.data_step``), whose numbers ``config`` has. Raises ValueError as ``load_corpus`` does.
-    """
-    is_corrupted = corruption_draw(seed, step) < config.corrupted or step in burst_of(config)
-    is_shifted = config.shift_at is not None and step >= config.shift_at
-    if config.domains and not is_shifted:
-        of_domains = [_origins(config, text, seed, step, is_corrupted) for text in config.domain_texts]
-        origins = [of_domains[number][b] for b, number in enumerate(_domains_at(config, seed, step))]
-    else:
-        origins = _origins(config, config.shift_text if is_shifted else config.text, seed, step, is_corrupted)
-    if config.mix_share == 0:
-        return origins
-    mixed = _origins(config, config.mix_text, seed, step, is_corrupted)
-    is_mixed = (mixture_draws(seed, step, config.batch_size) < config.mix_share).tolist()
-    return [other if is_other else own for own, other, is_other in zip(origins, mixed, is_mixed, strict=True)]
-
-
-def _domains_at(config: FeedFields, seed: int, step: int) -> list[int]:
-    """Return the number of the domain of each sequence in a batch."""
-    draw_11B = domain_draws(seed, step, config.batch_size)[None, None]
-    curriculum = Curriculum([config])
-    if curriculum.orders_domains:
-        draw_11B = curriculum.drawn(draw_11B, [(seed, step)], torch.zeros(1, dtype=torch.int64))
-    return domain_of(draw_11B[0, 0], domain_bounds(config)).tolist()
-
-
-def domain_bounds(config: FeedFields) -> torch.Tensor:
-    """Return the summed shares of a member's domains, but for the last one, float64."""
-    return torch.tensor(list(itertools.accumulate(config.domain_shares))[:-1], dtype=torch.float64)
-
-
-def _origins(
-    config: FeedFields, text: tuple[str, ...], seed: int, step: int, is_corrupted: bool
-) -> list[SequenceOrigin]:
-    corpus = load_corpus(text, config.recipe)
-    chunk, row = divmod(step, _POSITIONS_PER_CHUNK)
-    num_starts = len(corpus.training) - config.context
-    starts_11B = _positions_of_chunk(seed, chunk, num_starts, config.batch_size)[row, None, None]
-    curriculum = Curriculum([config])
-    if curriculum.orders_documents:
-        starts_11B = curriculum.placed(starts_11B, num_starts, [(seed, step)], torch.zeros(1, dtype=torch.int64))
-    return [_origin(corpus, start, config.context + 1, is_corrupted) for start in starts_11B.flatten().tolist()]
-
-
-def _origin(corpus: Corpus, start: int, length: int, is_corrupted: bool) -> SequenceOrigin:
-    assert corpus.text is not None
-    documents, names = corpus.text.documents, corpus.text.names
-    index = int(np.searchsorted(documents.start_D, start, side="right")) - 1
-    inside = start - int(documents.start_D[index])
-    offset = int(documents.offset_D[index]) + inside
-    excerpt = bytes(corpus.training[start : start + min(length, _EXCERPT_BYTES)].tolist()).decode(errors="replace")
-    is_cut_short = inside + length > documents.size_D[index]
-    file, is_noise = names[documents.source_D[index]], bool(documents.is_noise_D[index])
-    return SequenceOrigin(start, length, file, offset, " ".join(excerpt.split()), is_cut_short, is_corrupted, is_noise)
-
-
-def batch_text(config: FeedFields, seed: int, step: int) -> str:
-    """Return the origin of a batch in one line: "bytes 10,231-10,263 of json/decoder.py, ... and 4 more sequences".
-
-    The bytes are the context and the last target. Raises as ``batch_origin`` does.
-    """
-    origins = batch_origin(config, seed, step)
-    spans = ", ".join(_span(origin) for origin in origins[:_MOST_SEQUENCES])
-    num_more = len(origins) - _MOST_SEQUENCES
-    more = f" and {num_more} more sequence{'s' if num_more > 1 else ''}" if num_more > 0 else ""
-    return spans + more + (", replaced by random bytes" if origins[0].is_corrupted else "")
-
-
-def _span(origin: SequenceOrigin) -> str:
-    noise = " (noise)" if origin.is_noise else ""
-    if origin.is_cut_short:
-        return f"bytes {origin.offset:,} to the end of {origin.file} and on{noise}"
-    return f"bytes {origin.offset:,}-{origin.offset + origin.length - 1:,} of {origin.file}{noise}"
 
 
 def held_out_batches(corpus: Corpus, num_batches: int, batch_size: int, context: int) -> torch.Tensor:

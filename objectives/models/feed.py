@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 
 from objectives.models.ahead import STEPS_PER_DRAW, Ahead, Cohorts, steps_ahead
@@ -13,12 +14,10 @@ from objectives.models.data import (
     BatchStream,
     Corpus,
     Corruption,
-    burst_of,
-    domain_bounds,
-    domain_draws,
     domain_of,
     load_corpus,
 )
+from objectives.models.drawn import burst_of, domain_bounds, domain_draws
 from objectives.models.facts.feed import MIX_READINGS, FeedFields, domain_names
 from objectives.models.mixture import Mixture
 from objectives.stacking import sent
@@ -137,9 +136,10 @@ class Feed:
 
     def _send_bounds(self) -> None:
         if self._bounds:
-            self._bound_K1D = sent(torch.stack(self._bounds)[:, None], self._device)
+            self._bound_K1D = sent(torch.tensor(self._bounds, dtype=torch.float64)[:, None], self._device)
 
     def _draws_ahead(self, seed: int, step: int) -> torch.Tensor:
         """Return the draws of a data step and the steps after it, (STEPS_PER_DRAW, B)."""
         steps = range(step, step + STEPS_PER_DRAW)
-        return torch.stack([domain_draws(seed, later, self._structure.batch_size) for later in steps])
+        draws = [domain_draws(seed, later, self._structure.batch_size) for later in steps]
+        return torch.from_numpy(np.stack(draws))

@@ -10,7 +10,6 @@ import torch
 
 from objectives.base import ExecutionPlan, GptConfig
 from objectives.instruments.curvature import Hessian
-from objectives.models import data
 from objectives.models.ahead import STEPS_PER_DRAW, Ahead
 from objectives.models.batch_gradient import LossScaler, MicroBatches
 from objectives.models.data import Corpus, held_out_batches
@@ -52,11 +51,6 @@ def _keys_ahead(seed: int, step: int) -> torch.Tensor:
     """Return a seed's 32-bit keys for dropout at a step and the steps after it, int64 (N,)."""
     steps = range(step, step + STEPS_PER_DRAW)
     return torch.tensor([seeded_generator(seed, _DROPOUT_PURPOSE, later).initial_seed() % 2**32 for later in steps])
-
-
-def batch_text(config: GptConfig, seed: int, step: int) -> str:
-    """Return one line on the origin of a batch's text; ``step`` counts batches of data."""
-    return data.batch_text(config, seed, step)
 
 
 def choose_products(structure: GptConfig, device: torch.device, plan: ExecutionPlan) -> None:

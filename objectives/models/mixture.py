@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 
 from objectives.models.ahead import STEPS_PER_DRAW, Ahead, Cohorts
-from objectives.models.data import mixture_draws
+from objectives.models.drawn import mixture_draws
 from objectives.models.facts.feed import FeedFields
 from objectives.stacking import sent
 
@@ -49,4 +50,4 @@ class Mixture:
     def _draws_ahead(self, seed: int, step: int) -> torch.Tensor:
         """Return the draws of a data step and the steps after it, (STEPS_PER_DRAW, B)."""
         steps = range(step, step + STEPS_PER_DRAW)
-        return torch.stack([mixture_draws(seed, later, self._num_sequences) for later in steps])
+        return torch.from_numpy(np.stack([mixture_draws(seed, later, self._num_sequences) for later in steps]))

@@ -10,10 +10,11 @@ from typing import TypeVar
 import torch
 
 from objectives.base import ExecutionPlan
-from objectives.models.data import Corpus, batch_text, held_out_batches
+from objectives.models.data import Corpus, held_out_batches
 from objectives.models.facts.feed import FeedFields
 from objectives.models.feed import Feed
 from objectives.models.gpt_knobs import context_lengths
+from objectives.models.origins import batch_text
 from objectives.optimizers.packed_optimizer import Rows
 from objectives.stacking import sent
 from objectives.training.packed import PackedTrainer, Weights

@@ -27,6 +27,7 @@ _IMPORTED = (
     "orchestrator.pages.report",
     "orchestrator.causes.advice",
     "orchestrator.causes.proofs.training",
+    "objectives.models.origins",
     "matplotlib.backends.backend_agg",
     "scipy.stats",
     "sklearn.ensemble",

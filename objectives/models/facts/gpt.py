@@ -334,4 +334,5 @@ GPT = Objective(
     has_logits=True,
     check_workers=check_workers,
     data_fields=DATA_FIELDS,
+    origins="objectives.models.origins",
 )

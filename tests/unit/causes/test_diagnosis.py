@@ -22,7 +22,7 @@ from sweep_cases import ledger_at, record, sweep_of
 from typer.testing import CliRunner
 
 from objectives.base import OBJECTIVES
-from objectives.models.data import batch_text
+from objectives.models.origins import batch_text
 from orchestrator.answers.explain import ExplainAnswer
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER

@@ -4,17 +4,11 @@ import pytest
 import torch
 
 from objectives.base import OBJECTIVES, GptConfig, QuadraticConfig
-from objectives.models.data import (
-    BatchStream,
-    Corpus,
-    Corruption,
-    batch_origin,
-    batch_text,
-    corruption_draw,
-    held_out_batches,
-    load_corpus,
-    random_bytes,
-)
+from objectives.models.data import BatchStream, Corpus, Corruption, held_out_batches, load_corpus
+from objectives.models.drawn import corruption_draw, random_bytes
+from objectives.models.facts.text import Recipe
+from objectives.models.origins import batch_origin, batch_text
+from objectives.models.texts import load_text
 
 CPU = torch.device("cpu")
 
@@ -145,8 +139,7 @@ def test_a_corpus_remembers_where_each_file_begins(tmp_path) -> None:
     for name, content in contents.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
-    text = load_corpus((str(tmp_path),)).text
-    assert text is not None
+    text = load_text((str(tmp_path),), Recipe())
     assert text.names == tuple(str(tmp_path / name) for name in contents)
     assert text.documents.start_D.tolist() == [0, 6001, 6002]
     assert text.documents.size_D.tolist() == [6000, 0, 13_501 - 6002]  # of 15 002 bytes, the last tenth is held out
@@ -155,8 +148,7 @@ def test_a_corpus_remembers_where_each_file_begins(tmp_path) -> None:
 
 
 def test_files_of_the_standard_library_are_named_as_they_are_in_it() -> None:
-    text = load_corpus(()).text
-    assert text is not None
+    text = load_text((), Recipe())
     assert "json/decoder.py" in text.names
     assert len(text.names) == len(set(text.names))
 
@@ -209,7 +201,11 @@ def test_corruption_of_a_member_depends_on_its_seed_its_step_and_its_share_alone
     for k, (share, s) in enumerate(zip(shares, members, strict=True)):
         alone = corrupted([share], [cohorts[s]], [0], text_SBT[s : s + 1])
         assert torch.equal(alone[0], together[k])
-        expected = random_bytes(*cohorts[s], (2, 9)).long() if corruption_draw(*cohorts[s]) < share else text_SBT[s]
+        expected = (
+            torch.from_numpy(random_bytes(*cohorts[s], (2, 9))).long()
+            if corruption_draw(*cohorts[s]) < share
+            else text_SBT[s]
+        )
         assert torch.equal(together[k], expected)
 
 
@@ -228,8 +224,7 @@ def test_the_origin_of_a_batch_is_where_its_bytes_are_found() -> None:
     config = GptConfig(steps=10, batch_size=4, context=16)
     corpus = load_corpus(())
     stream = BatchStream(corpus, 4, 16, CPU)
-    text = corpus.text
-    assert text is not None
+    text = load_text((), Recipe())
     for seed, step in ((0, 0), (5, 255), (5, 256), (1, 10_000)):
         origins = batch_origin(config, seed, step)
         for origin, sequence in zip(origins, stream.batch([(seed, step)])[0], strict=True):

@@ -13,8 +13,10 @@ from pydantic import ValidationError
 from sweep_cases import sweep_of
 
 from objectives.base import ExecutionPlan, GptConfig
-from objectives.models.data import batch_origin, held_out_batches, load_corpus, mixture_draws
+from objectives.models.data import held_out_batches, load_corpus
+from objectives.models.drawn import mixture_draws
 from objectives.models.gpt import GptTrainer
+from objectives.models.origins import batch_origin
 from orchestrator.base.errors import InputError
 from orchestrator.causes.diagnosis import batch_texts_of_objectives
 
@@ -50,7 +52,7 @@ def are_digits(configs: list[GptConfig], seeds: list[int]) -> np.ndarray:
 def test_each_member_has_its_share_and_a_smaller_share_has_some_of_the_same_sequences(config: GptConfig) -> None:
     shares = [0.0, 0.3, 0.7, 1.0, 0.3]
     found = are_digits([with_share(config, share) for share in shares], [0, 0, 0, 0, 1])
-    draws = [np.stack([mixture_draws(seed, step, 6).numpy() for step in range(NUM_STEPS)]) for seed in (0, 1)]
+    draws = [np.stack([mixture_draws(seed, step, 6) for step in range(NUM_STEPS)]) for seed in (0, 1)]
     for k, share in enumerate(shares):
         assert (found[:, k] == (draws[k == 4] < share)).all()
     assert 0 < found[:, 1].sum() < found[:, 2].sum() < found[:, 3].sum() == NUM_STEPS * 6

@@ -17,9 +17,10 @@ from sweep_cases import sweep_of
 
 from objectives.base import GptConfig
 from objectives.models import model_loss, texts
-from objectives.models.data import batch_origin, batch_text, load_corpus
+from objectives.models.data import load_corpus
 from objectives.models.facts.text import NoiseKind, Quality, Recipe
 from objectives.models.noise import noisy
+from objectives.models.origins import batch_origin, batch_text
 from objectives.models.texts import Text, load_text
 from orchestrator.base.errors import InputError
 

@@ -12,7 +12,9 @@ from pydantic import ValidationError
 from sweep_cases import sweep_of
 
 from objectives.base import GptConfig
-from objectives.models.data import batch_origin, batch_text, load_corpus, random_bytes
+from objectives.models.data import load_corpus
+from objectives.models.drawn import random_bytes
+from objectives.models.origins import batch_origin, batch_text
 from orchestrator.base.errors import InputError
 
 SIZES = SMALL["gpt"]
@@ -49,7 +51,7 @@ def test_a_burst_is_as_many_batches_of_random_bytes_in_a_row_as_the_member_has(c
     found = batches([base.model_copy(update=change) for change in changes], [4] * len(bursts))
     for step, (k, (at, length)) in itertools.product(range(NUM_STEPS), enumerate(bursts)):
         is_in = at is not None and at <= step < at + length
-        expected = random_bytes(4, step, (2, 9)).long() if is_in else found[step, -1]
+        expected = torch.from_numpy(random_bytes(4, step, (2, 9))).long() if is_in else found[step, -1]
         assert torch.equal(found[step, k], expected)
 
 

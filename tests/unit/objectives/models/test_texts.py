@@ -20,11 +20,12 @@ from pretend_device import DEVICE, on_host, pretended_device
 from objectives.base import GptConfig
 from objectives.models import texts
 from objectives.models.curriculum import Curriculum
-from objectives.models.data import BatchStream, Corpus, batch_origin, held_out_batches, load_corpus
+from objectives.models.data import BatchStream, Corpus, held_out_batches, load_corpus
 from objectives.models.documents import contents, documents_of
 from objectives.models.facts.text import Recipe
 from objectives.models.files import Source, opened
 from objectives.models.made import _renamed
+from objectives.models.origins import batch_origin
 from objectives.models.texts import StoredBytes, load_text
 
 CPU = torch.device("cpu")

@@ -15,7 +15,8 @@ from pydantic import ValidationError
 from tiers import one_of
 
 from objectives.base import ExecutionPlan, GptConfig, QuadraticConfig, RowSpec, data_step
-from objectives.models.data import BatchStream, corruption_draw, load_corpus
+from objectives.models.data import BatchStream, load_corpus
+from objectives.models.drawn import corruption_draw
 from objectives.models.gpt_model import cross_entropy
 from objectives.models.quadratic import QuadraticTrainer
 from objectives.stacking import seeded_generator
