@@ -129,8 +129,7 @@ def run_lines(
     mirrors = [BackgroundMirror(folder, sweep.tracking, tracker) for tracker in trackers]
     notifiers = _notifiers(sweep, folder)
     view = LiveView(Console())
-    # The causes of a lost trial are looked for in its batches, which torch draws.
-    exports = ExportProcess(folder, with_answers=bool(mirrors), libraries=["torch"] if is_built_in else [])
+    exports = ExportProcess(folder, with_answers=bool(mirrors))
     later: list[Callable[[], object]] = [mirror.start for mirror in mirrors]
     observers: list[Observer] = [view, exports, *mirrors, *notifiers, OnceTraining(later)]
     num = count(len(sweep.trials) if sweep.max_trials is None else sweep.max_trials, "trial")

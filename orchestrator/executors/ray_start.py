@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 
 from ray._private.node import Node
+from ray.tune.execution import class_cache
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.processes import children
@@ -30,6 +31,17 @@ def without_helpers() -> Iterator[None]:
     finally:
         for name, method in own.items():
             setattr(Node, name, method)
+
+
+def inherit_environment() -> None:
+    """Let Tune's workers inherit this process's environment, as all processes of a private Ray do.
+
+    Tune would pass some variables to them as an environment of its own, for which the workers that are ready do not
+    count: others would start, seconds later. A Ray without these constants does so.
+    """
+    for name, nothing in (("DEFAULT_ENV_VARS", {}), ("ENV_VARS_TO_PROPAGATE", frozenset())):
+        if hasattr(class_cache, name):
+            setattr(class_cache, name, nothing)
 
 
 def check_reachable(address: str) -> None:

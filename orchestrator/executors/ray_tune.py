@@ -53,6 +53,7 @@ from orchestrator.executors.ray_ranks import TIMEOUT_S, RayLauncher, release_roo
 from orchestrator.executors.ray_start import (  # noqa: E402
     CONNECT_TIMEOUT_S,
     check_reachable,
+    inherit_environment,
     ray_processes,
     without_helpers,
 )
@@ -254,6 +255,8 @@ class RayTuneExecutor:
         try:
             self.slots = self._count_slots()
             self._processes = ray_processes() if address is None else {}
+            if address is None:
+                inherit_environment()
             self._gcs = ray.get_runtime_context().gcs_address
             self._mailbox = Mailbox(f"sweep-{uuid.uuid4().hex[:12]}")
             # On the driver's node, since another node could be lost while the driver survives.

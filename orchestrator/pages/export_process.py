@@ -48,15 +48,15 @@ _WITH_ANSWERS = "export and answer"
 class ExportProcess:
     """The files of the sweep in ``folder``: its map, trials, picture and report. An observer of the run."""
 
-    def __init__(self, folder: Path, *, with_answers: bool = False, libraries: Sequence[str] = ()) -> None:
-        """``with_answers`` finds answers for trackers after training, and ``libraries`` are imported, too."""
-        self._folder, self._with_answers, self._libraries = folder, with_answers, libraries
+    def __init__(self, folder: Path, *, with_answers: bool = False) -> None:
+        """``with_answers`` finds answers for trackers after training."""
+        self._folder, self._with_answers = folder, with_answers
         self._process: subprocess.Popen[str] | None = None
         self._is_asked = False
 
     def start(self) -> None:
         """Start the process, which ends with this one."""
-        command = [*OWN_PYTHON, "-m", "orchestrator.pages.export_process", str(self._folder), *self._libraries]
+        command = [*OWN_PYTHON, "-m", "orchestrator.pages.export_process", str(self._folder)]
         with contextlib.suppress(OSError):  # short of memory or processes: the driver then does it itself
             self._process = subprocess.Popen(
                 command,
@@ -100,9 +100,9 @@ class ExportProcess:
             self._process.stdin.flush()
 
 
-def import_all(libraries: Sequence[str] = ()) -> None:
-    """Import what the exports need, and ``libraries``; an error is left to whoever imports for use."""
-    for name in (*_IMPORTED, *(f"orchestrator.answers.{name}" for name in names()), *libraries):
+def import_all() -> None:
+    """Import what the exports need; an error is left to whoever imports for use."""
+    for name in (*_IMPORTED, *(f"orchestrator.answers.{name}" for name in names())):
         with contextlib.suppress(Exception):  # an extra may be missing: the report then leaves something out
             importlib.import_module(name)
 
@@ -122,7 +122,7 @@ def _answers(folder: Path) -> list[TrialAnswer | SweepAnswer]:
 
 def main() -> None:
     """Import, wait for a line, write files, and print their paths and the answers; do nothing without a line."""
-    import_all(sys.argv[2:])
+    import_all()
     if line := sys.stdin.readline():
         folder = Path(sys.argv[1])
         paths = [str(path) for path in _exported(folder)]

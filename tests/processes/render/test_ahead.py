@@ -22,7 +22,7 @@ from orchestrator.pages.report import export_all
 export_all(Path(sys.argv[1]))
 new = set(sys.modules) - before
 libraries = {name.split(".")[0] for name in new} - {name.split(".")[0] for name in before}
-print(*sorted(libraries & {"matplotlib", "pandas", "scipy", "sklearn", "optuna", "pyarrow", "PIL"}))
+print(*sorted(libraries & {"matplotlib", "pandas", "scipy", "sklearn", "optuna", "pyarrow", "PIL", "torch"}))
 print(*sorted(name for name in new if name.startswith("orchestrator.")))
 """
 
@@ -40,7 +40,7 @@ def test_after_the_imports_ahead_the_files_need_no_library_and_no_module_more(tm
 def test_the_process_writes_what_this_one_would(tmp_path: Path) -> None:
     with ledger_at(tmp_path / "grid") as ledger:
         record(ledger, sweep_of(GRID), ["stable", "diverged"] * 4)
-    process = ExportProcess(tmp_path / "grid", with_answers=True, libraries=["no_library"])
+    process = ExportProcess(tmp_path / "grid", with_answers=True)
     process.start()
     process.ended(SimpleNamespace(error=None))
     assert process._process is not None
