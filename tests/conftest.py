@@ -146,7 +146,7 @@ def command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 @pytest.fixture
 def without_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run writes its ledger alone, without map and report, where a test is about something else that it does."""
-    monkeypatch.setattr("orchestrator.pages.report.export_all", lambda folder: [])
+    monkeypatch.setattr("orchestrator.pages.report.export_all", lambda folder, **options: [])
 
 
 @pytest.fixture(scope="module")

@@ -107,11 +107,11 @@ def import_all() -> None:
             importlib.import_module(name)
 
 
-def _exported(folder: Path) -> list[Path]:
+def _exported(folder: Path, *, in_parallel: bool = False) -> list[Path]:
     from orchestrator.pages.report import are_current, existing_exports, export_all
 
     check_in_place(folder)
-    return existing_exports(folder) if are_current(folder) else export_all(folder)
+    return existing_exports(folder) if are_current(folder) else export_all(folder, in_parallel=in_parallel)
 
 
 def _answers(folder: Path) -> list[TrialAnswer | SweepAnswer]:
@@ -125,7 +125,7 @@ def main() -> None:
     import_all()
     if line := sys.stdin.readline():
         folder = Path(sys.argv[1])
-        paths = [str(path) for path in _exported(folder)]
+        paths = [str(path) for path in _exported(folder, in_parallel=True)]
         answers = _answers(folder) if line.strip() == _WITH_ANSWERS else []
         print(json.dumps([paths, pickle.dumps(answers).hex()]))
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
-from collections.abc import Mapping
+import multiprocessing
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ from orchestrator.base.files import (
 )
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.cell_map import CellMap, cell_map, separate_maps
+from orchestrator.maps.curve_metrics import Measured
 from orchestrator.maps.sentence import sentence_of
 from orchestrator.maps.stability_map import surface_mesh
 from orchestrator.maps.table import SweepTable, read_table
@@ -42,13 +47,19 @@ _LIVE_SCRIPTS = ("changes.js", "compare.js", "live.js")  # of a page that is ser
 
 def report_html(table: SweepTable, stability: CellMap | None, sweep_text: str) -> str:
     """The report as one HTML page that loads nothing; all text from a configuration is escaped."""
-    data, sentence = None if stability is None else report_data(table), sentence_of(table)
+    data = None if stability is None else report_data(table)
+    return _report(table, data, sweep_text, answers_html(table, stability, sweep_text))
+
+
+def _report(table: SweepTable, data: Mapping[str, Any] | None, sweep_text: str, answers: str) -> str:
+    """The report from the map's ``data`` and the HTML of its ``answers``."""
+    sentence = sentence_of(table)
     if data is not None:
-        data |= highlights(table, data, sentence)
+        data = {**data, **highlights(table, data, sentence)}
     sections = {
         "question": question_of(sweep_text),
         "summary": card_html(sentence, table.trials, marked(table.ledger), f"{ended_text(table.trials)}."),
-        "answers": answers_html(table, stability, sweep_text),
+        "answers": answers,
     }
     return page_html(table.name, data, sections)
 
@@ -157,31 +168,67 @@ def existing_exports(folder: Path) -> list[Path]:
     return [path for name in (HEATMAP, MAP_TABLE, TRIAL_TABLE, REPORT) if (path := folder / name).is_file()]
 
 
-def export_all(folder: Path) -> list[Path]:
-    """Write heatmap, tables and report of the sweep in ``folder``; returns what was written."""
-    from orchestrator.pages.report import report_html
-    from orchestrator.render.maps import heatmap
-    from orchestrator.render.small_maps import small_maps
+def export_all(folder: Path, *, in_parallel: bool = False) -> list[Path]:
+    """Write heatmap, tables and report of the sweep in ``folder``; returns what was written.
 
-    written: dict[str, bytes | str] = {}
-    with LedgerReader(folder / LEDGER) as ledger:
-        state = ledger.state()  # first, since it sorts all rows in memory
-        table = read_table(ledger)
-        found = readings_and_printed(table)
-        try:
-            stability = cell_map(table, measured=found)
-        except InputError:
-            stability = None  # a sweep over seeds only has no axes and no map
-        if stability is not None:
-            separate = separate_maps(table, stability, {}, measured=found)
-            mesh = surface_mesh(table, stability)
-            written[HEATMAP] = small_maps("png", separate) if separate else heatmap("png", stability, [mesh])
-            written[MAP_TABLE] = as_csv(map_table(stability))
-        written[TRIAL_TABLE] = as_csv(trial_table(table, found))
-        text = frozen_text(folder)
-        written[REPORT] = report_html(table, stability, text)
+    ``in_parallel`` makes half of them in a copy of this process, which must not have threads.
+    """
+    with contextlib.ExitStack() as stack:
+        beside = None
+        if in_parallel:  # before the ledger is open here: two processes must not share a connection
+            pool = stack.enter_context(ProcessPoolExecutor(1, multiprocessing.get_context("fork")))
+            beside = pool.submit(_map_and_answers_of, folder)
+        read = stack.enter_context(_read(folder))
+        data = None if read.stability is None else report_data(read.table)
+        written, answers = _map_and_answers(read) if beside is None else beside.result()
+        written[REPORT] = _report(read.table, data, read.text, answers)
     check_no_links(folder)
     for name, content in written.items():
         atomic_write(folder / name, content)
-    atomic_write(folder / EXPORTED, state)  # last, since it marks the others as complete
+    atomic_write(folder / EXPORTED, read.state)  # last, since it marks the others as complete
     return [folder / name for name in written]
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What the exports are made of: the ledger's state, its table with readings, the map and the sweep file."""
+
+    state: str
+    table: SweepTable
+    readings: Measured
+    stability: CellMap | None
+    text: str
+
+
+@contextlib.contextmanager
+def _read(folder: Path) -> Iterator[_Read]:
+    with LedgerReader(folder / LEDGER) as ledger:
+        state = ledger.state()  # first, since it sorts all rows in memory
+        table = read_table(ledger)
+        readings = readings_and_printed(table)
+        try:
+            stability = cell_map(table, measured=readings)
+        except InputError:
+            stability = None  # a sweep over seeds only has no axes and no map
+        yield _Read(state, table, readings, stability, frozen_text(folder))
+
+
+def _map_and_answers_of(folder: Path) -> tuple[dict[str, bytes | str], str]:
+    with _read(folder) as read:
+        return _map_and_answers(read)
+
+
+def _map_and_answers(read: _Read) -> tuple[dict[str, bytes | str], str]:
+    """Heatmap and tables by the names of their files, and the report's answers: both fit the same surfaces."""
+    from orchestrator.render.maps import heatmap
+    from orchestrator.render.small_maps import small_maps
+
+    table, stability, readings = read.table, read.stability, read.readings
+    written: dict[str, bytes | str] = {}
+    if stability is not None:
+        separate = separate_maps(table, stability, {}, measured=readings)
+        mesh = surface_mesh(table, stability)
+        written[HEATMAP] = small_maps("png", separate) if separate else heatmap("png", stability, [mesh])
+        written[MAP_TABLE] = as_csv(map_table(stability))
+    written[TRIAL_TABLE] = as_csv(trial_table(table, readings))
+    return written, answers_html(table, stability, read.text)

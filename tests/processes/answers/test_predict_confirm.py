@@ -31,7 +31,7 @@ def ladder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ladder_without_files(results: Path, **options: Any) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("orchestrator.pages.report.export_all", lambda folder: [])
+        patch.setattr("orchestrator.pages.report.export_all", lambda folder, **options: [])
         return trained_ladder(results, **options)
 
 
