@@ -22,7 +22,7 @@ from orchestrator.base.errors import SweepError
 from orchestrator.base.files import FORKS_OF_EACH, LEDGER, MIRRORED, atomic_write, open_private
 from orchestrator.base.query import Say, silent
 from orchestrator.base.trial_result import MemberResult, TrialResult
-from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.reader import LedgerReader, PackRow
 from orchestrator.maps.table import axes_of, read_table
 from orchestrator.mirrors.records import LogColumns, log_columns, running_record, trial_record, version_of
 from orchestrator.mirrors.sweep_records import sweep_record
@@ -62,6 +62,8 @@ class Mirror:
         """
         self.folder, self.tracking = folder, tracking
         self._logs: LogColumns | None = None
+        # The ledger's state with its packs, and the sweep, when all trials were written last.
+        self._written: tuple[tuple[str, list[PackRow]], SweepRecord] | None = None
         self._num_shown: dict[tuple[str, str | None], int] = {}  # rows of growing curves, by trial and attempt
         kind = tracker or tracker_class()
         import_library(kind)
@@ -136,12 +138,18 @@ class Mirror:
         atomic_write(self.folder / _file_of(self.tracker.name, MIRRORED), f"{self.tracker.where} {state}")
 
     def _with_trials(self, ledger: LedgerReader, answers: Sequence[TrialAnswer | SweepAnswer], say: Say) -> SweepRecord:
-        """Write all missing trials, and return the sweep. Raises TrackingError."""
+        """Write all missing trials, and return the sweep with its ``answers``. Raises TrackingError."""
+        now = ledger.state(), ledger.packs()
+        if self._written is None or self._written[0] != now:
+            self._written = now, self._all_trials(ledger, say)
+        return _with_answers(self._written[1], answers)
+
+    def _all_trials(self, ledger: LedgerReader, say: Say) -> SweepRecord:
         statuses, known = ledger.statuses(removed=True), self.tracker.known
         # A tracker gets planned trials only if an earlier run has put them there.
         begun = [trial for trial, (status, _) in statuses.items() if status != "planned" or trial in known]
         table = read_table(ledger)
-        sweep = _with_answers(sweep_record(table), answers)
+        sweep = sweep_record(table)
         judged = {row.trial_id: row for row in table.trials}
         self.mirror_trials(ledger, begun, sweep.shares, judged, say)
         return sweep
