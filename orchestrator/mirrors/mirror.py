@@ -195,6 +195,7 @@ class BackgroundMirror:
         self._is_ending = False
         self._deadline = 0.0
         self._thread = threading.Thread(target=self._attempt, args=(self._work,), daemon=True, name="mirror")
+        self._last: threading.Thread | None = None
 
     def start(self) -> None:
         """Start connecting. A tracker's first start may keep a core busy for seconds."""
@@ -210,7 +211,12 @@ class BackgroundMirror:
 
     def ended(self, progress: Any) -> None:
         """Accept no more results; queued ones and cells are written while workers and exports finish."""
-        self._queue.put(None)
+        if self._is_ending:
+            return
+        self._is_ending = True
+        self._queue.put(None)  # for the thread to see it
+        if self._thread.native_id is not None:
+            self._last = self._begun(self._write_results)
 
     def is_current(self) -> bool:
         """Return whether the store has everything in the ledger."""
@@ -224,19 +230,19 @@ class BackgroundMirror:
         A silent store blocks the caller for ``patience_s`` at most.
         """
         import_library(self._tracker)  # slow on a busy machine, which must not count as a silent store
-        self._is_ending = True
+        self.ended(None)
         self._deadline = time.monotonic() + self._patience_s
-        if self._thread.native_id is not None:
-            # Behind training it may have done little, and other programs may keep the processors busy.
-            _set_niceness(self._thread.native_id, os.nice(0))
-            self._wait_for(self._thread)
+        if self._last is not None:
+            self._wait_for(self._last)
         if self.failure is None:
-            last = threading.Thread(
-                target=self._attempt, args=(self._complete, artifacts, answers), daemon=True, name="mirror-end"
-            )
-            last.start()
-            self._wait_for(last)
+            self._wait_for(self._begun(self._complete, artifacts, answers))
         return self.failure
+
+    def _begun(self, action: Callable[..., None], *arguments: Any) -> threading.Thread:
+        """Start a thread with the priority of the process, which the one behind training may not get back."""
+        thread = threading.Thread(target=self._attempt, args=(action, *arguments), daemon=True, name="mirror-end")
+        thread.start()
+        return thread
 
     def _wait_for(self, thread: threading.Thread) -> None:
         """Wait until ``thread`` ends, or the store has been silent or slow for too long."""
@@ -281,9 +287,16 @@ class BackgroundMirror:
                     pause_s = max(_LIVE_S, _LIVE_PAUSE * (time.monotonic() - began))
                     continue
                 if trial_id is None:
-                    self._mirror.mirror_results()
                     return
                 self._mirror.mirror_trials(ledger, [trial_id])
+
+    def _write_results(self) -> None:
+        assert self._thread.native_id is not None
+        # It may be importing, and other programs may keep the processors busy.
+        _set_niceness(self._thread.native_id, os.nice(0))
+        self._thread.join()
+        if self.failure is None and self._mirror is not None:
+            self._mirror.mirror_results()
 
     def _complete(self, artifacts: Sequence[Path], answers: Sequence[TrialAnswer | SweepAnswer]) -> None:
         self._mirror = self._mirror or self._new_mirror()

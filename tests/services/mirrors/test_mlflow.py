@@ -375,7 +375,8 @@ def test_results_are_mirrored_while_others_train_and_cells_while_files_are_made(
     client, _, children = all_runs(results)
     assert set(children) == set(some)
     mirror.ended(None)
-    mirror._thread.join(60)
+    assert mirror._last is not None
+    mirror._last.join(60)
     _, (parent,), children = all_runs(results)
     assert len(children) == 12
     assert {"stable_fraction" in cell.data.metrics for cell in cells_of(client)} == {True}
