@@ -15,7 +15,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import OF_TRACES, headlines, last_reading
 from orchestrator.maps.table import printed_metrics
 from orchestrator.pages.packed import CURVE_BITS, READING_BITS, rounded
-from orchestrator.render.traces import thinned
+from orchestrator.render.traces import thinned_rows
 
 CURVES = {"loss": "loss", "grad_norm": "gradient norm"}
 VALIDATION = {"validation_loss": "validation loss"}  # shown where a trial was validated during training
@@ -128,14 +128,18 @@ def _curves(trace: Mapping[str, np.ndarray], num_points: int, bits: int | None =
 
 
 def _of_telemetry(
-    telemetry: Mapping[str, np.ndarray], names: list[str], num_points: int, bits: int | None = None
+    telemetry: Mapping[str, np.ndarray], names: Sequence[str], num_points: int, bits: int | None = None
 ) -> dict[str, Any]:
     """The curves of readings that have at least two points."""
-    return {
-        name: _thinned(telemetry["step"], telemetry[name], num_points, bits)
-        for name in names
-        if name in telemetry and _is_curve(telemetry[name])
-    }
+    shown = [name for name in names if name in telemetry and _is_curve(telemetry[name])]
+    alike: dict[bytes, list[str]] = {}  # those that were read at the same steps
+    for name in shown:
+        alike.setdefault(np.isfinite(telemetry[name]).tobytes(), []).append(name)
+    found: dict[str, list[str]] = {}
+    for group in alike.values():
+        value_RN = np.stack([telemetry[name] for name in group])
+        found |= zip(group, _thinned_rows(telemetry["step"], value_RN, num_points, bits), strict=True)
+    return {name: found[name] for name in shown}
 
 
 def _is_curve(values: np.ndarray) -> bool:
@@ -144,13 +148,20 @@ def _is_curve(values: np.ndarray) -> bool:
 
 def _thinned(step_N: np.ndarray, value_N: np.ndarray, num_points: int, bits: int | None) -> list[str]:
     """Some of the points; ``bits`` of the values' mantissas, or all."""
-    finite = np.flatnonzero(np.isfinite(value_N))
-    kept = finite[thinned(value_N[finite], num_points)] if len(finite) else finite
+    return _thinned_rows(step_N, value_N[None], num_points, bits)[0]
+
+
+def _thinned_rows(step_N: np.ndarray, value_RN: np.ndarray, num_points: int, bits: int | None) -> list[list[str]]:
+    """Some of the points of curves that are finite at the same steps."""
+    finite_N = np.isfinite(value_RN[0])
+    value_RF, step_F = value_RN[:, finite_N], step_N[finite_N].astype("<i4")
     with np.errstate(over="ignore"):
-        kept_N = value_N[kept].astype("<f4")
+        drawn_RF = value_RF.astype("<f4")
     # A finite double may exceed float32; the largest float32 is drawn at the same place, the top.
-    kept_N = np.clip(kept_N, np.finfo(np.float32).min, np.finfo(np.float32).max)
-    return [_packed(step_N[kept].astype("<i4")), _packed(kept_N if bits is None else rounded(kept_N, bits))]
+    drawn_RF = np.clip(drawn_RF, np.finfo(np.float32).min, np.finfo(np.float32).max)
+    drawn_RF = drawn_RF if bits is None else rounded(drawn_RF, bits)
+    kept_R = thinned_rows(value_RF, num_points)
+    return [[_packed(step_F[kept]), _packed(drawn_F[kept])] for kept, drawn_F in zip(kept_R, drawn_RF, strict=True)]
 
 
 def _packed(number_N: np.ndarray) -> str:

@@ -32,4 +32,4 @@ def split(data: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     now = {name: value for name, value in data.items() if name not in LATER}
     later = {name: data[name] for name in LATER}
     text = json.dumps(later, allow_nan=False, separators=(",", ":"))
-    return now, base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    return now, base64.b64encode(zlib.compress(text.encode())).decode()

@@ -88,16 +88,25 @@ def thinned(value_N: np.ndarray, max_points: int) -> np.ndarray:
 
     Returns ascending indices. Non-finite points are dropped where there are too many points.
     """
-    num = len(value_N)
+    return thinned_rows(value_N[None], max_points)[0]
+
+
+def thinned_rows(value_RN: np.ndarray, max_points: int) -> list[np.ndarray]:
+    """The same for each of R rows of N points."""
+    num_rows, num = value_RN.shape
     if num <= max_points:
-        return np.arange(num)
+        return [np.arange(num)] * num_rows
     size = -(-num // max(1, max_points // 2))
-    padded = np.full(-(-num // size) * size, np.nan)
-    padded[:num] = value_N
-    stretch_BS = padded.reshape(-1, size)
-    is_finite_BS = np.isfinite(stretch_BS)
-    start_B = np.arange(len(stretch_BS)) * size
-    lowest_B = start_B + np.where(is_finite_BS, stretch_BS, np.inf).argmin(axis=1)
-    highest_B = start_B + np.where(is_finite_BS, stretch_BS, -np.inf).argmax(axis=1)
-    has_any_B = is_finite_BS.any(axis=1)
-    return np.unique(np.concatenate([[0, num - 1], lowest_B[has_any_B], highest_B[has_any_B]]))
+    padded = np.full((num_rows, -(-num // size) * size), np.nan)
+    padded[:, :num] = value_RN
+    stretch_RBS = padded.reshape(num_rows, -1, size)
+    is_finite_RBS = np.isfinite(stretch_RBS)
+    start_B = np.arange(stretch_RBS.shape[1]) * size
+    lowest_RB = start_B + np.where(is_finite_RBS, stretch_RBS, np.inf).argmin(axis=2)
+    highest_RB = start_B + np.where(is_finite_RBS, stretch_RBS, -np.inf).argmax(axis=2)
+    is_kept_RN = np.zeros((num_rows, num + 1), dtype=bool)
+    row_R1, has_any_RB = np.arange(num_rows)[:, None], is_finite_RBS.any(axis=2)
+    for found_RB in (lowest_RB, highest_RB):
+        is_kept_RN[row_R1, np.where(has_any_RB, found_RB, num)] = True  # what an interval lacks goes beside the points
+    is_kept_RN[:, [0, num - 1]] = True
+    return [np.flatnonzero(is_kept_N[:num]) for is_kept_N in is_kept_RN]
