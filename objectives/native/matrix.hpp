@@ -70,32 +70,42 @@ private:
     }
 };
 
+// At least one term. The sums stay in registers: after a loop that may run no times, or one that is not unrolled,
+// compilers send them through memory.
 template <int ROWS, int VECTORS>
 inline void rows_times_panel(
     const real* left, std::ptrdiff_t row_step, std::ptrdiff_t depth_step, const real* right, int depth, real* out,
     std::ptrdiff_t out_step, bool adds, int width) {
     vector_t sum[ROWS][VECTORS];
+#pragma GCC unroll 12
     for (int r = 0; r < ROWS; ++r)
         for (int v = 0; v < VECTORS; ++v) sum[r][v] = vector_t{};
-    for (int k = 0; k < depth; ++k, left += depth_step, right += NUM_COLUMNS) {
+    const real* const end = right + static_cast<std::ptrdiff_t>(depth) * NUM_COLUMNS;
+    do {
         vector_t b[VECTORS];
         for (int v = 0; v < VECTORS; ++v) b[v] = load(right + v * LANES);
         for (int r = 0; r < ROWS; ++r) {
             const vector_t a = left[r * row_step] - vector_t{};
             for (int v = 0; v < VECTORS; ++v) sum[r][v] += a * b[v];
         }
+        left += depth_step, right += NUM_COLUMNS;
+    } while (right != end);
+    if (width == VECTORS * LANES) {
+        if (adds)
+#pragma GCC unroll 12
+            for (int r = 0; r < ROWS; ++r)
+                for (int v = 0; v < VECTORS; ++v) sum[r][v] += load(out + r * out_step + v * LANES);
+#pragma GCC unroll 12
+        for (int r = 0; r < ROWS; ++r)
+            for (int v = 0; v < VECTORS; ++v) store(out + r * out_step + v * LANES, sum[r][v]);
+        return;
     }
-    for (int r = 0; r < ROWS; ++r) {
-        real* to = out + r * out_step;
-        if (width == VECTORS * LANES) {
-            for (int v = 0; v < VECTORS; ++v)
-                store(to + v * LANES, adds ? load(to + v * LANES) + sum[r][v] : sum[r][v]);
-        } else {
-            real values[VECTORS * LANES];
-            for (int v = 0; v < VECTORS; ++v) store(values + v * LANES, sum[r][v]);
-            for (int c = 0; c < width; ++c) to[c] = adds ? to[c] + values[c] : values[c];
-        }
-    }
+    real values[ROWS][VECTORS * LANES];
+#pragma GCC unroll 12
+    for (int r = 0; r < ROWS; ++r)
+        for (int v = 0; v < VECTORS; ++v) store(values[r] + v * LANES, sum[r][v]);
+    for (int r = 0; r < ROWS; ++r, out += out_step)
+        for (int c = 0; c < width; ++c) out[c] = adds ? out[c] + values[r][c] : values[r][c];
 }
 
 constexpr int power_of_two_below(int count) {
