@@ -11,23 +11,38 @@
 
 namespace sweep {
 
-// exp(x): x = n log 2 + r with |r| <= log(2) / 2, and the Taylor series of exp(r), whose seventh term is below 1e-8.
-ALWAYS_INLINE float exponential(float x) {
-    const float n = __builtin_rintf(x * 1.442695041f);
-    const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // log 2 in two parts, so that r keeps its digits
-    float p = 1.0f / 5040;
-    p = p * r + 1.0f / 720;
+// exp(x) of a number or of a vector: x = n log 2 + r with |r| <= log(2) / 2, and a polynomial for exp(r), whose error
+// is below 1e-8. Int has the bits of a Real; a sum with 3 * 2^22 has n in its last bits.
+template <typename Int, typename Real>
+ALWAYS_INLINE Real exponential_by_bits(Real x) {
+    const Real shifted = x * 1.442695041f + (12582912.0f + 127), n = shifted - (12582912.0f + 127);
+    const Real r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // log 2 in two parts, so that r keeps its digits
+    Real p = r * (1.0f / 5040) + 1.0f / 720;
     p = p * r + 1.0f / 120;
     p = p * r + 1.0f / 24;
     p = p * r + 1.0f / 6;
     p = p * r + 0.5f;
     p = (p * r + 1.0f) * r + 1.0f;
-    std::int32_t bits = (static_cast<std::int32_t>(n) + 127) * (1 << 23);
-    float power;
+    Int bits;
+    __builtin_memcpy(&bits, &shifted, sizeof bits);
+    bits = bits << 23;
+    Real power;
     __builtin_memcpy(&power, &bits, sizeof power);
-    return x < -87.0f ? 0.0f : x > 88.0f ? __builtin_inff() : p * power;
+    const Real zero{}, infinite = zero + __builtin_inff();
+    return x < -87.0f ? zero : x > 88.0f ? infinite : p * power;
 }
+ALWAYS_INLINE float exponential(float x) { return exponential_by_bits<std::uint32_t>(x); }
 ALWAYS_INLINE double exponential(double x) { return std::exp(x); }
+
+ALWAYS_INLINE vector_t exponential(vector_t x) {
+    if constexpr (sizeof(real) == sizeof(float)) {
+        typedef std::uint32_t bits_t __attribute__((vector_size(BYTES_OF_VECTOR)));
+        return exponential_by_bits<bits_t>(x);
+    } else {
+        for (int lane = 0; lane < LANES; ++lane) x[lane] = std::exp(x[lane]);
+        return x;
+    }
+}
 
 // The share of the standard normal distribution below x; ``bell`` is exp(-x^2 / 2).
 // 1 - erf(z) = (a1 t + ... + a5 t^5) exp(-z^2) with t = 1 / (1 + p z), within 1.5e-7 (Abramowitz & Stegun, 7.1.26).

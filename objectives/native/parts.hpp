@@ -87,105 +87,128 @@ struct Norm {
 };
 
 // Causal attention of all heads of one sequence at a time, within blocks of ``context`` positions. Scores are kept
-// transposed, (T attended, T attending), so that a softmax runs over rows and its loops over attending positions.
+// transposed, (T attended, T attending), in rows of whole vectors, so that a softmax runs over rows and its vectors over
+// attending positions. A row begins at the vector of its diagonal: what is before it may be anything.
 struct Attention {
     int positions = 0, heads = 0, channels = 0, context = 0;
     int sharing = 1;  // queries that share a head of keys and values
     real scale = 1;   // of the products of queries and keys
-    Buffer shares;  // of each sequence and head, (T, T)
-    Buffer highest, total, d_share;
+    Buffer shares;  // of each sequence and head
+    Buffer d_scores;
     Panels panels;
 
     // q and out are (T, heads * channels), k and v have the shared heads; rows lie steps apart. The largest score is
     // raised to what is seen here, unless it is null.
     void forward(int sequence, View q, View k, View v, real* out, std::ptrdiff_t out_step, real* largest) {
-        const int T = positions, C = channels;
         TIMED(ATTENTION);
-        highest.resize(T), total.resize(T);
         for (int h = 0; h < heads; ++h) {
             real* share = of(sequence, h);
-            const int shared = h / sharing * C;
-            panels.pack({q.data + h * C, 1, q.row_step}, C, T);
-            multiply<Needed::UPPER>({k.data + shared, k.row_step, 1}, T, panels, share, T, false);
+            const int own = h * channels, shared = h / sharing * channels;
+            scores(at(k, shared), at(q, own), share, false);
             if (largest) raise(*largest, share, scale);
-            std::fill(highest.begin(), highest.end(), -std::numeric_limits<real>::infinity());
-            std::fill(total.begin(), total.end(), real(0));
-            for (int s = 0; s < T; ++s) {
-                const real* row = share + static_cast<std::size_t>(s) * T;
-                const int end = end_of(s);
-                for (int t = s - s % LANES; t < T; ++t)
-                    highest[t] = t >= s && t < end && row[t] > highest[t] ? row[t] : highest[t];
-            }
-            for (int s = 0; s < T; ++s) {
-                real* row = share + static_cast<std::size_t>(s) * T;
-                const int start = s - s % LANES, end = end_of(s);
-                std::fill(row, row + start, real(0));
-#pragma GCC ivdep
-                for (int t = start; t < T; ++t) {
-                    const real weight = exponential((row[t] - highest[t]) * scale);
-                    row[t] = t >= s && t < end ? weight : 0;
-                    total[t] += row[t];
-                }
-            }
-            for (int t = 0; t < T; ++t) total[t] = 1 / total[t];
-            for (int s = 0; s < T; ++s) {
-                real* row = share + static_cast<std::size_t>(s) * T;
-                for (int t = s - s % LANES; t < T; ++t) row[t] *= total[t];
-            }
-            panels.pack({v.data + shared, v.row_step, 1}, T, C);
-            multiply<Needed::UP_TO_ROW>({share, 1, T}, T, panels, out + h * C, out_step, false);
+            for_attending([&](int first) { softmax(share + first, first); });
+            add_shared(share, at(v, shared), out + own, out_step, false);
         }
     }
 
     void backward(
-        int sequence, View q, View k, View v, View out, View d_out, real* d_q, std::ptrdiff_t q_step, real* d_k,
+        int sequence, View q, View k, View v, View d_out, real* d_q, std::ptrdiff_t q_step, real* d_k,
         std::ptrdiff_t k_step, real* d_v, std::ptrdiff_t v_step) {
-        const int T = positions, C = channels;
         TIMED(ATTENTION);
-        d_share.resize(static_cast<std::size_t>(T) * T);
+        d_scores.resize(size());
         for (int h = 0; h < heads; ++h) {
             const real* share = of(sequence, h);
-            const int shared = h / sharing * C;
+            const int own = h * channels, shared = h / sharing * channels;
             const bool adds = h % sharing > 0;
-            panels.pack({d_out.data + h * C, d_out.row_step, 1}, T, C);
-            multiply<Needed::FROM_ROW>({share, T, 1}, T, panels, d_v + shared, v_step, adds);
+            add_attending(share, at(d_out, own), d_v + shared, v_step, adds);
+            scores(at(v, shared), at(d_out, own), d_scores.data(), false);
             // The derivative of a softmax: share * (incoming gradient - its mean, weighted by the shares).
-            real* mean = highest.data();
-            for (int t = 0; t < T; ++t) {
-                const real *a = d_out.data + t * d_out.row_step + h * C, *b = out.data + t * out.row_step + h * C;
-                mean[t] = sum_of(C, [&](int c) { return a[c] * b[c]; });
-            }
-            panels.pack({d_out.data + h * C, 1, d_out.row_step}, C, T);
-            multiply<Needed::UPPER>({v.data + shared, v.row_step, 1}, T, panels, d_share.data(), T, false);
-            for (int s = 0; s < T; ++s) {
-                real* row = d_share.data() + static_cast<std::size_t>(s) * T;
-                const real* kept = share + static_cast<std::size_t>(s) * T;
-                // From the first attending position of the tile on: earlier ones are not computed.
-                for (int t = s - s % NUM_ROWS; t < T; ++t) row[t] = (row[t] - mean[t]) * kept[t] * scale;
-            }
-            panels.pack({k.data + shared, k.row_step, 1}, T, C);
-            multiply<Needed::UP_TO_ROW>({d_share.data(), 1, T}, T, panels, d_q + h * C, q_step, false);
-            panels.pack({q.data + h * C, q.row_step, 1}, T, C);
-            multiply<Needed::FROM_ROW>({d_share.data(), T, 1}, T, panels, d_k + shared, k_step, adds);
+            for_attending([&](int first) {
+                vector_t mean{};
+                for_attended(first, [&](std::size_t i) { mean += load(share + i) * load(&d_scores[i]); });
+                for_attended(first, [&](std::size_t i) {
+                    store(&d_scores[i], (load(&d_scores[i]) - mean) * load(share + i) * scale);
+                });
+            });
+            add_shared(d_scores.data(), at(k, shared), d_q + own, q_step, false);
+            add_attending(d_scores.data(), at(q, own), d_k + shared, k_step, adds);
         }
     }
 
-    void resize(int sequences) { shares.resize(static_cast<std::size_t>(sequences) * heads * positions * positions); }
+    void resize(int sequences) { shares.resize(sequences * heads * size()); }
     // The shares of a sequence and head, or what else is kept in their order.
     real* of(int sequence, int head) { return of(shares, sequence, head); }
     real* of(Buffer& kept, int sequence, int head) const {
-        return kept.data() + (static_cast<std::size_t>(sequence) * heads + head) * positions * positions;
+        return kept.data() + (static_cast<std::size_t>(sequence) * heads + head) * size();
+    }
+    std::size_t size() const { return static_cast<std::size_t>(positions) * row(); }
+    static View at(View rows, int channel) { return {rows.data + channel, rows.row_step, rows.column_step}; }
+
+    // Write, or add, the products of ``left`` at attended positions and ``right`` at attending ones.
+    void scores(View left, View right, real* to, bool adds) {
+        panels.pack({right.data, 1, right.row_step}, channels, positions);
+        Right packed = panels;
+        packed.columns = row();
+        multiply<Needed::UPPER>(left, positions, packed, to, row(), adds);
+    }
+    // Write, or add, the sums over attended positions of their rows, weighted by what is kept for each.
+    void add_shared(const real* kept, View rows, real* to, std::ptrdiff_t to_step, bool adds) {
+        multiply<Needed::UP_TO_ROW>(
+            {kept, 1, row()}, positions, panels.of(rows, positions, channels), to, to_step, adds);
+    }
+    // The same over attending positions.
+    void add_attending(const real* kept, View rows, real* to, std::ptrdiff_t to_step, bool adds) {
+        multiply<Needed::FROM_ROW>(
+            {kept, row(), 1}, positions, panels.of(rows, positions, channels), to, to_step, adds);
+    }
+
+    // Call ``work`` with the first position of each vector of attending ones.
+    template <typename Work>
+    void for_attending(Work work) const {
+        for (int first = 0; first < positions; first += LANES) work(first);
+    }
+    // Call ``work`` with the place in the scores of every vector that begins with the attending position ``first``.
+    template <typename Work>
+    void for_attended(int first, Work work) const {
+        const int end = std::min(first + LANES, positions);
+        for (int s = 0; s < end; ++s) work(static_cast<std::size_t>(s) * row() + first);
     }
 
 private:
+    std::ptrdiff_t row() const { return (positions + LANES - 1) / LANES * LANES; }
+    int end_of(int s) const { return std::min(positions, (s / context + 1) * context); }
+
+    // Replace the scores of the vector of attending positions that begins with ``first`` by their shares.
+    void softmax(real* share, int first) const {
+        const int end = std::min(first + LANES, positions);
+        vector_t attending;
+        for (int lane = 0; lane < LANES; ++lane) attending[lane] = static_cast<real>(first + lane);
+        const auto is_seen = [&](int s) {
+            return (attending >= static_cast<real>(s)) & (attending < static_cast<real>(end_of(s)));
+        };
+        const vector_t lowest = vector_t{} - std::numeric_limits<real>::infinity();
+        vector_t highest = lowest, total{};
+        for (int s = 0; s < end; ++s) {
+            const vector_t score = load(share + s * row());
+            highest = (score > highest) & is_seen(s) ? score : highest;
+        }
+        for (int s = 0; s < end; ++s) {
+            real* here = share + s * row();
+            const vector_t weight = exponential((load(here) - highest) * scale);
+            const vector_t seen = is_seen(s) ? weight : vector_t{};
+            store(here, seen);
+            total += seen;
+        }
+        total = 1 / total;
+        for (int s = 0; s < end; ++s) store(share + s * row(), load(share + s * row()) * total);
+    }
     void raise(real& largest, const real* scores, real scale) const {
         for (int s = 0; s < positions; ++s)
             for (int t = s, end = end_of(s); t < end; ++t) {
-                const real size = std::fabs(scores[static_cast<std::size_t>(s) * positions + t]) * scale;
+                const real size = std::fabs(scores[s * row() + t]) * scale;
                 largest = size > largest || size != size ? size : largest;
             }
     }
-    int end_of(int s) const { return std::min(positions, (s / context + 1) * context); }
 };
 
 // Turn the pairs of channels c and c + C / 2 of each head of rows that lie ``step`` apart; ``angle`` has a cosine and a
