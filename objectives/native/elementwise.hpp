@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 #include "matrix.hpp"
 
@@ -55,33 +56,38 @@ ALWAYS_INLINE float normal_share(float x, float bell) {
 }
 ALWAYS_INLINE double normal_share(double x, double) { return 0.5 * std::erfc(-x * 0.70710678118654752440); }
 
-// The sum of COUNT numbers, half on half. The halves are vectors: a loop over them would go through memory.
+// The sum of a vector's numbers, half on half.
 template <int COUNT>
-ALWAYS_INLINE real sum_of_lanes(const real* lanes) {
-    if constexpr (COUNT == 1) {
+ALWAYS_INLINE real sum_of_lanes(typename Vector<COUNT>::type lanes);
+template <int... LANE>
+ALWAYS_INLINE real sum_of_halves(
+    typename Vector<2 * sizeof...(LANE)>::type lanes, std::integer_sequence<int, LANE...>) {
+    constexpr int COUNT = sizeof...(LANE);
+    using half_t = typename Vector<COUNT>::type;
+    return sum_of_lanes<COUNT>(half_t{lanes[LANE]...} + half_t{lanes[COUNT + LANE]...});
+}
+template <int COUNT>
+ALWAYS_INLINE real sum_of_lanes(typename Vector<COUNT>::type lanes) {
+    if constexpr (COUNT == 1)
         return lanes[0];
-    } else {
-        constexpr int HALF = COUNT / 2;
-        typedef real half_t __attribute__((vector_size(HALF * sizeof(real))));
-        half_t left, right;
-        __builtin_memcpy(&left, lanes, sizeof left);
-        __builtin_memcpy(&right, lanes + HALF, sizeof right);
-        real sums[HALF];
-        left += right;
-        __builtin_memcpy(sums, &left, sizeof sums);
-        return sum_of_lanes<HALF>(sums);
-    }
+    else
+        return sum_of_halves(lanes, std::make_integer_sequence<int, COUNT / 2>());
 }
 
-// The sum of term(i) over i < count, in a fixed order: lane by lane, then the lanes.
+// The sum of term(i) over i < count, in a fixed order: lane by lane, then the lanes. In a loop that adds to an array, or
+// to a vector whose halves are then read from memory, the sums would go through memory.
 template <typename Term>
 inline real sum_of(int count, Term term) {
-    real lanes[LANES] = {}, rest = 0;
+    vector_t sums{};
+    real rest = 0;
     int i = 0;
-    for (; i + LANES <= count; i += LANES)
-        for (int lane = 0; lane < LANES; ++lane) lanes[lane] += term(i + lane);
+    for (; i + LANES <= count; i += LANES) {
+        real terms[LANES];
+        for (int lane = 0; lane < LANES; ++lane) terms[lane] = term(i + lane);
+        sums += load(terms);
+    }
     for (; i < count; ++i) rest += term(i);
-    return sum_of_lanes<LANES>(lanes) + rest;
+    return sum_of_lanes<LANES>(sums) + rest;
 }
 
 }  // namespace sweep
