@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #ifndef REAL
@@ -24,7 +25,6 @@ constexpr int BYTES_OF_VECTOR = 16, NUM_ROWS = 6;
 constexpr int LANES = BYTES_OF_VECTOR / static_cast<int>(sizeof(real));
 constexpr int NUM_COLUMNS = 2 * LANES;  // of a panel
 constexpr int DEPTH_OF_BLOCK = 256;     // terms of a sum at a time, so that a panel stays in the first-level cache
-constexpr int DEPTH_WITHOUT_PACKING = 64;  // whose rows a cache keeps although they lie apart
 
 // Rows of a tile whose terms begin or end at the diagonal: no tile has columns of two vectors there.
 constexpr int ROWS_OF_TRIANGLE = std::min(LANES, NUM_ROWS > 8 ? 8 : 4);
@@ -87,10 +87,10 @@ struct Panels {
         return {data.data(), static_cast<std::ptrdiff_t>(depth) * NUM_COLUMNS, NUM_COLUMNS, depth, columns};
     }
 
-    // The right factor as it is, if rows are whole vectors in memory, or packed.
+    // The right factor as it is, if its rows are whole vectors and a panel stays in the first-level cache, or packed.
     Right of(View from, int new_depth, int new_columns) {
         const bool is_whole = new_columns % LANES == 0 || new_columns == LANES / 2;
-        if (from.column_step == 1 && is_whole && new_depth <= DEPTH_WITHOUT_PACKING)
+        if (from.column_step == 1 && is_whole && is_spread(from.row_step, new_depth))
             return {from.data, NUM_COLUMNS, from.row_step, new_depth, new_columns};
         pack(from, new_depth, new_columns);
         return *this;
@@ -111,6 +111,12 @@ struct Panels {
     }
 
 private:
+    // Whether few rows fall into the same set of a cache with 8 lines of 64 bytes in each of 64 sets.
+    static bool is_spread(std::ptrdiff_t row_step, int depth) {
+        constexpr int BYTES = 64 * 64, ROWS_OF_SET = 4;
+        const int bytes = static_cast<int>(row_step * sizeof(real) % BYTES);
+        return std::min(depth, DEPTH_OF_BLOCK) <= ROWS_OF_SET * std::min(64, BYTES / std::gcd(bytes, BYTES));
+    }
     static void copy(const real* from, int width, real* to) {
         int c = 0;
         for (; c + LANES <= width; c += LANES) store(to + c, load(from + c));

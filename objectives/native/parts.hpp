@@ -37,11 +37,9 @@ struct Weight {
     }
     void add_gradient(const real* in, const real* d_out, int rows, Panels& scratch) const {
         if (is_transposed) {
-            scratch.pack({in, inputs, 1}, rows, inputs);
-            multiply(View{d_out, 1, outputs}, outputs, scratch, gradient, inputs, true);
+            multiply(View{d_out, 1, outputs}, outputs, scratch.of({in, inputs, 1}, rows, inputs), gradient, inputs, true);
         } else {
-            scratch.pack({d_out, outputs, 1}, rows, outputs);
-            multiply(View{in, 1, inputs}, inputs, scratch, gradient, outputs, true);
+            multiply(View{in, 1, inputs}, inputs, scratch.of({d_out, outputs, 1}, rows, outputs), gradient, outputs, true);
         }
     }
 };
@@ -194,7 +192,7 @@ private:
         }
         for (int s = 0; s < end; ++s) {
             real* here = share + s * row();
-            const vector_t weight = exponential((load(here) - highest) * scale);
+            const vector_t weight = exponential_below((load(here) - highest) * scale);
             const vector_t seen = is_seen(s) ? weight : vector_t{};
             store(here, seen);
             total += seen;
@@ -246,18 +244,22 @@ __attribute__((noinline)) inline void swiglu(real* gate, real* slope, const real
     }
 }
 
-// GELU and its slope at every number: x F(x) and F(x) + x f(x), with the normal distribution F and its density f. In
-// two loops: in one, compilers follow the branches of the exponential and give vectors up.
+// GELU and its slope at every number: x F(x) and F(x) + x f(x), with the normal distribution F and its density f.
+template <typename Real>
+ALWAYS_INLINE Real gelu_of(Real x, Real& slope) {
+    const Real bell = exponential_below(x * x * real(-0.5)), share = normal_share(x, bell);
+    slope = share + x * real(0.39894228040143267794) * bell;
+    return x * share;
+}
 __attribute__((noinline)) inline void gelu(real* x, real* slope, std::size_t count) {
     TIMED(ACTIVATION);
-#pragma GCC ivdep
-    for (std::size_t i = 0; i < count; ++i) slope[i] = exponential(real(-0.5) * x[i] * x[i]);
-#pragma GCC ivdep
-    for (std::size_t i = 0; i < count; ++i) {
-        const real at = x[i], bell = slope[i], share = normal_share(at, bell);
-        slope[i] = share + at * real(0.39894228040143267794) * bell;
-        x[i] = at * share;
+    std::size_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        vector_t slopes;
+        store(x + i, gelu_of(load(x + i), slopes));
+        store(slope + i, slopes);
     }
+    for (; i < count; ++i) x[i] = gelu_of(x[i], slope[i]);
 }
 
 }  // namespace sweep
