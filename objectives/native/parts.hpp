@@ -54,16 +54,26 @@ struct Norm {
     void forward(const real* in, std::ptrdiff_t in_step, int rows, int channels, real* out, std::ptrdiff_t out_step) {
         TIMED(NORMS);
         normed.resize(static_cast<std::size_t>(rows) * channels), inverse.resize(rows);
-        for (int r = 0; r < rows; ++r, in += in_step, out += out_step) {
-            real* kept = normed.data() + static_cast<std::size_t>(r) * channels;
-            const real mean = has_mean ? sum_of(channels, [&](int c) { return in[c]; }) / channels : 0;
-            const real square = sum_of(channels, [&](int c) { return (in[c] - mean) * (in[c] - mean); });
-            const real factor = 1 / std::sqrt(square / channels + real(1e-5));
-            inverse[r] = factor;
+        real* kept = normed.data();
+        // Some rows at a time, so that none waits for the root of the one before.
+        for (int first = 0; first < rows; first += ROWS_AT_A_TIME) {
+            const int count = std::min(ROWS_AT_A_TIME, rows - first);
+            real mean[ROWS_AT_A_TIME] = {}, square[ROWS_AT_A_TIME] = {};
+            for (int r = 0; r < count; ++r) {
+                const real* row = in + r * in_step;
+                const real center = has_mean ? sum_of(channels, [&](int c) { return row[c]; }) / channels : 0;
+                mean[r] = center;
+                square[r] = sum_of(channels, [&](int c) { return (row[c] - center) * (row[c] - center); });
+            }
+            for (int r = 0; r < ROWS_AT_A_TIME; ++r) square[r] = 1 / std::sqrt(square[r] / channels + real(1e-5));
+            for (int r = 0; r < count; ++r, in += in_step, out += out_step, kept += channels) {
+                const real center = mean[r], factor = square[r];
+                inverse[first + r] = factor;
 #pragma GCC ivdep
-            for (int c = 0; c < channels; ++c) {
-                kept[c] = (in[c] - mean) * factor;
-                out[c] = kept[c] * gain[c];
+                for (int c = 0; c < channels; ++c) {
+                    kept[c] = (in[c] - center) * factor;
+                    out[c] = kept[c] * gain[c];
+                }
             }
         }
     }
@@ -71,9 +81,9 @@ struct Norm {
     void backward(
         const real* d_out, std::ptrdiff_t out_step, int rows, int channels, real* d_in, std::ptrdiff_t in_step) {
         TIMED(NORMS);
-        for (int r = 0; r < rows; ++r, d_out += out_step, d_in += in_step) {
-            const real* kept = normed.data() + static_cast<std::size_t>(r) * channels;
-            for (int c = 0; c < channels; ++c) gradient[c] += d_out[c] * kept[c];
+        add_gradient(d_out, out_step, rows, channels);
+        const real* kept = normed.data();
+        for (int r = 0; r < rows; ++r, d_out += out_step, d_in += in_step, kept += channels) {
             const real along = sum_of(channels, [&](int c) { return d_out[c] * gain[c] * kept[c]; }) / channels;
             const real mean =
                 has_mean ? sum_of(channels, [&](int c) { return d_out[c] * gain[c]; }) / channels : 0;
@@ -81,6 +91,20 @@ struct Norm {
             for (int c = 0; c < channels; ++c)
                 d_in[c] = (d_out[c] * gain[c] - mean - kept[c] * along) * inverse[r];
         }
+    }
+
+private:
+    static constexpr int ROWS_AT_A_TIME = 16;
+
+    void add_gradient(const real* d_out, std::ptrdiff_t out_step, int rows, int channels) {
+        int c = 0;
+        for (; c + LANES <= channels; c += LANES) {
+            vector_t sum = load(gradient + c);
+            for (int r = 0; r < rows; ++r) sum += load(d_out + r * out_step + c) * load(&normed[r * channels + c]);
+            store(gradient + c, sum);
+        }
+        for (; c < channels; ++c)
+            for (int r = 0; r < rows; ++r) gradient[c] += d_out[r * out_step + c] * normed[r * channels + c];
     }
 };
 
