@@ -305,8 +305,7 @@ private:
             const Heads at = heads(layer, s);
             real* d = d_wide_.data() + s * T * W;
             layer.attention.backward(
-                s, at.q, at.k, at.v, {layer.mixed.data() + s * T * D, D, 1}, {d_mixed_.data() + s * T * D, D, 1}, d,
-                W, d + D, W, d + D + kv_width_, W);
+                s, at.q, at.k, at.v, {d_mixed_.data() + s * T * D, D, 1}, d, W, d + D, W, d + D + kv_width_, W);
         }
         turn_heads(d_wide_.data(), W, d_wide_.data() + D, W, -1);
         if (shape_.qk_norm) {

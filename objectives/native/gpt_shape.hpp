@@ -84,8 +84,13 @@ inline Partition partition(real* logits) {
     }
     real highest = largest[0];
     for (int lane = 1; lane < LANES; ++lane) highest = largest[lane] > highest ? largest[lane] : highest;
-    for (int i = 0; i < NUM_BYTES; ++i) logits[i] = exponential(logits[i] - highest);
-    const real total = sum_of(NUM_BYTES, [&](int i) { return logits[i]; });
+    vector_t totals{};
+    for (int i = 0; i < NUM_BYTES; i += LANES) {
+        const vector_t share = exponential_below(load(logits + i) - highest);
+        store(logits + i, share);
+        totals += share;
+    }
+    const real total = sum_of_lanes<LANES>(totals);
     return {total, std::log(total) + highest};
 }
 

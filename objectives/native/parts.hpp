@@ -37,11 +37,9 @@ struct Weight {
     }
     void add_gradient(const real* in, const real* d_out, int rows, Panels& scratch) const {
         if (is_transposed) {
-            scratch.pack({in, inputs, 1}, rows, inputs);
-            multiply(View{d_out, 1, outputs}, outputs, scratch, gradient, inputs, true);
+            multiply(View{d_out, 1, outputs}, outputs, scratch.of({in, inputs, 1}, rows, inputs), gradient, inputs, true);
         } else {
-            scratch.pack({d_out, outputs, 1}, rows, outputs);
-            multiply(View{in, 1, inputs}, inputs, scratch, gradient, outputs, true);
+            multiply(View{in, 1, inputs}, inputs, scratch.of({d_out, outputs, 1}, rows, outputs), gradient, outputs, true);
         }
     }
 };
@@ -56,16 +54,26 @@ struct Norm {
     void forward(const real* in, std::ptrdiff_t in_step, int rows, int channels, real* out, std::ptrdiff_t out_step) {
         TIMED(NORMS);
         normed.resize(static_cast<std::size_t>(rows) * channels), inverse.resize(rows);
-        for (int r = 0; r < rows; ++r, in += in_step, out += out_step) {
-            real* kept = normed.data() + static_cast<std::size_t>(r) * channels;
-            const real mean = has_mean ? sum_of(channels, [&](int c) { return in[c]; }) / channels : 0;
-            const real square = sum_of(channels, [&](int c) { return (in[c] - mean) * (in[c] - mean); });
-            const real factor = 1 / std::sqrt(square / channels + real(1e-5));
-            inverse[r] = factor;
+        real* kept = normed.data();
+        // Some rows at a time, so that none waits for the root of the one before.
+        for (int first = 0; first < rows; first += ROWS_AT_A_TIME) {
+            const int count = std::min(ROWS_AT_A_TIME, rows - first);
+            real mean[ROWS_AT_A_TIME] = {}, square[ROWS_AT_A_TIME] = {};
+            for (int r = 0; r < count; ++r) {
+                const real* row = in + r * in_step;
+                const real center = has_mean ? sum_of(channels, [&](int c) { return row[c]; }) / channels : 0;
+                mean[r] = center;
+                square[r] = sum_of(channels, [&](int c) { return (row[c] - center) * (row[c] - center); });
+            }
+            for (int r = 0; r < ROWS_AT_A_TIME; ++r) square[r] = 1 / std::sqrt(square[r] / channels + real(1e-5));
+            for (int r = 0; r < count; ++r, in += in_step, out += out_step, kept += channels) {
+                const real center = mean[r], factor = square[r];
+                inverse[first + r] = factor;
 #pragma GCC ivdep
-            for (int c = 0; c < channels; ++c) {
-                kept[c] = (in[c] - mean) * factor;
-                out[c] = kept[c] * gain[c];
+                for (int c = 0; c < channels; ++c) {
+                    kept[c] = (in[c] - center) * factor;
+                    out[c] = kept[c] * gain[c];
+                }
             }
         }
     }
@@ -73,9 +81,9 @@ struct Norm {
     void backward(
         const real* d_out, std::ptrdiff_t out_step, int rows, int channels, real* d_in, std::ptrdiff_t in_step) {
         TIMED(NORMS);
-        for (int r = 0; r < rows; ++r, d_out += out_step, d_in += in_step) {
-            const real* kept = normed.data() + static_cast<std::size_t>(r) * channels;
-            for (int c = 0; c < channels; ++c) gradient[c] += d_out[c] * kept[c];
+        add_gradient(d_out, out_step, rows, channels);
+        const real* kept = normed.data();
+        for (int r = 0; r < rows; ++r, d_out += out_step, d_in += in_step, kept += channels) {
             const real along = sum_of(channels, [&](int c) { return d_out[c] * gain[c] * kept[c]; }) / channels;
             const real mean =
                 has_mean ? sum_of(channels, [&](int c) { return d_out[c] * gain[c]; }) / channels : 0;
@@ -84,108 +92,145 @@ struct Norm {
                 d_in[c] = (d_out[c] * gain[c] - mean - kept[c] * along) * inverse[r];
         }
     }
+
+private:
+    static constexpr int ROWS_AT_A_TIME = 16;
+
+    void add_gradient(const real* d_out, std::ptrdiff_t out_step, int rows, int channels) {
+        int c = 0;
+        for (; c + LANES <= channels; c += LANES) {
+            vector_t sum = load(gradient + c);
+            for (int r = 0; r < rows; ++r) sum += load(d_out + r * out_step + c) * load(&normed[r * channels + c]);
+            store(gradient + c, sum);
+        }
+        for (; c < channels; ++c)
+            for (int r = 0; r < rows; ++r) gradient[c] += d_out[r * out_step + c] * normed[r * channels + c];
+    }
 };
 
 // Causal attention of all heads of one sequence at a time, within blocks of ``context`` positions. Scores are kept
-// transposed, (T attended, T attending), so that a softmax runs over rows and its loops over attending positions.
+// transposed, (T attended, T attending), in rows of whole vectors, so that a softmax runs over rows and its vectors over
+// attending positions. A row begins at the vector of its diagonal: what is before it may be anything.
 struct Attention {
     int positions = 0, heads = 0, channels = 0, context = 0;
     int sharing = 1;  // queries that share a head of keys and values
     real scale = 1;   // of the products of queries and keys
-    Buffer shares;  // of each sequence and head, (T, T)
-    Buffer highest, total, d_share;
+    Buffer shares;  // of each sequence and head
+    Buffer d_scores;
     Panels panels;
 
     // q and out are (T, heads * channels), k and v have the shared heads; rows lie steps apart. The largest score is
     // raised to what is seen here, unless it is null.
     void forward(int sequence, View q, View k, View v, real* out, std::ptrdiff_t out_step, real* largest) {
-        const int T = positions, C = channels;
         TIMED(ATTENTION);
-        highest.resize(T), total.resize(T);
         for (int h = 0; h < heads; ++h) {
             real* share = of(sequence, h);
-            const int shared = h / sharing * C;
-            panels.pack({q.data + h * C, 1, q.row_step}, C, T);
-            multiply<Needed::UPPER>({k.data + shared, k.row_step, 1}, T, panels, share, T, false);
+            const int own = h * channels, shared = h / sharing * channels;
+            scores(at(k, shared), at(q, own), share, false);
             if (largest) raise(*largest, share, scale);
-            std::fill(highest.begin(), highest.end(), -std::numeric_limits<real>::infinity());
-            std::fill(total.begin(), total.end(), real(0));
-            for (int s = 0; s < T; ++s) {
-                const real* row = share + static_cast<std::size_t>(s) * T;
-                const int end = end_of(s);
-                for (int t = s - s % LANES; t < T; ++t)
-                    highest[t] = t >= s && t < end && row[t] > highest[t] ? row[t] : highest[t];
-            }
-            for (int s = 0; s < T; ++s) {
-                real* row = share + static_cast<std::size_t>(s) * T;
-                const int start = s - s % LANES, end = end_of(s);
-                std::fill(row, row + start, real(0));
-#pragma GCC ivdep
-                for (int t = start; t < T; ++t) {
-                    const real weight = exponential((row[t] - highest[t]) * scale);
-                    row[t] = t >= s && t < end ? weight : 0;
-                    total[t] += row[t];
-                }
-            }
-            for (int t = 0; t < T; ++t) total[t] = 1 / total[t];
-            for (int s = 0; s < T; ++s) {
-                real* row = share + static_cast<std::size_t>(s) * T;
-                for (int t = s - s % LANES; t < T; ++t) row[t] *= total[t];
-            }
-            panels.pack({v.data + shared, v.row_step, 1}, T, C);
-            multiply<Needed::UP_TO_ROW>({share, 1, T}, T, panels, out + h * C, out_step, false);
+            for_attending([&](int first) { softmax(share + first, first); });
+            add_shared(share, at(v, shared), out + own, out_step, false);
         }
     }
 
     void backward(
-        int sequence, View q, View k, View v, View out, View d_out, real* d_q, std::ptrdiff_t q_step, real* d_k,
+        int sequence, View q, View k, View v, View d_out, real* d_q, std::ptrdiff_t q_step, real* d_k,
         std::ptrdiff_t k_step, real* d_v, std::ptrdiff_t v_step) {
-        const int T = positions, C = channels;
         TIMED(ATTENTION);
-        d_share.resize(static_cast<std::size_t>(T) * T);
+        d_scores.resize(size());
         for (int h = 0; h < heads; ++h) {
             const real* share = of(sequence, h);
-            const int shared = h / sharing * C;
+            const int own = h * channels, shared = h / sharing * channels;
             const bool adds = h % sharing > 0;
-            panels.pack({d_out.data + h * C, d_out.row_step, 1}, T, C);
-            multiply<Needed::FROM_ROW>({share, T, 1}, T, panels, d_v + shared, v_step, adds);
+            add_attending(share, at(d_out, own), d_v + shared, v_step, adds);
+            scores(at(v, shared), at(d_out, own), d_scores.data(), false);
             // The derivative of a softmax: share * (incoming gradient - its mean, weighted by the shares).
-            real* mean = highest.data();
-            for (int t = 0; t < T; ++t) {
-                const real *a = d_out.data + t * d_out.row_step + h * C, *b = out.data + t * out.row_step + h * C;
-                mean[t] = sum_of(C, [&](int c) { return a[c] * b[c]; });
-            }
-            panels.pack({d_out.data + h * C, 1, d_out.row_step}, C, T);
-            multiply<Needed::UPPER>({v.data + shared, v.row_step, 1}, T, panels, d_share.data(), T, false);
-            for (int s = 0; s < T; ++s) {
-                real* row = d_share.data() + static_cast<std::size_t>(s) * T;
-                const real* kept = share + static_cast<std::size_t>(s) * T;
-                // From the first attending position of the tile on: earlier ones are not computed.
-                for (int t = s - s % NUM_ROWS; t < T; ++t) row[t] = (row[t] - mean[t]) * kept[t] * scale;
-            }
-            panels.pack({k.data + shared, k.row_step, 1}, T, C);
-            multiply<Needed::UP_TO_ROW>({d_share.data(), 1, T}, T, panels, d_q + h * C, q_step, false);
-            panels.pack({q.data + h * C, q.row_step, 1}, T, C);
-            multiply<Needed::FROM_ROW>({d_share.data(), T, 1}, T, panels, d_k + shared, k_step, adds);
+            for_attending([&](int first) {
+                vector_t mean{};
+                for_attended(first, [&](std::size_t i) { mean += load(share + i) * load(&d_scores[i]); });
+                for_attended(first, [&](std::size_t i) {
+                    store(&d_scores[i], (load(&d_scores[i]) - mean) * load(share + i) * scale);
+                });
+            });
+            add_shared(d_scores.data(), at(k, shared), d_q + own, q_step, false);
+            add_attending(d_scores.data(), at(q, own), d_k + shared, k_step, adds);
         }
     }
 
-    void resize(int sequences) { shares.resize(static_cast<std::size_t>(sequences) * heads * positions * positions); }
+    void resize(int sequences) { shares.resize(sequences * heads * size()); }
     // The shares of a sequence and head, or what else is kept in their order.
     real* of(int sequence, int head) { return of(shares, sequence, head); }
     real* of(Buffer& kept, int sequence, int head) const {
-        return kept.data() + (static_cast<std::size_t>(sequence) * heads + head) * positions * positions;
+        return kept.data() + (static_cast<std::size_t>(sequence) * heads + head) * size();
+    }
+    std::size_t size() const { return static_cast<std::size_t>(positions) * row(); }
+    static View at(View rows, int channel) { return {rows.data + channel, rows.row_step, rows.column_step}; }
+
+    // Write, or add, the products of ``left`` at attended positions and ``right`` at attending ones.
+    void scores(View left, View right, real* to, bool adds) {
+        panels.pack({right.data, 1, right.row_step}, channels, positions);
+        Right packed = panels;
+        packed.columns = row();
+        multiply<Needed::UPPER>(left, positions, packed, to, row(), adds);
+    }
+    // Write, or add, the sums over attended positions of their rows, weighted by what is kept for each.
+    void add_shared(const real* kept, View rows, real* to, std::ptrdiff_t to_step, bool adds) {
+        multiply<Needed::UP_TO_ROW>(
+            {kept, 1, row()}, positions, panels.of(rows, positions, channels), to, to_step, adds);
+    }
+    // The same over attending positions.
+    void add_attending(const real* kept, View rows, real* to, std::ptrdiff_t to_step, bool adds) {
+        multiply<Needed::FROM_ROW>(
+            {kept, row(), 1}, positions, panels.of(rows, positions, channels), to, to_step, adds);
+    }
+
+    // Call ``work`` with the first position of each vector of attending ones.
+    template <typename Work>
+    void for_attending(Work work) const {
+        for (int first = 0; first < positions; first += LANES) work(first);
+    }
+    // Call ``work`` with the place in the scores of every vector that begins with the attending position ``first``.
+    template <typename Work>
+    void for_attended(int first, Work work) const {
+        const int end = std::min(first + LANES, positions);
+        for (int s = 0; s < end; ++s) work(static_cast<std::size_t>(s) * row() + first);
     }
 
 private:
+    std::ptrdiff_t row() const { return (positions + LANES - 1) / LANES * LANES; }
+    int end_of(int s) const { return std::min(positions, (s / context + 1) * context); }
+
+    // Replace the scores of the vector of attending positions that begins with ``first`` by their shares.
+    void softmax(real* share, int first) const {
+        const int end = std::min(first + LANES, positions);
+        vector_t attending;
+        for (int lane = 0; lane < LANES; ++lane) attending[lane] = static_cast<real>(first + lane);
+        const auto is_seen = [&](int s) {
+            return (attending >= static_cast<real>(s)) & (attending < static_cast<real>(end_of(s)));
+        };
+        const vector_t lowest = vector_t{} - std::numeric_limits<real>::infinity();
+        vector_t highest = lowest, total{};
+        for (int s = 0; s < end; ++s) {
+            const vector_t score = load(share + s * row());
+            highest = (score > highest) & is_seen(s) ? score : highest;
+        }
+        for (int s = 0; s < end; ++s) {
+            real* here = share + s * row();
+            const vector_t weight = exponential_below((load(here) - highest) * scale);
+            const vector_t seen = is_seen(s) ? weight : vector_t{};
+            store(here, seen);
+            total += seen;
+        }
+        total = 1 / total;
+        for (int s = 0; s < end; ++s) store(share + s * row(), load(share + s * row()) * total);
+    }
     void raise(real& largest, const real* scores, real scale) const {
         for (int s = 0; s < positions; ++s)
             for (int t = s, end = end_of(s); t < end; ++t) {
-                const real size = std::fabs(scores[static_cast<std::size_t>(s) * positions + t]) * scale;
+                const real size = std::fabs(scores[s * row() + t]) * scale;
                 largest = size > largest || size != size ? size : largest;
             }
     }
-    int end_of(int s) const { return std::min(positions, (s / context + 1) * context); }
 };
 
 // Turn the pairs of channels c and c + C / 2 of each head of rows that lie ``step`` apart; ``angle`` has a cosine and a
@@ -223,18 +268,22 @@ __attribute__((noinline)) inline void swiglu(real* gate, real* slope, const real
     }
 }
 
-// GELU and its slope at every number: x F(x) and F(x) + x f(x), with the normal distribution F and its density f. In
-// two loops: in one, compilers follow the branches of the exponential and give vectors up.
+// GELU and its slope at every number: x F(x) and F(x) + x f(x), with the normal distribution F and its density f.
+template <typename Real>
+ALWAYS_INLINE Real gelu_of(Real x, Real& slope) {
+    const Real bell = exponential_below(x * x * real(-0.5)), share = normal_share(x, bell);
+    slope = share + x * real(0.39894228040143267794) * bell;
+    return x * share;
+}
 __attribute__((noinline)) inline void gelu(real* x, real* slope, std::size_t count) {
     TIMED(ACTIVATION);
-#pragma GCC ivdep
-    for (std::size_t i = 0; i < count; ++i) slope[i] = exponential(real(-0.5) * x[i] * x[i]);
-#pragma GCC ivdep
-    for (std::size_t i = 0; i < count; ++i) {
-        const real at = x[i], bell = slope[i], share = normal_share(at, bell);
-        slope[i] = share + at * real(0.39894228040143267794) * bell;
-        x[i] = at * share;
+    std::size_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        vector_t slopes;
+        store(x + i, gelu_of(load(x + i), slopes));
+        store(slope + i, slopes);
     }
+    for (; i < count; ++i) x[i] = gelu_of(x[i], slope[i]);
 }
 
 }  // namespace sweep

@@ -92,130 +92,109 @@ struct HeadGradients {
 
 struct CurvedAttention {
     Attention attention;
-    Buffer spread, t_shares;  // the gradient of each share less its mean, and the shares' derivatives, (T, T) each
-    Buffer slope, t_slope, mean;  // gradients of scores, and means over attended positions
-    Panels panels;
+    Buffer spread, t_shares;  // the gradient of each share less its mean, and the shares' derivatives
+    Buffer d_scores, t_d_scores;
 
     void resize(int sequences) {
         attention.resize(sequences);
         spread.resize(attention.shares.size()), t_shares.resize(attention.shares.size());
+        d_scores.resize(attention.size()), t_d_scores.resize(attention.size());
     }
     void forward_along(int sequence, const Heads& at, const Heads& t, real* t_out, std::ptrdiff_t out_step) {
         TIMED(ATTENTION);
-        const int T = attention.positions, C = attention.channels;
-        mean.resize(T);
-        for (int h = 0; h < attention.heads; ++h) {
-            const real* share = attention.of(sequence, h);
-            real* t_share = attention.of(t_shares, sequence, h);
-            const int q = h * C, kv = h / attention.sharing * C;
-            scores<Needed::UPPER>(t.k, kv, at.q, q, t_share, false);
-            scores<Needed::UPPER>(at.k, kv, t.q, q, t_share, true);
-            std::fill(mean.begin(), mean.end(), real(0));
-            for (int s = 0; s < T; ++s) {
-                const std::size_t row = static_cast<std::size_t>(s) * T;
-#pragma GCC ivdep
-                for (int t = s - s % LANES; t < T; ++t) {
-                    t_share[row + t] *= attention.scale;
-                    mean[t] += share[row + t] * t_share[row + t];
-                }
-            }
-            for (int s = 0; s < T; ++s) {
-                const std::size_t row = static_cast<std::size_t>(s) * T;
-                const int start = s - s % LANES;
-                std::fill(t_share + row, t_share + row + start, real(0));  // tiles reach there
-#pragma GCC ivdep
-                for (int t = start; t < T; ++t) t_share[row + t] = share[row + t] * (t_share[row + t] - mean[t]);
-            }
-            panels.pack(from(at.v, kv), T, C);
-            multiply<Needed::UP_TO_ROW>({t_share, 1, T}, T, panels, t_out + q, out_step, false);
-            panels.pack(from(t.v, kv), T, C);
-            multiply<Needed::UP_TO_ROW>({share, 1, T}, T, panels, t_out + q, out_step, true);
-        }
+        for_heads(sequence, [&](const Head& head) {
+            const real* share = head.share;
+            real* t_share = head.t_share;
+            attention.scores(head.shared(t.k), head.own(at.q), t_share, false);
+            attention.scores(head.shared(at.k), head.own(t.q), t_share, true);
+            for_columns([&](auto for_attended) {
+                vector_t mean{};
+                for_attended([&](std::size_t i) { mean += load(share + i) * load(t_share + i); });
+                for_attended([&](std::size_t i) {
+                    store(t_share + i, load(share + i) * (load(t_share + i) - mean) * attention.scale);
+                });
+            });
+            attention.add_shared(t_share, head.shared(at.v), t_out + head.first, out_step, false);
+            attention.add_shared(share, head.shared(t.v), t_out + head.first, out_step, true);
+        });
     }
 
-    // The gradient of a share is taken less the mean of those gradients, not less d_out . out as in training: where
-    // one share is 1, as in a member that is lost, the difference is zero to the last digit.
     void back(int sequence, const Heads& at, View d_out, const HeadGradients& d) {
         TIMED(ATTENTION);
-        const int T = attention.positions, C = attention.channels;
-        resize_scratch();
-        for (int h = 0; h < attention.heads; ++h) {
-            const real* share = attention.of(sequence, h);
-            real* kept = attention.of(spread, sequence, h);
-            const int q = h * C, kv = h / attention.sharing * C;
-            const bool adds = h % attention.sharing > 0;
-            panels.pack(from(d_out, q), T, C);
-            multiply<Needed::FROM_ROW>({share, T, 1}, T, panels, d.v + kv, d.step, adds);
-            scores<Needed::UPPER>(at.v, kv, d_out, q, kept, false);
-            std::fill(mean.begin(), mean.end(), real(0));
-            for_shares([&](std::size_t i, int t) { mean[t] += share[i] * kept[i]; });
-            for_shares([&](std::size_t i, int t) {
-                kept[i] -= mean[t];
-                slope[i] = kept[i] * share[i] * attention.scale;
+        for_heads(sequence, [&](const Head& head) {
+            const real* share = head.share;
+            real* kept = head.spread;
+            attention.add_attending(share, head.own(d_out), d.v + head.first_shared, d.step, head.adds);
+            attention.scores(head.shared(at.v), head.own(d_out), kept, false);
+            for_columns([&](auto for_attended) {
+                vector_t mean{};
+                for_attended([&](std::size_t i) { mean += load(share + i) * load(kept + i); });
+                for_attended([&](std::size_t i) {
+                    store(kept + i, load(kept + i) - mean);
+                    store(&d_scores[i], load(kept + i) * load(share + i) * attention.scale);
+                });
             });
-            add_products(slope, at, q, kv, d, false, adds);
-        }
+            add_products(head, d_scores, at, d, false, head.adds);
+        });
     }
 
     void back_along(
         int sequence, const Heads& at, const Heads& t, View d_out, View t_d_out, const HeadGradients& t_d) {
         TIMED(ATTENTION);
-        const int T = attention.positions, C = attention.channels;
-        resize_scratch();
-        for (int h = 0; h < attention.heads; ++h) {
-            const real *share = attention.of(sequence, h), *t_share = attention.of(t_shares, sequence, h);
-            const real* kept = attention.of(spread, sequence, h);
-            const int q = h * C, kv = h / attention.sharing * C;
-            const bool adds = h % attention.sharing > 0;
-            panels.pack(from(d_out, q), T, C);
-            multiply<Needed::FROM_ROW>({t_share, T, 1}, T, panels, t_d.v + kv, t_d.step, adds);
-            panels.pack(from(t_d_out, q), T, C);
-            multiply<Needed::FROM_ROW>({share, T, 1}, T, panels, t_d.v + kv, t_d.step, true);
-            scores<Needed::UPPER>(t.v, kv, d_out, q, t_slope.data(), false);
-            scores<Needed::UPPER>(at.v, kv, t_d_out, q, t_slope.data(), true);
-            std::fill(mean.begin(), mean.end(), real(0));
-            for_shares([&](std::size_t i, int t) { mean[t] += t_share[i] * kept[i] + share[i] * t_slope[i]; });
-            for_shares([&](std::size_t i, int t) {
-                t_slope[i] = ((t_slope[i] - mean[t]) * share[i] + kept[i] * t_share[i]) * attention.scale;
-                slope[i] = kept[i] * share[i] * attention.scale;
+        for_heads(sequence, [&](const Head& head) {
+            const real *share = head.share, *t_share = head.t_share, *kept = head.spread;
+            real *slope = d_scores.data(), *t_slope = t_d_scores.data();
+            attention.add_attending(t_share, head.own(d_out), t_d.v + head.first_shared, t_d.step, head.adds);
+            attention.add_attending(share, head.own(t_d_out), t_d.v + head.first_shared, t_d.step, true);
+            attention.scores(head.shared(t.v), head.own(d_out), t_slope, false);
+            attention.scores(head.shared(at.v), head.own(t_d_out), t_slope, true);
+            for_columns([&](auto for_attended) {
+                vector_t mean{};
+                for_attended([&](std::size_t i) {
+                    mean += load(t_share + i) * load(kept + i) + load(share + i) * load(t_slope + i);
+                });
+                for_attended([&](std::size_t i) {
+                    const vector_t turned = load(kept + i) * load(t_share + i);
+                    store(t_slope + i, ((load(t_slope + i) - mean) * load(share + i) + turned) * attention.scale);
+                    store(slope + i, load(kept + i) * load(share + i) * attention.scale);
+                });
             });
-            add_products(t_slope, at, q, kv, t_d, false, adds);
-            add_products(slope, t, q, kv, t_d, true, true);
-        }
+            add_products(head, t_d_scores, at, t_d, false, head.adds);
+            add_products(head, d_scores, t, t_d, true, true);
+        });
     }
 
 private:
-    static View from(View rows, int channel) { return {rows.data + channel, rows.row_step, 1}; }
+    // What is kept of a head, and its first channel among all queries, and among the keys and values that it shares.
+    struct Head {
+        const real* share;
+        real *t_share, *spread;
+        int first, first_shared;
+        bool adds;  // to what another head of the same keys and values has written
 
-    // Write, or add, the products of ``left`` at attended positions and ``right`` at attending ones.
-    template <Needed NEEDED>
-    void scores(View left, int of_left, View right, int of_right, real* to, bool adds) {
-        const int T = attention.positions;
-        panels.pack({right.data + of_right, 1, right.row_step}, attention.channels, T);
-        multiply<NEEDED>(from(left, of_left), T, panels, to, T, adds);
-    }
-    void resize_scratch() {
-        const std::size_t T = attention.positions;
-        slope.resize(T * T), t_slope.resize(T * T), mean.resize(T);
-    }
-    // Call ``work`` with the place of each share that tiles reach, and its attending position.
+        View own(View rows) const { return Attention::at(rows, first); }
+        View shared(View rows) const { return Attention::at(rows, first_shared); }
+    };
     template <typename Work>
-    void for_shares(Work work) {
-        const int T = attention.positions;
-        for (int s = 0; s < T; ++s) {
-            const std::size_t row = static_cast<std::size_t>(s) * T;
-#pragma GCC ivdep
-            for (int t = s - s % NUM_ROWS; t < T; ++t) work(row + t, t);
-        }
+    void for_heads(int sequence, Work work) {
+        const int C = attention.channels, sharing = attention.sharing;
+        for (int h = 0; h < attention.heads; ++h)
+            work(Head{
+                attention.of(sequence, h), attention.of(t_shares, sequence, h), attention.of(spread, sequence, h),
+                h * C, h / sharing * C, h % sharing > 0});
+    }
+    // Call ``work`` for each vector of attending positions, with what goes through its places in the scores.
+    template <typename Work>
+    void for_columns(Work work) const {
+        attention.for_attending([&](int first) {
+            work([&](auto of_place) { attention.for_attended(first, of_place); });
+        });
     }
     // Write or add the gradients of queries and keys, by those of the scores.
     void add_products(
-        const Buffer& of_scores, const Heads& at, int q, int kv, const HeadGradients& d, bool adds_q, bool adds_k) {
-        const int T = attention.positions, C = attention.channels;
-        panels.pack(from(at.k, kv), T, C);
-        multiply<Needed::UP_TO_ROW>({of_scores.data(), 1, T}, T, panels, d.q + q, d.step, adds_q);
-        panels.pack(from(at.q, q), T, C);
-        multiply<Needed::FROM_ROW>({of_scores.data(), T, 1}, T, panels, d.k + kv, d.step, adds_k);
+        const Head& head, const Buffer& of_scores, const Heads& at, const HeadGradients& d, bool adds_q, bool adds_k) {
+        attention.add_shared(of_scores.data(), head.shared(at.k), d.q + head.first, d.step, adds_q);
+        attention.add_attending(of_scores.data(), head.own(at.q), d.k + head.first_shared, d.step, adds_k);
     }
 };
 
