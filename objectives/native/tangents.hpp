@@ -7,6 +7,17 @@
 
 namespace sweep {
 
+// Numbers at the point, and their derivatives along the vector.
+struct Both {
+    Buffer here, change;
+
+    template <bool ALONG>
+    Buffer& of() { return ALONG ? change : here; }
+    template <bool ALONG>
+    real* at(std::size_t place = 0) { return of<ALONG>().data() + place; }
+    void resize(std::size_t size) { here.resize(size), change.resize(size); }
+};
+
 // A weight and its direction, whose gradient is the weight's part of the product.
 struct Linear {
     Weight weight, direction;
@@ -217,6 +228,17 @@ private:
         panels.pack(from(at.q, q), T, C);
         multiply<Needed::FROM_ROW>({of_scores.data(), T, 1}, T, panels, d.k + kv, d.step, adds_k);
     }
+};
+
+// A block at the point, and along the vector.
+struct Layer {
+    CurvedNorm norms[2], q_norm, k_norm;  // norms of the attention and of the MLP
+    Linear qkv, attention_out, mlp_gate, mlp_in, mlp_out;
+    CurvedAttention attention;
+    Both in[2], d_out[2];  // of the two sublayers
+    Both projected, normed_q, normed_k, mixed, d_projected, d_mixed;
+    Both gate, value, active, d_active, d_gate, d_value;  // value: what enters GELU, or is gated
+    Buffer slope, bend;  // of the activation; without a gate, bend is multiplied by the gradient there
 };
 
 // The second derivatives of GELU and of SiLU at every number.
