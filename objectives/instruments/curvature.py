@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -36,12 +36,19 @@ _ROUNDS, _POWER = 10, 16
 
 
 class Hessian(Protocol):
-    """The gradient of R members at one point, (R, n), and products with their Hessians."""
+    """The gradient of R members at one point, and products with their Hessians."""
 
-    gradient_Rn: torch.Tensor
+    @property
+    def gradient_Rn(self) -> torch.Tensor:
+        """The gradient of each member, (R, n)."""
 
     def hessian_product(self, vector_Rn: torch.Tensor) -> torch.Tensor:
         """Return the Hessian of each member times its row of ``vector_Rn``, (R, n)."""
+
+    def curvature(
+        self, divisor_Rn: torch.Tensor, factor_R: torch.Tensor, warm_Rn: torch.Tensor, num_products: int
+    ) -> Curvature:
+        """Return what ``measure_curvature`` does, up to rounding."""
 
 
 class Graph:
@@ -80,6 +87,12 @@ class Graph:
                 gradients, self._weights, directions, retain_graph=True, allow_unused=True, materialize_grads=True
             )
         )
+
+    def curvature(
+        self, divisor_Rn: torch.Tensor, factor_R: torch.Tensor, warm_Rn: torch.Tensor, num_products: int
+    ) -> Curvature:
+        """Return what ``measure_curvature`` does."""
+        return measure_curvature(self, divisor_Rn, factor_R, warm_Rn, num_products)
 
     def _rows(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         return rows_of_blocks(value.detach().reshape(self._num_members, -1) for value in values)
@@ -127,11 +140,6 @@ class Curvature:
     lambda_grad_R: torch.Tensor
     lambda_max_R: torch.Tensor
     warm_Rn: torch.Tensor
-
-    @classmethod
-    def joined(cls, parts: Sequence[Curvature]) -> Curvature:
-        """Return the curvature of the members of all parts, in order."""
-        return cls(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
 
 def measure_curvature(

@@ -43,7 +43,6 @@ from objectives.training.ranks import Ranks
 # Shapes: K members, R observed ones, B sequences, T bytes of context, n parameters per member.
 
 _DROPOUT_PURPOSE, _NOISE_PURPOSE = 10, 13  # of random streams, among a seed's streams
-_NUMBERS_AT_ONCE, _HESSIANS_AT_ONCE = 2**19, 16  # of the residual stream, and members, kept by the kernel at a time
 _MOST_SEQUENCES_READ = 2  # of a batch, in the readings of a forward pass: a whole batch would take much memory
 
 
@@ -89,8 +88,6 @@ class GptTrainer(PackedTrainer[GptConfig]):
                 kind = "experts" if self.structure.experts else self.structure.precision
                 raise ValueError(f"native kernels are for float32 on a CPU, not for {kind} on {device}")
             self._native = NativeGpt(self.structure, self.layout, kernel_folder(), self._params_Kn.dtype)
-            numbers = self.structure.batch_size * self.structure.context * self.structure.width
-            self.hessians_at_once = min(max(1, _NUMBERS_AT_ONCE // numbers), _HESSIANS_AT_ONCE)
         elif plan.compiled and self._by_hand:
             self._differentiate = Compiled(losses_and_gradient)
         elif plan.compiled:

@@ -3,7 +3,7 @@
 // derivatives along any number of vectors follow.
 
 #include "crew.hpp"
-#include "subnormal.hpp"
+#include "curvature.hpp"
 #include "tangents.hpp"
 
 namespace sweep {
@@ -12,30 +12,11 @@ namespace {
 constexpr int ROWS_OF_HEAD = 64;   // whose logits are computed at a time
 constexpr int ROWS_OF_CHUNK = 64;  // about as many rows as whole sequences pass through all layers at a time
 
-// Numbers at the point, and their derivatives along the vector.
-struct Both {
-    Buffer here, change;
-
-    template <bool ALONG>
-    Buffer& of() { return ALONG ? change : here; }
-    template <bool ALONG>
-    real* at(std::size_t place = 0) { return of<ALONG>().data() + place; }
-    void resize(std::size_t size) { here.resize(size), change.resize(size); }
-};
-
-struct Layer {
-    CurvedNorm norms[2], q_norm, k_norm;  // norms of the attention and of the MLP
-    Linear qkv, attention_out, mlp_gate, mlp_in, mlp_out;
-    CurvedAttention attention;
-    Both in[2], d_out[2];  // of the two sublayers
-    Both projected, normed_q, normed_k, mixed, d_projected, d_mixed;
-    Both gate, value, active, d_active, d_gate, d_value;  // value: what enters GELU, or is gated
-    Buffer slope, bend;  // of the activation; without a gate, bend is multiplied by the gradient there
-};
-
 // Each function does its part of a pass at the point, or of the derivative of that pass if ALONG.
 class Model {
 public:
+    CurvatureMeter meter;
+
     explicit Model(const Shape& shape)
         : shape_(shape), layers_(shape.depth), channels_(shape.width / shape.heads),
           kv_width_(shape.kv_heads * channels_), qkv_width_(shape.width + 2 * kv_width_) {}
@@ -496,5 +477,23 @@ extern "C" int hessian_product(
     const std::size_t size = points.shape.parameters;
     return points.for_own_models(members, threads, [&](sweep::Model& model, int k) {
         model.multiply_by(vectors + k * size, products + k * size);
+    });
+}
+
+// Measure the curvature of each member with a number of products, one member after the other. divisors and warm are (K,
+// parameters), results (K). Returns 0, or 1 without memory.
+extern "C" int hessian_curvature(
+    void* handle, const sweep::Numbers* numbers, int members, int sequences, int threads, const sweep::real* params,
+    const std::int64_t* tokens, int products, const sweep::real* divisors, sweep::real* warm, double* along_gradient,
+    double* largest) {
+    sweep::Points& points = *static_cast<sweep::Points*>(handle);
+    const std::size_t size = points.shape.parameters;
+    const std::size_t bytes = static_cast<std::size_t>(sequences) * (points.shape.positions + 1);
+    return points.for_members(members, threads, [&](sweep::Model& model, int k) {
+        model.meter.gradient.resize(size);
+        model.take(params + k * size, model.meter.gradient.data(), *numbers, k, tokens + k * bytes, sequences);
+        model.meter.measure(
+            products, divisors + k * size, warm + k * size, along_gradient + k, largest + k,
+            [&](const sweep::real* vector, sweep::real* to) { model.multiply_by(vector, to); });
     });
 }

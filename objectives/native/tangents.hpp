@@ -7,6 +7,17 @@
 
 namespace sweep {
 
+// Numbers at the point, and their derivatives along the vector.
+struct Both {
+    Buffer here, change;
+
+    template <bool ALONG>
+    Buffer& of() { return ALONG ? change : here; }
+    template <bool ALONG>
+    real* at(std::size_t place = 0) { return of<ALONG>().data() + place; }
+    void resize(std::size_t size) { here.resize(size), change.resize(size); }
+};
+
 // A weight and its direction, whose gradient is the weight's part of the product.
 struct Linear {
     Weight weight, direction;
@@ -196,6 +207,17 @@ private:
         attention.add_shared(of_scores.data(), head.shared(at.k), d.q + head.first, d.step, adds_q);
         attention.add_attending(of_scores.data(), head.own(at.q), d.k + head.first_shared, d.step, adds_k);
     }
+};
+
+// A block at the point, and along the vector.
+struct Layer {
+    CurvedNorm norms[2], q_norm, k_norm;  // norms of the attention and of the MLP
+    Linear qkv, attention_out, mlp_gate, mlp_in, mlp_out;
+    CurvedAttention attention;
+    Both in[2], d_out[2];  // of the two sublayers
+    Both projected, normed_q, normed_k, mixed, d_projected, d_mixed;
+    Both gate, value, active, d_active, d_gate, d_value;  // value: what enters GELU, or is gated
+    Buffer slope, bend;  // of the activation; without a gate, bend is multiplied by the gradient there
 };
 
 // The second derivatives of GELU and of SiLU at every number.

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from objectives.instruments.critical_step import critical_steps
-from objectives.instruments.curvature import Curvature, Hessian, measure_curvature, momentum_factor, weights_of
+from objectives.instruments.curvature import Curvature, Hessian, momentum_factor, weights_of
 from objectives.instruments.native_sums import StepValues
 from objectives.optimizers.packed_optimizer import Observed, PackedOptimizer, Rows
 from objectives.stacking import Layout, continued, index_on
@@ -24,7 +24,6 @@ class Pack(Protocol):
     """The part of a pack that is read here."""
 
     optimizer: PackedOptimizer
-    hessians_at_once: int | None  # members whose activations are kept at a time, or None for all
 
     @property
     def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -50,14 +49,8 @@ def curvature_of(
     _, numbers, age_C = pack.optimizer.of_rows(rows)
     beta1_C = numbers.get("beta1", torch.zeros_like(age_C))
     factor_C = momentum_factor(beta1_C, age_C, debiased=pack.optimizer.rule.is_debiased)
-
-    def measured(part: slice) -> Curvature:
-        hessian = pack.hessian_of(params_Cn[part], rows[part])
-        return measure_curvature(hessian, divisor_Cn[part], factor_C[part], warm_Cn[part], num_products)
-
-    at_once = pack.hessians_at_once or len(rows)
-    parts = [measured(slice(first, first + at_once)) for first in range(0, len(rows), at_once)]
-    return Curvature.joined(parts), 2 / pack.optimizer.lr_K[rows]
+    curvature = pack.hessian_of(params_Cn, rows).curvature(divisor_Cn, factor_C, warm_Cn, num_products)
+    return curvature, 2 / pack.optimizer.lr_K[rows]
 
 
 def step_values(optimizer: PackedOptimizer, rows: Rows, observed: Observed) -> StepValues:

@@ -62,7 +62,6 @@ class PackedTrainer(ABC, Generic[Config]):
     blocks: Sequence[str] = ()
     stacks: Sequence[str] = ()  # endings of the names of weights that are stacks of matrices
     takes_interventions = takes_control = True
-    hessians_at_once: int | None = None  # members whose curvature is measured together, all of them if None
     takes_float64 = False  # whether ``losses`` accept weights in double precision, which an intervention may ask for
 
     def __init__(self, configs: Sequence[Config], seeds: Sequence[int], device: str, plan: ExecutionPlan) -> None:

@@ -1,4 +1,4 @@
-"""The C++ kernel's products with the Hessian are those by torch's double backward pass, for each member by itself."""
+"""The C++ kernel's products with the Hessian, and the curvature by them, are torch's, for each member by itself."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from pack_cases import trainer_of
 from tiers import thinned
 
 from objectives.base import ExecutionPlan, GptConfig
-from objectives.instruments.curvature import Curvature, GradientGraph, Hessian, measure_curvature
+from objectives.instruments.curvature import Curvature, GradientGraph, Hessian
 from objectives.models.gpt import GptTrainer
 from objectives.models.gpt_hessian import NativeHessian
 from objectives.native.cache import kernel_folder
@@ -40,11 +40,10 @@ def error(found_Kn: torch.Tensor, expected_Kn: torch.Tensor) -> float:
     return ((found_Kn - expected_Kn).norm(dim=1) / expected_Kn.norm(dim=1)).max().item()
 
 
-def measured(trainer: GptTrainer, hessian: Hessian, dtype: torch.dtype) -> Curvature:
+def measured(trainer: GptTrainer, hessian: Hessian, dtype: torch.dtype, rows: torch.Tensor = EVERYONE) -> Curvature:
     """With a preconditioner whose numbers differ by a factor of a hundred, and a warm start."""
-    divisor_Kn = (vectors(trainer, 1).abs() + 0.02).to(dtype)
-    factor_K = torch.ones(len(KNOBS), dtype=DOUBLE)
-    return measure_curvature(hessian, divisor_Kn, factor_K, vectors(trainer, 2).to(dtype), 4)
+    divisor_Kn, warm_Kn = (vectors(trainer, 1).abs() + 0.02).to(dtype), vectors(trainer, 2).to(dtype)
+    return hessian.curvature(divisor_Kn[rows], torch.ones(len(rows), dtype=DOUBLE), warm_Kn[rows], 4)
 
 
 @pytest.mark.parametrize("shape", thinned([ODD, EVEN, LONG], lambda shape: shape is ODD), ids=["odd", "even", "long"])
@@ -60,6 +59,7 @@ def test_in_double_precision_products_and_curvature_are_torchs_to_the_last_digit
     curvature, by_graph = measured(trainer, found, DOUBLE), measured(trainer, expected, DOUBLE)
     torch.testing.assert_close(curvature.lambda_max_R, by_graph.lambda_max_R, rtol=1e-10, atol=0)
     torch.testing.assert_close(curvature.lambda_grad_R, by_graph.lambda_grad_R, rtol=1e-10, atol=0)
+    assert error(curvature.warm_Rn, by_graph.warm_Rn) < 1e-8
 
 
 @pytest.mark.parametrize("structure", thinned(STRUCTURES, lambda structure: structure in STRUCTURES[::6]), ids=str)
@@ -115,6 +115,28 @@ def test_a_product_has_the_same_bits_again_in_every_pack_and_on_every_number_of_
         row = torch.tensor([k])
         alone = native(trainer, trainer._params_Kn[row], row)
         assert torch.equal(alone.hessian_product(vector_Kn[row])[0], whole_Kn[k])
+
+
+def test_a_curvature_has_the_same_bits_again_in_every_pack_and_on_every_number_of_threads(text) -> None:
+    trainer, threads = pack_of(text, ODD), torch.get_num_threads()
+    hessian = native(trainer, trainer._params_Kn)
+    whole = measured(trainer, hessian, torch.float32)
+
+    def assert_has_bits(found: Curvature, rows: torch.Tensor = EVERYONE) -> None:
+        for name in ("lambda_max_R", "lambda_grad_R", "warm_Rn"):
+            assert torch.equal(getattr(found, name), getattr(whole, name)[rows])
+
+    hessian.hessian_product(vectors(trainer).float())
+    assert_has_bits(measured(trainer, hessian, torch.float32))
+    try:
+        torch.set_num_threads(3)
+        assert_has_bits(measured(trainer, native(trainer, trainer._params_Kn), torch.float32))
+    finally:
+        torch.set_num_threads(threads)
+    for k in range(len(KNOBS)):
+        row = torch.tensor([k])
+        alone = native(trainer, trainer._params_Kn[row], row)
+        assert_has_bits(measured(trainer, alone, torch.float32, row), row)
 
 
 def test_a_lost_member_leaves_the_curvature_of_the_others(text) -> None:
