@@ -16,9 +16,7 @@ inline real sum_of_vectors(std::size_t size, Term term) {
     std::size_t i = 0;
     for (; i + 2 * LANES <= size; i += 2 * LANES) even += term(i), odd += term(i + LANES);
     for (; i < size; i += LANES) even += term(i);
-    real lanes[LANES];
-    store(lanes, even + odd);
-    return sum_of_lanes<LANES>(lanes);
+    return sum_of_lanes<LANES>(even + odd);
 }
 inline real dot(const real* a, const real* b, std::size_t size) {
     return sum_of_vectors(size, [&](std::size_t i) { return load(a + i) * load(b + i); });
