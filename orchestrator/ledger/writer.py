@@ -199,7 +199,8 @@ class LedgerWriter(LedgerReader):
                 self._add_curves(db, table, report.pack_id, owned_curves)
             for result in report.finished:
                 if result.trial_id in owned:
-                    self._finish(db, self._with_collapse(result))
+                    newest = report.telemetry.get(result.trial_id)
+                    self._finish(db, result if newest and not has_router(newest) else self._with_collapse(result))
             if checkpoint is not None and report.checkpoint is not None and owned:
                 self._add_checkpoint(db, report.pack_id, *checkpoint, report.checkpoint.ages)
 

@@ -10,6 +10,7 @@ from sweep_cases import ledger_at, record, sweep_of
 
 from orchestrator.answers._tracked import tracked_answers
 from orchestrator.pages.export_process import ExportProcess
+from orchestrator.pages.report import export_all
 
 GRID = "seeds: [0, 1]\naxes:\n  lr: {values: [0.1, 0.2]}\n  clip: {values: [1.0, null]}\n"
 CODE = """
@@ -47,10 +48,12 @@ def test_the_process_writes_what_this_one_would(tmp_path: Path) -> None:
     process._process.wait(60)  # it needs nothing more to be done
     written, answers = process.finish(with_answers=True)
     assert {path.name for path in written} >= {"map.csv", "trials.csv", "report.html"}
-    assert all(path.is_file() for path in written)
     assert answers == tracked_answers(tmp_path / "grid")
     assert answers
     assert ExportProcess(tmp_path / "grid").finish() == (written, [])
+    by_two_processes = [path.read_bytes() for path in written]
+    assert export_all(tmp_path / "grid") == written
+    assert [path.read_bytes() for path in written] == by_two_processes
 
 
 def test_after_an_error_of_the_run_nothing_is_written(tmp_path: Path) -> None:
