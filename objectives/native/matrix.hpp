@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <new>
 #include <numeric>
 #include <vector>
 
@@ -45,6 +46,22 @@ inline void store(real* to, typename Vector<COUNT>::type value) {
     *reinterpret_cast<typename Vector<COUNT>::type*>(to) = value;
 }
 
+// Memory that begins with a line of the cache, so that no vector lies across two.
+template <typename Value>
+struct AlignedAllocator {
+    using value_type = Value;
+    static constexpr std::align_val_t ALIGNMENT{64};
+
+    AlignedAllocator() = default;
+    template <typename Other>
+    AlignedAllocator(const AlignedAllocator<Other>&) {}
+    Value* allocate(std::size_t count) { return static_cast<Value*>(::operator new(count * sizeof(Value), ALIGNMENT)); }
+    void deallocate(Value* values, std::size_t) { ::operator delete(values, ALIGNMENT); }
+    friend bool operator==(const AlignedAllocator&, const AlignedAllocator&) { return true; }
+    friend bool operator!=(const AlignedAllocator&, const AlignedAllocator&) { return false; }
+};
+using Buffer = std::vector<real, AlignedAllocator<real>>;
+
 // A matrix in memory: element (row, column) is at data[row * row_step + column * column_step].
 struct View {
     const real* data;
@@ -79,7 +96,7 @@ struct Right {
 // A right factor that is packed. What the last panel has beyond the columns may be anything: it adds to nothing that is
 // kept.
 struct Panels {
-    std::vector<real> data;
+    Buffer data;
     int depth = 0, columns = 0;
 
     int count() const { return (columns + NUM_COLUMNS - 1) / NUM_COLUMNS; }

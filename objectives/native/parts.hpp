@@ -8,8 +8,6 @@
 
 namespace sweep {
 
-using Buffer = std::vector<real>;
-
 // A weight of one member, packed once a step for both directions, and where its gradient is added. It is stored input
 // by output, or the other way round if it is transposed.
 struct Weight {
