@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <new>
 #include <numeric>
 #include <vector>
 
@@ -45,25 +46,48 @@ inline void store(real* to, typename Vector<COUNT>::type value) {
     *reinterpret_cast<typename Vector<COUNT>::type*>(to) = value;
 }
 
+// Memory that begins with a line of the cache, so that no vector lies across two.
+template <typename Value>
+struct AlignedAllocator {
+    using value_type = Value;
+    static constexpr std::align_val_t ALIGNMENT{64};
+
+    AlignedAllocator() = default;
+    template <typename Other>
+    AlignedAllocator(const AlignedAllocator<Other>&) {}
+    Value* allocate(std::size_t count) { return static_cast<Value*>(::operator new(count * sizeof(Value), ALIGNMENT)); }
+    void deallocate(Value* values, std::size_t) { ::operator delete(values, ALIGNMENT); }
+    friend bool operator==(const AlignedAllocator&, const AlignedAllocator&) { return true; }
+    friend bool operator!=(const AlignedAllocator&, const AlignedAllocator&) { return false; }
+};
+using Buffer = std::vector<real, AlignedAllocator<real>>;
+
 // A matrix in memory: element (row, column) is at data[row * row_step + column * column_step].
 struct View {
     const real* data;
     std::ptrdiff_t row_step, column_step;
 };
 
+// The numbers of two vectors in turn, from their first or from their second halves. Compilers would load a vector that is
+// written out number by number so.
+#ifdef __clang__
+#define INTERLEAVED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define INTERLEAVED(a, b, ...) __builtin_shuffle(a, b, decltype(a < b){__VA_ARGS__})
+#endif
+
 // Transpose a square of numbers; floats fill 16 bytes a row, which every processor with vectors shuffles fast.
 constexpr int SIDE_OF_SQUARE = 4;
-template <int SIDE>
 inline void transpose_square(const real* from, std::ptrdiff_t from_step, real* to, std::ptrdiff_t to_step) {
-    using row_t = typename Vector<SIDE>::type;
-    const row_t a = load<SIDE>(from), b = load<SIDE>(from + from_step), c = load<SIDE>(from + 2 * from_step),
-                d = load<SIDE>(from + 3 * from_step);
-    const row_t ac = {a[0], c[0], a[1], c[1]}, bd = {b[0], d[0], b[1], d[1]};
-    const row_t ca = {a[2], c[2], a[3], c[3]}, db = {b[2], d[2], b[3], d[3]};
-    store<SIDE>(to, row_t{ac[0], bd[0], ac[1], bd[1]});
-    store<SIDE>(to + to_step, row_t{ac[2], bd[2], ac[3], bd[3]});
-    store<SIDE>(to + 2 * to_step, row_t{ca[0], db[0], ca[1], db[1]});
-    store<SIDE>(to + 3 * to_step, row_t{ca[2], db[2], ca[3], db[3]});
+    using row_t = Vector<SIDE_OF_SQUARE>::type;
+    row_t row[SIDE_OF_SQUARE];
+    for (int i = 0; i < SIDE_OF_SQUARE; ++i) row[i] = load<SIDE_OF_SQUARE>(from + i * from_step);
+    for (int i = 0; i < 2; ++i) {
+        const row_t a = row[0], b = row[1], c = row[2], d = row[3];
+        row[0] = INTERLEAVED(a, c, 0, 4, 1, 5), row[1] = INTERLEAVED(a, c, 2, 6, 3, 7);
+        row[2] = INTERLEAVED(b, d, 0, 4, 1, 5), row[3] = INTERLEAVED(b, d, 2, 6, 3, 7);
+    }
+    for (int i = 0; i < SIDE_OF_SQUARE; ++i) store<SIDE_OF_SQUARE>(to + i * to_step, row[i]);
 }
 
 // The right factor of a product, (depth, columns), in panels of NUM_COLUMNS columns, each row by row.
@@ -79,12 +103,12 @@ struct Right {
 // A right factor that is packed. What the last panel has beyond the columns may be anything: it adds to nothing that is
 // kept.
 struct Panels {
-    std::vector<real> data;
+    Buffer data;
     int depth = 0, columns = 0;
 
     int count() const { return (columns + NUM_COLUMNS - 1) / NUM_COLUMNS; }
     operator Right() const {
-        return {data.data(), static_cast<std::ptrdiff_t>(depth) * NUM_COLUMNS, NUM_COLUMNS, depth, columns};
+        return {data.data(), panel_step(), NUM_COLUMNS, depth, columns};
     }
 
     // The right factor as it is, if its rows are whole vectors and a panel stays in the first-level cache, or packed.
@@ -98,16 +122,15 @@ struct Panels {
 
     void pack(View from, int new_depth, int new_columns) {
         depth = new_depth, columns = new_columns;
-        data.resize(static_cast<std::size_t>(count()) * depth * NUM_COLUMNS);
-        for (int p = 0; p < count(); ++p) {
-            real* to = data.data() + static_cast<std::size_t>(p) * depth * NUM_COLUMNS;
-            const int first = p * NUM_COLUMNS, width = std::min(NUM_COLUMNS, columns - first);
-            if (from.column_step == 1) {
-                for (int k = 0; k < depth; ++k, to += NUM_COLUMNS) copy(from.data + k * from.row_step + first, width, to);
-            } else {
-                transpose(from.data + first * from.column_step, from.column_step, from.row_step, depth, width, to);
-            }
+        data.resize(count() * panel_step());
+        if (from.column_step == 1) {
+            for (int k = 0; k < depth; ++k) copy(from.data + k * from.row_step, data.data() + k * NUM_COLUMNS);
+            return;
         }
+        for (int first = 0; first < columns; first += NUM_COLUMNS)
+            transpose(
+                from.data + first * from.column_step, from.column_step, from.row_step, depth,
+                std::min(NUM_COLUMNS, columns - first), data.data() + first / NUM_COLUMNS * panel_step());
     }
 
 private:
@@ -117,10 +140,14 @@ private:
         const int bytes = static_cast<int>(row_step * sizeof(real) % BYTES);
         return std::min(depth, DEPTH_OF_BLOCK) <= ROWS_OF_SET * std::min(64, BYTES / std::gcd(bytes, BYTES));
     }
-    static void copy(const real* from, int width, real* to) {
+    // Panels lie a line of the cache further apart than they are long, so that those of a row share no set.
+    std::ptrdiff_t panel_step() const { return static_cast<std::ptrdiff_t>(depth) * NUM_COLUMNS + LANES; }
+    // Copy a row to its places in all panels.
+    void copy(const real* from, real* to) const {
         int c = 0;
-        for (; c + LANES <= width; c += LANES) store(to + c, load(from + c));
-        for (; c < width; ++c) to[c] = from[c];
+        for (; c + NUM_COLUMNS <= columns; c += NUM_COLUMNS, to += panel_step())
+            store(to, load(from + c)), store(to + LANES, load(from + c + LANES));
+        for (int i = 0; c < columns; ++c, ++i) to[i] = from[c];
     }
     static void transpose(
         const real* from, std::ptrdiff_t column_step, std::ptrdiff_t row_step, int depth, int width, real* to) {
@@ -129,7 +156,7 @@ private:
         for (; c + SIDE <= width && row_step == 1; c += SIDE, from += SIDE * column_step) {
             int k = 0;
             for (; k + SIDE <= depth; k += SIDE)
-                transpose_square<SIDE>(from + k, column_step, to + k * NUM_COLUMNS + c, NUM_COLUMNS);
+                transpose_square(from + k, column_step, to + k * NUM_COLUMNS + c, NUM_COLUMNS);
             for (; k < depth; ++k)
                 for (int i = 0; i < SIDE; ++i) to[k * NUM_COLUMNS + c + i] = from[i * column_step + k];
         }

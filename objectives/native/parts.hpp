@@ -8,8 +8,6 @@
 
 namespace sweep {
 
-using Buffer = std::vector<real>;
-
 // A weight of one member, packed once a step for both directions, and where its gradient is added. It is stored input
 // by output, or the other way round if it is transposed.
 struct Weight {
@@ -268,22 +266,27 @@ __attribute__((noinline)) inline void swiglu(real* gate, real* slope, const real
     }
 }
 
-// GELU and its slope at every number: x F(x) and F(x) + x f(x), with the normal distribution F and its density f.
+// GELU and its slope at a number or a vector: x F(x) and F(x) + x f(x), with the normal distribution F and its density f.
 template <typename Real>
-ALWAYS_INLINE Real gelu_of(Real x, Real& slope) {
+struct Gelu {
+    Real value, slope;
+};
+template <typename Real>
+ALWAYS_INLINE Gelu<Real> gelu_of(Real x) {
     const Real bell = exponential_below(x * x * real(-0.5)), share = normal_share(x, bell);
-    slope = share + x * real(0.39894228040143267794) * bell;
-    return x * share;
+    return {x * share, share + x * real(0.39894228040143267794) * bell};
 }
 __attribute__((noinline)) inline void gelu(real* x, real* slope, std::size_t count) {
     TIMED(ACTIVATION);
     std::size_t i = 0;
     for (; i + LANES <= count; i += LANES) {
-        vector_t slopes;
-        store(x + i, gelu_of(load(x + i), slopes));
-        store(slope + i, slopes);
+        const auto found = gelu_of(load(x + i));
+        store(x + i, found.value), store(slope + i, found.slope);
     }
-    for (; i < count; ++i) x[i] = gelu_of(x[i], slope[i]);
+    for (; i < count; ++i) {
+        const auto found = gelu_of(x[i]);
+        x[i] = found.value, slope[i] = found.slope;
+    }
 }
 
 }  // namespace sweep
