@@ -19,43 +19,47 @@ struct Buffers {
 
 namespace {
 
-inline void sums_of(const Buffers& at, std::int64_t size, real eps, real* sums) {
-    real lanes[NUM_QUANTITIES][LANES] = {};
-    const auto add = [&](std::int64_t i, int lane) {
-        const real g = at.gradient[i], u = at.update[i], w = at.weight[i];
-        lanes[GRADIENT][lane] += g * g, lanes[UPDATE][lane] += u * u, lanes[WEIGHT][lane] += w * w;
-    };
-    const auto add_moments = [&](std::int64_t i, int lane, real root) {
+inline real root_of(real square) { return std::sqrt(square); }
+inline vector_t root_of(vector_t square) {
+    real lanes[LANES];
+    store(lanes, square);
+    for (int lane = 0; lane < LANES; ++lane) lanes[lane] = std::sqrt(lanes[lane]);
+    return load(lanes);
+}
+
+// Of a vector of numbers, or of one: a loop over single ones is not always made of vectors by compilers.
+template <bool HAS_SECOND, bool HAS_FIRST, typename Numbers, typename Load>
+inline void add(const Buffers& at, Numbers eps, Numbers* sums, Load load) {
+    const Numbers none = {}, one = none + real(1), g = load(at.gradient), u = load(at.update), w = load(at.weight);
+    sums[GRADIENT] += g * g, sums[UPDATE] += u * u, sums[WEIGHT] += w * w;
+    if constexpr (HAS_SECOND) {
+        const Numbers square = load(at.second), root = root_of(square);
         // As torch.maximum: NaN if either is.
-        const real floor = eps != eps || eps > root ? eps : root, ratio = at.gradient[i] / floor;
-        lanes[SECOND][lane] += at.second[i], lanes[BELOW][lane] += root < eps ? 1 : 0;
-        lanes[RELATIVE][lane] += ratio * ratio;
-    };
-    const auto add_direction = [&](std::int64_t i, int lane, real root) {
-        const real quotient = at.first[i] / root;
-        // Both are zero in a coordinate without a gradient so far.
-        const real direction = quotient == quotient ? quotient : 0;
-        lanes[DIRECTION][lane] += direction * direction;
-        lanes[SATURATION][lane] += std::fabs(direction) > SATURATED ? 1 : 0;
-    };
-    const auto pass = [&](const auto& take) {
-        std::int64_t i = 0;
-        for (; i + LANES <= size; i += LANES)
-            for (int lane = 0; lane < LANES; ++lane) take(i + lane, lane);
-        for (; i < size; ++i) take(i, 0);
-    };
-    if (!at.second) {
-        pass(add);
-    } else if (!at.first) {
-        pass([&](std::int64_t i, int lane) { add(i, lane), add_moments(i, lane, std::sqrt(at.second[i])); });
-    } else {
-        pass([&](std::int64_t i, int lane) {
-            const real root = std::sqrt(at.second[i]);
-            add(i, lane), add_moments(i, lane, root), add_direction(i, lane, root);
-        });
+        const Numbers ratio = g / ((eps > root) | (eps != eps) ? eps : root);
+        sums[SECOND] += square, sums[BELOW] += root < eps ? one : none, sums[RELATIVE] += ratio * ratio;
+        if constexpr (HAS_FIRST) {
+            const Numbers quotient = load(at.first) / root;
+            // Both are zero in a coordinate without a gradient so far.
+            const Numbers direction = quotient == quotient ? quotient : none;
+            sums[DIRECTION] += direction * direction;
+            sums[SATURATION] += (direction > SATURATED) | (direction < -SATURATED) ? one : none;
+        }
     }
-    for (int quantity = 0; quantity < NUM_QUANTITIES; ++quantity)
+}
+
+template <bool HAS_SECOND, bool HAS_FIRST>
+inline void sums_of(const Buffers& at, std::int64_t size, real eps, real* sums) {
+    vector_t lanes[NUM_QUANTITIES] = {};
+    std::int64_t i = 0;
+    for (; i + LANES <= size; i += LANES)
+        add<HAS_SECOND, HAS_FIRST>(at, eps - vector_t{}, lanes, [&](const real* from) { return load(from + i); });
+    for (int quantity = 0; quantity < NUM_QUANTITIES; ++quantity) sums[quantity] = lanes[quantity][0];
+    for (; i < size; ++i)
+        add<HAS_SECOND, HAS_FIRST>(at, eps, sums, [&](const real* from) { return from[i]; });
+    for (int quantity = 0; quantity < NUM_QUANTITIES; ++quantity) {
+        lanes[quantity][0] = sums[quantity];
         sums[quantity] = sum_of(LANES, [&](int lane) { return lanes[quantity][lane]; });
+    }
 }
 
 }  // namespace
@@ -74,7 +78,10 @@ extern "C" void telemetry_sums(
             const sweep::Buffers one = {from(buffers->gradient), from(buffers->update), from(buffers->weight),
                                         from(buffers->first), from(buffers->second)};
             real of_weight[sweep::NUM_QUANTITIES];
-            sweep::sums_of(one, ends[t] - starts[t], eps[r], of_weight);
+            const auto sums_of = !one.second ? sweep::sums_of<false, false>
+                                 : one.first ? sweep::sums_of<true, true>
+                                             : sweep::sums_of<true, false>;
+            sums_of(one, ends[t] - starts[t], eps[r], of_weight);
             for (int quantity = 0; quantity < sweep::NUM_QUANTITIES; ++quantity)
                 sums[(quantity * members + r) * weights + t] = of_weight[quantity];
         }

@@ -335,7 +335,7 @@ class PackedOptimizer:
             numbers["eps"] = self.layout.spread(numbers["eps"][:, None] * factor_KT[rows])
         return states, numbers, self.age_K[rows]
 
-    def divisor(self, rows: torch.Tensor) -> torch.Tensor | None:
+    def divisor(self, rows: Rows) -> torch.Tensor | None:
         """Return the divisor of lr times the first moment at the last step, (R, n), or None if it is not diagonal.
 
         It is the rule's divisor over the learning-rate factors of the layer groups; infinite if a factor is zero.

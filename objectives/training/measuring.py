@@ -41,16 +41,18 @@ def curvature_of(
 ) -> tuple[Curvature, torch.Tensor] | None:
     """Return the curvature at ``params_Cn``, the parameters of ``rows`` before this update, and 2 / lr, (C,).
 
-    Call it after the update, whose preconditioner it uses. None if the preconditioner is not diagonal.
+    ``rows`` ascend. Call it after the update, whose preconditioner it uses. None if that is not diagonal.
     """
-    divisor_Cn = pack.optimizer.divisor(rows)
+    optimizer = pack.optimizer
+    chosen: Rows = slice(None) if len(rows) == len(optimizer.params_Kn) else rows  # all states need no copy
+    divisor_Cn = optimizer.divisor(chosen)
     if divisor_Cn is None:
         return None
-    _, numbers, age_C = pack.optimizer.of_rows(rows)
-    beta1_C = numbers.get("beta1", torch.zeros_like(age_C))
-    factor_C = momentum_factor(beta1_C, age_C, debiased=pack.optimizer.rule.is_debiased)
+    age_C = optimizer.age_K[chosen]
+    beta1_C = optimizer.numbers["beta1"][chosen] if "beta1" in optimizer.numbers else torch.zeros_like(age_C)
+    factor_C = momentum_factor(beta1_C, age_C, debiased=optimizer.rule.is_debiased)
     curvature = pack.hessian_of(params_Cn, rows).curvature(divisor_Cn, factor_C, warm_Cn, num_products)
-    return curvature, 2 / pack.optimizer.lr_K[rows]
+    return curvature, 2 / optimizer.lr_K[chosen]
 
 
 def step_values(optimizer: PackedOptimizer, rows: Rows, observed: Observed) -> StepValues:

@@ -247,7 +247,7 @@ def _flat(values: Sequence[Any]) -> np.ndarray:
 def readings_of_row(readings: Sequence[RowReadings], row: int) -> list[StepValues]:
     """Readings of one row, as (steps after the last update, name -> value)."""
     return [
-        (reading.offset, dict(zip(reading.names, reading.values_CR[:, reading.rows.index(row)], strict=True)))
+        (reading.offset, dict(zip(reading.names, reading.values_CR[:, reading.rows.index(row)].tolist(), strict=True)))
         for reading in readings
         if row in reading.rows
     ]
@@ -255,11 +255,11 @@ def readings_of_row(readings: Sequence[RowReadings], row: int) -> list[StepValue
 
 def as_table(values: Sequence[StepValues]) -> Trace:
     """Return readings of one member as columns in single precision, NaN for missing values."""
-    names = dict.fromkeys(name for _, by_name in values for name in by_name)
+    names = dict.fromkeys(itertools.chain.from_iterable(by_name for _, by_name in values))
+    table_NC = np.array([[by_name.get(name, math.nan) for name in names] for _, by_name in values])
     with np.errstate(over="ignore"):  # values beyond single precision become infinite
-        columns = {
-            name: np.array([by_name.get(name, np.nan) for _, by_name in values]).astype(np.float32) for name in names
-        }
+        table_CN = np.ascontiguousarray(table_NC.T, dtype=np.float32)
+    columns = dict(zip(names, table_CN, strict=True))
     return {"step": np.array([step for step, _ in values], dtype=np.int64), **columns}
 
 
