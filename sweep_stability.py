@@ -4,8 +4,6 @@ A folder of the user may have the name of one of sweep's packages. They are impo
 entry of sys.path precedes; then sys.path is as it was, so the user's own modules are found where they always are.
 """
 
-import atexit
-import gc
 import os
 import runpy
 import sys
@@ -16,16 +14,14 @@ import orchestrator  # noqa: F401
 
 del sys.path[0]
 
-# Libraries and results make many objects and few cycles. By default Python looks for cycles so often that imports take
-# a tenth longer, and at the end in everything once more, for up to a second.
-gc.set_threshold(100_000, 50, 100)
-atexit.register(gc.freeze)
-
 
 def main() -> None:
     """Run the command line."""
+    from orchestrator.base.environment import collect_rarely
     from orchestrator.cli import main
 
+    if "--allow-import" not in sys.argv:
+        collect_rarely()
     main()
 
 

@@ -5,6 +5,8 @@ The package by itself reads logs and finished sweeps; training needs the librari
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib.metadata
 import importlib.util
 import os
@@ -34,6 +36,16 @@ EXTRAS = {
     "sklearn": "run",
     "torch": "run",
 }
+
+
+def collect_rarely() -> None:
+    """Let Python look for cycles of objects rarely, and not at the end. For a process without code of the user.
+
+    Libraries and results make many objects and few cycles: at Python's default imports take a tenth longer, and the end
+    up to a second. A user's code may have tensors in cycles, or rely on the end to close its files.
+    """
+    gc.set_threshold(100_000, 50, 100)
+    atexit.register(gc.freeze)
 
 
 @cache  # every pack asks, and the metadata of a package takes milliseconds to read

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any, BinaryIO
 
-from orchestrator.base.environment import OWN_PYTHON, PLACE, are_first
+from orchestrator.base.environment import OWN_PYTHON, PLACE, are_first, collect_rarely
 from orchestrator.base.errors import ExecutorError, SweepError
 from orchestrator.base.packs import Event, Pack
 from orchestrator.base.processes import MARK, end_all, end_marked, leftovers, new_mark, scratch_of, tree_of
@@ -207,6 +207,7 @@ def _read(connection: Connection, messages: queue.SimpleQueue[tuple[Any, ...]]) 
 
 
 if __name__ == "__main__":
+    collect_rarely()
     serve(Connection(int(sys.argv[1])))
     # A hanging thread or exit handler must not keep the process alive.
     os._exit(0)

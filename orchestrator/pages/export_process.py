@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.answers import names
-from orchestrator.base.environment import OWN_PYTHON
+from orchestrator.base.environment import OWN_PYTHON, collect_rarely
 from orchestrator.base.files import check_in_place
 from orchestrator.mirrors.tracker import SweepAnswer, TrialAnswer
 
@@ -122,6 +122,7 @@ def _answers(folder: Path) -> list[TrialAnswer | SweepAnswer]:
 
 def main() -> None:
     """Import, wait for a line, write files, and print their paths and the answers; do nothing without a line."""
+    collect_rarely()
     import_all()
     if line := sys.stdin.readline():
         folder = Path(sys.argv[1])

@@ -51,6 +51,7 @@ MOST_LINES = 400
 FLOOR_PLAN = (
     "objectives",
     "objectives.native",
+    "objectives.draws",
     "objectives.fields",
     "objectives.optimizers.facts",
     "objectives.entries",
