@@ -80,7 +80,7 @@ class TelemetryConfig(Section):
 
     def time_factor(self, *, native: bool) -> float:
         """The factor by which telemetry lengthens a step, as measured for `gpt` (docs/diagnosis.md)."""
-        reading, start, product, forwards = (0.3, 0.9, 1.8, 4.5) if native else (0.4, 3.0, 2.0, 2.1)
+        reading, start, product, forwards = (0.3, 1.4, 1.6, 5.6) if native else (0.4, 3.0, 2.0, 2.1)
         measured = forwards if self.by == "forwards" else start + product * self.products
         return (
             1 + (reading / self.every if self.every else 0.0) + (measured / self.curvature if self.curvature else 0.0)
