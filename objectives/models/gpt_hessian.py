@@ -58,10 +58,10 @@ class NativeHessian:
 
     def hessian_product(self, vector_Rn: torch.Tensor) -> torch.Tensor:
         """Return the Hessian of each member times its row of ``vector_Rn``, (R, n). Raises MemoryError."""
-        assert len(self._passes[0]) == len(vector_Rn)
+        num_members = len(self.loss_R)  # the passes at the point, whose activations the kernel keeps
         vector_Rn = vector_Rn.contiguous()
-        product_Rn, sizes = torch.empty_like(vector_Rn), (len(vector_Rn), torch.get_num_threads())
-        self._call("hessian_product", *sizes, address(vector_Rn), address(product_Rn))
+        product_Rn = torch.empty_like(vector_Rn)
+        self._call("hessian_product", num_members, torch.get_num_threads(), address(vector_Rn), address(product_Rn))
         return product_Rn
 
     def curvature(

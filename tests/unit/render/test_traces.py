@@ -171,6 +171,18 @@ def test_a_single_high_or_low_point_among_many_is_kept() -> None:
 
 @settings(max_examples=examples(60))
 @given(
+    hnp.arrays(
+        np.float64, st.tuples(st.integers(1, 4), st.integers(1, 90)), elements=st.sampled_from([-3.0, 0.5, 9.0, np.nan])
+    ),
+    st.sampled_from([4, 10, 40]),
+)
+def test_rows_that_are_thinned_at_once_keep_what_each_keeps_alone(values: np.ndarray, max_points: int) -> None:
+    at_once = traces.thinned_rows(values, max_points)
+    assert [kept.tolist() for kept in at_once] == [traces.thinned(row, max_points).tolist() for row in values]
+
+
+@settings(max_examples=examples(60))
+@given(
     hnp.arrays(np.float64, st.integers(41, 400), elements=st.sampled_from([-3.0, -1.0, 0.5, 1.0, 2.0, 9.0, np.nan])),
     st.sampled_from([4, 10, 40]),
 )
